@@ -61,10 +61,10 @@ class World:
         for start in range(0, count, _TOGETHER):
             self.placement.direct.post_allocations(consumers[start:start + _TOGETHER])
 
-    def drain(self) -> None:
+    def cordon(self) -> None:
         """Reserve the devices of one provider."""
         kind, parent = self.host.manager._started().ledger.parents()[0]
-        self.host.manager.drain(kind, parent, parent=True)
+        self.host.manager.cordon(kind, parent, parent=True)
 
 
 def run(effort: Effort) -> Table:
@@ -85,8 +85,8 @@ def run(effort: Effort) -> Table:
                          of_those_that_changed=below + 1))
         world.spawn(1)
         rows.append(_row('one instance came', world.report(), of_those_that_changed=1))
-        world.drain()
-        rows.append(_row('one parent is drained', world.report(), at_most=2))
+        world.cordon()
+        rows.append(_row('one parent is cordoned', world.report(), at_most=2))
     return Table(f'Reports to placement: {effort.providers} providers, {effort.placed_instances:,} instances', rows)
 
 

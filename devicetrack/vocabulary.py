@@ -32,7 +32,7 @@ NONE: Final = 'none'
 NUMA_AFFINITY_POLICIES: Final = (REQUIRED, SOCKET, PREFERRED, LEGACY, NONE)
 
 # Why a device may not be handed out. A device with several of these reasons is free again when the last one ends.
-DRAINED: Final = 'drained'
+CORDONED: Final = 'cordoned'
 UNHEALTHY: Final = 'unhealthy'
 FOREIGN: Final = 'foreign'
 IN_DOUBT: Final = 'in doubt'
@@ -45,7 +45,7 @@ NO_PROVIDER: Final = 'no provider yet'
 NOT_GIVEN_BACK: Final = 'not given back'
 # Somebody has a device that may not be held beside it.
 EXCLUDED: Final = 'excluded'
-WITHHELD_REASONS: Final = (DRAINED, RETIRED, UNHEALTHY, FOREIGN, IN_DOUBT, UNPROVEN, NOT_ADOPTED, NO_PROVIDER,
+WITHHELD_REASONS: Final = (CORDONED, RETIRED, UNHEALTHY, FOREIGN, IN_DOUBT, UNPROVEN, NOT_ADOPTED, NO_PROVIDER,
                            NOT_GIVEN_BACK, EXCLUDED)
 
 # What a device is to a token that it shares with others. Instances may hold any parts of a token, a whole goes with no

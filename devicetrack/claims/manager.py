@@ -655,26 +655,26 @@ class ClaimManager:
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
-    def drain(self, kind: str, name: str, parent: bool = False, reason: str = '') -> Withheld:
+    def cordon(self, kind: str, name: str, parent: bool = False, reason: str = '') -> Withheld:
         """Let nobody have a device from now on, or with ``parent`` anything that a parent has or could make.
 
-        Whoever has it keeps it. It lasts, over restarts too and while the device is away, until :meth:`undrain`.
+        Whoever has it keeps it. It lasts, over restarts too and while the device is away, until :meth:`uncordon`.
         Idempotent.
 
         :returns: why it is withheld, and the rows of those who have it still
         :raises BadRequest: this host has no such device or parent
-        :raises NothingWritten: it is not drained
-        :raises OutcomeUnknown: it is drained, and the next audit sees that the store knows
+        :raises NothingWritten: it is not cordoned
+        :raises OutcomeUnknown: it is cordoned, and the next audit sees that the store knows
         """
-        return self._started().withheld.drain(Target.named(kind, name, parent), reason)
+        return self._started().withheld.cordon(Target.named(kind, name, parent), reason)
 
-    def undrain(self, kind: str, name: str, parent: bool = False) -> Withheld:
-        """End what :meth:`drain` began. Idempotent. Other reasons stay.
+    def uncordon(self, kind: str, name: str, parent: bool = False) -> Withheld:
+        """End what :meth:`cordon` began. Idempotent. Other reasons stay.
 
-        :raises BadRequest: it is not drained, and this host has no such device or parent
-        :raises StoreError: it stays drained
+        :raises BadRequest: it is not cordoned, and this host has no such device or parent
+        :raises StoreError: it stays cordoned
         """
-        return self._started().withheld.undrain(Target.named(kind, name, parent))
+        return self._started().withheld.uncordon(Target.named(kind, name, parent))
 
     def admit(self, kind: str, identifier: str, wipe: bool = False) -> Withheld:
         """End the doubt about a device that was forgotten and came back: somebody knows that it is clean.

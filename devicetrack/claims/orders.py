@@ -37,12 +37,12 @@ LOG = log.logger(__name__)
 REPAIR: Final = 'repair'
 FORGET: Final = 'forget'
 RELEASE: Final = 'release'
-DRAIN: Final = 'drain'
-UNDRAIN: Final = 'undrain'
+CORDON: Final = 'cordon'
+UNCORDON: Final = 'uncordon'
 ADMIT: Final = 'admit'
 RETIRE: Final = 'retire'
 # Of two of these about one target the newer one counts.
-_CONTRARIES: Final = frozenset((DRAIN, UNDRAIN))
+_CONTRARIES: Final = frozenset((CORDON, UNCORDON))
 
 # What is said of a repair that is not done yet.
 GOES_ON: Final = 'devices are wiped in the background, and "devicetrack-manage inventory list" shows how far that is'
@@ -90,8 +90,8 @@ class Orders:
                  unproven: Unproven) -> None:
         self._host, self._host_uuid, self._store = host, host_uuid, store
         self._repairs, self._withheld, self._unproven = repairs, withheld, unproven
-        self._verbs = {REPAIR: self._repair, FORGET: self._forget, RELEASE: self._release, DRAIN: self._drain,
-                       UNDRAIN: self._undrain, ADMIT: self._admit, RETIRE: self._retire}
+        self._verbs = {REPAIR: self._repair, FORGET: self._forget, RELEASE: self._release, CORDON: self._cordon,
+                       UNCORDON: self._uncordon, ADMIT: self._admit, RETIRE: self._retire}
 
     def answer_waiting(self) -> bool:
         """Do and answer the orders that wait for the host's manager. For the end of an audit.
@@ -183,12 +183,12 @@ class Orders:
             _device(arguments), check_uuid('instance_uuid', arguments.get('instance_uuid')), _text(arguments, 'reason'))
         return Answer(DONE, str(retired), changed=retired.changed)
 
-    def _drain(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
-        return Answer(DONE, str(self._withheld.drain(_target(arguments), _text(arguments, 'reason'))))
+    def _cordon(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
+        return Answer(DONE, str(self._withheld.cordon(_target(arguments), _text(arguments, 'reason'))))
 
-    def _undrain(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
-        undrained = self._withheld.undrain(_target(arguments))
-        return Answer(DONE, str(undrained), changed=undrained.changed)
+    def _uncordon(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
+        uncordoned = self._withheld.uncordon(_target(arguments))
+        return Answer(DONE, str(uncordoned), changed=uncordoned.changed)
 
     def _admit(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
         # An order that has waited in its store since an older version says name.

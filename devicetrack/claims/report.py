@@ -76,9 +76,9 @@ class Line(NamedTuple):
     """One line of a host's inventory.
 
     ``status`` is one of ``STATUSES``. A device has ``amount`` 1. A ``creatable`` line has no ``identifier``: its
-    parent can make ``amount`` more, which the types of one parent share; for a drained parent the line is ``withheld``.
+    parent can make ``amount`` more, which the types of one parent share; of a cordoned parent it is ``withheld``.
     A ``missing`` line is a device that an option names and the host does not have; ``reason`` names the option. If it
-    was drained or forgotten it is ``withheld``, as gone. An ``unknown`` line names in ``kind`` what could not be
+    was cordoned or forgotten it is ``withheld``, as gone. An ``unknown`` line names in ``kind`` what could not be
     read and in ``reason`` why. The ``amount`` of a device that is not there is 0. ``reason`` also says why a device is
     withheld. ``provider`` is the stable name of the parent that placement counts the device at, '' for the
     node, None when only a row names its provider. ``details`` is the stored text of the details, or ''.
@@ -217,7 +217,7 @@ class Observer:
             if pool.makes:
                 reason = None
                 if pool.room == pool.free:
-                    reason = vocabulary.DRAINED if pool.provider_uuid else vocabulary.NO_PROVIDER
+                    reason = vocabulary.CORDONED if pool.provider_uuid else vocabulary.NO_PROVIDER
                 lines.append(Line(pool.kind, None, CREATABLE if reason is None else WITHHELD, pool.makes,
                                   pool.resource_class, names.get(pool.provider_uuid), pool.provider_uuid,
                                   pool.parent, pool.numa_node, None, reason, pool.details))

@@ -1,7 +1,7 @@
 """The providers of a host for the scheduler: totals, reserved amounts and traits.
 
 A device is reserved if nobody may have it and no instance that the scheduler knows holds it: it is withheld, being
-wiped or removed, a drained parent could make it, or it is held without an instance. The scheduler may still know an
+wiped or removed, a cordoned parent could make it, or it is held without an instance. The scheduler may still know an
 instance that goes away. Then its devices count twice for a while, which is safe.
 """
 

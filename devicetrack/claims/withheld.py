@@ -54,9 +54,9 @@ _SHOWN: Final = 10
 class Withheld(NamedTuple):
     """A device or a parent, why it is withheld, and the rows of those who have it, or a part of it, still.
 
-    ``causes`` are its own; ``parent`` is the parent of a device that is drained as all of its parent, None when it is
+    ``causes`` are its own; ``parent`` is the parent of a device that is cordoned as all of its parent, None when it is
     not. ``warning`` says what somebody has to do now, '' when nothing. ``changed`` is False of one that was to be
-    undrained and was not drained, or to be retired and was retired already.
+    uncordoned and was not cordoned, or to be retired and was retired already.
     """
 
     target: Target
@@ -70,7 +70,7 @@ class Withheld(NamedTuple):
         causes = [reason + (f' ({self.causes[reason].text})' if self.causes[reason].text else '')
                   for reason in withholding.in_order(self.causes)]
         if self.parent is not None:
-            causes.append(f'its parent {self.parent} is drained')
+            causes.append(f'its parent {self.parent} is cordoned')
         left = ', '.join(f'instance {record.instance_uuid} has {record.identifier}, {record.state}'
                          for record in self.left)
         return (f'{self.target} is {"withheld: " + ", ".join(causes) if causes else "not withheld"}'
@@ -97,7 +97,7 @@ def load(store: Store, host_uuid: str) -> Marks:
 def mistakes(views: Views, marks: Marks) -> list[Missing]:
     """Devices that an option names, that the host does not have and that nobody ever knew: no manager starts so.
 
-    One with an owner went away; that is a finding, and the rest of the host works. One that was drained or forgotten
+    One with an owner went away; that is a finding, and the rest of the host works. One that was cordoned or forgotten
     may be away for repair.
     """
     return [missing for missing in views.inventory.missing
@@ -136,8 +136,8 @@ def listed(marks: Marks, reasons: Mapping[DeviceKey, frozenset[str]], excluded: 
     details.update(((key, vocabulary.EXCLUDED), why) for key, why in excluded.items())
     found: dict[Target, dict[str, Cause]] = {target: dict(causes) for target, causes in marks.items()}
     for key, of_device in reasons.items():
-        # Drained are those that have a mark, or all of a parent, which has one.
-        for reason in of_device.intersection(vocabulary.WITHHELD_REASONS) - {vocabulary.DRAINED}:
+        # Cordoned are those that have a mark, or all of a parent, which has one.
+        for reason in of_device.intersection(vocabulary.WITHHELD_REASONS) - {vocabulary.CORDONED}:
             found.setdefault(Target.of(key), {}).setdefault(reason, Cause(
                 0, details.get((key, reason), ''), withholding.SEEN.get(reason, vocabulary.BY_HOST)))
     return [Withheld(target, causes, left_at(target, records)) for target, causes in sorted(found.items()) if causes]
@@ -257,44 +257,44 @@ class WithheldDevices:
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
-    def drain(self, target: Target, detail: str) -> Withheld:
+    def cordon(self, target: Target, detail: str) -> Withheld:
         """Let nobody have a device, or anything of a parent, from now on; whoever has it keeps it. May be repeated.
 
         :param detail: why; '' keeps what was given before
         :raises BadRequest: this host has no such device or parent, or people could not read the reason
-        :raises StoreError: it is not drained; after OutcomeUnknown it is, and the next audit stores it
+        :raises StoreError: it is not cordoned; after OutcomeUnknown it is, and the next audit stores it
         """
         _check_name(target)
         arguments.check_reason(detail)
         with self._marking.held():
-            before = self.marks.get(target, {}).get(vocabulary.DRAINED)
+            before = self.marks.get(target, {}).get(vocabulary.CORDONED)
             if before is None:
                 self._check_known(target)
             since, earlier = (before.since, before.detail) if before is not None else (int(time.time()), '')
-            self._say(target, vocabulary.DRAINED, detail or earlier, since)
-            LOG.warning('Host %(host)s: %(target)s is drained: %(detail)s', {
+            self._say(target, vocabulary.CORDONED, detail or earlier, since)
+            LOG.warning('Host %(host)s: %(target)s is cordoned: %(detail)s', {
                 'host': self._host, 'target': target, 'detail': detail or earlier or 'no reason given'})
         return self.state_of(target)
 
-    def undrain(self, target: Target) -> Withheld:
-        """End what :meth:`drain` began. May be repeated.
+    def uncordon(self, target: Target) -> Withheld:
+        """End what :meth:`cordon` began. May be repeated.
 
-        :raises BadRequest: it is not drained, and this host has no such device or parent
-        :raises StoreError: it stays drained; after OutcomeUnknown too
+        :raises BadRequest: it is not cordoned, and this host has no such device or parent
+        :raises StoreError: it stays cordoned; after OutcomeUnknown too
         """
         _check_name(target)
         with self._marking.held():
-            drained = vocabulary.DRAINED in self.marks.get(target, {})
-            if drained:
-                self._take_back(target, vocabulary.DRAINED)
-                LOG.warning('Host %(host)s: %(target)s is not drained any more',
+            cordoned = vocabulary.CORDONED in self.marks.get(target, {})
+            if cordoned:
+                self._take_back(target, vocabulary.CORDONED)
+                LOG.warning('Host %(host)s: %(target)s is not cordoned any more',
                             {'host': self._host, 'target': target})
             else:
                 self._check_known(target)
-            return self.state_of(target)._replace(warning=self._warning(target), changed=drained)
+            return self.state_of(target)._replace(warning=self._warning(target), changed=cordoned)
 
     def _warning(self, target: Target) -> str:
-        """What keeps the next manager from starting: an option names a device that is away and not drained any more."""
+        """What keeps the next manager from starting: an option names a device that is away and no longer cordoned."""
         if target in self.marks:
             return ''
         for missing in self._missing(target):
@@ -329,10 +329,10 @@ class WithheldDevices:
                     raise exception.BadRequest('device', str(target), "it was not forgotten, and nobody's word makes "
                                                'an unproven device clean: say --wipe to have it wiped')
                 forgotten = [str(other) for other in self.marks if self._standing(other)]
-                drained = 'it is drained: device undrain; ' if (
-                    vocabulary.DRAINED in self.marks.get(target, {})) else ''
+                cordoned = 'it is cordoned: device uncordon; ' if (
+                    vocabulary.CORDONED in self.marks.get(target, {})) else ''
                 raise exception.BadRequest('device', str(target), 'it was neither forgotten nor retired, and admit is '
-                                           f'for those alone; {drained}those are {_some(forgotten)}')
+                                           f'for those alone; {cordoned}those are {_some(forgotten)}')
             self._check_unused(key)
             for reason in standing:
                 self._take_back(target, reason)
@@ -478,10 +478,10 @@ class WithheldDevices:
         device = (self._ledger.device(DeviceKey(target.kind, target.name))
                   if target.scope == vocabulary.DEVICE else None)
         parent = device.parent if device is not None else None
-        drained = parent is not None and vocabulary.DRAINED in self.marks.get(
+        cordoned = parent is not None and vocabulary.CORDONED in self.marks.get(
             Target.named(target.kind, parent, parent=True), {})
         return Withheld(target, self.marks.get(target, {}), left_at(target, self._rows.all()),
-                        parent if drained else None)
+                        parent if cordoned else None)
 
     def all(self) -> list[Withheld]:
         """Every device and parent that is withheld, why, and who has it still."""

@@ -1,4 +1,4 @@
-"""``devicetrack-manage device`` and ``instance``: operators drain, forget, admit and release."""
+"""``devicetrack-manage device`` and ``instance``: operators cordon, forget, admit and release."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from devicetrack.store.api import Host
 
 FORGOTTEN = 'forgotten'
 RELEASED = 'released'
-DRAINED = 'drained'
-UNDRAINED = 'undrained'
+CORDONED = 'cordoned'
+UNCORDONED = 'uncordoned'
 RETIRED = 'retired'
-NOT_DRAINED = 'was not drained'
+NOT_CORDONED = 'was not cordoned'
 RETIRED_ALREADY = 'was retired already'
 ADMITTED = 'admitted'
 WIPING = 'wiping'
 ORDERED = 'ordered'
 
 # The outcome when there was nothing to do.
-_UNCHANGED = {UNDRAINED: NOT_DRAINED, RETIRED: RETIRED_ALREADY}
+_UNCHANGED = {UNCORDONED: NOT_CORDONED, RETIRED: RETIRED_ALREADY}
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
@@ -93,8 +93,8 @@ def _outcome(answer: orders.Answer, done: str) -> str:
     return done if answer.changed else _UNCHANGED.get(done, done)
 
 
-class _Draining(_Requesting):
-    """Base of the commands that drain a device or a parent, or end that."""
+class _Cordoning(_Requesting):
+    """Base of the commands that cordon a device or a parent, or end that."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
@@ -104,7 +104,7 @@ class _Draining(_Requesting):
         parser.add_argument('--parent', action='store_true',
                             help='Everything that the parent of this name has and could make.')
 
-    def drain(self, parsed_args: argparse.Namespace, verb: str, done: str, **more: str) -> Mapping[str, Any]:
+    def cordon(self, parsed_args: argparse.Namespace, verb: str, done: str, **more: str) -> Mapping[str, Any]:
         kind, name = self.key(parsed_args.device)
         scope = vocabulary.PARENT if parsed_args.parent else vocabulary.DEVICE
         host = self.app.observer(parsed_args.host).host
@@ -113,10 +113,10 @@ class _Draining(_Requesting):
                 'text': outcome.text, 'order': outcome.order}
 
 
-class Drain(_Draining):
+class Cordon(_Cordoning):
     """Hand out a device, or with --parent anything of a parent, no more. An instance that has it keeps it.
 
-    It lasts, over restarts too and while the device is away, until "device undrain"; "withheld list" shows who has it
+    It lasts, over restarts too and while the device is away, until "device uncordon"; "withheld list" shows who has it
     still. Beside a manager that works it leaves an order. Exit code 3 while that has no answer.
     """
 
@@ -126,17 +126,17 @@ class Drain(_Draining):
                             help='Why, for whoever reads it later: one line of at most 255 characters.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        return self.drain(parsed_args, orders.DRAIN, DRAINED, reason=parsed_args.reason)
+        return self.cordon(parsed_args, orders.CORDON, CORDONED, reason=parsed_args.reason)
 
 
-class Undrain(_Draining):
+class Uncordon(_Cordoning):
     """Let a device, or with --parent all of a parent, be handed out again. What is withheld for other reasons stays so.
 
     Beside a manager that works it leaves an order. Exit code 3 while that has no answer.
     """
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        return self.drain(parsed_args, orders.UNDRAIN, UNDRAINED)
+        return self.cordon(parsed_args, orders.UNCORDON, UNCORDONED)
 
 
 class Admit(_Requesting):

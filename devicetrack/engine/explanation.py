@@ -23,7 +23,7 @@ class Shortage(NamedTuple):
     ``wanted`` counts the devices of this resource class in the whole request (from ``provider_uuid``, if it names one).
     ``exist`` counts the devices that exist and those that could still be made when the host was last read, ``free`` the
     ones that can be taken now. The others are ``held`` by ``instances`` instances; ``releasing``, that is being wiped
-    or removed; ``withheld``, by reasons and each device once, with those that a drained parent, or one
+    or removed; ``withheld``, by reasons and each device once, with those that a cordoned parent, or one
     without a provider, could make; or free on a
     ``wrong_numa_node``. Each parent in ``full_parents`` can make no more. ``wrong_provider`` devices of the class are
     free at other providers, ``wrong_type`` devices of the same provider count as another class. ``unread`` means that a
@@ -117,7 +117,7 @@ def shortage(item: Item, affinity: Affinity, all_pools: Iterable[Pool],
                     withheld[reasons] = withheld.get(reasons, 0) + 1
         not_made = pool.free_count + pool.makes() - pool.room()
         if not_made:
-            reason = vocabulary.DRAINED if pool.parent.drained else vocabulary.NO_PROVIDER
+            reason = vocabulary.CORDONED if pool.parent.cordoned else vocabulary.NO_PROVIDER
             withheld[reason] = withheld.get(reason, 0) + not_made
     return Shortage(
         ' or '.join(counted), provider_uuid, item.amount,

@@ -30,7 +30,7 @@ _UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
 _EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 
 # What is said of a device anew whenever the host says that it has it, and by which parent.
-_OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.UNPROVEN, vocabulary.DRAINED,
+_OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.UNPROVEN, vocabulary.CORDONED,
                                  vocabulary.NO_PROVIDER, GONE))
 
 _IDENTIFIER: Final = operator.itemgetter(InventoryDevice._fields.index('identifier'))

@@ -100,7 +100,7 @@ def withhold_by_sight(ledger: Ledger, looks: Sequence[Views]) -> None:
 def stand(ledger: Ledger, target: Target, reason: str) -> None:
     """Withhold a device or a parent until :func:`stand_down`, whether it is there or not."""
     if target.scope == vocabulary.PARENT:
-        ledger.drain(target.kind, target.name)
+        ledger.cordon(target.kind, target.name)
     else:
         ledger.stand(DeviceKey(target.kind, target.name), reason)
 
@@ -108,6 +108,6 @@ def stand(ledger: Ledger, target: Target, reason: str) -> None:
 def stand_down(ledger: Ledger, target: Target, reason: str) -> None:
     """End what :func:`stand` began."""
     if target.scope == vocabulary.PARENT:
-        ledger.undrain(target.kind, target.name)
+        ledger.uncordon(target.kind, target.name)
     else:
         ledger.stand_down(DeviceKey(target.kind, target.name), reason)

@@ -41,14 +41,14 @@ class Parent:
 
     Devices without a parent have one without a name, which makes none.
 
-    One that is ``drained`` makes no more. All types that the parent can make share it: what one device of a type takes
+    One that is ``cordoned`` makes no more. All types that the parent can make share it: what one device of a type takes
     from another type is not known before the parent is read again, so each counts as one of every type until then.
     """
 
-    __slots__ = ('name', 'pending', 'drained')
+    __slots__ = ('name', 'pending', 'cordoned')
 
     def __init__(self, name: str | None) -> None:
-        self.name, self.pending, self.drained = name, 0, False
+        self.name, self.pending, self.cordoned = name, 0, False
 
 
 # In the place of a provider's UUID, while there is no provider. Whatever is in a pool there is withheld.
@@ -79,13 +79,13 @@ class Pool:
 
     def room(self) -> int:
         """How many devices can be taken from here now."""
-        if not self.creatable or self.parent.drained or not self.provider_uuid:
+        if not self.creatable or self.parent.cordoned or not self.provider_uuid:
             return self.free_count
         creatable = self.available - self.parent.pending
         return self.free_count + creatable if creatable > 0 else self.free_count
 
     def makes(self) -> int:
-        """How many more devices the parent could make, drained or not."""
+        """How many more devices the parent could make, cordoned or not."""
         return max(0, self.available - self.parent.pending) if self.creatable else 0
 
     def grew(self) -> None:

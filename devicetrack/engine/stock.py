@@ -154,7 +154,7 @@ class Stock:
 
         :raises Inconsistent: this pool makes none, or no more
         """
-        if not pool.makes() or pool.parent.drained:
+        if not pool.makes() or pool.parent.cordoned:
             raise Inconsistent(pool.kind, pool.parent_name, pool.free_count)
         # No device of any kind has such a name.
         unit = Unit(pool, f'(unnamed {next(self._numbers)})', pool.details)
@@ -274,7 +274,7 @@ class Stock:
               numa_node: int | None, features: Features = NO_FEATURES) -> tuple[Pool, bool]:
         pool, new = self._pools.get(kind, provider_uuid, resource_class, parent, numa_node, features)
         if new:
-            pool.parent.drained = (kind, parent) in self._standing.parents
+            pool.parent.cordoned = (kind, parent) in self._standing.parents
         return pool, new
 
     def _move(self, unit: Unit, pool: Pool) -> None:
@@ -376,28 +376,28 @@ class Stock:
         self.withhold(key, reason)
 
     def stand_down(self, key: DeviceKey, reason: str) -> None:
-        """End what :meth:`stand` began. Of a parent that is drained the device stays withheld."""
+        """End what :meth:`stand` began. Of a parent that is cordoned the device stays withheld."""
         self._standing.discard(key, reason)
         self.admit(key, reason)
 
-    def drain(self, kind: str, parent: str) -> None:
-        """Let nobody have a device of a parent, which makes no more, until :meth:`undrain`; also if it is not there."""
+    def cordon(self, kind: str, parent: str) -> None:
+        """Let nobody have a device of a parent, which makes no more, until :meth:`uncordon`, even if it is away."""
         self._standing.parents[kind, parent] = None
         self._of_parent(kind, parent, True)
 
-    def undrain(self, kind: str, parent: str) -> None:
-        """End what :meth:`drain` began. Devices that are withheld themselves stay so."""
+    def uncordon(self, kind: str, parent: str) -> None:
+        """End what :meth:`cordon` began. Devices that are withheld themselves stay so."""
         self._standing.parents.pop((kind, parent), None)
         self._of_parent(kind, parent, False)
 
-    def _of_parent(self, kind: str, name: str, drained: bool) -> None:
+    def _of_parent(self, kind: str, name: str, cordoned: bool) -> None:
         parent = self._pools.parent(kind, name)
         if parent is None:
             return
-        parent.drained = drained
+        parent.cordoned = cordoned
         for unit in (*self._units.get(kind, {}).values(), *self._unnamed.values()):
             if unit.pool.parent is parent:
-                self._withhold(unit, unit.withheld - {vocabulary.DRAINED} | self._standing.of(unit.key, name))
+                self._withhold(unit, unit.withheld - {vocabulary.CORDONED} | self._standing.of(unit.key, name))
         for pool in self._pools.of_parent(parent):
             pool.grew()
 

@@ -107,12 +107,12 @@ def from_json(stored: str, scope: str) -> dict[str, Cause]:
                                    int(cause.get('tries', 0)))
                 for reason, cause in json.loads(stored).items()}
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        reason = vocabulary.DRAINED if scope == vocabulary.PARENT else vocabulary.IN_DOUBT
+        reason = vocabulary.CORDONED if scope == vocabulary.PARENT else vocabulary.IN_DOUBT
         return {reason: Cause(0, UNREADABLE, vocabulary.BY_OPERATOR)}
 
 
 class Standing:
-    """The standing reasons of a ledger, by device, and the drained parents. False when there are none."""
+    """The standing reasons of a ledger, by device, and the cordoned parents. False when there are none."""
 
     __slots__ = ('devices', 'parents')
 
@@ -126,7 +126,7 @@ class Standing:
     def of(self, key: tuple[str, str | None], parent: str | None) -> frozenset[str]:
         """The reasons that stand for a device."""
         reasons = self.devices.get(key, NO_REASON)
-        return reasons | {vocabulary.DRAINED} if (key[0], parent) in self.parents else reasons
+        return reasons | {vocabulary.CORDONED} if (key[0], parent) in self.parents else reasons
 
     def add(self, key: DeviceKey, reason: str) -> None:
         self.devices[key] = self.devices.get(key, NO_REASON) | {reason}

@@ -58,7 +58,7 @@ class Providers:
     def mark(self, tree: Any, ours: Iterable[Provider]) -> None:
         """Have a tree say of which devices nobody is to be scheduled to, and what the devices are.
 
-        Totals stay Nova's. Whatever of them the manager would not hand out is reserved: devices that are drained,
+        Totals stay Nova's. Whatever of them the manager would not hand out is reserved: devices that are cordoned,
         unhealthy, foreign, or being wiped.
         """
         for provider in ours:

@@ -56,13 +56,13 @@ class PlacedService(service.Service):
                     'revert_possible': conflict.result.revert_possible}
         return self._reported(super().confirm(name))
 
-    def drain(self, name: str) -> dict[str, Any]:
+    def cordon(self, name: str) -> dict[str, Any]:
         """Let nobody have a namespace until it is admitted again."""
-        self._manager.drain('vpmem', name)
+        self._manager.cordon('vpmem', name)
         return self._reported({})
 
-    def undrain(self, name: str) -> dict[str, Any]:
-        self._manager.undrain('vpmem', name)
+    def uncordon(self, name: str) -> dict[str, Any]:
+        self._manager.uncordon('vpmem', name)
         return self._reported({})
 
     def audit(self) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def placed(stage: Stage) -> None:
         scheduler = Scheduler(server.url)
         _reported(stage, scheduler, placement.url)
         name = _spawned(stage, scheduler)
-        _drained(stage, scheduler, name)
+        _cordoned(stage, scheduler, name)
         _in_conflict(stage, scheduler, placement, name)
         expect(stage.service.end() == 0, 'the service ends in peace')
 
@@ -78,22 +78,22 @@ def _spawned(stage: Stage, scheduler: Scheduler) -> str:
     return name
 
 
-def _drained(stage: Stage, scheduler: Scheduler, name: str) -> None:
+def _cordoned(stage: Stage, scheduler: Scheduler, name: str) -> None:
     """Keep the namespaces that are free from everybody."""
     make_room(stage, OTHER, but=name)
     free = [device for device in stage.seen.free() if device in NAMESPACES[LABEL]]
     before = _line(scheduler)
     expect((before.reserved, before.total - before.allocated) == (0, len(free)), 'what is free can be had')
     for device in free:
-        stage.service.call('drain', name=device)
+        stage.service.call('cordon', name=device)
     after = _line(scheduler)
-    expect(after.reserved == len(free) and scheduler.choose(OTHER) is None, 'what is drained cannot be had')
+    expect(after.reserved == len(free) and scheduler.choose(OTHER) is None, 'what is cordoned cannot be had')
     say(f"""
-        An operator drains {count(len(free), 'namespace')}, all that are free of {LABEL}. The next report reserves
+        An operator cordons {count(len(free), 'namespace')}, all that are free of {LABEL}. The next report reserves
         them, and there is no candidate for {a(OTHER)} until they are admitted again:""")
     _show([before, after])
     for device in free:
-        stage.service.call('undrain', name=device)
+        stage.service.call('uncordon', name=device)
     expect(_line(scheduler) == before, 'what is admitted can be had')
 
 

@@ -20,7 +20,7 @@ from devicetrack.testing.crash.world import World
 from devicetrack.virt import fake
 
 # Reasons for which a device may be withheld when nothing is under way.
-_AT_REST = frozenset((vocabulary.DRAINED, vocabulary.EXCLUDED))
+_AT_REST = frozenset((vocabulary.CORDONED, vocabulary.EXCLUDED))
 
 # By host and instance, how many devices of each resource class it owns.
 Owners = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -145,7 +145,7 @@ def _forgotten(rows: Mapping[DeviceKey, Record], view: LedgerView) -> list[str]:
 
 def at_the_end(world: World, views: Mapping[str, LedgerView], findings: Mapping[str, list[Any]],
                room: Mapping[str, Mapping[str, int]], owners: Owners) -> list[str]:
-    """When the operation is over: besides the above, every device is free, drained or owned as the service's data says.
+    """When the operation is over: besides, every device is free, cordoned or owned as the service's data says.
 
     :param findings: what the last audit of each host found
     :param room: by host and resource class, how many devices could be had before there was any instance
@@ -174,9 +174,9 @@ def at_the_end(world: World, views: Mapping[str, LedgerView], findings: Mapping[
             view = views[host.name]
             for key in _excluded(view):
                 left[host.machine.devices[key].resource_class] -= 1
-            found_left = {name: room + view.drained[name] for name, room in view.room.items()}
+            found_left = {name: room + view.cordoned[name] for name, room in view.room.items()}
             if found_left != left:
-                wrong.append(f'host {host.name}: {found_left} can be had, or is drained, and should be {left}')
+                wrong.append(f'host {host.name}: {found_left} can be had, or is cordoned, and should be {left}')
         wrong += [f'host {host.name}: the audit found {finding}' for finding in findings.get(host.name, ())
                   if finding.severity != reconcile.NOTE]
     return wrong

@@ -98,13 +98,13 @@ class UnitView(NamedTuple):
 class LedgerView(NamedTuple):
     """A ledger from outside: its devices, how many can still be had of each class, and commits that are in doubt.
 
-    ``drained`` is how many more could be had of each class if nothing were drained.
+    ``cordoned`` is how many more could be had of each class if nothing were cordoned.
     """
 
     units: tuple[UnitView, ...]
     room: dict[str, int]
     doubts: int
-    drained: dict[str, int]
+    cordoned: dict[str, int]
 
 
 def view_of(manager: ClaimManager) -> LedgerView | None:
@@ -114,19 +114,19 @@ def view_of(manager: ClaimManager) -> LedgerView | None:
         return None
     ledger: ledgers.Ledger = vars(running.ledger)['_ledger']
     room: collections.Counter[str] = collections.Counter()
-    drained: collections.Counter[str] = collections.Counter()
+    cordoned: collections.Counter[str] = collections.Counter()
     for pool in ledger.pools():
         room[pool.resource_class] += pool.room
-        drained[pool.resource_class] += pool.free + pool.makes - pool.room
+        cordoned[pool.resource_class] += pool.free + pool.makes - pool.room
     devices = ledger.devices()
     for device in devices:
-        if device.state == selection.FREE and device.withheld == {vocabulary.DRAINED}:
-            drained[device.resource_class] += 1
+        if device.state == selection.FREE and device.withheld == {vocabulary.CORDONED}:
+            cordoned[device.resource_class] += 1
     return LedgerView(
         tuple(UnitView(device.kind, device.identifier,
                        None if device.state == selection.FREE else device.instance_uuid,
                        withholding.text(device.withheld)) for device in devices),
-        dict(room), len(running.rows.doubts), dict(drained))
+        dict(room), len(running.rows.doubts), dict(cordoned))
 
 
 # -- the line ---------------------------------------------------------------------------------------------------------

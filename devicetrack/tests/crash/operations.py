@@ -215,10 +215,10 @@ class Reap(ComputeOperation):
         world['a'].audit()
 
 
-class Drain(ComputeOperation):
-    """An operator drains a device, and a parent whose devices an instance has."""
+class Cordon(ComputeOperation):
+    """An operator cordons a device, and a parent whose devices an instance has."""
 
-    name = 'drain'
+    name = 'cordon'
     targets = ('vpmem', 'd3', False), ('mdev', 'p0', True), ('pci', '0000:81:00.4', False)
 
     def setup(self, world: World) -> None:
@@ -226,34 +226,34 @@ class Drain(ComputeOperation):
 
     def run(self, world: World) -> None:
         for target in self.targets:
-            world['a'].drain(target)
+            world['a'].cordon(target)
         world['a'].delete(world.data.get_instance(self.instance))
 
     def finish(self, world: World) -> None:
         super().finish(world)
         for target, said in list(world.data.said.items()):       # the operator asks again, having got no answer
-            if said == service.DRAINING:
-                world['a'].drain(target)
-            elif said == service.UNDRAINING:
-                world['a'].undrain(target)
+            if said == service.CORDONING:
+                world['a'].cordon(target)
+            elif said == service.UNCORDONING:
+                world['a'].uncordon(target)
 
     def check(self, world: World) -> list[str]:
-        said = {target for target, word in world.data.said.items() if word == service.DRAINED}
-        found = world['a'].drained()
-        return [] if found == said else [f'{found} is drained, and should be {said}']
+        said = {target for target, word in world.data.said.items() if word == service.CORDONED}
+        found = world['a'].cordoned()
+        return [] if found == said else [f'{found} is cordoned, and should be {said}']
 
 
-class Undrain(Drain):
-    name = 'undrain'
+class Uncordon(Cordon):
+    name = 'uncordon'
 
     def setup(self, world: World) -> None:
         super().setup(world)
         for target in self.targets:
-            world['a'].drain(target)
+            world['a'].cordon(target)
 
     def run(self, world: World) -> None:
         for target in self.targets:
-            world['a'].undrain(target)
+            world['a'].uncordon(target)
 
 
 class HostReboot(ComputeOperation):
@@ -501,7 +501,7 @@ class SourceBack(Evacuation):
 
 
 OPERATIONS: list[Any] = [
-    Boot, BootWhole, Excluded, FailedBoot, Delete, DeleteSaved, Reboot, Rebuild, Reap, Drain, Undrain, HostReboot,
+    Boot, BootWhole, Excluded, FailedBoot, Delete, DeleteSaved, Reboot, Rebuild, Reap, Cordon, Uncordon, HostReboot,
     HostRebootAnew, Resize, ResizeToWhole, RevertFromWhole, ConfirmResize, RevertResize, DeleteResized, DeleteClaimed,
     DropNew, DropOld, SameHostResize, SameHostShrink, SameHostConfirm, SameHostRevert, SameHostDelete, SameHostDropNew,
     LiveMigration, LiveRollback, Evacuation, SourceBack,

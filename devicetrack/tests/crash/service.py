@@ -22,12 +22,12 @@ from devicetrack.testing.crash import process
 OVER: Final = ('confirmed', 'reverted', 'completed', 'done', 'failed', 'error')
 
 # What an operator asked for a device or a parent, and whether it was answered.
-DRAINING: Final = 'draining'
-DRAINED: Final = 'drained'
-UNDRAINING: Final = 'undraining'
-UNDRAINED: Final = 'undrained'
+CORDONING: Final = 'cordoning'
+CORDONED: Final = 'cordoned'
+UNCORDONING: Final = 'uncordoning'
+UNCORDONED: Final = 'uncordoned'
 
-# A device or a parent as ``drain`` takes it: its kind and name, and whether it is a parent.
+# A device or a parent as ``cordon`` takes it: its kind and name, and whether it is a parent.
 Target = tuple[str, str, bool]
 
 
@@ -71,7 +71,7 @@ class Data(compute_service.ServiceData):
         self.said: dict[Target, str] = {}
 
     def say(self, target: Target, word: str) -> None:
-        """Note what an operator says of a device or a parent: that it is drained, or not any more."""
+        """Note what an operator says of a device or a parent: that it is cordoned, or not any more."""
         self.said[target] = word
 
     def create(self, name: str, flavor: Flavor) -> str:
@@ -165,20 +165,20 @@ class Compute(compute_service.Compute, process.ComputeProcess):
 
     # -- what an operator says ----------------------------------------------------------------------------------------
 
-    def drain(self, target: Target) -> None:
-        self.data.say(target, DRAINING)
-        self.manager.drain(*target)
-        self.data.say(target, DRAINED)
+    def cordon(self, target: Target) -> None:
+        self.data.say(target, CORDONING)
+        self.manager.cordon(*target)
+        self.data.say(target, CORDONED)
 
-    def undrain(self, target: Target) -> None:
-        self.data.say(target, UNDRAINING)
-        self.manager.undrain(*target)
-        self.data.say(target, UNDRAINED)
+    def uncordon(self, target: Target) -> None:
+        self.data.say(target, UNCORDONING)
+        self.manager.uncordon(*target)
+        self.data.say(target, UNCORDONED)
 
-    def drained(self) -> set[Target]:
-        """What is drained, by the manager's word."""
+    def cordoned(self) -> set[Target]:
+        """What is cordoned, by the manager's word."""
         return {(one.target.kind, one.target.name, one.target.scope == vocabulary.PARENT)
-                for one in self.manager.list_withheld() if vocabulary.DRAINED in one.causes}
+                for one in self.manager.list_withheld() if vocabulary.CORDONED in one.causes}
 
     # -- after a crash ------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ OF_DRIVER = {
 }
 
 
-# What an operator may drain: kind, name, and whether it is a parent.
+# What an operator may cordon: kind, name, and whether it is a parent.
 PLACES = (('vpmem', 'd0', False), ('vpmem', 'd1', False), ('vpmem', 'region0', True), ('mdev', 'p0', True))
 
 
@@ -135,31 +135,31 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(place=st.sampled_from(PLACES), host=st.sampled_from(['a', 'b']),
                    fails=st.sampled_from([None, None, 'before', 'after']), killed=st.booleans())
-    def an_operator_drains_or_says_that_it_is_over(self, place, host, fails, killed):
+    def an_operator_cordons_or_says_that_it_is_over(self, place, host, fails, killed):
         """By what the manager knows, or knew when it was killed. It may be killed before the next audit."""
         host = self.world.hosts[host]
         if not host.is_alive:
             return
-        drained = self.drained(host)
+        cordoned = self.cordoned(host)
         if fails is not None:
             getattr(host.store, fails)('set_withheld', UNKNOWN)
         try:
-            (host.manager.undrain if place in drained else host.manager.drain)(*place)
+            (host.manager.uncordon if place in cordoned else host.manager.cordon)(*place)
         except exception.OutcomeUnknown:
-            assert place in self.drained(host)
+            assert place in self.cordoned(host)
         else:
-            assert self.drained(host) == drained ^ {place}
+            assert self.cordoned(host) == cordoned ^ {place}
             host.store.clear()
             if killed:
                 self.world.kill(host.name)
                 self.perform(Step('start', (host.name,)), may_fail=self.world.service.mute)
-                assert self.drained(host) == drained ^ {place}
+                assert self.cordoned(host) == cordoned ^ {place}
         host.store.clear()
 
     @staticmethod
-    def drained(host):
+    def cordoned(host):
         found = {(one.target.kind, one.target.name, one.target.scope == vocabulary.PARENT)
-                 for one in host.manager.list_withheld() if vocabulary.DRAINED in one.causes}
+                 for one in host.manager.list_withheld() if vocabulary.CORDONED in one.causes}
         for pool in memory.ledger(host.manager).pools():
             assert (pool.kind, pool.parent, True) not in found or pool.room == 0
         return found
@@ -175,8 +175,8 @@ class Machine(stateful.RuleBasedStateMachine):
                 self.perform(Step('power on', (host.name,)))
             if not host.is_alive:
                 self.perform(Step('start', (host.name,)))
-            for place in self.drained(host):
-                host.manager.undrain(*place)
+            for place in self.cordoned(host):
+                host.manager.uncordon(*place)
         ending = finishing.finish(self.world)
         assert not ending.wrong, (ending.wrong, [str(step) for step in ending.steps])
 

@@ -31,8 +31,8 @@ class LoggerTestCase(base.TestCase):
 
     def test_no_word_of_others_makes_a_line_of_a_log(self) -> None:
         logged = self.useFixture(fixtures.FakeLogger(level=logging.DEBUG))
-        log.logger('devicetrack.x').warning('Drained: %s, %d%%.', 'why\nERROR forged \x1b[2J', 100)
-        self.assertEqual('Drained: why\\nERROR forged \\x1b[2J, 100%.\n', logged.output)
+        log.logger('devicetrack.x').warning('Cordoned: %s, %d%%.', 'why\nERROR forged \x1b[2J', 100)
+        self.assertEqual('Cordoned: why\\nERROR forged \\x1b[2J, 100%.\n', logged.output)
 
     def test_every_logger_of_the_library_is_such_a_one(self) -> None:
         root = pathlib.Path(devicetrack.__file__).parent

@@ -353,20 +353,20 @@ class StayingTestCase(pci_hosts.PCIHostsTestCase):
         self.assertEqual([], self.region.audit())
         self.assert_nothing_left(self.one)
 
-    def test_drained_it_stays_and_nobody_gets_it_afterwards(self) -> None:
+    def test_cordoned_it_stays_and_nobody_gets_it_afterwards(self) -> None:
         address = self.mine[0]
-        self.one.manager.drain('pci', address)
+        self.one.manager.cordon('pci', address)
         self.one.restart()
         self.assert_as_before()
         self.region.delete(self.instance)
-        self.assertEqual('withheld: drained', self.one.states()[address])
+        self.assertEqual('withheld: cordoned', self.one.states()[address])
         self.assertEqual([self.one.vfs[1]], self.identifiers(
             self.one, self.region.spawn('one', request=DeviceRequest.of((VF, 1)))))
-        self.one.manager.undrain('pci', address)
+        self.one.manager.uncordon('pci', address)
         self.assertEqual(fixtures.FREE, self.one.states()[address])
 
-    def test_a_drained_card_keeps_its_functions_from_everybody(self) -> None:
-        self.one.manager.drain('pci', self.one.card, parent=True)
+    def test_a_cordoned_card_keeps_its_functions_from_everybody(self) -> None:
+        self.one.manager.cordon('pci', self.one.card, parent=True)
         self.assertRaises(exception.NoFit, self.one.claim, Instance(), DeviceRequest.of((VF, 1)))
         self.assertRaises(exception.NoFit, self.one.claim, Instance(), DeviceRequest.of((CARD, 1)))
         self.assert_as_before()

@@ -53,19 +53,19 @@ class SharedStoreTestCase(base.TestCase):
         [order] = self.run_to(cmd_base.OK, 'order', 'list')
         self.assertEqual(('compute-7', 'done'), (order['host'], order['outcome']))
 
-    def test_what_is_drained_is_so_on_its_host_alone_and_over_a_restart(self) -> None:
+    def test_what_is_cordoned_is_so_on_its_host_alone_and_over_a_restart(self) -> None:
         here, there = self.hosts
-        self.run_to(cmd_base.ATTENTION, 'device', 'drain', 'vpmem/d0', '--reason', 'firmware')
+        self.run_to(cmd_base.ATTENTION, 'device', 'cordon', 'vpmem/d0', '--reason', 'firmware')
         there.audit()
         here.audit()
         for again in (here.restart, there.restart, here.audit):
             again()
-            self.assertEqual(('withheld: drained', FREE), (here.states()['d0'], there.states()['d0']))
+            self.assertEqual(('withheld: cordoned', FREE), (here.states()['d0'], there.states()['d0']))
         [line] = self.run_to(cmd_base.OK, 'withheld', 'list')
-        self.assertEqual(('d0', 'drained', 'firmware', 'operator'),
+        self.assertEqual(('d0', 'cordoned', 'firmware', 'operator'),
                          tuple(line[name] for name in ('name', 'reason', 'detail', 'by')))
         here.manager.close()
-        self.run_to(cmd_base.OK, 'device', 'undrain', 'vpmem/d0')
+        self.run_to(cmd_base.OK, 'device', 'uncordon', 'vpmem/d0')
         here.restart()
         self.assertEqual(FREE, here.states()['d0'])
 

@@ -74,7 +74,7 @@ class SyncTestCase(base.TestCase):
 
 class TestSync(SyncTestCase):
     def test_says_what_differs_as_a_tree_and_then_does_it(self) -> None:
-        self.host.manager.drain('vpmem', 'd1')
+        self.host.manager.cordon('vpmem', 'd1')
         tried = self.run_sync('--dry-run')
         self.assertEqual(3, tried.code)
         self.assertIn('nothing was done', tried.err)
@@ -102,7 +102,7 @@ class TestSync(SyncTestCase):
 
     def test_says_the_same_as_the_service_before_and_after_a_restart(self) -> None:
         self.host.spawn(pmem=1, vgpu=2)
-        self.host.manager.drain('mdev', 'p1', parent=True)
+        self.host.manager.cordon('mdev', 'p1', parent=True)
         self.report()
         self.assertEqual((0, ''), self.run_sync('--dry-run')[:2])
         self.host.restart()
@@ -130,7 +130,7 @@ class TestSync(SyncTestCase):
 
     def test_shows_it_to_programs_too(self) -> None:
         self.run_sync()
-        self.host.manager.drain('vpmem', 'd1')
+        self.host.manager.cordon('vpmem', 'd1')
         answer = self.run_sync('--dry-run', '-f', 'json')
         [row] = json.loads(answer.out)
         root = self.direct.find_provider(self.name)

@@ -142,7 +142,7 @@ class TestReplaceHost(StoreTestCase):
         row = record('ns0')
         self.store.write(insert(row)._replace(contexts=(records.put(records.context(row)),)))
         self.store.write(delete(row))
-        orders = [api.Order(host.uuid, host.uuid, 'drain', '{}', 1) for host in (self.before, self.bystander)]
+        orders = [api.Order(host.uuid, host.uuid, 'cordon', '{}', 1) for host in (self.before, self.bystander)]
         for order in orders:
             self.store.add_order(order)
         self.store.replace_host(self.before, self.after)

@@ -109,7 +109,7 @@ class TestFence(EpochTestCase):
         self.assertFalse(self.newer.is_taken_over)
 
     def test_all_else_that_an_older_manager_writes_for_its_host_is_refused(self) -> None:
-        order = api.Order('1' * 36, HOST.uuid, 'drain', '{}', 1)
+        order = api.Order('1' * 36, HOST.uuid, 'cordon', '{}', 1)
         leftover = Leftover('1' * 36, records.MIGRATION_UUID)
         self.store.add_order(order)
         calls = [functools.partial(self.older.set_boot_id, HOST.uuid, 'boot-1'),

@@ -12,7 +12,7 @@ from devicetrack.tests.functional.store import records
 from devicetrack.tests.functional.store.test_contract import StoreTestCase
 
 
-def order(verb: str = 'drain', **facts: Any) -> api.Order:
+def order(verb: str = 'cordon', **facts: Any) -> api.Order:
     return api.Order(str(uuid.uuid4()), records.HOST_UUID, verb, '{"kind": "vpmem"}', 1_700_000_000)._replace(**facts)
 
 
@@ -68,7 +68,7 @@ class TestOrders(StoreTestCase):
     def test_another_order_with_the_same_uuid_is_a_mistake(self) -> None:
         made = order()
         self.store.add_order(made)
-        self.assertRaises(ValueError, self.store.add_order, made._replace(verb='undrain'))
+        self.assertRaises(ValueError, self.store.add_order, made._replace(verb='uncordon'))
         self.assertEqual([made], self.store.orders())
 
     def test_answers_may_be_long(self) -> None:

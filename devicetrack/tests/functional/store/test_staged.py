@@ -19,7 +19,7 @@ from devicetrack.tests.functional.store.records import record
 _HOST = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1')
 _OTHER = api.Host('0' * 36, 'compute-2', 'digest')
 _ROW = record('ns0')
-_ORDER = api.Order('0' * 36, _HOST.uuid, 'drain', '{}', 1)
+_ORDER = api.Order('0' * 36, _HOST.uuid, 'cordon', '{}', 1)
 _LEFTOVER = Leftover('1' * 36, records.MIGRATION_UUID)
 _DECLARED = api.StoredDeclaration(_HOST.uuid, 'mdev', 'p', 'nvidia-35', '{}')
 _WITHHELD = api.WithheldRow(_HOST.uuid, 'vpmem', 'device', 'ns0', '{}', 1, 1)

@@ -27,7 +27,7 @@ from devicetrack.tests.functional.store.records import record
 from devicetrack.tests.functional.store.records import update
 
 _ROWS = [record('ns0', numa_node=1, position=3), record('ns1', migration_uuid=records.MIGRATION_UUID, parent='p')]
-_ORDER = api.Order('0' * 36, records.HOST_UUID, 'drain', '{}', 1)
+_ORDER = api.Order('0' * 36, records.HOST_UUID, 'cordon', '{}', 1)
 _WITHHELD = api.WithheldRow(records.HOST_UUID, 'vpmem', 'device', 'ns0', '{}', 1, 1)
 
 _DECLARED = api.StoredDeclaration(records.HOST_UUID, 'mdev', 'p', 'nvidia-35', '{}')

@@ -16,7 +16,7 @@ from devicetrack.tests.functional.store.test_contract import StoreTestCase
 
 
 def withheld(name: str, **facts: Any) -> api.WithheldRow:
-    return api.WithheldRow(records.HOST_UUID, 'vpmem', 'device', name, '{"drained": {}}', 1,
+    return api.WithheldRow(records.HOST_UUID, 'vpmem', 'device', name, '{"cordoned": {}}', 1,
                            1_700_000_000)._replace(**facts)
 
 

@@ -129,7 +129,7 @@ class EveryCallTestCase(base.TestCase):
 
     def test_every_public_call_of_the_manager_is_among_these(self):
         # The others name no instance: they are about the host or a claim, or are in OtherArgumentsTestCase.
-        others = {'init_host', 'close', 'disable_node', 'enable_node', 'explain', 'drain', 'undrain', 'admit',
+        others = {'init_host', 'close', 'disable_node', 'enable_node', 'explain', 'cordon', 'uncordon', 'admit',
                   'retire', 'list_withheld', 'wipes', 'wait_for_wipes', 'update_available_resource', 'resources_of',
                   'held', 'providers', 'placed', 'narrow_claim'}
         host = self.useFixture(fixtures.Host(ready=False))
@@ -202,10 +202,10 @@ class OtherArgumentsTestCase(HostTestCase):
     def test_a_device_is_named_by_texts(self):
         manager = self.host.manager
         for wrong in NO_TEXTS:
-            self.refused('kind', manager.drain, wrong, 'd0')
-            self.refused('name', manager.drain, 'vpmem', wrong)
-            self.refused('kind', manager.undrain, wrong, 'd0')
-            self.refused('name', manager.undrain, 'vpmem', wrong)
+            self.refused('kind', manager.cordon, wrong, 'd0')
+            self.refused('name', manager.cordon, 'vpmem', wrong)
+            self.refused('kind', manager.uncordon, wrong, 'd0')
+            self.refused('name', manager.uncordon, 'vpmem', wrong)
             self.refused('kind', manager.admit, wrong, 'd0')
             self.refused('name', manager.admit, 'vpmem', wrong)
             self.refused('kind', manager.retire, wrong, 'd0', A_UUID)
@@ -216,11 +216,11 @@ class OtherArgumentsTestCase(HostTestCase):
     def test_a_reason_is_a_short_printable_text(self):
         manager = self.host.manager
         for wrong in (*NO_TEXTS, 'a\nb', '\x1b[2J', 'x' * 256, '\ud800', '\u202e'):
-            self.refused('reason', manager.drain, 'vpmem', 'd4', reason=wrong)
+            self.refused('reason', manager.cordon, 'vpmem', 'd4', reason=wrong)
             self.refused('reason', manager.retire, 'vpmem', 'd4', A_UUID, reason=wrong)
             self.refused('reason', manager.disable_node, 'host', wrong)
-        manager.drain('vpmem', 'd4', reason='Lüfter defekt, DIMM 4')
-        self.assertIn(('d4', 'withheld: drained'), self.host.states().items())
+        manager.cordon('vpmem', 'd4', reason='Lüfter defekt, DIMM 4')
+        self.assertIn(('d4', 'withheld: cordoned'), self.host.states().items())
 
 
 HOSTILE = st.recursive(

@@ -76,7 +76,7 @@ class DiscardedLedgerTestCase(base.TestCase):
         host = self.host(devices=2)
         instance = host.spawn(pmem=1)
         self.assertRaises(exception.DeviceInUse, host.manager.release, host.context, instance)
-        host.manager.drain('vpmem', 'd1')
+        host.manager.cordon('vpmem', 'd1')
         before = host.running.ledger.devices()
         host.running.ledger.discard()
         self.assertEqual(before, host.running.ledger.devices())

@@ -38,12 +38,12 @@ def counted(providers: list[Provider]) -> dict[str, dict[str, tuple[int, int]]]:
         name: (total, provider.reserved[name]) for name, total in provider.totals.items()} for provider in providers}
 
 
-def drain_device(host: fixtures.Host) -> None:
-    host.manager.drain('vpmem', 'd0')
+def cordon_device(host: fixtures.Host) -> None:
+    host.manager.cordon('vpmem', 'd0')
 
 
-def drain_parent(host: fixtures.Host) -> None:
-    host.manager.drain('mdev', 'p0', parent=True)
+def cordon_parent(host: fixtures.Host) -> None:
+    host.manager.cordon('mdev', 'p0', parent=True)
 
 
 def break_device(host: fixtures.Host) -> None:
@@ -101,8 +101,8 @@ def with_error(call: Callable[[], Any]) -> None:
 class TestReserved(base.TestCase):
     scenarios = base.table(
         ('nothing', lambda host: None, {}),
-        ('a drained device', drain_device, {'node': {PMEM: (3, 1)}}),
-        ('a drained parent', drain_parent, {'p0': {VGPU: (2, 2)}}),
+        ('a cordoned device', cordon_device, {'node': {PMEM: (3, 1)}}),
+        ('a cordoned parent', cordon_parent, {'p0': {VGPU: (2, 2)}}),
         ('an unhealthy device', break_device, {'node': {PMEM: (3, 1)}}),
         ('a foreign device', use_it_elsewhere, {'node': {PMEM: (3, 1)}}),
         ('one that is not to be adopted', leave_one_over, {'p1': {VGPU: (1, 1)}}),

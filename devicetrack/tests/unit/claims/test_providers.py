@@ -109,18 +109,18 @@ class LateProvidersTestCase(base.TestCase):
 
     def test_another_reason_stays(self) -> None:
         host = self.start(PARENT)
-        host.manager.drain('vpmem', 'd0')
+        host.manager.cordon('vpmem', 'd0')
         self.created.create('')
         host.audit()
-        self.assertEqual({'d0': f'{fixtures.WITHHELD}{vocabulary.DRAINED}'}, host.states())
+        self.assertEqual({'d0': f'{fixtures.WITHHELD}{vocabulary.CORDONED}'}, host.states())
 
-    def test_what_is_drained_meanwhile_is_drained_after_it(self) -> None:
+    def test_what_is_cordoned_meanwhile_is_cordoned_after_it(self) -> None:
         host = self.start('')
-        host.manager.drain('mdev', PARENT, parent=True)
+        host.manager.cordon('mdev', PARENT, parent=True)
         self.created.create(PARENT)
         host.audit()
         error = self.assertRaises(exception.NoFit, host.claim, fixtures.Instance(), vgpu=1)
-        self.assertIn('2 withheld (drained)', str(error))
+        self.assertIn('2 withheld (cordoned)', str(error))
 
     def test_an_owned_device_stays_its_owners_and_keeps_the_provider_of_its_row(self) -> None:
         host = self.start('', PARENT)

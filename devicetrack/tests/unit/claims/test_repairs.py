@@ -302,13 +302,13 @@ class ForgetTestCase(RepairTestCase):
         gone = Host(ANOTHER, 'compute-9', 'another machine')
         store.add_host(gone)
         store.write(Changes(insert=(self.host.records()[0]._replace(host_uuid=ANOTHER),)))
-        drained = WithheldRow(ANOTHER, fake.VPMEM, 'device', 'd0', '{"drained": {"since": 1, "detail": "", "by": '
+        cordoned = WithheldRow(ANOTHER, fake.VPMEM, 'device', 'd0', '{"cordoned": {"since": 1, "detail": "", "by": '
                               '"operator"}}', 3, 1)
-        store.set_withheld([drained])
+        store.set_withheld([cordoned])
         repairs.forget_of_machine(store, gone, there.machine_id, D0, self.instance.uuid)
         self.assertEqual(([], 1), (store.records_of_host(ANOTHER), len(self.host.records())))
         [row] = store.withheld(ANOTHER)
-        self.assertEqual(({'drained', 'in doubt'}, 4), (set(json.loads(row.reasons)), row.generation))
+        self.assertEqual(({'cordoned', 'in doubt'}, 4), (set(json.loads(row.reasons)), row.generation))
 
 
 D0_AS_TARGET = {'kind': fake.VPMEM, 'scope': 'device', 'name': 'd0'}
@@ -359,18 +359,18 @@ class OrderTestCase(RepairTestCase):
         self.assertEqual([], self.findings)
         self.assertIn('not assigned', self.order(orders.FORGET, arguments).text)
 
-    def test_a_device_and_a_parent_are_drained_and_not_any_more(self) -> None:
+    def test_a_device_and_a_parent_are_cordoned_and_not_any_more(self) -> None:
         instance = self.host.spawn(pmem=1)
         of_device = {'kind': 'vpmem', 'scope': 'device', 'name': 'd0'}
         of_parent = {'kind': 'mdev', 'scope': 'parent', 'name': 'gpu'}
-        answer = self.order(orders.DRAIN, {**of_device, 'reason': 'firmware'})
-        self.assertEqual((orders.DONE, f'vpmem/d0 is withheld: drained (firmware); instance {instance.uuid} has d0, '
+        answer = self.order(orders.CORDON, {**of_device, 'reason': 'firmware'})
+        self.assertEqual((orders.DONE, f'vpmem/d0 is withheld: cordoned (firmware); instance {instance.uuid} has d0, '
                           'active'), (answer.outcome, answer.text))
-        self.assertEqual('parent mdev/gpu is withheld: drained',
-                         self.order(orders.DRAIN, {**of_parent, 'reason': ''}).text)
+        self.assertEqual('parent mdev/gpu is withheld: cordoned',
+                         self.order(orders.CORDON, {**of_parent, 'reason': ''}).text)
         self.assertRaises(exception.NoFit, self.host.claim, fixtures.Instance(), None, 0, 1)
         for arguments in (of_device, of_parent):
-            self.assertEqual(orders.DONE, self.order(orders.UNDRAIN, arguments).outcome)
+            self.assertEqual(orders.DONE, self.order(orders.UNCORDON, arguments).outcome)
         self.host.claim(fixtures.Instance(), vgpu=1)
 
     def test_a_forgotten_device_is_admitted(self) -> None:
@@ -397,17 +397,17 @@ class OrderTestCase(RepairTestCase):
         answer = self.order(orders.ADMIT, text='{"kind": "vpmem", "name": "d0"}')
         self.assertEqual((orders.DONE, 'vpmem/d0 is not withheld'), (answer.outcome, answer.text))
 
-    def test_a_drain_that_the_store_refuses_failed(self) -> None:
+    def test_a_cordon_that_the_store_refuses_failed(self) -> None:
         self.host.store.before('set_withheld', exception.StoreUnavailable('it', 'full'))
-        answer = self.order(orders.DRAIN, {'kind': 'vpmem', 'scope': 'device', 'name': 'd0', 'reason': ''})
+        answer = self.order(orders.CORDON, {'kind': 'vpmem', 'scope': 'device', 'name': 'd0', 'reason': ''})
         self.assertEqual((orders.FAILED, 'it: full'), (answer.outcome, answer.text))
         self.assertEqual(FREE, self.host.states()['d0'])
 
     def test_orders_that_mean_nothing_are_refused(self) -> None:
         for verb, text in (('abolish', '{}'), (orders.FORGET, '{}'), (orders.FORGET, '{'), (orders.REPAIR, '[]'),
-                           (orders.FORGET, '{"kind": 1}'), (orders.DRAIN, '{}'), (orders.ADMIT, '{"kind": "vpmem"}'),
-                           (orders.DRAIN, '{"kind": "vpmem", "scope": "rack", "name": "d0", "reason": ""}'),
-                           (orders.UNDRAIN, '{"kind": "vpmem", "scope": "device", "name": "d9"}')):
+                           (orders.FORGET, '{"kind": 1}'), (orders.CORDON, '{}'), (orders.ADMIT, '{"kind": "vpmem"}'),
+                           (orders.CORDON, '{"kind": "vpmem", "scope": "rack", "name": "d0", "reason": ""}'),
+                           (orders.UNCORDON, '{"kind": "vpmem", "scope": "device", "name": "d9"}')):
             self.assertEqual(orders.REFUSED, self.order(verb, text=text).outcome)
 
     def test_a_bad_order_stops_neither_the_audit_nor_the_next_order(self) -> None:
@@ -437,43 +437,43 @@ class OrderTestCase(RepairTestCase):
         self.assertEqual([], self.host.audit())
         self.assertEqual(orders.DONE, self.answer(order).outcome)
 
-    def lose_the_answer_of_a_drain(self) -> Order:
-        """Drain a device; its order still waits."""
-        drain = orders.make(self.host.manager.host_uuid, orders.DRAIN, **D0_AS_TARGET, reason='')
-        self.host.store.add_order(drain)
+    def lose_the_answer_of_a_cordon(self) -> Order:
+        """Cordon a device; its order still waits."""
+        cordon = orders.make(self.host.manager.host_uuid, orders.CORDON, **D0_AS_TARGET, reason='')
+        self.host.store.add_order(cordon)
         self.host.store.before('answer_order', exception.StoreUnavailable('it', 'full'))
         self.host.audit()
-        self.assertEqual(('withheld: drained', [drain]),
+        self.assertEqual(('withheld: cordoned', [cordon]),
                          (self.host.states()['d0'], self.host.store.orders(waiting=True)))
-        return drain
+        return cordon
 
     def test_after_a_newer_contrary_one_an_order_whose_answer_was_lost_is_refused(self) -> None:
         for restarted in (False, True):
-            drain = self.lose_the_answer_of_a_drain()
-            self.assertEqual(orders.DONE, self.order(orders.UNDRAIN, D0_AS_TARGET).outcome)
+            cordon = self.lose_the_answer_of_a_cordon()
+            self.assertEqual(orders.DONE, self.order(orders.UNCORDON, D0_AS_TARGET).outcome)
             if restarted:
                 self.host.restart()
                 self.host.audit()
             self.assertEqual(FREE, self.host.states()['d0'])
-            self.assertEqual(orders.REFUSED, self.answer(drain).outcome)
-            self.assertIn('is newer', self.answer(drain).text)
+            self.assertEqual(orders.REFUSED, self.answer(cordon).outcome)
+            self.assertIn('is newer', self.answer(cordon).text)
 
     def test_after_a_newer_order_about_something_else_it_is_done_again(self) -> None:
-        drain = self.lose_the_answer_of_a_drain()
-        self.order(orders.UNDRAIN, {**D0_AS_TARGET, 'name': 'd1'})
-        self.assertEqual(('withheld: drained', orders.DONE), (self.host.states()['d0'], self.answer(drain).outcome))
+        cordon = self.lose_the_answer_of_a_cordon()
+        self.order(orders.UNCORDON, {**D0_AS_TARGET, 'name': 'd1'})
+        self.assertEqual(('withheld: cordoned', orders.DONE), (self.host.states()['d0'], self.answer(cordon).outcome))
 
     def test_a_command_without_a_manager_is_newer_than_what_waits(self) -> None:
-        drain = self.lose_the_answer_of_a_drain()
-        self.host.running.orders.do_now(orders.UNDRAIN, D0_AS_TARGET)
+        cordon = self.lose_the_answer_of_a_cordon()
+        self.host.running.orders.do_now(orders.UNCORDON, D0_AS_TARGET)
         self.host.audit()
-        self.assertEqual((FREE, orders.REFUSED), (self.host.states()['d0'], self.answer(drain).outcome))
+        self.assertEqual((FREE, orders.REFUSED), (self.host.states()['d0'], self.answer(cordon).outcome))
 
     def test_a_command_that_cannot_refuse_what_waits_does_nothing(self) -> None:
-        self.lose_the_answer_of_a_drain()
+        self.lose_the_answer_of_a_cordon()
         self.host.store.before('answer_order', exception.StoreUnavailable('it', 'full'))
-        self.assertRaises(exception.StoreUnavailable, self.host.running.orders.do_now, orders.UNDRAIN, D0_AS_TARGET)
-        self.assertEqual('withheld: drained', self.host.states()['d0'])
+        self.assertRaises(exception.StoreUnavailable, self.host.running.orders.do_now, orders.UNCORDON, D0_AS_TARGET)
+        self.assertEqual('withheld: cordoned', self.host.states()['d0'])
 
     def test_orders_that_cannot_be_read_stop_no_audit(self) -> None:
         self.host.store.before('orders_of_host', exception.StoreUnavailable('it', 'locked'))

@@ -86,22 +86,22 @@ class InventoryTestCase(base.TestCase):
         host.machine.change(DeviceKey(fake.VPMEM, 'd0'), unhealthy='read-only')
         self.assertEqual({'d0': (report.WITHHELD, vocabulary.UNHEALTHY)}, self.statuses(host))
 
-    def test_what_is_drained_says_so_with_every_other_reason(self) -> None:
+    def test_what_is_cordoned_says_so_with_every_other_reason(self) -> None:
         host = self.useFixture(fixtures.Host(devices=2, parents={'gpu': 3}))
         host.spawn(vgpu=1)
-        host.manager.drain('vpmem', 'd0')
-        host.manager.drain('mdev', 'gpu', parent=True)
+        host.manager.cordon('vpmem', 'd0')
+        host.manager.cordon('mdev', 'gpu', parent=True)
         host.machine.change(DeviceKey(fake.VPMEM, 'd0'), unhealthy='read-only')
         statuses = self.statuses(host)
-        self.assertEqual(((report.WITHHELD, 'drained, unhealthy'), (report.FREE, None), (report.WITHHELD, 'drained')),
+        self.assertEqual(((report.WITHHELD, 'cordoned, unhealthy'), (report.FREE, None), (report.WITHHELD, 'cordoned')),
                          (statuses['d0'], statuses['d1'], statuses['2 more']))
-        self.assertEqual((report.HELD, 'drained'), statuses[host.mdevs()[0]])
+        self.assertEqual((report.HELD, 'cordoned'), statuses[host.mdevs()[0]])
 
     def test_what_is_withheld_is_what_the_manager_says(self) -> None:
         host = self.useFixture(fixtures.Host(devices=3, parents={'gpu': 3}))
         host.spawn(pmem=1, vgpu=1)
-        host.manager.drain('vpmem', 'd0', reason='firmware')
-        host.manager.drain('mdev', 'gpu', parent=True)
+        host.manager.cordon('vpmem', 'd0', reason='firmware')
+        host.manager.cordon('mdev', 'gpu', parent=True)
         host.machine.change(DeviceKey(fake.VPMEM, 'd1'), unhealthy='read-only')
         observer = observer_of(host)
         self.assertEqual([0], [one.causes['unhealthy'].since for one in observer.withheld()
@@ -150,12 +150,12 @@ class ExplainTestCase(base.TestCase):
         self.assertEqual([True, True], [part.fits for part in explanation.parts])
         self.assertFalse(explanation.fits)
 
-    def test_a_drained_parent_is_no_full_one(self) -> None:
+    def test_a_cordoned_parent_is_no_full_one(self) -> None:
         host = self.useFixture(fixtures.Host(parents={'gpu': 4}))
-        host.manager.drain('mdev', 'gpu', parent=True)
+        host.manager.cordon('mdev', 'gpu', parent=True)
         request = DeviceRequest.of((VGPU, 1))
         explanation = observer_of(host).explain(request)
-        self.assertEqual((False, f'1 {VGPU} wanted, 0 of 4 free: 4 withheld (drained)'),
+        self.assertEqual((False, f'1 {VGPU} wanted, 0 of 4 free: 4 withheld (cordoned)'),
                          (explanation.fits, str(explanation.parts[0])))
         self.assertEqual(host.manager.explain(request), list(explanation.parts))
 
@@ -197,13 +197,13 @@ class AuditTestCase(base.TestCase):
         host.spawn(pmem=1, vgpu=1)
         self.assertEqual([], observer_of(host).audit())
 
-    def test_a_drained_device_that_is_away_is_no_mistake_in_an_option(self) -> None:
+    def test_a_cordoned_device_that_is_away_is_no_mistake_in_an_option(self) -> None:
         host = self.useFixture(fixtures.Host(devices=2))
-        host.manager.drain('vpmem', 'd0')
+        host.manager.cordon('vpmem', 'd0')
         host.machine.remove(DeviceKey(fake.VPMEM, 'd0'))
         host.machine.missing = (Missing(DeviceKey(fake.VPMEM, 'd0'), '[x] y', 'there is none'),)
         self.assertEqual([], observer_of(host).audit())
-        host.manager.undrain('vpmem', 'd0')
+        host.manager.uncordon('vpmem', 'd0')
         self.assertEqual([reconcile.GONE], [finding.kind for finding in observer_of(host).audit()])
 
     def test_finds_what_the_manager_finds(self) -> None:

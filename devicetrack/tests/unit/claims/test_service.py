@@ -174,7 +174,7 @@ class DeepTestCase(base.TestCase):
     def test_of_a_row_and_of_what_is_withheld(self):
         host = self.useFixture(fixtures.Host(devices=2))
         guest = host.spawn(pmem=1)
-        host.manager.drain('vpmem', 'd1')
+        host.manager.cordon('vpmem', 'd1')
         [row], store = host.records(guest), host.store.store
         [withheld] = store.withheld(host.manager.host_uuid)
         store.write(api.Changes(update=(api.Update(
@@ -195,7 +195,7 @@ class DeepTestCase(base.TestCase):
             update=(api.Update(row, row._replace(generation=row.generation + 1)),),
             contexts=(api.ContextChange(host_uuid, guest.uuid, migration.uuid, DEEP),)))
         self.assertNotEqual(DEEP, context.context)
-        store.add_order(api.Order(INSTANCE, host_uuid, 'drain', DEEP, 1))
+        store.add_order(api.Order(INSTANCE, host_uuid, 'cordon', DEEP, 1))
         host.audit()
         host.restart()
         [order] = store.orders()

@@ -146,12 +146,12 @@ class ReadTestCase(UnprovenTestCase):
         self.host.restart()
         self.assertEqual((FREE, 0), (self.host.states()['d1'], self.machine.calls['read']))
 
-    def test_a_drained_one_is_left_alone(self) -> None:
+    def test_a_cordoned_one_is_left_alone(self) -> None:
         self.a_tenant_leaves(b'\0')
-        self.manager.drain('vpmem', 'd0')
+        self.manager.cordon('vpmem', 'd0')
         self.host.audit()
         self.settle()
-        self.assertEqual(('withheld: drained, unproven', 0), (self.host.states()['d0'], self.machine.calls['read']))
+        self.assertEqual(('withheld: cordoned, unproven', 0), (self.host.states()['d0'], self.machine.calls['read']))
 
     def test_no_thread_outlives_the_manager(self) -> None:
         self.a_tenant_leaves(b'\0')

@@ -18,8 +18,8 @@ from devicetrack.tests import base
 from devicetrack.virt import fake
 
 D0, D1 = (DeviceKey(fake.VPMEM, name) for name in ('d0', 'd1'))
-DRAINED, UNHEALTHY, FOREIGN, IN_DOUBT = (
-    f'withheld: {reason}' for reason in ('drained', 'unhealthy', 'foreign', 'in doubt'))
+CORDONED, UNHEALTHY, FOREIGN, IN_DOUBT = (
+    f'withheld: {reason}' for reason in ('cordoned', 'unhealthy', 'foreign', 'in doubt'))
 REFUSED = exception.StoreUnavailable('store', 'full')
 UNKNOWN = exception.OutcomeUnknown('store')
 FORGOTTEN = 'withheld: in doubt, unproven'
@@ -52,141 +52,141 @@ class WithheldTestCase(base.TestCase):
         self.machine.start_guest('x', [f'<device kind="vpmem" address="{path}"/>'])
 
 
-class DrainTestCase(WithheldTestCase):
+class CordonTestCase(WithheldTestCase):
 
-    def test_nobody_gets_it_until_it_is_undrained(self) -> None:
-        self.manager.drain('vpmem', 'd0', reason='firmware')
-        self.assertEqual({'d0': DRAINED, 'd1': FREE}, self.host.states())
+    def test_nobody_gets_it_until_it_is_uncordoned(self) -> None:
+        self.manager.cordon('vpmem', 'd0', reason='firmware')
+        self.assertEqual({'d0': CORDONED, 'd1': FREE}, self.host.states())
         error = self.assertRaises(exception.NoFit, self.host.claim, Instance(), pmem=2)
-        self.assertIn('1 of 2 free: 1 withheld (drained)', str(error))
-        self.assertEqual({('device', 'd0'): {'drained': 'firmware'}}, self.stored())
-        self.manager.undrain('vpmem', 'd0')
+        self.assertIn('1 of 2 free: 1 withheld (cordoned)', str(error))
+        self.assertEqual({('device', 'd0'): {'cordoned': 'firmware'}}, self.stored())
+        self.manager.uncordon('vpmem', 'd0')
         self.assertEqual([], self.rows())
         self.host.claim(Instance(), pmem=2)
 
     def test_it_lasts_over_audits_and_restarts(self) -> None:
-        self.manager.drain('vpmem', 'd0')
+        self.manager.cordon('vpmem', 'd0')
         before = self.rows()
         for again in (self.host.audit, self.host.restart, self.host.audit):
             again()
-            self.assertEqual({'d0': DRAINED, 'd1': FREE}, self.host.states())
+            self.assertEqual({'d0': CORDONED, 'd1': FREE}, self.host.states())
         self.assertEqual((before, 1), (self.rows(), self.writes()))
 
     def test_it_lasts_when_views_are_unknown_at_the_start(self) -> None:
-        self.manager.drain('vpmem', 'd0')
+        self.manager.cordon('vpmem', 'd0')
         self.machine.unknown_kinds[fake.VPMEM] = 'ndctl failed'
         self.machine.unknown_domains['x'] = 'garbage'
         self.host.restart()
         self.machine.clear()
         self.host.audit()
-        self.assertEqual({'d0': DRAINED, 'd1': FREE}, self.host.states())
+        self.assertEqual({'d0': CORDONED, 'd1': FREE}, self.host.states())
 
     def test_it_is_in_force_before_the_first_claim(self) -> None:
         """Not only once an audit has been."""
-        self.manager.drain('mdev', 'p0', parent=True)
-        self.manager.drain('mdev', 'p1', parent=True)
+        self.manager.cordon('mdev', 'p0', parent=True)
+        self.manager.cordon('mdev', 'p1', parent=True)
         self.host.restart()
         self.assertRaises(exception.NoFit, self.host.claim, Instance(), vgpu=1)
 
     def test_who_has_it_keeps_it_and_is_told(self) -> None:
         instance = self.host.spawn(pmem=1)
-        drained = self.manager.drain('vpmem', 'd0')
-        self.assertEqual([(instance.uuid, 'active')], [(row.instance_uuid, row.state) for row in drained.left])
-        self.assertEqual(f'vpmem/d0 is withheld: drained; instance {instance.uuid} has d0, active', str(drained))
+        cordoned = self.manager.cordon('vpmem', 'd0')
+        self.assertEqual([(instance.uuid, 'active')], [(row.instance_uuid, row.state) for row in cordoned.left])
+        self.assertEqual(f'vpmem/d0 is withheld: cordoned; instance {instance.uuid} has d0, active', str(cordoned))
         self.host.boot(instance)
         self.assertEqual([], self.host.audit())
         self.host.delete(instance)
-        self.assertEqual({'d0': DRAINED, 'd1': FREE}, self.host.states())
+        self.assertEqual({'d0': CORDONED, 'd1': FREE}, self.host.states())
 
     def test_a_claim_that_is_given_up_does_not_hand_it_out_again(self) -> None:
         instance = Instance()
         claim = self.host.claim(instance, pmem=1)
-        self.manager.drain('vpmem', 'd0')
+        self.manager.cordon('vpmem', 'd0')
         claim.abort()
-        self.assertEqual({'d0': DRAINED, 'd1': FREE}, self.host.states())
+        self.assertEqual({'d0': CORDONED, 'd1': FREE}, self.host.states())
 
     def test_a_parent_makes_no_more(self) -> None:
         instance = self.host.spawn(vgpu=2)
-        drained = self.manager.drain('mdev', 'p0', parent=True, reason='new card')
-        self.assertEqual([instance.uuid] * 2, [row.instance_uuid for row in drained.left])
+        cordoned = self.manager.cordon('mdev', 'p0', parent=True, reason='new card')
+        self.assertEqual([instance.uuid] * 2, [row.instance_uuid for row in cordoned.left])
         self.host.delete(instance)
         other = self.host.spawn(vgpu=1)
         self.assertEqual(['p1'], [row.parent for row in self.host.records(other)])
         error = self.assertRaises(exception.NoFit, self.host.claim, Instance(), vgpu=1)
-        self.assertIn('0 of 3 free: 1 held by 1 instance, 2 withheld (drained), no room left on p1', str(error))
+        self.assertIn('0 of 3 free: 1 held by 1 instance, 2 withheld (cordoned), no room left on p1', str(error))
         self.host.restart()
         self.assertRaises(exception.NoFit, self.host.claim, Instance(), vgpu=1)
-        self.manager.undrain('mdev', 'p0', parent=True)
+        self.manager.uncordon('mdev', 'p0', parent=True)
         self.host.claim(Instance(), vgpu=2)
 
     def test_what_is_counted_stays_the_same(self) -> None:
         """A scheduler that is told of less would take what is used for more than there is."""
         before = self.manager.providers()
-        self.manager.drain('mdev', 'p0', parent=True)
-        self.manager.drain('vpmem', 'd0')
+        self.manager.cordon('mdev', 'p0', parent=True)
+        self.manager.cordon('vpmem', 'd0')
         self.assertEqual([one.totals for one in before], [one.totals for one in self.manager.providers()])
 
     def test_a_parent_of_devices_that_exist(self) -> None:
-        self.manager.drain('vpmem', 'region0', parent=True)
-        self.assertEqual({'d0': DRAINED, 'd1': DRAINED}, self.host.states())
+        self.manager.cordon('vpmem', 'region0', parent=True)
+        self.assertEqual({'d0': CORDONED, 'd1': CORDONED}, self.host.states())
         self.host.restart()
-        self.manager.drain('vpmem', 'd1')
-        self.manager.undrain('vpmem', 'region0', parent=True)
-        self.assertEqual({'d0': FREE, 'd1': DRAINED}, self.host.states())
+        self.manager.cordon('vpmem', 'd1')
+        self.manager.uncordon('vpmem', 'region0', parent=True)
+        self.assertEqual({'d0': FREE, 'd1': CORDONED}, self.host.states())
 
-    def test_of_a_device_below_a_drained_parent_that_is_said(self) -> None:
-        self.manager.drain('vpmem', 'region0', parent=True)
-        self.assertEqual('vpmem/d0 is withheld: drained, its parent region0 is drained',
-                         str(self.manager.drain('vpmem', 'd0')))
+    def test_of_a_device_below_a_cordoned_parent_that_is_said(self) -> None:
+        self.manager.cordon('vpmem', 'region0', parent=True)
+        self.assertEqual('vpmem/d0 is withheld: cordoned, its parent region0 is cordoned',
+                         str(self.manager.cordon('vpmem', 'd0')))
         for changed in (True, False):
-            undrained = self.manager.undrain('vpmem', 'd0')
-            self.assertEqual(('vpmem/d0 is withheld: its parent region0 is drained', changed),
-                             (str(undrained), undrained.changed))
-        self.assertEqual(DRAINED, self.host.states()['d0'])
+            uncordoned = self.manager.uncordon('vpmem', 'd0')
+            self.assertEqual(('vpmem/d0 is withheld: its parent region0 is cordoned', changed),
+                             (str(uncordoned), uncordoned.changed))
+        self.assertEqual(CORDONED, self.host.states()['d0'])
 
-    def test_to_drain_it_again_keeps_since_when_and_says_why(self) -> None:
-        self.manager.drain('vpmem', 'd0', reason='firmware')
+    def test_to_cordon_it_again_keeps_since_when_and_says_why(self) -> None:
+        self.manager.cordon('vpmem', 'd0', reason='firmware')
         [row] = self.rows()
-        earlier = json.dumps({'drained': {**json.loads(row.reasons)['drained'], 'since': 5}}, sort_keys=True)
+        earlier = json.dumps({'cordoned': {**json.loads(row.reasons)['cordoned'], 'since': 5}}, sort_keys=True)
         self.store.store.set_withheld([row._replace(reasons=earlier)])
         self.host.restart()
-        self.manager.drain('vpmem', 'd0')
+        self.manager.cordon('vpmem', 'd0')
         self.assertEqual([row._replace(reasons=earlier)], self.rows())
-        self.manager.drain('vpmem', 'd0', reason='it smokes')
+        self.manager.cordon('vpmem', 'd0', reason='it smokes')
         [now] = self.rows()
-        self.assertEqual(({'drained': {'since': 5, 'detail': 'it smokes', 'by': 'operator'}}, 2),
+        self.assertEqual(({'cordoned': {'since': 5, 'detail': 'it smokes', 'by': 'operator'}}, 2),
                          (json.loads(now.reasons), now.generation))
 
-    def test_to_undrain_it_again_is_nothing(self) -> None:
+    def test_to_uncordon_it_again_is_nothing(self) -> None:
         for _ in range(2):
-            self.assertEqual({}, self.manager.undrain('vpmem', 'd0').causes)
+            self.assertEqual({}, self.manager.uncordon('vpmem', 'd0').causes)
         self.assertEqual(0, self.writes())
 
-    def test_unhealthy_besides_it_is_drained_when_it_is_well_again(self) -> None:
-        self.manager.drain('vpmem', 'd0')
+    def test_unhealthy_besides_it_is_cordoned_when_it_is_well_again(self) -> None:
+        self.manager.cordon('vpmem', 'd0')
         self.machine.change(D0, unhealthy='hot')
         self.host.audit()
-        self.assertEqual('withheld: drained, unhealthy', self.host.states()['d0'])
+        self.assertEqual('withheld: cordoned, unhealthy', self.host.states()['d0'])
         error = self.assertRaises(exception.NoFit, self.host.claim, Instance(), pmem=2)
-        self.assertIn('1 withheld (drained, unhealthy)', str(error))
+        self.assertIn('1 withheld (cordoned, unhealthy)', str(error))
         self.host.restart()
         self.machine.change(D0, unhealthy=None)
         self.host.audit()
-        self.assertEqual((DRAINED, {('device', 'd0'): {'drained': ''}}), (self.host.states()['d0'], self.stored()))
+        self.assertEqual((CORDONED, {('device', 'd0'): {'cordoned': ''}}), (self.host.states()['d0'], self.stored()))
 
-    def test_undrained_it_stays_withheld_for_other_reasons(self) -> None:
-        self.manager.drain('vpmem', 'd0')
+    def test_uncordoned_it_stays_withheld_for_other_reasons(self) -> None:
+        self.manager.cordon('vpmem', 'd0')
         self.machine.unknown_domains['x'] = 'garbage'
         self.host.audit()
-        undrained = self.manager.undrain('vpmem', 'd0')
-        self.assertEqual((['in doubt'], IN_DOUBT), (list(undrained.causes), self.host.states()['d0']))
+        uncordoned = self.manager.uncordon('vpmem', 'd0')
+        self.assertEqual((['in doubt'], IN_DOUBT), (list(uncordoned.causes), self.host.states()['d0']))
 
     def test_what_this_host_does_not_have_is_refused_with_what_it_has(self) -> None:
         for arguments, has in ((('vpmem', 'd9', False), 'd0, d1'), (('mdev', 'p9', True), 'p0, p1'),
                                (('mdev', 'm', False), 'some of kind vpmem'), (('vpmen', 'd0', False), 'vpmem'),
                                (('vpmen', 'p0', True), 'mdev, vpmem'), (('vpmem', 'd0', True), 'region0'),
                                (('mdev', 'p0', False), 'it is a parent of devices: say --parent')):
-            for call in (self.manager.drain, self.manager.undrain):
+            for call in (self.manager.cordon, self.manager.uncordon):
                 error = self.assertRaises(exception.BadRequest, call, *arguments)
                 self.assertIn(has, str(error))
         self.assertEqual([], self.rows())
@@ -195,52 +195,52 @@ class DrainTestCase(WithheldTestCase):
         for number in range(20):
             self.machine.add_namespace(f'e{number}')
         self.host.audit()
-        error = self.assertRaises(exception.BadRequest, self.manager.drain, 'vpmem', 'd9')
+        error = self.assertRaises(exception.BadRequest, self.manager.cordon, 'vpmem', 'd9')
         self.assertTrue(str(error).endswith('and 12 more'), error)
 
-    def test_one_that_went_away_can_be_undrained(self) -> None:
-        self.manager.drain('vpmem', 'd0')
+    def test_one_that_went_away_can_be_uncordoned(self) -> None:
+        self.manager.cordon('vpmem', 'd0')
         self.machine.remove(D0)
         self.host.restart()
-        self.manager.undrain('vpmem', 'd0')
+        self.manager.uncordon('vpmem', 'd0')
         self.assertEqual([], self.rows())
-        self.assertRaises(exception.BadRequest, self.manager.undrain, 'vpmem', 'd0')
+        self.assertRaises(exception.BadRequest, self.manager.uncordon, 'vpmem', 'd0')
 
-    def test_one_that_is_away_is_no_mistake_in_an_option_and_drained_when_it_is_back(self) -> None:
-        self.manager.drain('vpmem', 'd0')
+    def test_one_that_is_away_is_no_mistake_in_an_option_and_cordoned_when_it_is_back(self) -> None:
+        self.manager.cordon('vpmem', 'd0')
         self.machine.remove(D0)
         self.machine.missing = (Missing(D0, '[libvirt] pmem_namespaces', 'there is none'),)
         self.host.restart()
         self.machine.missing = ()
         self.machine.add_namespace('d0')
         self.host.audit()
-        self.assertEqual(DRAINED, self.host.states()['d0'])
+        self.assertEqual(CORDONED, self.host.states()['d0'])
 
-    def test_undrained_while_it_is_away_it_keeps_the_next_manager_from_starting_and_that_is_said(self) -> None:
-        self.manager.drain('vpmem', 'd0')
-        self.assertEqual('vpmem/d0 is not withheld', str(self.manager.undrain('vpmem', 'd0')))
-        self.manager.drain('vpmem', 'd0')
+    def test_uncordoned_while_it_is_away_it_keeps_the_next_manager_from_starting_and_that_is_said(self) -> None:
+        self.manager.cordon('vpmem', 'd0')
+        self.assertEqual('vpmem/d0 is not withheld', str(self.manager.uncordon('vpmem', 'd0')))
+        self.manager.cordon('vpmem', 'd0')
         self.machine.remove(D0)
         self.machine.missing = (Missing(D0, '[libvirt] pmem_namespaces', 'there is none'),)
         self.host.audit()
         for _ in range(2):
             self.assertEqual('vpmem/d0 is not withheld; no manager starts while [libvirt] pmem_namespaces names it and '
                              'this host does not have it: take it out of the option, or bring it back',
-                             str(self.manager.undrain('vpmem', 'd0')))
+                             str(self.manager.uncordon('vpmem', 'd0')))
         error = self.assertRaises(exception.InvalidConfiguration, self.host.restart)
         self.assertIn('take it out of the option, or bring it back', str(error))
 
-    def test_one_that_an_option_names_is_drained_while_it_is_away(self) -> None:
+    def test_one_that_an_option_names_is_cordoned_while_it_is_away(self) -> None:
         self.machine.remove(D0)
         self.machine.missing = (Missing(D0, '[libvirt] pmem_namespaces', 'there is none'),)
         self.host.audit()
-        self.manager.drain('vpmem', 'd0')
+        self.manager.cordon('vpmem', 'd0')
         self.host.restart()
-        self.assertEqual({('device', 'd0'): {'drained': ''}}, self.stored())
+        self.assertEqual({('device', 'd0'): {'cordoned': ''}}, self.stored())
 
     def test_before_the_start_nothing_is_said(self) -> None:
         manager = self.host.another_manager()
-        self.assertRaises(exception.NotReady, manager.drain, 'vpmem', 'd0')
+        self.assertRaises(exception.NotReady, manager.cordon, 'vpmem', 'd0')
         self.assertRaises(exception.NotReady, manager.list_withheld)
 
     def test_what_another_release_wrote_wrongly_withholds_all_the_same(self) -> None:
@@ -252,7 +252,7 @@ class DrainTestCase(WithheldTestCase):
         self.host.audit()
         self.assertEqual((IN_DOUBT, rows), (self.host.states()['d0'], self.rows()))
         self.manager.admit('vpmem', 'd0')
-        self.manager.undrain('mdev', 'p0', parent=True)
+        self.manager.uncordon('mdev', 'p0', parent=True)
         self.assertEqual(([], 5), (self.rows(), self.host.free()))
 
 
@@ -261,19 +261,19 @@ class StoreFailsTestCase(WithheldTestCase):
 
     def test_what_the_store_refuses_was_not_said(self) -> None:
         self.store.before('set_withheld', REFUSED)
-        self.assertRaises(exception.StoreUnavailable, self.manager.drain, 'vpmem', 'd0')
+        self.assertRaises(exception.StoreUnavailable, self.manager.cordon, 'vpmem', 'd0')
         self.host.audit()
         self.assertEqual(({'d0': FREE, 'd1': FREE}, []), (self.host.states(), self.rows()))
-        self.manager.drain('vpmem', 'd0')
-        self.assertEqual(DRAINED, self.host.states()['d0'])
+        self.manager.cordon('vpmem', 'd0')
+        self.assertEqual(CORDONED, self.host.states()['d0'])
 
     def test_it_is_withheld_while_the_store_works(self) -> None:
         seen = []
         self.store.before('set_withheld', lambda: seen.append(self.host.states()['d0']))
-        self.manager.drain('vpmem', 'd0')
+        self.manager.cordon('vpmem', 'd0')
         self.store.before('set_withheld', lambda: seen.append(self.host.states()['d0']))
-        self.manager.undrain('vpmem', 'd0')
-        self.assertEqual([DRAINED, DRAINED], seen)
+        self.manager.uncordon('vpmem', 'd0')
+        self.assertEqual([CORDONED, CORDONED], seen)
 
     def test_a_doubt_of_before_is_there_again(self) -> None:
         instance = self.host.spawn(pmem=1)
@@ -292,30 +292,31 @@ class StoreFailsTestCase(WithheldTestCase):
     def test_an_answer_that_was_lost(self) -> None:
         for stage in (self.store.before, self.store.after):
             stage('set_withheld', UNKNOWN)
-            self.assertRaises(exception.OutcomeUnknown, self.manager.drain, 'vpmem', 'd0')
-            self.assertEqual(DRAINED, self.host.states()['d0'])
+            self.assertRaises(exception.OutcomeUnknown, self.manager.cordon, 'vpmem', 'd0')
+            self.assertEqual(CORDONED, self.host.states()['d0'])
             self.host.audit()
-            self.assertEqual({('device', 'd0'): {'drained': ''}}, self.stored())
+            self.assertEqual({('device', 'd0'): {'cordoned': ''}}, self.stored())
             writes = self.writes()
             self.host.audit()
             self.assertEqual(writes, self.writes())
-            self.manager.undrain('vpmem', 'd0')
+            self.manager.uncordon('vpmem', 'd0')
 
-    def test_a_refusal_leaves_it_drained(self) -> None:
-        self.manager.drain('vpmem', 'd0')
+    def test_a_refusal_leaves_it_cordoned(self) -> None:
+        self.manager.cordon('vpmem', 'd0')
         self.store.before('set_withheld', REFUSED)
-        self.assertRaises(exception.StoreUnavailable, self.manager.undrain, 'vpmem', 'd0')
+        self.assertRaises(exception.StoreUnavailable, self.manager.uncordon, 'vpmem', 'd0')
         self.host.restart()
-        self.assertEqual(DRAINED, self.host.states()['d0'])
+        self.assertEqual(CORDONED, self.host.states()['d0'])
 
-    def test_it_stays_drained_when_the_answer_was_lost(self) -> None:
+    def test_it_stays_cordoned_when_the_answer_was_lost(self) -> None:
         for stage in (self.store.before, self.store.after):
-            self.manager.drain('vpmem', 'd0')
+            self.manager.cordon('vpmem', 'd0')
             stage('set_withheld', UNKNOWN)
-            self.assertRaises(exception.OutcomeUnknown, self.manager.undrain, 'vpmem', 'd0')
+            self.assertRaises(exception.OutcomeUnknown, self.manager.uncordon, 'vpmem', 'd0')
             self.host.audit()
-            self.assertEqual((DRAINED, {('device', 'd0'): {'drained': ''}}), (self.host.states()['d0'], self.stored()))
-            self.manager.undrain('vpmem', 'd0')
+            self.assertEqual((CORDONED, {('device', 'd0'): {'cordoned': ''}}),
+                             (self.host.states()['d0'], self.stored()))
+            self.manager.uncordon('vpmem', 'd0')
             self.assertEqual((FREE, {}), (self.host.states()['d0'], self.stored()))
 
     def test_an_audit_goes_on_and_the_next_one_stores_what_it_saw(self) -> None:
@@ -358,8 +359,8 @@ class AuditTestCase(WithheldTestCase):
         self.machine.change(DeviceKey(fake.VPMEM, 'd2'), unhealthy='hot')
         self.machine.change(DeviceKey(fake.VPMEM, 'd4'), adoptable=False)
         self.host.audit()
-        self.manager.drain('vpmem', 'd3')
-        self.manager.drain('mdev', 'p0', parent=True)
+        self.manager.cordon('vpmem', 'd3')
+        self.manager.cordon('mdev', 'p0', parent=True)
         self.host.audit()
         before, writes = self.rows(), self.writes()
         self.assertEqual({('device', 'd0'), ('device', 'd1'), ('device', 'd2'), ('device', 'd3'), ('parent', 'p0')},
@@ -471,14 +472,14 @@ class AuditTestCase(WithheldTestCase):
 
     def test_what_is_withheld_is_listed_with_who_has_it(self) -> None:
         instance = self.host.spawn(pmem=1, vgpu=1)
-        self.manager.drain('vpmem', 'd0', reason='firmware')
-        self.manager.drain('mdev', 'p0', parent=True)
+        self.manager.cordon('vpmem', 'd0', reason='firmware')
+        self.manager.cordon('mdev', 'p0', parent=True)
         self.machine.change(D1, adoptable=False)
         self.machine.change(D0, unhealthy='hot')
         self.host.audit()
         self.assertEqual([
-            f'parent mdev/p0 is withheld: drained; instance {instance.uuid} has {self.host.mdevs()[0]}, active',
-            f'vpmem/d0 is withheld: drained (firmware), unhealthy (hot); instance {instance.uuid} has d0, active',
+            f'parent mdev/p0 is withheld: cordoned; instance {instance.uuid} has {self.host.mdevs()[0]}, active',
+            f'vpmem/d0 is withheld: cordoned (firmware), unhealthy (hot); instance {instance.uuid} has d0, active',
             'vpmem/d1 is withheld: not to be adopted'], [str(one) for one in self.manager.list_withheld()])
 
 
@@ -549,10 +550,10 @@ class ForgottenTestCase(WithheldTestCase):
 
     def test_only_what_was_forgotten_is_admitted(self) -> None:
         self.forget_and_bring_back()
-        self.manager.drain('vpmem', 'd1')
+        self.manager.cordon('vpmem', 'd1')
         error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd1')
         self.assertEqual("device: 'vpmem/d1': it was neither forgotten nor retired, and admit is for those alone; "
-                         'it is drained: device undrain; those are vpmem/d0', str(error))
+                         'it is cordoned: device uncordon; those are vpmem/d0', str(error))
         self.manager.admit('vpmem', 'd0')
         error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd0')
         self.assertTrue(str(error).endswith('for those alone; those are none'), error)
@@ -586,11 +587,11 @@ class ForgottenTestCase(WithheldTestCase):
         self.host.audit()
         self.assertEqual(FORGOTTEN, self.host.states()['d0'])
 
-    def test_drained_and_forgotten(self) -> None:
-        self.manager.drain('vpmem', 'd0')
+    def test_cordoned_and_forgotten(self) -> None:
+        self.manager.cordon('vpmem', 'd0')
         self.forget_and_bring_back()
-        self.assertEqual('withheld: drained, in doubt, unproven', self.host.states()['d0'])
-        self.manager.undrain('vpmem', 'd0')
+        self.assertEqual('withheld: cordoned, in doubt, unproven', self.host.states()['d0'])
+        self.manager.uncordon('vpmem', 'd0')
         self.assertEqual(FORGOTTEN, self.host.states()['d0'])
         self.manager.admit('vpmem', 'd0')
         self.assertEqual(FREE, self.host.states()['d0'])

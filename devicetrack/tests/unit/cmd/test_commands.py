@@ -73,11 +73,11 @@ class InventoryListTestCase(CommandTestCase):
         answer = self.program.run('audit', '-f', 'json')
         self.assertEqual(1, sum(finding['kind'] == reconcile.GONE for finding in answer.data))
 
-    def test_a_drained_device_that_an_option_names_and_that_is_away_is_withheld(self) -> None:
-        self.host.manager.drain(*D0)
+    def test_a_cordoned_device_that_an_option_names_and_that_is_away_is_withheld(self) -> None:
+        self.host.manager.cordon(*D0)
         self.host.machine.remove(D0)
         self.host.machine.missing = (Missing(D0, '[x] y', 'this host has d1'),)
-        self.assertEqual([('withheld', 0, 'drained, gone from the host')],
+        self.assertEqual([('withheld', 0, 'cordoned, gone from the host')],
                          [(one['status'], one['amount'], one['reason']) for one in self.program.ask('inventory', 'list')
                           if one['identifier'] == 'd0'])
 

@@ -54,7 +54,7 @@ class WipingTestCase(LeavingTestCase):
     def test_a_command_in_the_place_of_the_manager_leaves_interrupted_wipes_to_it(self) -> None:
         self.machine.clear()
         self.host.manager.close()
-        self.run_to(0, 'device', 'drain', 'vpmem/d1')
+        self.run_to(0, 'device', 'cordon', 'vpmem/d1')
         self.assertEqual(1, self.machine.calls['wipe'])
         self.assertEqual('releasing', self.host.records()[0].state)
 

@@ -1,4 +1,4 @@
-"""Commands that drain, undrain and admit, and the one that lists what is withheld."""
+"""Commands that cordon, uncordon and admit, and the one that lists what is withheld."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
 from devicetrack.virt import fake
 
 D0, D1 = (DeviceKey(fake.VPMEM, name) for name in ('d0', 'd1'))
-DRAINED = 'withheld: drained'
+CORDONED = 'withheld: cordoned'
 
 
 class FreshStoreTestCase(RepairCommandTestCase):
@@ -30,7 +30,7 @@ class FreshStoreTestCase(RepairCommandTestCase):
             for path in glob.glob(os.path.join(self.host.configuration.state_path, 'devicetrack.sqlite*')):
                 os.remove(path)
         self.program.run('db', 'sync')
-        for arguments in (('device', 'drain', 'vpmem/d0'), ('device', 'undrain', 'vpmem/d0'),
+        for arguments in (('device', 'cordon', 'vpmem/d0'), ('device', 'uncordon', 'vpmem/d0'),
                           ('device', 'admit', 'vpmem/d0'), ('audit', '--repair')):
             answer = self.run_to(cmd_base.ERROR, *arguments, '--host', 'compute-77')
             self.assertIn('the store has no host compute-77', answer.err)
@@ -42,11 +42,11 @@ class FreshStoreTestCase(RepairCommandTestCase):
 class BadOptionTestCase(RepairCommandTestCase):
 
     scenarios = base.table(
-        *((f'wait {value}', ('device', 'drain', 'vpmem/d0', '--wait', value), 'seconds')
+        *((f'wait {value}', ('device', 'cordon', 'vpmem/d0', '--wait', value), 'seconds')
           for value in ('nan', 'inf', '-1', '1e300', 'soon')),
-        ('lines in a reason', ('device', 'drain', 'vpmem/d0', '--reason', 'a\nb'), 'printable'),
-        ('an escape in a reason', ('device', 'drain', 'vpmem/d0', '--reason', '\x1b[2J'), 'printable'),
-        ('a reason without end', ('device', 'drain', 'vpmem/d0', '--reason', 'x' * 800_000), '255'),
+        ('lines in a reason', ('device', 'cordon', 'vpmem/d0', '--reason', 'a\nb'), 'printable'),
+        ('an escape in a reason', ('device', 'cordon', 'vpmem/d0', '--reason', '\x1b[2J'), 'printable'),
+        ('a reason without end', ('device', 'cordon', 'vpmem/d0', '--reason', 'x' * 800_000), '255'),
         names=('arguments', 'said'))
 
     def test_it_is_refused_before_anything_is_done(self) -> None:
@@ -57,62 +57,62 @@ class BadOptionTestCase(RepairCommandTestCase):
         self.assertEqual([], self.host.store.orders())
 
 
-class DrainTestCase(RepairCommandTestCase):
+class CordonTestCase(RepairCommandTestCase):
 
     def test_with_the_manager_down_it_is_done_at_once(self) -> None:
         instance = self.host.spawn(pmem=1)
         self.host.manager.close()
-        answer = self.run_to(cmd_base.OK, 'device', 'drain', 'vpmem/d0', '--reason', 'firmware')
+        answer = self.run_to(cmd_base.OK, 'device', 'cordon', 'vpmem/d0', '--reason', 'firmware')
         self.assertEqual({
-            'outcome': 'drained', 'host': 'compute-7', 'kind': 'vpmem', 'scope': 'device', 'name': 'd0',
-            'text': f'vpmem/d0 is withheld: drained (firmware); instance {instance.uuid} has d0, active',
+            'outcome': 'cordoned', 'host': 'compute-7', 'kind': 'vpmem', 'scope': 'device', 'name': 'd0',
+            'text': f'vpmem/d0 is withheld: cordoned (firmware); instance {instance.uuid} has d0, active',
             'order': None}, answer.data)
-        self.run_to(cmd_base.OK, 'device', 'drain', 'mdev/gpu', '--parent')
+        self.run_to(cmd_base.OK, 'device', 'cordon', 'mdev/gpu', '--parent')
         self.host.restart()
         self.host.delete(instance)
-        self.assertEqual(({'d0': DRAINED, 'd1': FREE}, 1), (self.host.states(), self.host.free()))
+        self.assertEqual(({'d0': CORDONED, 'd1': FREE}, 1), (self.host.states(), self.host.free()))
         self.host.manager.close()
         for arguments in (('vpmem/d0',), ('mdev/gpu', '--parent')):
-            self.assertEqual('undrained', self.run_to(cmd_base.OK, 'device', 'undrain', *arguments).data['outcome'])
-        self.assertEqual('was not drained',
-                         self.run_to(cmd_base.OK, 'device', 'undrain', 'vpmem/d0').data['outcome'])
+            self.assertEqual('uncordoned', self.run_to(cmd_base.OK, 'device', 'uncordon', *arguments).data['outcome'])
+        self.assertEqual('was not cordoned',
+                         self.run_to(cmd_base.OK, 'device', 'uncordon', 'vpmem/d0').data['outcome'])
         self.host.restart()
         self.assertEqual(({'d0': FREE, 'd1': FREE}, 4), (self.host.states(), self.host.free()))
 
     def test_with_the_manager_up_it_is_ordered(self) -> None:
-        answer = self.run_to(cmd_base.ATTENTION, 'device', 'drain', 'vpmem/d0')
+        answer = self.run_to(cmd_base.ATTENTION, 'device', 'cordon', 'vpmem/d0')
         self.assertEqual(('ordered', None), (answer.data['outcome'], answer.data['text']))
         self.assertIn('waits for its next audit', answer.err)
         self.assertEqual({'d0': FREE, 'd1': FREE}, self.host.states())
         self.assertIn('name=d0', self.program.run('order', 'list', '--waiting').out)
         self.host.audit()
-        self.assertEqual({'d0': DRAINED, 'd1': FREE}, self.host.states())
+        self.assertEqual({'d0': CORDONED, 'd1': FREE}, self.host.states())
         shown = self.program.ask('order', 'show', answer.data['order'])
-        self.assertEqual(('drain', 'done', 'vpmem/d0 is withheld: drained'),
+        self.assertEqual(('cordon', 'done', 'vpmem/d0 is withheld: cordoned'),
                          tuple(shown[name] for name in ('verb', 'outcome', 'text')))
 
     def test_the_answer_is_waited_for(self) -> None:
         self.while_waiting(self.host.audit)
-        for arguments, outcome, state in ((('drain', 'vpmem/d0'), 'drained', DRAINED),
-                                          (('undrain', 'vpmem/d0'), 'undrained', FREE)):
+        for arguments, outcome, state in ((('cordon', 'vpmem/d0'), 'cordoned', CORDONED),
+                                          (('uncordon', 'vpmem/d0'), 'uncordoned', FREE)):
             answer = self.run_to(cmd_base.OK, 'device', *arguments, '--wait', '60')
             self.assertEqual((outcome, state), (answer.data['outcome'], self.host.states()['d0']))
             self.assertIn(answer.data['text'], answer.err)
-        answer = self.run_to(cmd_base.OK, 'device', 'undrain', 'vpmem/d0', '--wait', '60')
-        self.assertEqual('was not drained', answer.data['outcome'])
+        answer = self.run_to(cmd_base.OK, 'device', 'uncordon', 'vpmem/d0', '--wait', '60')
+        self.assertEqual('was not cordoned', answer.data['outcome'])
 
     def test_what_this_host_does_not_have(self) -> None:
         self.while_waiting(self.host.audit)
-        answer = self.run_to(cmd_base.ERROR, 'device', 'drain', 'mdev/card', '--parent', '--wait', '60')
+        answer = self.run_to(cmd_base.ERROR, 'device', 'cordon', 'mdev/card', '--parent', '--wait', '60')
         self.assertEqual('refused', answer.data['outcome'])
         self.assertIn('this host has gpu', answer.err)
         self.host.manager.close()
-        for command in ('drain', 'undrain'):
+        for command in ('cordon', 'uncordon'):
             done = self.program.run('device', command, 'vpmem/d9')
             self.assertEqual((cmd_base.USAGE, True), (done.code, 'this host has d0, d1' in done.err))
 
     def test_the_kind_has_to_be_said(self) -> None:
-        for command in ('drain', 'undrain', 'admit'):
+        for command in ('cordon', 'uncordon', 'admit'):
             self.assertEqual(cmd_base.USAGE, self.program.run('device', command, 'd0').code)
         self.assertEqual([], self.waiting())
 
@@ -184,16 +184,16 @@ class ListTestCase(RepairCommandTestCase):
 
     def test_a_line_for_each_reason_with_who_is_left(self) -> None:
         instance = self.host.spawn(pmem=1, vgpu=2)
-        self.host.manager.drain('vpmem', 'd0', reason='firmware')
-        self.host.manager.drain('mdev', 'gpu', parent=True)
+        self.host.manager.cordon('vpmem', 'd0', reason='firmware')
+        self.host.manager.cordon('mdev', 'gpu', parent=True)
         self.machine.change(D0, unhealthy='read-only')
         self.machine.change(D1, adoptable=False)
         self.host.audit()
         lines = self.program.ask('withheld', 'list')
         self.assertEqual(list(withheld.List.columns), list(lines[0]))
         self.assertEqual([
-            ('mdev', 'parent', 'gpu', 'drained', 'operator', '', [f'{instance.uuid} (active, active)']),
-            ('vpmem', 'device', 'd0', 'drained', 'operator', 'firmware', [f'{instance.uuid} (active)']),
+            ('mdev', 'parent', 'gpu', 'cordoned', 'operator', '', [f'{instance.uuid} (active, active)']),
+            ('vpmem', 'device', 'd0', 'cordoned', 'operator', 'firmware', [f'{instance.uuid} (active)']),
             ('vpmem', 'device', 'd0', 'unhealthy', 'host', 'read-only', [f'{instance.uuid} (active)']),
             ('vpmem', 'device', 'd1', 'not to be adopted', 'host', '', [])],
             [tuple(line[name] for name in ('kind', 'scope', 'name', 'reason', 'by', 'detail', 'instances'))
@@ -228,16 +228,16 @@ class ListTestCase(RepairCommandTestCase):
         self.assertIn('one audit behind', self.program.run('help', 'withheld', 'list').out.replace('\n', ' '))
 
     def test_for_people_it_has_times(self) -> None:
-        self.host.manager.drain('vpmem', 'd0')
+        self.host.manager.cordon('vpmem', 'd0')
         answer = self.program.run('withheld', 'list')
         self.assertEqual(cmd_base.OK, answer.code)
         self.assertRegex(answer.out, r'20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ')
 
     def test_inventory_and_explain_say_all_reasons(self) -> None:
-        self.host.manager.drain('vpmem', 'd0')
+        self.host.manager.cordon('vpmem', 'd0')
         self.machine.change(D0, unhealthy='read-only')
         lines = {line['identifier']: line['reason'] for line in self.program.ask('inventory', 'list')}
-        self.assertEqual('drained, unhealthy', lines['d0'])
+        self.assertEqual('cordoned, unhealthy', lines['d0'])
         answer = self.run_to(cmd_base.ATTENTION, 'explain', '--resource', 'CUSTOM_PMEM_NAMESPACE_4GB=2')
-        self.assertEqual({'drained, unhealthy': 1}, answer.data[0]['withheld'])
-        self.assertIn('1 withheld (drained, unhealthy)', answer.data[0]['explanation'])
+        self.assertEqual({'cordoned, unhealthy': 1}, answer.data[0]['withheld'])
+        self.assertIn('1 withheld (cordoned, unhealthy)', answer.data[0]['explanation'])

@@ -17,7 +17,7 @@ class WordsTestCase(RepairCommandTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.order = api.Order(str(uuid.UUID(int=0)), self.host.store.hosts()[0].uuid, 'drain', HOSTILE, 1)
+        self.order = api.Order(str(uuid.UUID(int=0)), self.host.store.hosts()[0].uuid, 'cordon', HOSTILE, 1)
         self.host.store.add_order(self.order)
 
     def test_every_format_prints_a_line_of_text(self) -> None:

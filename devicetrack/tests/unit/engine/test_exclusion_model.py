@@ -56,7 +56,7 @@ class Machine(stateful.RuleBasedStateMachine):
         self.policy, self.world, self.numbers = policy, world, itertools.count()
         self.owners, self.from_rows = {}, set()     # by device, its instance; devices that a row gave to it
         self.strange = {}                           # by device, why somebody may have it
-        self.drained = set()
+        self.cordoned = set()
         self.known = {}                             # by device, its exclusions as they were last told
         self.ledger = ledgers.Ledger(policy, provider)
         self.read()
@@ -118,8 +118,8 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def restart(self):
         self.ledger = ledgers.Ledger(self.policy, provider)
-        for name in self.drained:
-            self.ledger.stand(key(name), vocabulary.DRAINED)
+        for name in self.cordoned:
+            self.ledger.stand(key(name), vocabulary.CORDONED)
         self.ledger.read_inventory(hosts.inventory(*map(self.device, self.there())),
                                    recorded={key(name) for name in self.owners})
         self.strange = {}
@@ -143,7 +143,7 @@ class Machine(stateful.RuleBasedStateMachine):
         choices = []
         for name_of_class, amount, _provider in items:
             fitting = [name for name in self.known if CLASS_OF[name] == name_of_class and name not in self.owners
-                       and name not in self.strange and name not in self.drained
+                       and name not in self.strange and name not in self.cordoned
                        and (not affinity or selection.allows(NODE_OF[name], affinity['numa_nodes'],
                                                              affinity['numa_policy']))]
             choices.append(list(itertools.combinations(fitting, amount)))
@@ -293,9 +293,9 @@ class Machine(stateful.RuleBasedStateMachine):
         self.strange = {name: reasons for name, reasons in self.strange.items() if reasons}
 
     @stateful.rule(name=st.sampled_from(NAMES))
-    def an_operator_drains_a_device_or_not_any_more(self, name):
-        (self.ledger.stand_down if name in self.drained else self.ledger.stand)(key(name), vocabulary.DRAINED)
-        self.drained ^= {name}
+    def an_operator_cordons_a_device_or_not_any_more(self, name):
+        (self.ledger.stand_down if name in self.cordoned else self.ledger.stand)(key(name), vocabulary.CORDONED)
+        self.cordoned ^= {name}
 
     @stateful.rule(name=st.sampled_from(NAMES))
     def nobody_can_admit_what_is_excluded(self, name):

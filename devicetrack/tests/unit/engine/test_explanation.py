@@ -17,8 +17,8 @@ from devicetrack.tests.unit.engine.hosts import wants
 P0, P1 = provider('p0'), provider('p1')
 
 
-def drain(ledger):
-    ledger.withhold(values.DeviceKey('vpmem', 'd'), vocabulary.DRAINED)
+def cordon(ledger):
+    ledger.withhold(values.DeviceKey('vpmem', 'd'), vocabulary.CORDONED)
 
 
 def release(ledger):
@@ -41,8 +41,8 @@ REFUSALS = base.table(
     ('held, and other devices by others', [*FOUR, namespace('s', SMALL)], [take(2), take(1, SMALL)], wants((PMEM, 3)),
      [f'3 {PMEM} wanted, 2 of 4 free: 2 held by 1 instance']),
     ('held by one', FOUR, [take(4)], wants((PMEM, 1)), [f'1 {PMEM} wanted, 0 of 4 free: 4 held by 1 instance']),
-    ('everything at once', FOUR, [drain, release, take(1)], wants((PMEM, 2)),
-     [f'2 {PMEM} wanted, 1 of 4 free: 1 held by 1 instance, 1 being wiped or removed, 1 withheld (drained)']),
+    ('everything at once', FOUR, [cordon, release, take(1)], wants((PMEM, 2)),
+     [f'2 {PMEM} wanted, 1 of 4 free: 1 held by 1 instance, 1 being wiped or removed, 1 withheld (cordoned)']),
     ('unhealthy', [namespace('a', unhealthy='hot')], [], wants((PMEM, 1)),
      [f'1 {PMEM} wanted, 0 of 1 free: 1 withheld (unhealthy)']),
     ('wrong node', [namespace('a', numa_node=1)], [],

@@ -40,14 +40,14 @@ class HoldingTestCase(base.TestCase):
         self.assertFalse(self.ledger.has_claim_of_this_process('i'))
         self.ledger.take('i', wants((PMEM, 2)))
 
-    def test_a_device_without_a_name_is_drained_with_its_parent(self):
+    def test_a_device_without_a_name_is_cordoned_with_its_parent(self):
         ledger = hosts.ledger(hosts.capacity('p0', 1))
         hold = ledger.take('i', wants((VGPU, 1)))
-        ledger.drain('mdev', 'p0')
+        ledger.cordon('mdev', 'p0')
         [key] = hosts.name_all(ledger, hold).keys
         ledger.realized(key, 'made')
         ledger.free([key])
-        self.assertEqual((0, {key: frozenset(('drained',))}), (sum(pool.room for pool in ledger.pools()),
+        self.assertEqual((0, {key: frozenset(('cordoned',))}), (sum(pool.room for pool in ledger.pools()),
                                                                ledger.reasons()))
 
     def test_a_put_back_restores_the_line_whatever_item_chose_first(self):

@@ -182,8 +182,8 @@ class LineTestCase(base.TestCase):
     def test_what_was_withheld_for_a_while_is_there_once(self):
         key = values.DeviceKey('vpmem', 'a')
         for _ in range(3):
-            self.ledger.withhold(key, vocabulary.DRAINED)
-            self.ledger.admit(key, vocabulary.DRAINED)
+            self.ledger.withhold(key, vocabulary.CORDONED)
+            self.ledger.admit(key, vocabulary.CORDONED)
         self.assertEqual({'a', 'b', 'c'}, set(hosts.taken(self.take('1', 3))))
         self.assertRaises(exception.NoFit, self.take, '2')
 
@@ -270,13 +270,13 @@ class CreatableTestCase(base.TestCase):
         self.ledger.read_inventory(inventory(capacity('p0', 1), seen))
         self.assertEqual((1, False), (self.room(), self.ledger.device(key).unborn))
 
-    def test_a_device_that_had_no_name_when_its_parent_was_drained_is_withheld_once_it_is_seen(self):
+    def test_a_device_that_had_no_name_when_its_parent_was_cordoned_is_withheld_once_it_is_seen(self):
         hold = self.ledger.take('i', wants((VGPU, 1)))
-        self.ledger.drain('mdev', 'p0')
+        self.ledger.cordon('mdev', 'p0')
         [key] = hosts.name_all(self.ledger, hold).keys
         self.ledger.realized(key, 'details')
         self.ledger.read_inventory(inventory(capacity('p0', 1), mdev(key.identifier, 'p0')._replace(details='details')))
-        self.assertEqual({'drained'}, self.ledger.device(key).withheld)
+        self.assertEqual({'cordoned'}, self.ledger.device(key).withheld)
 
     def test_a_parent_that_is_not_there_any_more_makes_nothing(self):
         self.ledger.read_inventory(inventory())

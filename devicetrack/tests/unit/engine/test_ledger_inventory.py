@@ -255,88 +255,88 @@ class StandingTestCase(base.TestCase):
         return sum(pool.room for pool in self.ledger.pools() if pool.resource_class == resource_class)
 
     def test_nothing_but_standing_down_ends_it(self):
-        self.ledger.stand(self.key, vocabulary.DRAINED)
-        self.ledger.admit(self.key, vocabulary.DRAINED)
+        self.ledger.stand(self.key, vocabulary.CORDONED)
+        self.ledger.admit(self.key, vocabulary.CORDONED)
         self.ledger.read_inventory(inventory(namespace('a')))
-        self.assertEqual((0, []), (self.room(), self.ledger.withheld(vocabulary.DRAINED)))
-        self.ledger.stand_down(self.key, vocabulary.DRAINED)
+        self.assertEqual((0, []), (self.room(), self.ledger.withheld(vocabulary.CORDONED)))
+        self.ledger.stand_down(self.key, vocabulary.CORDONED)
         self.assertEqual(1, self.room())
 
     def test_it_outlasts_the_device(self):
-        self.ledger.stand(self.key, vocabulary.DRAINED)
+        self.ledger.stand(self.key, vocabulary.CORDONED)
         for devices in ((), (namespace('a', unhealthy='hot'),), (namespace('a'),)):
             self.ledger.read_inventory(inventory(*devices))
             self.assertEqual(0, self.room())
 
     def test_it_is_there_before_the_device(self):
         key = values.DeviceKey('vpmem', 'b')
-        self.ledger.stand(key, vocabulary.DRAINED)
+        self.ledger.stand(key, vocabulary.CORDONED)
         self.ledger.read_inventory(inventory(namespace('a'), namespace('b')))
-        self.assertEqual((1, {'drained'}), (self.room(), self.ledger.device(key).withheld))
+        self.assertEqual((1, {'cordoned'}), (self.room(), self.ledger.device(key).withheld))
 
     def test_it_is_there_for_a_device_that_only_a_row_names(self):
         key = values.DeviceKey('vpmem', 'b')
-        self.ledger.stand(key, vocabulary.DRAINED)
+        self.ledger.stand(key, vocabulary.CORDONED)
         self.ledger.hold([hosts.row(namespace('b'), 'i')])
-        self.assertEqual({'drained', stock.GONE}, self.ledger.device(key).withheld)
+        self.assertEqual({'cordoned', stock.GONE}, self.ledger.device(key).withheld)
 
     def test_whatever_else_withholds_such_a_device_it_is_withheld_for_that_too(self):
         ledger = ledgers.Ledger(vocabulary.PACK, lambda _name: '')
-        ledger.stand(self.key, vocabulary.DRAINED)
+        ledger.stand(self.key, vocabulary.CORDONED)
         ledger.hold([hosts.row(namespace('a'), 'i')._replace(provider_uuid='')])
-        self.assertEqual({self.key: {'drained', 'no provider yet', stock.GONE}}, ledger.reasons())
+        self.assertEqual({self.key: {'cordoned', 'no provider yet', stock.GONE}}, ledger.reasons())
 
     def test_it_is_there_for_a_device_that_gets_its_name_later(self):
         made = hosts.mdev('new', 'p0')
-        self.ledger.stand(made.key, vocabulary.DRAINED)
+        self.ledger.stand(made.key, vocabulary.CORDONED)
         hold = self.ledger.take('i', wants((VGPU, 3)))
         self.ledger.name(hold, [one._replace(identifier=one.identifier or name)
                                 for one, name in zip(hold.candidates, ('m', 'new', 'other'), strict=True)])
         self.ledger.realized(made.key, made.details)
         self.ledger.read_inventory(inventory(made, hosts.mdev('m', 'p0')))
-        self.assertEqual({'drained'}, self.ledger.device(made.key).withheld)
+        self.assertEqual({'cordoned'}, self.ledger.device(made.key).withheld)
 
     def test_a_parent_makes_no_more_and_its_devices_are_withheld(self):
         self.assertEqual(3, self.room(VGPU))
-        self.ledger.drain('mdev', 'p0')
+        self.ledger.cordon('mdev', 'p0')
         error = self.assertRaises(exception.NoFit, self.ledger.take, 'i', wants((VGPU, 1)))
         [shortage] = error.shortages
-        self.assertEqual((3, 0, (('drained', 3),), ()), (shortage.exist, shortage.free, shortage.withheld,
+        self.assertEqual((3, 0, (('cordoned', 3),), ()), (shortage.exist, shortage.free, shortage.withheld,
                                                          shortage.full_parents))
-        self.assertEqual(f'1 {VGPU} wanted, 0 of 3 free: 3 withheld (drained)', str(shortage))
-        self.ledger.undrain('mdev', 'p0')
+        self.assertEqual(f'1 {VGPU} wanted, 0 of 3 free: 3 withheld (cordoned)', str(shortage))
+        self.ledger.uncordon('mdev', 'p0')
         self.assertEqual(3, self.room(VGPU))
         self.ledger.take('i', wants((VGPU, 3)))
 
-    def test_what_comes_back_to_a_drained_parent_is_withheld(self):
+    def test_what_comes_back_to_a_cordoned_parent_is_withheld(self):
         hold = hosts.name_all(self.ledger, self.ledger.take('i', wants((VGPU, 2))))
-        self.ledger.drain('mdev', 'p0')
+        self.ledger.cordon('mdev', 'p0')
         self.ledger.free(hold.keys)
         self.assertEqual(0, self.room(VGPU))
 
     def test_another_kind_with_a_parent_of_this_name_goes_on(self):
-        self.ledger.drain('vpmem', 'p0')
+        self.ledger.cordon('vpmem', 'p0')
         self.assertEqual(3, self.room(VGPU))
 
-    def test_a_parent_that_comes_later_is_drained(self):
-        self.ledger.drain('mdev', 'p1')
+    def test_a_parent_that_comes_later_is_cordoned(self):
+        self.ledger.cordon('mdev', 'p1')
         self.ledger.read_inventory(inventory(capacity('p1', 2), hosts.mdev('n', 'p1')))
         self.assertEqual(0, self.room(VGPU))
 
-    def test_a_device_of_its_own_stays_drained_when_its_parent_is_not(self):
+    def test_a_device_of_its_own_stays_cordoned_when_its_parent_is_not(self):
         key = values.DeviceKey('mdev', 'm')
-        self.ledger.drain('mdev', 'p0')
-        self.ledger.stand(key, vocabulary.DRAINED)
-        self.ledger.undrain('mdev', 'p0')
+        self.ledger.cordon('mdev', 'p0')
+        self.ledger.stand(key, vocabulary.CORDONED)
+        self.ledger.uncordon('mdev', 'p0')
         self.assertEqual(2, self.room(VGPU))
-        self.ledger.drain('mdev', 'p0')
-        self.ledger.stand_down(key, vocabulary.DRAINED)
+        self.ledger.cordon('mdev', 'p0')
+        self.ledger.stand_down(key, vocabulary.CORDONED)
         self.assertEqual(0, self.room(VGPU))
-        self.ledger.undrain('mdev', 'p0')
+        self.ledger.uncordon('mdev', 'p0')
         self.assertEqual(3, self.room(VGPU))
 
     def test_a_device_that_moves_follows_its_parents(self):
-        self.ledger.drain('vpmem', 'region0')
+        self.ledger.cordon('vpmem', 'region0')
         self.assertEqual(0, self.room())
         self.ledger.read_inventory(inventory(namespace('a', parent='region1')))
         self.assertEqual(1, self.room())
@@ -347,7 +347,7 @@ class StandingTestCase(base.TestCase):
         hold = hosts.name_all(self.ledger, self.ledger.take('i', wants((VGPU, 3))))
         for key in hold.keys:
             self.ledger.realized(key, 'details')
-        self.ledger.drain('mdev', 'p0')
+        self.ledger.cordon('mdev', 'p0')
         self.ledger.free(hold.keys, removed=hold.keys)
         self.ledger.read_capacities([capacity('p0', 3)])
         self.assertEqual(0, self.room(VGPU))

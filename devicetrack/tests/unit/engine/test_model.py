@@ -82,7 +82,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         self.recorded = {}                      # by instance, the keys of devices that would have rows
         self.anywhere = set()                   # the instances whose requests named no provider
         self.stands = {}                        # by device, what an operator says of it
-        self.drained = set()                    # and parents that are drained
+        self.cordoned = set()                    # and parents that are cordoned
 
     # -- claims -------------------------------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
             key = values.DeviceKey(*data.draw(st.sampled_from(keys)))
             getattr(self.ledger, how)([key] if how == 'withhold_free' else key, reason)
 
-    @stateful.rule(data=st.data(), reason=st.sampled_from([vocabulary.DRAINED, vocabulary.IN_DOUBT]))
+    @stateful.rule(data=st.data(), reason=st.sampled_from([vocabulary.CORDONED, vocabulary.IN_DOUBT]))
     def an_operator_says_something_of_a_device(self, data, reason):
         key = values.DeviceKey(*data.draw(st.sampled_from(sorted(
             {device.key for device in self.ledger.devices()} | self.stands.keys()) or [('vpmem', 'n0')])))
@@ -245,9 +245,9 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
             self.ledger.stand(key, reason)
 
     @stateful.rule(parent=st.sampled_from([('mdev', 'p0'), ('mdev', 'p2'), ('vpmem', 'r0')]))
-    def an_operator_drains_a_parent_or_not_any_more(self, parent):
-        (self.ledger.undrain if parent in self.drained else self.ledger.drain)(*parent)
-        self.drained ^= {parent}
+    def an_operator_cordons_a_parent_or_not_any_more(self, parent):
+        (self.ledger.uncordon if parent in self.cordoned else self.ledger.cordon)(*parent)
+        self.cordoned ^= {parent}
 
     # -- the record ---------------------------------------------------------------------------------------------------
 
@@ -273,8 +273,8 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         for key, reasons in self.stands.items():
             for reason in reasons:
                 self.ledger.stand(key, reason)
-        for parent in self.drained:
-            self.ledger.drain(*parent)
+        for parent in self.cordoned:
+            self.ledger.cordon(*parent)
         self.ledger.read_inventory(self.world.inventory())
         self.anywhere.clear()
         for records in rows:
@@ -313,12 +313,12 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def what_an_operator_says_stands(self):
         for device in self.ledger.devices():
-            drained = (device.kind, device.parent) in self.drained
+            cordoned = (device.kind, device.parent) in self.cordoned
             said = self.stands.get(values.DeviceKey(device.kind, device.identifier or ''), set())
             assert said <= device.withheld
-            assert (vocabulary.DRAINED in device.withheld) == (drained or vocabulary.DRAINED in said)
+            assert (vocabulary.CORDONED in device.withheld) == (cordoned or vocabulary.CORDONED in said)
         for pool in self.ledger.pools():
-            if (pool.kind, pool.parent) in self.drained:
+            if (pool.kind, pool.parent) in self.cordoned:
                 assert pool.room == 0
 
     @stateful.invariant()

@@ -88,15 +88,15 @@ class MarksTestCase(base.TestCase):
     """What the store says is withheld."""
 
     scenarios = base.table(
-        ('drained', {Target.of(A.key): {'drained': BY_OPERATOR}}, {'a': {'drained'}}),
-        ('drained and away', {Target.of(namespace('c').key): {'drained': BY_OPERATOR}}, {}),
-        ('its parent is drained', {Target.named('vpmem', 'region0', True): {'drained': BY_OPERATOR}},
-         {'a': {'drained'}, 'b': {'drained'}}),
+        ('cordoned', {Target.of(A.key): {'cordoned': BY_OPERATOR}}, {'a': {'cordoned'}}),
+        ('cordoned and away', {Target.of(namespace('c').key): {'cordoned': BY_OPERATOR}}, {}),
+        ('its parent is cordoned', {Target.named('vpmem', 'region0', True): {'cordoned': BY_OPERATOR}},
+         {'a': {'cordoned'}, 'b': {'cordoned'}}),
         ('foreign before', {Target.of(A.key): {'foreign': BY_AUDIT}}, {'a': {'foreign'}}),
         ('in doubt before, and held', {Target.of(B.key): {'in doubt': BY_AUDIT}}, {}),
         ('unhealthy before, and the host says it is well', {Target.of(A.key): {'unhealthy': BY_HOST}}, {}),
-        ('two reasons', {Target.of(A.key): {'drained': BY_OPERATOR, 'foreign': BY_AUDIT}},
-         {'a': {'drained', 'foreign'}}),
+        ('two reasons', {Target.of(A.key): {'cordoned': BY_OPERATOR, 'foreign': BY_AUDIT}},
+         {'a': {'cordoned', 'foreign'}}),
         names=('marks', 'expected'))
 
     def test_withholds(self):
@@ -112,8 +112,8 @@ class MarksTestCase(base.TestCase):
             for reason, cause in causes.items():
                 if cause.stands:
                     ledger.admit(values.DeviceKey(target.kind, target.name), reason)
-        self.assertEqual({name: {vocabulary.DRAINED} for name, reasons in self.expected.items()
-                          if vocabulary.DRAINED in reasons}, withheld(ledger))
+        self.assertEqual({name: {vocabulary.CORDONED} for name, reasons in self.expected.items()
+                          if vocabulary.CORDONED in reasons}, withheld(ledger))
         for target, causes in self.marks.items():
             for reason in causes:
                 opening.stand_down(ledger, target, reason)

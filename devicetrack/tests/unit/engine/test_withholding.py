@@ -11,7 +11,7 @@ from devicetrack.tests import base
 
 KEY = DeviceKey('vpmem', 'a')
 A, PARENT = Target.of(KEY), Target.named('vpmem', 'a', True)
-DRAINED = Cause(1, 'firmware', 'operator')
+CORDONED = Cause(1, 'firmware', 'operator')
 FORGOTTEN = Cause(1, 'forgotten', 'operator')
 HOT = Cause(2, 'hot', 'host')
 USED = Cause(3, 'named by domain x', 'audit')
@@ -22,9 +22,9 @@ NOW = 9
 class WordsTestCase(base.TestCase):
 
     def test_reasons_have_an_order(self):
-        self.assertEqual('drained, unhealthy, foreign, in doubt, not to be adopted, a newer one, another',
+        self.assertEqual('cordoned, unhealthy, foreign, in doubt, not to be adopted, a newer one, another',
                          withholding.text({'another', 'in doubt', 'foreign', 'a newer one', 'unhealthy',
-                                           'not to be adopted', 'drained'}))
+                                           'not to be adopted', 'cordoned'}))
 
     def test_none_is_nothing(self):
         self.assertEqual('', withholding.text(()))
@@ -42,14 +42,14 @@ class WordsTestCase(base.TestCase):
 class StoredTextTestCase(base.TestCase):
 
     def test_there_and_back(self):
-        causes = {'drained': DRAINED, 'unhealthy': HOT, 'a newer one': Cause(5, 'ö', 'somebody')}
+        causes = {'cordoned': CORDONED, 'unhealthy': HOT, 'a newer one': Cause(5, 'ö', 'somebody')}
         stored = withholding.to_json(causes)
         self.assertEqual(causes, withholding.from_json(stored, vocabulary.DEVICE))
-        self.assertEqual({'since': 1, 'detail': 'firmware', 'by': 'operator'}, json.loads(stored)['drained'])
+        self.assertEqual({'since': 1, 'detail': 'firmware', 'by': 'operator'}, json.loads(stored)['cordoned'])
 
     def test_what_cannot_be_read_withholds_until_somebody_has_seen_to_it(self):
-        for text in ('', '{', '[]', '1', '{"drained": 1}', '{"drained": {"since": "x", "detail": "", "by": ""}}'):
-            for scope, reason in ((vocabulary.DEVICE, 'in doubt'), (vocabulary.PARENT, 'drained')):
+        for text in ('', '{', '[]', '1', '{"cordoned": 1}', '{"cordoned": {"since": "x", "detail": "", "by": ""}}'):
+            for scope, reason in ((vocabulary.DEVICE, 'in doubt'), (vocabulary.PARENT, 'cordoned')):
                 [(found, cause)] = withholding.from_json(text, scope).items()
                 self.assertEqual((reason, True), (found, cause.stands), text)
 
@@ -64,14 +64,14 @@ class AfterAuditTestCase(base.TestCase):
         ('and both', {A: {'unhealthy': HOT}}, ('unhealthy', 'foreign'), True,
          {A: {'unhealthy': HOT._replace(detail='why unhealthy'), 'foreign': Cause(NOW, 'why foreign', 'audit')}}),
         ('it is well again', {A: {'unhealthy': HOT, 'foreign': USED}}, (), True, {}),
-        ('a part of it is well again', {A: {'drained': DRAINED, 'unhealthy': HOT}}, ('drained',), True,
-         {A: {'drained': DRAINED}}),
+        ('a part of it is well again', {A: {'cordoned': CORDONED, 'unhealthy': HOT}}, ('cordoned',), True,
+         {A: {'cordoned': CORDONED}}),
         ('nobody can say', {A: {'unhealthy': HOT, 'in doubt': UNREAD}}, (), False,
          {A: {'unhealthy': HOT, 'in doubt': UNREAD}}),
-        ('drained, and nothing says so', {A: {'drained': DRAINED}}, (), True, {A: {'drained': DRAINED}}),
+        ('cordoned, and nothing says so', {A: {'cordoned': CORDONED}}, (), True, {A: {'cordoned': CORDONED}}),
         ('forgotten, and nothing says so', {A: {'in doubt': FORGOTTEN}}, (), True, {A: {'in doubt': FORGOTTEN}}),
         ('forgotten, and in doubt', {A: {'in doubt': FORGOTTEN}}, ('in doubt',), True, {A: {'in doubt': FORGOTTEN}}),
-        ('a parent', {PARENT: {'drained': DRAINED}}, ('drained',), True, {PARENT: {'drained': DRAINED}}),
+        ('a parent', {PARENT: {'cordoned': CORDONED}}, ('cordoned',), True, {PARENT: {'cordoned': CORDONED}}),
         ('what an option says, and what is gone', {}, ('not to be adopted', 'gone from the host'), True, {}),
         ('a reason of a newer release', {A: {'haunted': Cause(1, '', 'operator'), 'cursed': Cause(1, '', 'audit')}},
          (), True, {A: {'haunted': Cause(1, '', 'operator')}}),

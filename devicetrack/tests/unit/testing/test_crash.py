@@ -60,7 +60,7 @@ class ForgetfulStore:
             self._store.write(changes._replace(delete=()))
 
 
-class StoreWithoutDrains(ForgetfulStore):
+class StoreWithoutCordons(ForgetfulStore):
     """A store that never keeps what is withheld."""
 
     def write(self, changes):
@@ -70,10 +70,10 @@ class StoreWithoutDrains(ForgetfulStore):
         pass
 
 
-class WithoutDrains(service.Compute):
+class WithoutCordons(service.Compute):
 
     def __init__(self, parts):
-        super().__init__(parts._replace(store=StoreWithoutDrains(parts.store)))
+        super().__init__(parts._replace(store=StoreWithoutCordons(parts.store)))
 
 
 class WithForgetfulStore(service.Compute):
@@ -314,8 +314,8 @@ class FailureTestCase(CrashTestCase):
         self.assertNotIn('none', report.failures)
         self.assertLess(report.failures[moments.KILL], report.runs[moments.KILL])
 
-    def test_a_drain_that_is_in_memory_alone(self):
-        report = self.assert_found(on(WithoutDrains, operations.Drain), 'is drained, and should be', 'is killed')
+    def test_a_cordon_that_is_in_memory_alone(self):
+        report = self.assert_found(on(WithoutCordons, operations.Cordon), 'is cordoned, and should be', 'is killed')
         self.assertNotIn('none', report.failures)
 
     def test_a_service_that_does_not_go_on(self):
