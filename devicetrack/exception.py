@@ -183,7 +183,7 @@ class MachineHasHost(DeviceTrackError):
     rows: int
     template = ('this machine is host {other} in the store and has devices there ({rows}), which host {host} would '
                 'hand out again: start it as {other}; to call it {host} from now on, first release every instance of '
-                '"devicetrack-manage assignment list --host {other}", or, if recover was told a wrong name, do as the '
+                '"devicetrack-manage instance list --host {other}", or, if recover was told a wrong name, do as the '
                 'guide to recovery says; a second host on one machine needs devices, a state_path and a store of its '
                 'own')
 
@@ -236,10 +236,10 @@ class GuestsOfSeveralHosts(DeviceTrackError):
                 'move or undefine the guests that belong to another')
 
 
-class UnknownOrder(DeviceTrackError):
-    """The store has no such order, or no longer: it keeps only the newest answers of each host."""
-    order: str
-    template = 'there is no order {order}: see devicetrack-manage order list'
+class UnknownRequest(DeviceTrackError):
+    """The store has no such request of a command, or no longer: it keeps only the newest answers of each host."""
+    request: str
+    template = 'there is no request {request}: see devicetrack-manage request list'
 
 
 class NotForgotten(DeviceTrackError):
@@ -470,6 +470,18 @@ class NotAssigned(DeviceTrackError):
 
     def __str__(self) -> str:
         return f'device {self.device} is not assigned on {"host " + self.host if self.host else "any host"}'
+
+
+class UnknownToStore(DeviceTrackError):
+    """The store knows nothing of this name, neither now nor in its history. Nothing was changed."""
+    what: str
+    name: str
+    host: str | None
+    remedy: str
+
+    def __str__(self) -> str:
+        return (f'the store knows no {self.what} {self.name}{" on host " + self.host if self.host else ""}: '
+                f'{self.remedy}')
 
 
 class InvalidTransition(DeviceTrackError):

@@ -1,5 +1,7 @@
 """Orders: what a command asks of the manager of a host, which carries it out at its next audit and answers.
 
+Operators know them as requests (``devicetrack-manage request``).
+
 A host's rows are written by its manager alone. So a command that is run beside one leaves an order in the store; with
 the manager down it takes the host's lock and does the same work by the same functions.
 """
@@ -45,7 +47,7 @@ RETIRE: Final = 'retire'
 _CONTRARIES: Final = frozenset((CORDON, UNCORDON))
 
 # What is said of a repair that is not done yet.
-GOES_ON: Final = 'devices are wiped in the background, and "devicetrack-manage inventory list" shows how far that is'
+GOES_ON: Final = 'devices are wiped in the background, and "devicetrack-manage device list" shows how far that is'
 
 # What an answer says became of an order.
 DONE: Final = 'done'
@@ -106,22 +108,22 @@ class Orders:
                 return False
             known = self._store.orders_of_host(self._host_uuid)
         except exception.StoreError as error:
-            LOG.warning('Orders for host %(host)s cannot be read: %(error)s', {'host': self._host, 'error': error})
+            LOG.warning('Requests to host %(host)s cannot be read: %(error)s', {'host': self._host, 'error': error})
             return False
         for number, order in enumerate(known):
             if order.answer is not None:
                 continue
-            LOG.info('Host %(host)s: order %(uuid)s: %(verb)s %(arguments)s', {
+            LOG.info('Host %(host)s: request %(uuid)s: %(verb)s %(arguments)s', {
                 'host': self._host, 'uuid': order.uuid, 'verb': order.verb, 'arguments': order.arguments})
             newer = _contrary(order.verb, _target_of(order), known[number + 1:])
             answer = self._answer(order) if newer is None else Answer(
-                REFUSED, f'order {newer.uuid}, to {newer.verb} it, is newer')
-            LOG.info('Host %(host)s: order %(uuid)s %(outcome)s: %(text)s', {
+                REFUSED, f'request {newer.uuid}, to {newer.verb} it, is newer')
+            LOG.info('Host %(host)s: request %(uuid)s %(outcome)s: %(text)s', {
                 'host': self._host, 'uuid': order.uuid, 'outcome': answer.outcome, 'text': answer.text})
             try:
                 self._store_answer(order, answer)
             except exception.StoreError as error:
-                LOG.warning('Order %(uuid)s cannot be answered: %(error)s', {'uuid': order.uuid, 'error': error})
+                LOG.warning('Request %(uuid)s cannot be answered: %(error)s', {'uuid': order.uuid, 'error': error})
         return True
 
     def _store_answer(self, order: Order, answer: Answer) -> None:
@@ -130,7 +132,7 @@ class Orders:
     def _answer(self, order: Order) -> Answer:
         if order.verb not in self._verbs:
             return Answer(REFUSED,
-                          f'this release knows no order {order.verb}: it knows {", ".join(sorted(self._verbs))}')
+                          f'this release knows no request {order.verb}: it knows {", ".join(sorted(self._verbs))}')
         try:
             return self.do(order.verb, _arguments(order))
         except (exception.BadRequest, exception.NotForgotten, exception.NotReleased, exception.NotAssigned,
@@ -139,7 +141,7 @@ class Orders:
         except exception.DeviceTrackError as error:
             return Answer(FAILED, str(error))
         except Exception as error:
-            LOG.exception('Order %s failed', order.uuid)
+            LOG.exception('Request %s failed', order.uuid)
             return Answer(FAILED, f'unexpected {type(error).__name__}: the log of the service has more')
 
     def do(self, verb: str, arguments: Mapping[str, Any], wait: bool = False) -> Answer:
@@ -203,8 +205,9 @@ def answer_to_repair(outcomes: Sequence[Outcome]) -> Answer:
     text = (f'{well - begun} of {len(outcomes)} repairs done' + (f', {begun} begun: {GOES_ON}' if begun else '')
             if outcomes else 'there was nothing to repair')
     return Answer(word, text, tuple(
-        {'verb': outcome.repair.verb, 'device_kind': outcome.repair.device.kind,
-         'device': outcome.repair.device.identifier, 'instance_uuid': outcome.repair.instance_uuid,
+        {'verb': outcome.repair.verb, 'device': f'{outcome.repair.device.kind}/{outcome.repair.device.identifier}',
+         'kind': outcome.repair.device.kind, 'identifier': outcome.repair.device.identifier,
+         'instance_uuid': outcome.repair.instance_uuid,
          'done': outcome.error is None and not outcome.begun, 'begun': outcome.begun,
          'text': outcome.error or str(outcome.repair)} for outcome in outcomes))
 

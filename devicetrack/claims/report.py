@@ -51,6 +51,8 @@ from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import Provider
+from devicetrack.objects.choice import Choice
+from devicetrack.objects.choice import classes
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
@@ -72,16 +74,37 @@ STATUSES: Final = (FREE, HELD, RELEASING, WITHHELD, CREATABLE, MISSING, UNKNOWN)
 NOT_MADE_YET: Final = 'not made yet'
 
 
+class Reason(NamedTuple):
+    """Why nobody gets a device, or nobody else, or why it cannot be used.
+
+    ``detail`` is in words, or ''. ``since`` is in seconds since 1970, None for what no audit has noted yet. ``by`` says
+    who withholds the device: ``operator``, ``host`` or ``audit``; None for a state that nobody set. ``parent`` is the
+    parent that is cordoned, when the device is cordoned with it.
+    """
+
+    reason: str
+    detail: str = ''
+    since: int | None = None
+    by: str | None = None
+    parent: str | None = None
+
+    def __str__(self) -> str:
+        if self.parent is not None:
+            return f'{self.reason} with parent {self.parent}'       # whose own line has the detail
+        return self.reason + (f': {self.detail}' if self.detail else '')
+
+
 class Line(NamedTuple):
     """One line of a host's inventory.
 
     ``status`` is one of ``STATUSES``. A device has ``amount`` 1. A ``creatable`` line has no ``identifier``: its
-    parent can make ``amount`` more, which the types of one parent share; of a cordoned parent it is ``withheld``.
-    A ``missing`` line is a device that an option names and the host does not have; ``reason`` names the option. If it
-    was cordoned or forgotten it is ``withheld``, as gone. An ``unknown`` line names in ``kind`` what could not be
-    read and in ``reason`` why. The ``amount`` of a device that is not there is 0. ``reason`` also says why a device is
-    withheld. ``provider`` is the stable name of the parent that placement counts the device at, '' for the
-    node, None when only a row names its provider. ``details`` is the stored text of the details, or ''.
+    parent can make ``amount`` more, which the types of one parent share; of a cordoned parent it is ``withheld``, and a
+    cordoned parent always has such a line, maybe with ``amount`` 0. A ``missing`` line is a device that an option names
+    and the host does not have; the reason names the option. One that was cordoned or forgotten is ``withheld``, as
+    gone. An ``unknown`` line names in ``kind`` what could not be read. The ``amount`` of a device that is not there
+    is 0. ``provider`` is the stable name of the parent that placement counts the device at, '' for
+    the node, None when only a row names its provider. ``details`` is the stored text of the details, or ''. ``wipe``
+    says how far a wipe is that goes on now.
     """
 
     kind: str
@@ -94,23 +117,30 @@ class Line(NamedTuple):
     parent: str | None
     numa_node: int | None
     instance_uuid: str | None
-    reason: str | None
+    reasons: tuple[Reason, ...]
     details: str
+    wipe: WipeProgress | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """All reasons and the progress of a wipe, in words."""
+        wiped = () if self.wipe is None else (f'being wiped: {self.wipe}',)
+        return '; '.join((*map(str, self.reasons), *wiped)) or None
 
 
 class Explanation(NamedTuple):
     """The answer to a request. ``fits`` is about the whole request: parts that fit alone may be too much together.
 
     ``unknown`` names what could not be read, and why: its devices count as none. ``providers`` has the stable names of
-    parents by the UUIDs of their providers. ``excluded`` has the devices of the wanted classes that are excluded, and
-    who has what that excludes them.
+    parents by the UUIDs of their providers. ``withheld`` has the devices of the wanted classes that nobody holds and
+    nobody gets, with the reasons.
     """
 
     fits: bool
     parts: tuple[Shortage, ...]
     unknown: tuple[str, ...]
     providers: Mapping[str, str]
-    excluded: Mapping[DeviceKey, str]
+    withheld: tuple[Line, ...]
 
 
 def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> store_api.Host:
@@ -206,40 +236,42 @@ class Observer:
                         lambda name: self._providers.uuid_of(name) if name in self._providers else None)
 
     def inventory(self) -> list[Line]:
-        """A line for every device of the host or of a row, for what can be made, and for what could not be read."""
+        """A line for every device of the host, of a row or that is withheld, for what can be made or not be read."""
         views, marks = self.read(), self._marks()
         ledger, names = self._ledger(views, marks)
-        releasing = [record.key for record in views.records if record.state == vocabulary.RELEASING]
-        wiping = self._driver.wiping(releasing) if releasing else {}
-        excluded = ledger.excluded()
-        lines = [_line_of(device, names, wiping, excluded) for device in ledger.devices()]
+        causes = _causes(ledger, views, marks)
+        busy = [record.key for record in views.records if record.state == vocabulary.RELEASING] + [
+            DeviceKey(target.kind, target.name) for target, of_one in causes.items() if withheld.may_be_wiped(of_one)]
+        wiping = self._driver.wiping(busy) if busy else {}
+        lines = [_line_of(device, names, wiping, causes) for device in ledger.devices()]
         for pool in ledger.pools():
             if pool.makes:
-                reason = None
+                reasons: tuple[Reason, ...] = ()
                 if pool.room == pool.free:
-                    reason = vocabulary.CORDONED if pool.provider_uuid else vocabulary.NO_PROVIDER
-                lines.append(Line(pool.kind, None, CREATABLE if reason is None else WITHHELD, pool.makes,
-                                  pool.resource_class, names.get(pool.provider_uuid), pool.provider_uuid,
-                                  pool.parent, pool.numa_node, None, reason, pool.details))
+                    target = Target.named(pool.kind, pool.parent or '', parent=True)
+                    reasons = _reasons(causes[target]) if target in causes else (
+                        Reason(vocabulary.CORDONED if pool.provider_uuid else vocabulary.NO_PROVIDER),)
+                lines.append(Line(pool.kind, None, WITHHELD if reasons else CREATABLE, pool.makes, pool.resource_class,
+                                  names.get(pool.provider_uuid), pool.provider_uuid, pool.parent, pool.numa_node, None,
+                                  reasons, pool.details))
+        listed = {Target.named(line.kind, line.identifier or line.parent or '', line.identifier is None)
+                  for line in lines if line.identifier is not None or line.status == WITHHELD}
+        options = {Target.of(missing.key): missing for missing in views.inventory.missing}
+        for target, of_one in causes.items():
+            if target not in listed:
+                parent = target.name if target.scope == vocabulary.PARENT else None
+                away = parent is None or not any(parent == line.parent for line in lines)
+                lines.append(_line_without_device(
+                    target.kind, None if parent is not None else target.name, WITHHELD,
+                    (*_reasons(of_one), *((Reason(stock.GONE),) if away else ())), parent))
+        lines += [_line_without_device(*missing.key, MISSING, (
+            Reason(f'{missing.option} names it', missing.reason),))
+            for target, missing in options.items() if target not in listed and target not in causes]
         lines.sort(key=lambda line: (line.kind, line.parent or '', line.identifier is None, line.identifier or '',
                                      line.resource_class or ''))
-        listed = {(line.kind, line.identifier) for line in lines}
-        for missing in views.inventory.missing:
-            if missing.key not in listed:           # one that somebody owns stays held
-                causes = marks.get(Target.of(missing.key))
-                status, reason = (WITHHELD, withholding.text((*causes, stock.GONE))) if causes \
-                    else (MISSING, f'{missing.option} names it: {missing.reason}')
-                lines.append(Line(*missing.key, status, 0, None, None, None, None, None, None, reason, ''))
-        for unknown in (*views.usage.unknown, *views.inventory.unknown):
-            lines.append(Line(unknown.what, None, UNKNOWN, 0, None, None, None, None, None, None, unknown.reason, ''))
+        lines += [_line_without_device(unknown.what, None, UNKNOWN, (Reason(unknown.reason),))
+                  for unknown in (*views.usage.unknown, *views.inventory.unknown)]
         return lines
-
-    def withheld(self) -> list[withheld.Withheld]:
-        """Every device and parent that is withheld, why, and the instances that still have it."""
-        views, marks = self.read(), self._marks()
-        ledger, _names = self._ledger(views, marks)
-        return withheld.with_progress(withheld.listed(marks, ledger.reasons(), ledger.excluded(), views.records, views),
-                                      self._driver)
 
     def _marks(self) -> Marks:
         return withheld.load(self._store, self.host.uuid)
@@ -301,16 +333,18 @@ class Observer:
         :raises BadRequest: the request means nothing on this host
         """
         views = self.read()
-        ledger, names = self._ledger(views, self._marks())
+        marks = self._marks()
+        ledger, names = self._ledger(views, marks)
         demand = demands.from_request(request, {provider for _class, provider in ledger.counted_classes()}
                                       | names.keys())
         if not demand.items:
             raise exception.BadRequest('request', None, 'it asks for no device')
         parts = tuple(shortage._replace(unread=bool(views.inventory.unknown))
                       for shortage in ledger.shortages(demand, everything=True))
-        wanted = {part.resource_class for part in parts}
-        excluded = {key: why for key, why in ledger.excluded().items()
-                    if (device := ledger.device(key)) is not None and device.resource_class in wanted}
+        wanted = {one for item in demand.items for one in classes(item.choices or (Choice(item.resource_class),))}
+        causes = _causes(ledger, views, marks)
+        held_back = [_line_of(device, names, {}, causes) for device in ledger.devices()
+                     if device.withheld and device.resource_class in wanted]
         try:
             ledger.take('', demand)             # only this method uses this ledger
         except exception.NoFit:
@@ -319,7 +353,7 @@ class Observer:
             fits = True
         unknown = tuple(f'{unknown.what}: {unknown.reason}'
                         for unknown in (*views.usage.unknown, *views.inventory.unknown))
-        return Explanation(fits, parts, unknown, names, excluded)
+        return Explanation(fits, parts, unknown, names, tuple(line for line in held_back if line.status == WITHHELD))
 
     def _ledger(self, views: Views, marks: Marks) -> tuple[ledgers.Ledger, dict[str, str]]:
         """The ledger that a manager would make of these views at its start; and provider names by UUID."""
@@ -337,18 +371,38 @@ def _compare(views: Views, marks: Marks) -> list[Finding]:
         for missing in withheld.mistakes(views, marks)]
 
 
-def _line_of(device: states.DeviceState, names: Mapping[str, str],
-             wiping: Mapping[DeviceKey, WipeProgress], excluded: Mapping[DeviceKey, str]) -> Line:
-    reasons = {NOT_MADE_YET, *device.withheld} if device.unborn else device.withheld
-    why = excluded.get(DeviceKey(device.kind, str(device.identifier)))
+def _causes(ledger: ledgers.Ledger, views: Views, marks: Marks) -> dict[Target, withholding.Causes]:
+    """Why each device and each parent is withheld that is."""
+    return {one.target: one.causes
+            for one in withheld.listed(marks, ledger.reasons(), ledger.excluded(), views.records, views)}
+
+
+def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mapping[DeviceKey, WipeProgress],
+             causes: Mapping[Target, withholding.Causes]) -> Line:
+    key = DeviceKey(device.kind, str(device.identifier))
+    own = causes.get(Target.of(key), {})
+    found = list(_reasons(own))
+    with_parent = Target.named(device.kind, device.parent or '', parent=True)
+    for reason in withholding.in_order(device.withheld - own.keys()):
+        if reason == vocabulary.CORDONED and with_parent in causes:
+            cordoned, = _reasons({reason: causes[with_parent][reason]})
+            found.append(cordoned._replace(parent=device.parent))
+        else:
+            found.append(Reason(reason))
+    if device.unborn:
+        found.append(Reason(NOT_MADE_YET))
     status = {selection.HELD: HELD, selection.RELEASING: RELEASING}.get(
         device.state, WITHHELD if device.withheld else FREE)
     return Line(device.kind, device.identifier, status, 1, device.resource_class, names.get(device.provider_uuid),
-                device.provider_uuid, device.parent, device.numa_node, device.instance_uuid,
-                '; '.join(filter(None, (withholding.text(reasons), why, _progress(device, wiping)))) or None,
-                device.details)
+                device.provider_uuid, device.parent, device.numa_node, device.instance_uuid, tuple(found),
+                device.details, wiping.get(key))
 
 
-def _progress(device: states.DeviceState, wiping: Mapping[DeviceKey, WipeProgress]) -> str:
-    said = wiping.get(DeviceKey(device.kind, str(device.identifier)))
-    return '' if said is None else f'being wiped: {said}'
+def _line_without_device(kind: str, identifier: str | None, status: str, reasons: tuple[Reason, ...],
+                         parent: str | None = None) -> Line:
+    return Line(kind, identifier, status, 0, None, None, None, parent, None, None, reasons, '')
+
+
+def _reasons(causes: withholding.Causes) -> tuple[Reason, ...]:
+    return tuple(Reason(reason, causes[reason].text, causes[reason].since or None, causes[reason].by)
+                 for reason in withholding.in_order(causes))

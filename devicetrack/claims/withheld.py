@@ -143,10 +143,15 @@ def listed(marks: Marks, reasons: Mapping[DeviceKey, frozenset[str]], excluded: 
     return [Withheld(target, causes, left_at(target, records)) for target, causes in sorted(found.items()) if causes]
 
 
+def may_be_wiped(causes: Causes) -> bool:
+    """Whether a device that is withheld for these reasons may be being wiped."""
+    return not _WIPED.isdisjoint(causes)
+
+
 def with_progress(found: Sequence[Withheld], driver: VirtDriver) -> list[Withheld]:
     """Add to what is withheld how far the wipe is of each device that is being wiped."""
     keys = {one.target: DeviceKey(one.target.kind, one.target.name) for one in found
-            if not _WIPED.isdisjoint(one.causes)}
+            if may_be_wiped(one.causes)}
     progress = driver.wiping(keys.values()) if keys else {}
 
     def told(one: Withheld) -> Withheld:

@@ -18,7 +18,10 @@ from devicetrack.claims import report
 from devicetrack.claims.running import Running
 from devicetrack.cmd import base
 from devicetrack.cmd import options
-from devicetrack.cmd import order as order_commands
+from devicetrack.cmd import progress
+from devicetrack.cmd import records
+from devicetrack.cmd import request
+from devicetrack.cmd import requesting
 from devicetrack.engine import reconcile
 from devicetrack.engine.reconcile import Finding
 from devicetrack.objects.values import Record
@@ -26,24 +29,41 @@ from devicetrack.store.api import Host
 from devicetrack.store.api import Order
 
 
-class Findings(base.Lister):
+class Findings(base.Blocks):
     """Base of every check: one list, one form and one exit code for whatever is found.
 
     All fields of a finding are columns. The code is 3 for a finding that is critical or a warning; notes tell of work
     that goes on by itself.
     """
 
-    columns = ('host', 'severity', 'kind', 'device_kind', 'device',
-               *[field for field in Finding._fields if field not in ('severity', 'kind', 'device')])
-    in_table: tuple[str, ...] = ('severity', 'kind', 'device_kind', 'device', 'detail', 'proposal')
+    columns: tuple[str, ...] = (
+        'host', 'severity', 'finding', 'device', 'kind', 'identifier', 'recorded_owner', 'users', 'generation',
+        'detail', 'held', 'proposal', 'service', 'since', 'repair')
+    in_block: tuple[str, ...] = ('severity', 'finding', 'device', 'kind', 'identifier', 'detail', 'proposal', 'repair',
+                                 'verb', 'change', 'reason')
+    prose = ('finding', 'detail', 'held', 'proposal', 'reason', 'change')
 
     def rows_of(self, host: str, findings: Sequence[Finding]) -> Iterator[Sequence[Any]]:
         for finding in findings:
             if finding.severity != reconcile.NOTE:
                 self.exit_code = base.ATTENTION
-            values = {**finding._asdict(), 'host': host, 'device_kind': finding.device.kind or None,
-                      'device': finding.device.identifier or None}
+            kind, identifier = finding.device
+            values = {**finding._asdict(), 'host': host, 'finding': finding.kind, 'kind': kind or None,
+                      'identifier': identifier or None, 'device': records.name(*finding.device) if kind else None,
+                      'since': None if finding.since is None else base.Moment(finding.since)}
             yield [values[column] for column in Findings.columns]
+
+    def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        about = row['device'] or row['kind']
+        return row['severity'], row['finding'] + (f': {about}' if about else '')
+
+    def body(self, row: Mapping[str, Any]) -> Iterator[str]:
+        yield row['detail']
+        if row['proposal'] and not row['proposal'].startswith('none'):
+            yield f'To do: {row["proposal"]}'
+        if row['repair']:
+            accept = ' --accept' if row['repair'] == reconcile.ADOPT else ''
+            yield f'Repair: {row["repair"]} (--repair{accept})'
 
 
 class Repairing(Findings):
@@ -53,13 +73,27 @@ class Repairing(Findings):
     """
 
     repair_columns: tuple[str, ...]
-    repairs_in_table: tuple[str, ...]
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         self._then: Callable[[], None] | None = None
         if parsed_args.repair:
-            self.columns, self.in_table = self.repair_columns, self.repairs_in_table
+            self.columns = self.repair_columns
         return super().take_action(parsed_args)
+
+    def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        return super().head(row) if 'severity' in row else (row['verb'], self.subject(row))
+
+    def body(self, row: Mapping[str, Any]) -> Iterator[str]:
+        if 'severity' in row:
+            yield from super().body(row)
+            return
+        yield row['change']
+        if row['verb'] != reconcile.UPDATE_DETAILS:         # of which the change says as much
+            yield f'Why: {row["reason"]}'
+
+    def subject(self, row: Mapping[str, Any]) -> str:
+        """What a repair is about."""
+        raise NotImplementedError
 
     def produce_output(self, *args: Any) -> int:
         code = super().produce_output(*args)
@@ -77,8 +111,8 @@ class Audit(Repairing):
     its next audit when it works, else at once. Exit code 3 when something needs attention.
     """
 
-    repair_columns = ('host', 'verb', 'device_kind', 'device', 'instance_uuid', 'change', 'before', 'after', 'reason')
-    repairs_in_table = ('verb', 'device_kind', 'device', 'instance_uuid', 'change', 'reason')
+    repair_columns = ('host', 'verb', 'device', 'kind', 'identifier', 'instance_uuid', 'change', 'before', 'after',
+                      'reason')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         options.add_host(parser)
@@ -94,7 +128,7 @@ class Audit(Repairing):
                             help='With --accept: move the row of this device from its owner to the instance whose '
                                  'guest records the device as its own. May be repeated. Without it no row moves: '
                                  'whoever can change the definition of a guest can claim any device by it.')
-        order_commands.add_wait(parser)
+        requesting.add_waiting(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         if not parsed_args.repair and (parsed_args.dry_run or parsed_args.accept):
@@ -105,12 +139,16 @@ class Audit(Repairing):
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         observer = self.app.observer(parsed_args.host)
+        self._host = observer.host.name
         if parsed_args.repair:
             return self._planned(observer.host, self._plan(observer, parsed_args))
-        findings = observer.audit()
-        if not findings and parsed_args.formatter == 'table':
-            self.say(f'host {observer.host.name}: no differences')      # a table without lines says nothing
-        return self.rows_of(observer.host.name, findings)
+        return self.rows_of(observer.host.name, observer.audit())
+
+    def nothing(self, parsed_args: argparse.Namespace) -> str:
+        return f'host {self._host}: ' + ('there is nothing to repair' if parsed_args.repair else 'no differences')
+
+    def subject(self, row: Mapping[str, Any]) -> str:
+        return f'{row["device"]} of instance {row["instance_uuid"]}'
 
     # -- repairing ----------------------------------------------------------------------------------------------------
 
@@ -131,13 +169,13 @@ class Audit(Repairing):
                 plan = observer.plan(accepted)
                 order = orders.make(observer.host.uuid, orders.REPAIR, accept=parsed_args.accept,
                                     moves=[move for one in plan.repairs if (move := repairs.Move.of(one)) is not None])
-                self._then = functools.partial(self._order, order, parsed_args.wait)
+                self._then = functools.partial(self._leave, order, parsed_args)
             else:
                 plan = running.repairs.plan(accepted)
                 self._then = functools.partial(self._repair, running, plan)
         if plan.to_accept:
-            self.say(f'{plan.to_accept} devices of guests have no row: the store is older than its guests; --accept '
-                     'writes their rows')
+            self.say(f'{base.count(plan.to_accept, "device")} of guests {"has" if plan.to_accept == 1 else "have"} no '
+                     'row: the store is older than its guests; --accept writes what is missing')
         for move in plan.moves:
             self.say(f'{move}: --accept --accept-move {move.device.kind}/{move.device.identifier} moves it')
         if not plan.to_accept and len(plan.waiting) > len(plan.moves):
@@ -147,21 +185,29 @@ class Audit(Repairing):
     def _planned(self, host: Host, plan: repairs.Plan) -> Iterator[Sequence[Any]]:
         for one in plan.repairs:
             before, after = _facts(one.before), _facts(one.after)
-            yield [host.name, one.verb, *one.device, one.instance_uuid, _change(before, after), before, after,
-                   one.reason]
+            yield [host.name, one.verb, records.name(*one.device), *one.device, one.instance_uuid,
+                   _change(before, after), before, after, one.reason]
 
-    def _order(self, order: Order, wait_s: float) -> None:
-        order_commands.leave(self, self.app.checked_store, order, wait_s)
+    def _leave(self, order: Order, parsed_args: argparse.Namespace) -> None:
+        answer = orders.answer_of(requesting.leave(self, self.app.checked_store, order, parsed_args))
+        if answer is not None:
+            self.say(f'{answer.outcome}: {answer.text}')
+            for one in answer.repairs:
+                self.say(request.became(one))
 
     def _repair(self, running: Running, plan: repairs.Plan) -> None:
-        for outcome in running.repairs.repair(plan.repairs):
-            self.say(f'done: {outcome.repair}' if outcome.error is None
-                     else f'not done: {outcome.repair}: {outcome.error}')
+        devices = [one.device for one in plan.repairs]
+        with progress.watching(self, lambda: requesting.wipes_in_words(self.app.driver(self._host), devices)):
+            outcomes = running.repairs.repair(plan.repairs)
+        for outcome in outcomes:
+            # The log has the row before and after.
+            done = f'{outcome.repair.verb} {records.name(*outcome.repair.device)}'
+            self.say(f'done: {done}' if outcome.error is None else f'not done: {done}: {outcome.error}')
             if outcome.error is not None:
                 self.exit_code = base.ATTENTION
-        left = [finding for finding in running.audit() if finding.severity != reconcile.NOTE]
+        left = sum(finding.severity != reconcile.NOTE for finding in running.audit())
         if left:
-            self.say(f'{len(left)} findings are left: see devicetrack-manage audit')
+            self.say(f'{base.count(left, "finding")} {"is" if left == 1 else "are"} left: see devicetrack-manage audit')
             self.exit_code = base.ATTENTION
 
 

@@ -6,8 +6,8 @@ Exit codes, the same for every command:
 0    done, and nothing needs attention
 1    an error: one sentence on stderr says what, where and what to do; nothing more was done
 2    the command line, or the request on it, means nothing
-3    done, and something needs attention: findings, a request that does not fit, a guest that could not move,
-     a schema of another release, work that is left, a part of an answer that could not be read
+3    done, and something was found that needs attention: a finding, a part of the host that could not be read, devices
+     that are too few, a guest that could not move, a schema of another release, work that is left
 11…  done, but for some: 10 more than how many nodes were left as they are; 125 for 115 or more
 130  interrupted
 141  nobody reads the output any more
@@ -27,6 +27,7 @@ import sys
 import traceback
 from typing import Any
 from typing import Final
+from typing import NamedTuple
 
 from cliff import command
 from cliff import lister
@@ -35,6 +36,7 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack.cmd import screen
 from devicetrack.objects import details as details_objects
 
 OK: Final = 0
@@ -48,6 +50,13 @@ BROKEN_PIPE: Final = 141
 
 # Nobody reads more, and a terminal should not have to show it.
 _LONGEST_SENTENCE: Final = 4000
+
+# cliff makes tables fit by breaking whatever is in them, identifiers too. Ours fit before it sees them.
+_UNLIMITED: Final = 1_000_000
+
+# Of a table of two columns.
+_BORDERS_OF_TWO: Final = 7
+_NARROWEST: Final = 20
 
 # Their values are data; what every other formatter prints is text for people, or cells of text.
 STRUCTURED: Final = ('json', 'yaml')
@@ -111,6 +120,11 @@ class Command(command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         self.add_arguments(parser)
+        for action in parser._actions:
+            if action.dest == 'formatter' and action.choices is not None:
+                # The list of all of them twice on a line is wider than a terminal.
+                action.metavar = 'FORMAT'
+                action.help = f'One of {", ".join(map(str, action.choices))}. By default {action.default}.'
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -143,30 +157,133 @@ class Command(command.Command):
         self.app.stderr.write(f'{self.app.NAME}: {log.printable(text)}\n')
 
 
+class Moment(NamedTuple):
+    """A time in a row, in seconds since 1970. People see it in their zone, programs in UTC."""
+
+    seconds: float
+
+
+class Shown(NamedTuple):
+    """A value that people read in other words than programs. ``text`` may be a list, which a table shows as lines."""
+
+    data: Any
+    text: Any
+
+
 class Lister(Command, lister.Lister):
     """Base of commands that list things.
 
     ``columns`` are stable names in a stable order; new ones come last. A table shows ``in_table`` of them unless
-    ``--column`` chooses others, every other format shows all. Those of them that are ``if_filled`` too are only in a
-    table where a row has something in them.
+    ``--column`` chooses others, with ``--long`` those in ``in_long``, or all if that is empty; every other format
+    shows all. Those of them that are ``if_filled`` too are only in a table where a row has something in them.
+
+    A table of ``in_table`` fits the terminal, or 80 characters: sentences, in columns of ``prose``, go over several
+    lines; no other cell is broken; and without room the columns in ``spare`` are left out, the first of them first.
     """
 
     columns: tuple[str, ...] = ()
     in_table: tuple[str, ...] = ()
+    in_long: tuple[str, ...] = ()
     if_filled: tuple[str, ...] = ()
+    prose: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ()
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--long', action='store_true', help='In a table, show what else there is to see.')
+        return parser
+
+    @property
+    def need_sort_by_cliff(self) -> bool:
+        return False                            # it sorts compute-10 before compute-7
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterable[Sequence[Any]]:
         """The values of each row, in the order of ``columns``."""
         raise NotImplementedError
 
+    def nothing(self, parsed_args: argparse.Namespace) -> str:
+        """What to tell people when there are no rows."""
+        return 'there is nothing to list'
+
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         _check_columns(parsed_args.columns, self.columns)
         _check_columns(parsed_args.sort_columns, self.columns)
         rows = [cells(row, parsed_args.formatter) for row in self.rows(parsed_args)]
-        if parsed_args.formatter == 'table' and not parsed_args.columns:
-            filled = {name for row in rows for name, cell in zip(self.columns, row, strict=True) if cell != ''}
-            parsed_args.columns = [name for name in self.in_table if name in filled or name not in self.if_filled]
-        return self.columns, rows
+        for column in reversed(parsed_args.sort_columns):
+            number = self.columns.index(column)
+            rows.sort(key=lambda row, number=number: natural(row[number]),      # type: ignore[misc]
+                      reverse=parsed_args.sort_direction == 'desc')
+        if parsed_args.formatter != 'table':
+            return self.columns, rows
+        chosen = parsed_args.columns or ((self.in_long or self.columns) if parsed_args.long else self.in_table)
+        filled = {name for row in rows for name, cell in zip(self.columns, row, strict=True) if cell != ''}
+        if not parsed_args.columns:
+            chosen = [name for name in chosen if name in filled or name not in self.if_filled]
+        places = [self.columns.index(name) for name in chosen]
+        # A table of all that there is may be wider than a terminal: nothing is left out of it.
+        width = parsed_args.max_width if parsed_args.max_width > 0 else screen.width_of(self.app.stdout)
+        parsed_args.max_width = _UNLIMITED
+        names, rows = screen.fit(chosen, [[row[place] for place in places] for row in rows], width, self.prose,
+                                 () if parsed_args.columns or parsed_args.long else self.spare)
+        parsed_args.columns = names
+        return names, [[screen.paint(cell, self.app.stdout) if isinstance(cell, str) else cell for cell in row]
+                       for row in rows]
+
+    def produce_output(self, *args: Any) -> int:
+        parsed_args, names, rows = args
+        rows = list(rows)
+        if not rows and parsed_args.formatter == 'table':
+            self.say(self.nothing(parsed_args))
+            return OK
+        return super().produce_output(parsed_args, names, rows)
+
+
+class Blocks(Lister):
+    """Base of commands that tell more of each thing than the columns of a table have room for.
+
+    People get a block of lines for each, unless they choose columns; other formats are those of a list. ``--long`` adds
+    the columns that are not ``in_block``.
+    """
+
+    in_block: tuple[str, ...] = ()
+
+    def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        """The first line of a block: a word that may have a colour, and the rest."""
+        raise NotImplementedError
+
+    def body(self, row: Mapping[str, Any]) -> Iterable[str]:
+        """Sentences and facts of a block, in text of a table."""
+        raise NotImplementedError
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        if not _in_blocks(parsed_args):
+            return super().take_action(parsed_args)
+        # Not as rows: what follows takes them by the names of their columns.
+        found: Any = [dict(zip(self.columns, cells(row, 'table'), strict=True)) for row in self.rows(parsed_args)]
+        return self.columns, found
+
+    def produce_output(self, *args: Any) -> int:
+        parsed_args, _names, rows = args
+        if not _in_blocks(parsed_args) or not rows:
+            return super().produce_output(*args)
+        stdout = self.app.stdout
+        for row in rows:
+            word, rest = self.head(row)
+            lines = list(self.body(row))
+            if parsed_args.long:
+                lines += [f'{name}: {", ".join(str(cell).split(chr(10)))}' for name, cell in row.items()
+                          if cell != '' and name not in self.in_block]
+            width = screen.width_of(stdout)
+            first, *more = screen.wrap(f'{word} {rest}', width)
+            text = [screen.paint(word, stdout) + first.removeprefix(word)]
+            for line in (' '.join(more), *lines):
+                text += screen.wrap(line, width, '    ') if line else []
+            stdout.write('\n'.join(text) + '\n')
+        return OK
+
+
+def _in_blocks(parsed_args: argparse.Namespace) -> bool:
+    return parsed_args.formatter == 'table' and not (parsed_args.columns or parsed_args.sort_columns)
 
 
 class ShowOne(Command, show.ShowOne):
@@ -183,7 +300,18 @@ class ShowOne(Command, show.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         fields = self.fields(parsed_args)
         _check_columns(parsed_args.columns, fields)
-        return tuple(fields), cells(tuple(fields.values()), parsed_args.formatter)
+        values = cells(tuple(fields.values()), parsed_args.formatter)
+        if parsed_args.formatter == 'table':
+            if not parsed_args.columns:         # people look for what is there
+                said = {name: value for name, value in zip(fields, values, strict=True)
+                        if value != '' and name not in ('kind', 'identifier')}
+                fields, values = said, list(said.values())
+            width = parsed_args.max_width if parsed_args.max_width > 0 else screen.width_of(self.app.stdout)
+            parsed_args.max_width = _UNLIMITED
+            room = width - max(map(len, fields), default=0) - _BORDERS_OF_TWO
+            values = [screen.paint('\n'.join(screen.wrap(value, max(room, _NARROWEST))), self.app.stdout)
+                      if isinstance(value, str) else value for value in values]
+        return tuple(fields), values
 
 
 def _check_columns(asked: Iterable[str], known: Iterable[str]) -> None:
@@ -194,27 +322,51 @@ def _check_columns(asked: Iterable[str], known: Iterable[str]) -> None:
             raise UsageError(f'there is no column {column}; there are {", ".join(known)}')
 
 
+def natural(value: Any) -> tuple[Any, ...]:
+    """A key to sort by as people count: compute-7 before compute-10. What is not there comes last."""
+    if value is None or value == '':
+        return (1,)
+    if isinstance(value, (int, float)):
+        return (0, ((0, value, ''),))
+    return (0, tuple((0, int(part), '') if part.isdecimal() else (1, 0, part)
+                     for part in re.split(r'([0-9]+)', str(value)) if part))
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things, as people say it."""
+    return f'{number:,} {noun}' if number == 1 else f'{number:,} {noun}s'
+
+
 def cells(values: Sequence[Any], formatter: str) -> list[Any]:
     """Values as a formatter takes them: plain data for those that keep structure, text for the others."""
-    plain = [_plain(value) for value in values]
+    plain = [_plain(value, formatter) for value in values]
     if formatter in STRUCTURED:
         return plain                    # these escape by themselves
-    return [_harmless(_text(value), formatter) for value in plain]
+    return [_harmless(value, formatter) for value in plain]
 
 
 def _harmless(value: Any, formatter: str) -> Any:
-    """Escape the words of others: for terminals, and for a shell that evaluates what the formatter prints."""
+    """Text of a value. Escapes the words of others: for terminals, and for a shell that evaluates what is printed."""
+    if formatter == 'table' and isinstance(value, (list, dict)):
+        # One below the other: names stay whole in a narrow table.
+        parts = value if isinstance(value, list) else [f'{key}={_text(item)}' for key, item in value.items()]
+        return '\n'.join(log.printable(str(_text(part))) for part in parts)
+    value = _text(value)
     if not isinstance(value, str):
         return value
     # cliff puts the value between double quotes and escapes these, and nothing else.
     return re.sub(r'[\\$`]', r'\\\g<0>', log.printable(value)) if formatter == 'shell' else log.printable(value)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, formatter: str) -> Any:
+    if isinstance(value, Moment):
+        return screen.local(value.seconds) if formatter == 'table' else screen.utc(value.seconds)
+    if isinstance(value, Shown):
+        return _plain(value.data, formatter) if formatter in STRUCTURED else value.text
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _plain(item, formatter) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item) for item in value]
+        return [_plain(item, formatter) for item in value]
     return value
 
 

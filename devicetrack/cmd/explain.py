@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import re
@@ -13,10 +14,13 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.cmd import base
+from devicetrack.cmd import device
 from devicetrack.cmd import options
+from devicetrack.cmd import records
+from devicetrack.engine.explanation import Shortage
 from devicetrack.objects import DeviceRequest
 
-# So many excluded devices are explained one by one.
+# So many withheld devices are explained one by one.
 _SHOWN = 10
 
 _RESOURCE = re.compile(r'(?P<resource_class>[A-Z0-9_]+)=(?P<amount>[0-9]+)(@(?P<provider>.+))?')
@@ -35,10 +39,13 @@ class Explain(base.Lister):
     flavor by --extra-spec.
     """
 
-    columns = ('resource_class', 'provider_uuid', 'fits', 'wanted', 'exist', 'free', 'held', 'instances', 'releasing',
-               'withheld', 'wrong_numa_node', 'wrong_provider', 'wrong_type', 'full_parents', 'not_meant',
-               'explanation', 'provider')
-    in_table = ('resource_class', 'provider', 'fits', 'wanted', 'free', 'exist', 'explanation')
+    columns = ('resource_class', 'provider', 'provider_uuid', 'wanted', 'free', 'fits', 'exist', 'held', 'instances',
+               'releasing', 'withheld', 'wrong_numa_node', 'wrong_provider', 'wrong_type', 'full_parents', 'not_meant',
+               'unread', 'why', 'explanation', 'withheld_devices')
+    in_table = ('resource_class', 'provider', 'wanted', 'free', 'fits', 'why')
+    if_filled = ('provider', 'why')
+    prose = ('why', 'explanation')
+    spare = ('provider',)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         options.add_host(parser)
@@ -70,14 +77,30 @@ class Explain(base.Lister):
                 self.say('each part would fit alone, but not all together')
         for unknown in explanation.unknown:
             self.say(f'could not be read, and counts as none: {unknown}')
-        for key, why in sorted(explanation.excluded.items())[:_SHOWN]:
-            self.say(f'{key.kind}/{key.identifier} is excluded: {why}')
-        if len(explanation.excluded) > _SHOWN:
-            self.say(f'{len(explanation.excluded) - _SHOWN} more are excluded: inventory list says by what')
+        for line in explanation.withheld[:_SHOWN]:
+            self.say(f'{line.kind}/{line.identifier} is withheld: {line.reason}')
+        if len(explanation.withheld) > _SHOWN:
+            self.say(f'{len(explanation.withheld) - _SHOWN} more are withheld: see devicetrack-manage device list '
+                     '--withheld')
         for part in explanation.parts:
-            values = {**part._asdict(), 'fits': part.fits, 'withheld': dict(part.withheld), 'explanation': str(part),
-                      'provider': explanation.providers.get(part.provider_uuid or '')}
+            classes = part.resource_class.split(' or ')
+            values = {**part._asdict(), 'fits': part.fits, 'why': part.why or None, 'explanation': str(part),
+                      'provider': explanation.providers.get(part.provider_uuid or ''), 'withheld': _withheld(part),
+                      'withheld_devices': _named(line for line in explanation.withheld if line.resource_class in classes
+                                                 and part.provider_uuid in (None, line.provider_uuid))}
             yield [values[column] for column in self.columns]
+
+
+def _named(lines: Iterable[report.Line]) -> base.Shown:
+    lines = list(lines)
+    return base.Shown([{'device': records.name(line.kind, str(line.identifier)),
+                        'reasons': [device.reason_fields(reason) for reason in line.reasons]} for line in lines],
+                      [f'{records.name(line.kind, str(line.identifier))}: {line.reason}' for line in lines])
+
+
+def _withheld(part: Shortage) -> base.Shown:
+    return base.Shown([{'reasons': reasons, 'amount': amount} for reasons, amount in part.withheld],
+                      ', '.join(f'{amount} ({reasons})' for reasons, amount in part.withheld))
 
 
 def _request(parsed_args: argparse.Namespace, observer: report.Observer) -> DeviceRequest:

@@ -17,11 +17,13 @@ from cliff import commandmanager
 from oslo_config import cfg
 
 from devicetrack import exception
+from devicetrack.claims import audit
 from devicetrack.claims import report
 from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.running import Parts
 from devicetrack.claims.running import Running
 from devicetrack.cmd import base
+from devicetrack.cmd import helping
 from devicetrack.cmd import kinds
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
@@ -82,6 +84,9 @@ class Manage(app.App):
         console.setLevel(level)
         if level > logging.DEBUG:
             console.addFilter(logging.Filter(PROJECT))
+        if level > logging.INFO:
+            # A command that starts a host audits it twice, and each audit logs all that it finds.
+            console.addFilter(lambda record: record.name != audit.__name__)
         self._handlers.append(console)
         if self.options.log_file:
             file = logging.FileHandler(self.options.log_file)
@@ -91,6 +96,14 @@ class Manage(app.App):
         root.setLevel(logging.DEBUG if self.options.log_file else level)
         for handler in self._handlers:
             root.addHandler(handler)
+
+    def print_help_if_requested(self) -> None:
+        if self.options.deferred_help:
+            self._print_help()
+
+    def _print_help(self) -> None:
+        self.stdout.write(f'{self.parser.format_help()}\nCommands:\n{helping.commands(self)}\n')
+        raise SystemExit(base.OK)
 
     def initialize_app(self, argv: Sequence[str]) -> None:
         if not argv:                    # cliff would start a shell of its own
@@ -110,6 +123,8 @@ class Manage(app.App):
             self._handlers = []
 
     def run_subcommand(self, argv: list[str]) -> int:
+        if argv == ['help']:
+            self._print_help()
         # cliff makes "help COMMAND" of a command with --help, and options of the command are in the way there.
         asks_for_help = argv[0] == 'help' and len(argv) > 1
         command = argv[1:] if asks_for_help else argv

@@ -15,6 +15,7 @@ from devicetrack import exception
 from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import options
+from devicetrack.cmd import records
 from devicetrack.compatibility import host_facts
 from devicetrack.compatibility import matrix
 from devicetrack.compatibility import sources
@@ -40,7 +41,9 @@ class Facts(base.Lister):
 
     columns = host_facts.COLUMNS
     in_table = tuple(name for name in host_facts.COLUMNS if name not in ('api', 'version_form'))
-    if_filled = ('driver', 'required', 'offered', 'aggregation', 'obstacle', 'problem')
+    if_filled = ('driver', 'required', 'offered', 'aggregation', 'obstacle', 'sources', 'problem')
+    prose = ('version', 'obstacle', 'problem')
+    spare = ('driver', 'aggregation', 'offered', 'required', 'sources', 'parent', 'kind')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--host', metavar='NAME', action='append', default=[],
@@ -66,10 +69,13 @@ class Check(base.Lister):
     or the table allows it (yes*).
     """
 
-    columns = ('instance_uuid', 'source', 'destination', 'kind', 'identifier', 'type', 'version_form', 'version',
-               'seen', 'verdict', 'partner_kind', 'partner_type', 'partner_parents', 'reasons', 'notes', 'choices',
-               'unknown')
-    in_table = ('kind', 'identifier', 'type', 'version', 'seen', 'verdict', 'partner_type', 'reasons', 'notes')
+    columns = ('instance_uuid', 'source', 'destination', 'device', 'kind', 'identifier', 'type', 'version_form',
+               'version', 'seen', 'verdict', 'partner_kind', 'partner_type', 'partner_parents', 'reasons', 'notes',
+               'choices', 'unknown')
+    in_table = ('device', 'type', 'version', 'seen', 'verdict', 'partner_type', 'reasons', 'notes')
+    if_filled = ('seen', 'partner_type', 'reasons', 'notes')
+    prose = ('version', 'reasons', 'notes')
+    spare = ('seen', 'partner_type', 'version', 'type')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--instance', metavar='UUID', type=options.canonical_uuid, required=True,
@@ -101,7 +107,7 @@ class Check(base.Lister):
         for device, one in found:
             version = _version_of(device.facts, parsed_args.formatter)
             partner = one.best.facts if one.best is not None else None
-            yield [parsed_args.instance, guest.source.host, name, device.record.kind, device.record.identifier,
+            yield [parsed_args.instance, guest.source.host, name, records.name(*device.record.key), *device.record.key,
                    device.sort.type, *version, device.record.seen, one.answer,
                    partner and partner.sort.kind, partner and partner.sort.type,
                    there.parents_of(partner) if partner else [], one.reasons, one.notes,
@@ -147,6 +153,8 @@ class Matrix(base.Lister):
         as_data = parsed_args.formatter in base.STRUCTURED
         self.columns = (*self.FIXED, 'destinations') if as_data else (*self.FIXED, *self._hosts)
         self.in_table = ('source', 'kind', 'type', 'version', *self._hosts)
+        self.prose = ('version', *self._hosts)
+        self.spare = ('kind', 'version')
         return super().take_action(parsed_args)
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
@@ -174,7 +182,9 @@ class Table(base.Lister):
 
     columns = ('kind', 'type', 'where', 'version', 'requires', 'offers', 'aggregation_may_grow', 'matches', 'problem')
     in_table = columns
-    if_filled = ('aggregation_may_grow', 'problem')
+    if_filled = ('requires', 'offers', 'aggregation_may_grow', 'problem')
+    prose = ('problem',)
+    spare = ('aggregation_may_grow', 'offers', 'requires', 'kind')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--table', metavar='FILE',

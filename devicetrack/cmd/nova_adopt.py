@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import logging
 import sys
@@ -37,7 +38,7 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-class Adopt(base.Lister):
+class Adopt(base.Blocks):
     """Say which devices the guests of this compute host have, and record them.
 
     Run it on the host, as the user of nova-compute and with its configuration, while nova-compute is stopped. It asks
@@ -46,7 +47,8 @@ class Adopt(base.Lister):
     """
 
     columns: tuple[str, ...] = ('host', 'outcome', 'instance_uuid', 'devices', 'reason')
-    in_table: tuple[str, ...] = ('outcome', 'instance_uuid', 'devices', 'reason')
+    in_block = ('outcome', 'instance_uuid', 'devices', 'reason', 'check', 'result', 'details')
+    prose = ('reason', 'details')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         for option, what in (('file', 'A configuration file of Nova'),
@@ -64,12 +66,25 @@ class Adopt(base.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         if parsed_args.check:
-            self.columns = self.in_table = ('host', 'check', 'result', 'details')
+            self.columns = ('host', 'check', 'result', 'details')
         return super().take_action(parsed_args)
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         host, nova_host = self.app.host(parsed_args)
         return self._checks(host, nova_host) if parsed_args.check else self._lines(host, nova_host, parsed_args)
+
+    def nothing(self, parsed_args: argparse.Namespace) -> str:
+        return 'no instance has devices'
+
+    def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        return (row['result'], row['check']) if 'check' in row else (row['outcome'], f'instance {row["instance_uuid"]}')
+
+    def body(self, row: Mapping[str, Any]) -> Iterator[str]:
+        if 'check' in row:
+            yield row['details']
+        else:
+            yield ', '.join(row['devices'].split('\n'))
+            yield row['reason']
 
     def _checks(self, host: str, nova_host: NovaHost) -> Iterator[Sequence[Any]]:
         for check in nova_host.checks():
@@ -83,8 +98,6 @@ class Adopt(base.Lister):
             self.say(warning)
         if plan.obstacles or plan.unread:
             self.exit_code = base.ATTENTION
-        if not plan.lines:
-            self.say(f'host {host}: no instance has devices')
         for line in nova_host.apply(plan) if parsed_args.apply else plan.lines:
             if line.outcome == adoption.WITHHELD:
                 self.exit_code = base.ATTENTION

@@ -97,10 +97,17 @@ class Sync(base.Lister):
 
     columns = ('provider', 'provider_uuid', 'what', 'name', 'before', 'after', 'node')
     in_table = columns[:-1]
+    prose = ('before', 'after')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_options(parser)
         parser.add_argument('--dry-run', action='store_true', help='Say what differs, and change nothing.')
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        # A tree says more than a table, unless somebody asks for columns.
+        self._draws = parsed_args.formatter == 'table' and not (
+            parsed_args.columns or parsed_args.sort_columns or parsed_args.long)
+        return super().take_action(parsed_args)
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         report = self._report(parsed_args)
@@ -112,7 +119,7 @@ class Sync(base.Lister):
 
     def produce_output(self, parsed_args: argparse.Namespace, columns: Sequence[str],
                        data: Iterable[Sequence[Any]]) -> int:
-        if parsed_args.formatter != 'table' or parsed_args.columns != list(self.in_table):
+        if not self._draws:
             return super().produce_output(parsed_args, columns, data)
         if self._tree:
             self.app.stdout.write(f'{self._tree}\n')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
 from typing import Any
@@ -35,9 +36,7 @@ class Audit(audit_commands.Repairing):
     """
 
     columns = (*audit_commands.Findings.columns, 'consumer', 'provider', 'resource_class')
-    in_table: tuple[str, ...] = ('severity', 'kind', 'consumer', 'provider', 'detail', 'proposal')
     repair_columns = ('host', 'verb', 'consumer', 'instance_uuid', 'before', 'after', 'reason')
-    repairs_in_table = ('verb', 'consumer', 'reason')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         placement.add_options(parser)
@@ -52,13 +51,25 @@ class Audit(audit_commands.Repairing):
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         host, auditor = self._auditor(parsed_args)
+        self._host = host
         if parsed_args.repair:
             return self._planned(host, auditor, parsed_args.dry_run)
         found = auditor.audit()
-        if not found and parsed_args.formatter == 'table':
-            self.say(f'host {host}: no differences')        # a table without lines says nothing
         return ([*row, one.consumer, one.provider, one.resource_class] for row, one in zip(
             self.rows_of(host, [_finding(one) for one in found]), found, strict=True))
+
+    def nothing(self, parsed_args: argparse.Namespace) -> str:
+        return f'host {self._host}: ' + ('there is nothing to repair' if parsed_args.repair else 'no differences')
+
+    def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        word, rest = super().head(row)
+        return (word, rest) if 'severity' not in row or not row['consumer'] else (word, f'{rest}: {row["consumer"]}')
+
+    def subject(self, row: Mapping[str, Any]) -> str:
+        return f'consumer {row["consumer"]}'
+
+    def body(self, row: Mapping[str, Any]) -> Iterator[str]:
+        return super().body(row if 'severity' in row else {**row, 'change': _change(row)})
 
     def _auditor(self, parsed_args: argparse.Namespace) -> tuple[str, auditors.Auditor]:
         """The host's name, and its auditor."""
@@ -84,7 +95,8 @@ class Audit(audit_commands.Repairing):
             self._then = functools.partial(self._repair, auditor, plan)
         else:
             if left:
-                self.say(f'{len(left)} findings cannot be repaired for certain: see devicetrack-manage placement audit')
+                self.say(f'{base.count(len(left), "finding")} cannot be repaired for certain: see devicetrack-manage '
+                         'placement audit')
             self.say('nothing was done')
             if plan or left:
                 self.exit_code = base.ATTENTION
@@ -101,8 +113,14 @@ class Audit(audit_commands.Repairing):
                 self.exit_code = base.ATTENTION
         left = sum(mismatch.needs_attention for mismatch in auditor.audit())
         if left:
-            self.say(f'{left} findings are left: see devicetrack-manage placement audit')
+            self.say(f'{base.count(left, "finding")} {"is" if left == 1 else "are"} left: see devicetrack-manage '
+                     'placement audit')
             self.exit_code = base.ATTENTION
+
+
+def _change(row: Mapping[str, Any]) -> str:
+    """Allocations before and after a repair, as cells of a table have them."""
+    return ' -> '.join(', '.join(row[name].split('\n')) or 'nothing' for name in ('before', 'after'))
 
 
 def _finding(mismatch: Mismatch) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import os
 from typing import Any
@@ -13,6 +14,7 @@ from devicetrack.claims import recovery
 from devicetrack.cmd import base
 from devicetrack.cmd import kinds
 from devicetrack.cmd import options
+from devicetrack.cmd import records
 from devicetrack.conf import manager as manager_options
 from devicetrack.engine import rebuild
 from devicetrack.engine.rebuild import Rebuilt
@@ -23,15 +25,16 @@ _OF_ROW = ('role', 'state', 'position', 'migration_uuid', 'resource_class', 'pro
            'claim_id', 'host_uuid')
 
 
-class Recover(base.Lister):
+class Recover(base.Blocks):
     """Write the rows of a lost store anew from what the definitions of this host's guests record.
 
     For a host whose manager does not run. Rows that are there are never changed. Lists every device and what became of
     it: exit code 3 when one of them needs attention. A store without a schema gets it.
     """
 
-    columns = ('outcome', 'host', 'kind', 'identifier', 'instance_uuid', *_OF_ROW, 'reason', 'details')
-    in_table = ('outcome', 'kind', 'identifier', 'instance_uuid', 'role', 'state', 'migration_uuid', 'reason')
+    columns = ('outcome', 'host', 'device', 'kind', 'identifier', 'instance_uuid', *_OF_ROW, 'reason', 'details')
+    prose = ('reason',)
+    in_block = ('outcome', 'device', 'kind', 'identifier', 'instance_uuid', 'reason')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--from-hypervisor', action='store_true', required=True,
@@ -62,6 +65,17 @@ class Recover(base.Lister):
         for one in plan.devices:
             yield self._row(one, name)
 
+    def nothing(self, parsed_args: argparse.Namespace) -> str:
+        return 'this host has no device, and no guest records one'
+
+    def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        return row['outcome'], row['device'] + (f' of instance {row["instance_uuid"]}' if row['instance_uuid'] else '')
+
+    def body(self, row: Mapping[str, Any]) -> Iterator[str]:
+        if row['migration_uuid']:
+            yield f'{row["role"]} for migration {row["migration_uuid"]}'
+        yield row['reason']
+
     def _store(self) -> SQLStore | None:
         """The store; None when there is none yet, or it has no schema.
 
@@ -75,7 +89,7 @@ class Recover(base.Lister):
 
     def _row(self, one: Rebuilt, host: str) -> Sequence[Any]:
         row = one.row
-        return [one.outcome, host, *one.device, one.instance_uuid,
+        return [one.outcome, host, records.name(*one.device), *one.device, one.instance_uuid,
                 *(getattr(row, name) if row is not None else None for name in _OF_ROW), one.reason,
                 base.details_fields(row.details) if row is not None else None]
 
@@ -83,17 +97,17 @@ class Recover(base.Lister):
         """Say what is not in the list, and whether anything needs attention."""
         outcomes = [one.outcome for one in plan.devices]
         written = outcomes.count(rebuild.WRITE) + outcomes.count(rebuild.WIPE)
-        self.say(f'host {name}: ' + (f'{written} rows would be written, and nothing was' if dry_run
-                                     else f'{written} rows were written'))
+        self.say(f'host {name}: ' + (f'{base.count(written, "row")} would be written, and nothing was' if dry_run
+                                     else f'wrote {base.count(written, "row")}'))
         self.say('not known from guests: what instances without a domain on this host held')
         for uuid in plan.migrations:
             self.say(f'migration {uuid} is not over in these rows: ask the compute service for its status')
         for unknown in plan.unknown:
             self.say(f'could not be read: {unknown}')
         if rebuild.UNRECORDED in outcomes:
-            self.say(f'{outcomes.count(rebuild.UNRECORDED)} devices are recorded by no guest: the manager hands out '
-                     'those that this host has proven clean, and reads the others first, unless [devicetrack] '
-                     'unproven_devices says otherwise. To have all of them wiped, do not start it before '
+            self.say(f'no guest records {base.count(outcomes.count(rebuild.UNRECORDED), "device")}: the manager hands '
+                     'out what this host has proven clean, and reads the rest first, unless [devicetrack] '
+                     'unproven_devices says otherwise. To have it all wiped, do not start the manager before '
                      f'recover --from-hypervisor --host {name} --wipe-unrecorded')
         if plan.unknown or any(outcome not in rebuild.WELL for outcome in outcomes):
             self.exit_code = base.ATTENTION

@@ -54,13 +54,12 @@ class Shortage(NamedTuple):
     def fits(self) -> bool:
         return self.free >= self.wanted
 
-    def __str__(self) -> str:
-        where = f' from provider {self.provider_uuid}' if self.provider_uuid else ''
+    @property
+    def why(self) -> str:
+        """Why the devices that are not free are not; '' when all are."""
         if not self.exist and not self.wrong_provider and not self.full_parents:
             none = 'none is known, and a part of this host could not be read' if self.unread else 'this host has none'
-            if self.not_meant:
-                none += f': {self._not_meant()}'
-            return f'{self.wanted} {self.resource_class} wanted{where}, {none}{self._wrong_type()}'
+            return none + (f': {self._not_meant()}' if self.not_meant else '') + self._wrong_type()
         parts = []
         if self.held:
             parts.append(f'{self.held} held by {_count(self.instances, "instance")}')
@@ -75,9 +74,17 @@ class Shortage(NamedTuple):
             parts.append(f'no room left on {", ".join(self.full_parents)}')
         if self.wrong_provider:
             parts.append(f'{self.wrong_provider} free at other providers')
-        reasons = ': ' + ', '.join(parts) if parts else ''
-        return (f'{self.wanted} {self.resource_class} wanted{where}, {self.free} of {self.exist} free'
-                f'{reasons}{self._wrong_type()}')
+        return ', '.join(parts) + self._wrong_type()
+
+    def __str__(self) -> str:
+        wanted = f'{self.wanted} {self.resource_class} wanted'
+        if self.provider_uuid:
+            wanted += f' from provider {self.provider_uuid}'
+        why = self.why
+        if not self.exist and not self.wrong_provider and not self.full_parents:
+            return f'{wanted}, {why}'
+        # What begins with a parenthesis is no reason, and needs no colon.
+        return f'{wanted}, {self.free} of {self.exist} free' + (why if why.startswith(' ') else why and f': {why}')
 
     def _not_meant(self) -> str:
         return f'{self.not_meant} free of another product or type than the alias means, or without its traits'

@@ -58,7 +58,7 @@ def _found(stage: Stage, new: str, next_one: str, gone: str) -> None:
     """See what the audits say, and that nothing is taken or given as long as the record is not complete."""
     old = stage.seen.rows()
     say('The command for operators opens the test driver with the same guests, and says:')
-    stage.run_command(ATTENTION, 'audit', '-c', 'severity', '-c', 'kind', '-c', 'device', '-c', 'detail')
+    stage.run_command(ATTENTION, 'audit')
     began = stage.start_service()
     lost, over = (stage.instances.get(name).uuid for name in (new, gone))
     expect(all(lost in finding or over in finding for finding in began['findings']), 'nothing else differs')
@@ -80,14 +80,14 @@ def _found(stage: Stage, new: str, next_one: str, gone: str) -> None:
 def _put_right(stage: Stage, before: list[record.Row], new: str, gone: str) -> None:
     say(f"""
         {new} is a guest of this host, so the operator accepts. Rows are written by the manager of their
-        host alone, and it works: the command shows what will be done, and leaves an order.""")
-    stage.run_command(ATTENTION, 'audit', '--repair', '--accept',
-                      '-c', 'verb', '-c', 'device', '-c', 'change', '-c', 'reason')
-    [order] = record.orders(stage.machine.directory)
+        host alone, and it works: the command shows what will be done, and leaves a request. It would wait for
+        the answer; here it is told not to.""")
+    stage.run_command(OK, 'audit', '--repair', '--accept', '--no-wait')
+    [request] = record.requests(stage.machine.directory)
     returned = stage.rows_of(gone)
     stage.service.call('audit')
     say('At its next audit the service carries it out and answers:')
-    stage.run_command(OK, 'order', 'show', order, '-c', 'outcome', '-c', 'text')
+    stage.run_command(OK, 'request', 'show', request, '-c', 'outcome', '-c', 'text')
     expect(stage.seen.rows() == before, 'the record is what it was before the accident')
     stage.seen.check_guests(stage.running())
     say(f"""

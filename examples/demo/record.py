@@ -37,8 +37,8 @@ def read(directory: pathlib.Path) -> list[Row]:
             ' FROM assignments ORDER BY instance_uuid, position')]
 
 
-def orders(directory: pathlib.Path) -> list[str]:
-    """The UUIDs of orders that wait for an answer."""
+def requests(directory: pathlib.Path) -> list[str]:
+    """The UUIDs of requests of commands that wait for an answer."""
     with contextlib.closing(sqlite3.connect(directory / FILE)) as connection:
         return [uuid for uuid, in connection.execute('SELECT uuid FROM orders WHERE answered_at IS NULL')]
 

@@ -217,7 +217,7 @@ def _bytes_left(views: Views, rows: Sequence[Row]) -> Iterator[str]:
 def read(cloud: Any) -> Views:
     """Read all four of a cloud whose hosts run."""
     instances = {found['id']: _instance(found) for found in cloud.nova.instances()}
-    commands = [('look',), *((('manage', 'assignment', 'list'), ('manage', 'audit')) if cloud.has_record else ())]
+    commands = [('look',), *((('manage', 'instance', 'list'), ('manage', 'audit')) if cloud.has_record else ())]
     with futures.ThreadPoolExecutor() as pool:
         reading = {name: pool.submit(host.read, *commands) for name, host in cloud.hosts.items()}
     looks: dict[str, Any] = {}
@@ -226,7 +226,7 @@ def read(cloud: Any) -> Views:
     for name, read_there in reading.items():
         looks[name], *record = read_there.result()
         if rows is not None:
-            rows += [_row(found) for found in record[0]]
+            rows += [_row(device) for instance in record[0] for device in instance['devices']]
             findings += [f'{name}: {found}' for found in record[1]]
     moves = [Move(found['uuid'], found['instance_uuid'], found['source_compute'], found['dest_compute'])
              for found in cloud.nova.migrations() if found['status'] == 'finished'

@@ -39,31 +39,31 @@ class SharedStoreTestCase(base.TestCase):
         self.assertEqual(code, answer.code, answer.err)
         return answer.data
 
-    def test_an_order_is_for_its_host_alone(self) -> None:
+    def test_a_request_is_for_its_host_alone(self) -> None:
         here, there = self.hosts
         _older, instances = ([host.spawn(pmem=1) for host in self.hosts] for _ in range(2))
         for host, instance in zip(self.hosts, instances, strict=True):
             host.store.store.write(Changes(delete=tuple(host.records(instance))))
             host.restart()
-        self.run_to(cmd_base.ATTENTION, 'audit', '--repair', '--accept')
+        self.run_to(cmd_base.OK, 'audit', '--repair', '--accept', '--no-wait')
         there.audit()
         self.assertEqual((1, 1), (len(here.records()), len(there.records())))
         self.assertEqual([], here.audit())
         self.assertEqual((2, 1), (len(here.records()), len(there.records())))
-        [order] = self.run_to(cmd_base.OK, 'order', 'list')
+        [order] = self.run_to(cmd_base.OK, 'request', 'list')
         self.assertEqual(('compute-7', 'done'), (order['host'], order['outcome']))
 
     def test_what_is_cordoned_is_so_on_its_host_alone_and_over_a_restart(self) -> None:
         here, there = self.hosts
-        self.run_to(cmd_base.ATTENTION, 'device', 'cordon', 'vpmem/d0', '--reason', 'firmware')
+        self.run_to(cmd_base.OK, 'device', 'cordon', 'vpmem/d0', '--reason', 'firmware', '--no-wait')
         there.audit()
         here.audit()
         for again in (here.restart, there.restart, here.audit):
             again()
             self.assertEqual(('withheld: cordoned', FREE), (here.states()['d0'], there.states()['d0']))
-        [line] = self.run_to(cmd_base.OK, 'withheld', 'list')
-        self.assertEqual(('d0', 'cordoned', 'firmware', 'operator'),
-                         tuple(line[name] for name in ('name', 'reason', 'detail', 'by')))
+        [line] = self.run_to(cmd_base.OK, 'device', 'list', '--withheld')
+        self.assertEqual(('vpmem/d0', [('cordoned', 'firmware', 'operator')]), (line['device'], [
+            (reason['reason'], reason['detail'], reason['by']) for reason in line['reasons']]))
         here.manager.close()
         self.run_to(cmd_base.OK, 'device', 'uncordon', 'vpmem/d0')
         here.restart()

@@ -64,32 +64,32 @@ directory = {memory}
         self.assertEqual(True, self.manage('db', 'check')['usable'])
         manager, instance = self.start_manager(), fixtures.Instance()
         manager.instance_claim(self.context, instance, HOST, DeviceRequest.of((fixtures.PMEM, 1)))
-        self.assertEqual(instance.uuid, self.manage('assignment', 'show', 'vpmem/ns0')['instance_uuid'])
+        self.assertEqual(instance.uuid, self.manage('device', 'show', 'vpmem/ns0')['instance_uuid'])
         self.assertEqual({'ns0': 'held', 'ns1': 'free'},
-                         {one['identifier']: one['status'] for one in self.manage('inventory', 'list')})
+                         {one['identifier']: one['status'] for one in self.manage('device', 'list')})
         self.assertEqual([], self.manage('audit'))
         [part] = self.manage('explain', '--resource', f'{fixtures.PMEM}=2', code=3)
         self.assertEqual((2, 1, 1), (part['wanted'], part['free'], part['held']))
         self.assertEqual(0, self.program('status', 'upgrade', 'check').returncode)
         manager.release(self.context, instance)
-        self.assertEqual([], self.manage('assignment', 'list'))
+        self.assertEqual([], self.manage('instance', 'list'))
 
-    def test_an_order_for_a_manager_that_works_and_its_answer(self) -> None:
+    def test_a_request_to_a_manager_that_works_and_its_answer(self) -> None:
         self.manage('db', 'sync')
         manager = self.start_manager()
-        answer = self.program('manage', 'audit', '--repair', '-f', 'json')
-        self.assertEqual((3, []), (answer.returncode, json.loads(answer.stdout)))
-        [order] = self.manage('order', 'list', '--waiting')
-        self.assertIn(order['uuid'], answer.stderr)
+        answer = self.program('manage', 'audit', '--repair', '--no-wait', '-f', 'json')
+        self.assertEqual((0, []), (answer.returncode, json.loads(answer.stdout)))
+        [request] = self.manage('request', 'list', '--waiting')
+        self.assertIn(request['request_uuid'], answer.stderr)
         self.assertEqual([], manager.update_available_resource(self.context, HOST))
-        shown = self.manage('order', 'show', order['uuid'])
+        shown = self.manage('request', 'show', request['request_uuid'])
         self.assertEqual(('done', 'there was nothing to repair'), (shown['outcome'], shown['text']))
         self.assertEqual(1, self.program('manage', 'recover', '--from-hypervisor').returncode)
         manager.close()
         self.assertEqual([], self.manage('audit', '--repair'))
 
     def test_no_store_is_one_line_on_stderr(self) -> None:
-        for arguments in (('audit',), ('assignment', 'list')):
+        for arguments in (('audit',), ('instance', 'list')):
             # Not a fork: what is loaded says nothing either.
             answer = subprocess.run(
                 [sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', self.config_file, *arguments],
@@ -103,13 +103,13 @@ directory = {memory}
         reading, writing = os.pipe()
         os.close(reading)
         with os.fdopen(writing, 'w') as closed:
-            answer = self.program('manage', 'inventory', 'list', stdout=closed)
+            answer = self.program('manage', 'device', 'list', stdout=closed)
         self.assertEqual((141, ''), (answer.returncode, answer.stderr))
 
     def test_an_answer_that_cannot_be_written_is_an_error(self) -> None:
         self.manage('db', 'sync')
         with open('/dev/full', 'w') as full:
-            answer = self.program('manage', 'inventory', 'list', stdout=full)
+            answer = self.program('manage', 'device', 'list', stdout=full)
         self.assertEqual((1, 'devicetrack-manage: the answer cannot be written: No space left on device\n'),
                          (answer.returncode, answer.stderr))
 

@@ -33,13 +33,13 @@ class SharedStoreTestCase(base.TestCase):
                 devices=1, name=name, store=store,
                 configuration=self.useFixture(fixtures.Configuration(machine=name))))
             host.spawn(pmem=1)
-        found = self.program.ask('assignment', 'list')
+        found = self.program.ask('instance', 'list')
         self.assertEqual({('compute-7', 'd0'), ('compute-8', 'd0')},
-                         {(one['host'], one['identifier']) for one in found})
-        found = self.program.ask('assignment', 'list', '--host', 'compute-8')
+                         {(one['host'], device['identifier']) for one in found for device in one['devices']})
+        found = self.program.ask('instance', 'list', '--host', 'compute-8')
         self.assertEqual(['compute-8'], [one['host'] for one in found])
-        self.assertIn('say which by KIND/ and --host', self.program.run('assignment', 'show', 'd0').err)
-        self.assertEqual('compute-7', self.program.ask('assignment', 'show', 'd0', '--host', 'compute-7')['host'])
+        self.assertIn('say which by KIND/ and --host', self.program.run('device', 'show', 'd0').err)
+        self.assertEqual('compute-7', self.program.ask('device', 'show', 'd0', '--host', 'compute-7')['host'])
 
     def test_a_server_that_does_not_answer_is_named_without_its_account(self) -> None:
         url = self.fixture.store.engine.url

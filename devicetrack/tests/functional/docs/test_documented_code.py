@@ -172,7 +172,7 @@ class MediatedDevicesTestCase(base.TestCase):
                           wanted)
 
     def test_the_command_prints_what_the_page_says(self) -> None:
-        [options] = re.findall(r'\$ devicetrack-manage --config-file service.conf (inventory .*)', self.page)
+        [options] = re.findall(r'\$ devicetrack-manage --config-file service.conf (device list .*)', self.page)
         path = pathlib.Path(self.state_path, 'service.conf')
         path.write_text(f'[devicetrack]\nstate_path = {self.state_path}\n'
                         f'machine_id_path = {self.conf.devicetrack.machine_id_path}\n[libvirt]\n'
@@ -187,7 +187,7 @@ class CardsTestCase(base.TestCase):
     def test_the_card_without_a_card_is_listed_as_the_page_says(self) -> None:
         page = DOCS / 'admin' / 'configuration.rst'
         [cards] = [block for block in code_blocks(page) if 'vgpu.Cards' in block]
-        [options] = re.findall(r'\$ devicetrack-manage (inventory .*)', page.read_text(encoding='utf-8'))
+        [options] = re.findall(r'\$ devicetrack-manage (device list .*)', page.read_text(encoding='utf-8'))
         self.useFixture(fixtures.SQLiteStore(self.conf))
         with open(os.devnull, 'w') as nothing:
             process = processes.Process('-c', cards, stderr=nothing)
@@ -381,7 +381,7 @@ class DeviceKindTestCase(base.TestCase):
 
     def test_commands_read_what_it_stored_where_it_is_installed(self) -> None:
         self.claim()
-        code, shown = self.command('assignment', 'show', 'scratch/one')
+        code, shown = self.command('device', 'show', 'scratch/one')
         self.assertEqual((0, 'ScratchDetails', 2 << 20),
                          (code, shown['details'].get('class'), shown['details'].get('size_bytes')))
         code, migrated = self.command('db', 'online-data-migrations')
@@ -390,7 +390,7 @@ class DeviceKindTestCase(base.TestCase):
     def test_commands_say_what_is_not_loaded(self) -> None:
         self.claim()
         for installed in (True, False):         # a package that is there is loaded only if the option names its kind
-            code, shown = self.command('assignment', 'show', 'scratch/one', installed=installed, named=False)
+            code, shown = self.command('device', 'show', 'scratch/one', installed=installed, named=False)
             self.assertIn('of a device kind that is not installed', shown['details']['unreadable'])
             self.assertIn('[devicetrack] device_kinds', shown['details']['unreadable'])
             code, migrated = self.command('db', 'online-data-migrations', installed=installed, named=False)

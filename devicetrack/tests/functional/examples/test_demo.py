@@ -76,13 +76,14 @@ class TestDemo(base.TestCase):
     def check_repair(self, text: str) -> None:
         [lost] = re.findall(r' (ns\d) nobody instance-33', text)
         [over] = re.findall(r' (ns\d) instance-\d+ no guest', text)
-        self.assertRegex(text, rf'\$ devicetrack-manage audit -c .* critical \| used but unrecorded \| {lost} \|')
+        self.assertRegex(text, rf'\$ devicetrack-manage audit .*critical used but unrecorded: vpmem/{lost} ')
         self.assertRegex(text, rf'{lost}: used but unrecorded: .* orphaned: its definition records it as ours')
         self.assertIn(f'{over}: owned by an instance that is over: ', text)
         self.assertIn('takes no claims: its store is older than its guests: ', text)
-        self.assertRegex(text, rf'audit --repair --accept -c .* adopt \| {lost} \| no row -> current, active')
-        [order] = re.findall(r'the manager of the host works: order (\S+) waits for its next audit', text)
-        self.assertRegex(text, rf'order show {order} .* outcome \| done \| .* 1 of 1 repairs done')
+        self.assertRegex(text, rf'audit --repair --accept --no-wait .*adopt vpmem/{lost} of instance \S+ '
+                               'no row -> current, active')
+        [request] = re.findall(r'the manager of the host works: request (\S+) waits for its next audit', text)
+        self.assertRegex(text, rf'request show {request} .* outcome \| done \| .* 1 of 1 repairs done')
         self.assertIn('$ devicetrack-manage audit devicetrack-manage: host demo-host: no differences', text)
         self.assertRegex(text, r'instance-34 asks once more, gets ns\d \(16MB\), and finds 16 MiB of zeros in it')
         self.assertIn('found 0 differences', text)

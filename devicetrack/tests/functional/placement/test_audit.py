@@ -109,15 +109,16 @@ class AuditTestCase(base.TestCase):
     def found(self) -> list[tuple[str | None, str, str | None]]:
         """What the audit finds: consumers, kinds and repairs."""
         answer = self.run_audit('-f', 'json')
-        found = [(one['consumer'], one['kind'], one['repair']) for one in answer.data]
+        found = [(one['consumer'], one['finding'], one['repair']) for one in answer.data]
         self.assertEqual(3 if any(one['severity'] != 'note' for one in answer.data) else 0, answer.code, answer.err)
         return found
 
     def repaired(self, *done: str) -> None:
         """Repair, which does exactly this and leaves nothing."""
         answer = self.run_audit('--repair')
-        self.assertEqual((0, [f'devicetrack-manage: done: {one}' for one in done]),
-                         (answer.code, answer.err.splitlines()))
+        said = [f'devicetrack-manage: done: {one}' for one in done] or [
+            f'devicetrack-manage: host {self.name}: there is nothing to repair']
+        self.assertEqual((0, said), (answer.code, answer.err.splitlines()))
         self.assertEqual([], self.found())
 
 
@@ -133,8 +134,8 @@ class TestQuiet(AuditTestCase):
         self.host.manager.cordon('vpmem', 'd2')
         self.report()
         answer = self.run_audit()
-        self.assertEqual((0, '\n', f'devicetrack-manage: host {self.name}: no differences\n'), tuple(answer))
-        self.assertEqual((0, ''), self.run_audit('--repair')[::2])
+        self.assertEqual((0, '', f'devicetrack-manage: host {self.name}: no differences\n'), tuple(answer))
+        self.repaired()
 
 
 class TestFindings(AuditTestCase):
@@ -145,13 +146,14 @@ class TestFindings(AuditTestCase):
         self.assertEqual(3, answer.code)
         [found] = answer.data
         self.assertEqual(
-            ['host', 'severity', 'kind', 'device_kind', 'device', 'recorded_owner', 'users', 'generation', 'detail',
-             'held', 'proposal', 'service', 'since', 'repair', 'consumer', 'provider', 'resource_class'], list(found))
+            ['host', 'severity', 'finding', 'device', 'kind', 'identifier', 'recorded_owner', 'users', 'generation',
+             'detail', 'held', 'proposal', 'service', 'since', 'repair', 'consumer', 'provider', 'resource_class'],
+            list(found))
         self.assertEqual(
-            {'host': self.name, 'severity': 'warning', 'kind': audit.WRONG_PROVIDER, 'recorded_owner': instance.uuid,
+            {'host': self.name, 'severity': 'warning', 'finding': audit.WRONG_PROVIDER, 'recorded_owner': instance.uuid,
              'users': [instance.uuid], 'generation': 2, 'consumer': instance.uuid, 'resource_class': VGPU,
              'detail': f'1 VGPU at {self.name}_p1 allocated, and the record has 1 VGPU at {self.name}_p0'},
-            {name: found[name] for name in ('host', 'severity', 'kind', 'recorded_owner', 'users', 'generation',
+            {name: found[name] for name in ('host', 'severity', 'finding', 'recorded_owner', 'users', 'generation',
                                             'consumer', 'resource_class', 'detail')})
         self.assertIn(audit.WRONG_PROVIDER, self.run_audit().out)
 
@@ -203,11 +205,11 @@ class TestRepair(AuditTestCase):
         self.direct.delete_allocations(instance.uuid)           # of which nobody knows the project any more
         tried = self.run_audit('--repair', '--dry-run', '-f', 'json')
         self.assertEqual((3, []), (tried.code, tried.data))
-        self.assertIn('1 findings cannot be repaired for certain', tried.err)
+        self.assertIn('1 finding cannot be repaired for certain', tried.err)
         self.write(wrong.uuid, {self.node: CPU})
         tried = self.run_audit('--repair', '--dry-run', '-f', 'json')
         self.assertEqual((3, [wrong.uuid]), (tried.code, [one['consumer'] for one in tried.data]))
-        self.assertIn('1 findings cannot be repaired for certain', tried.err)
+        self.assertIn('1 finding cannot be repaired for certain', tried.err)
 
     def test_of_a_consumer_that_moves_on_is_left_for_the_next_run(self) -> None:
         instance = self.spawn('_p0')
@@ -217,7 +219,7 @@ class TestRepair(AuditTestCase):
         answer = self.run_audit('--repair')
         self.assertEqual((3, wrong), (answer.code, self.held(instance)))
         self.assertIn(f'not done: allocate {instance.uuid}: ', answer.err)
-        self.assertIn('1 findings are left', answer.err)
+        self.assertIn('1 finding is left', answer.err)
         self.repaired(f'allocate {instance.uuid}')
 
     def test_where_there_is_no_room_does_the_others(self) -> None:
@@ -245,7 +247,7 @@ class TestRepair(AuditTestCase):
         self.direct.put_inventories(self.node, found.generation, {
             **found.inventories, PMEM: found.inventories[PMEM]._replace(reserved=1)})
         self.assertEqual([(None, audit.INVENTORY_DIFFERS, None)], self.found())
-        self.assertEqual('', self.run_audit('--repair').err)
+        self.assertIn('there is nothing to repair', self.run_audit('--repair').err)
 
     def test_of_a_consumer_whose_writer_did_not_say_what_it_is(self) -> None:
         instance = self.spawn('_p0')
@@ -333,8 +335,9 @@ class TestMigrations(AuditTestCase):
         migration.status = 'reverted'
         self.assertCountEqual([(self.instance.uuid, audit.WRONG_PROVIDER, None),
                                (migration.uuid, audit.LEFT_OVER_MIGRATION, None)], self.found())
-        self.assertEqual((3, 'devicetrack-manage: 2 findings are left: see devicetrack-manage placement audit\n'),
-                         self.run_audit('--repair')[::2])
+        answer = self.run_audit('--repair')
+        self.assertEqual((3, 'devicetrack-manage: 2 findings are left: see devicetrack-manage placement audit'),
+                         (answer.code, answer.err.splitlines()[-1]))
         self.allocations.revert(self.instance.uuid, migration.uuid)
         self.assertEqual([], self.found())
 

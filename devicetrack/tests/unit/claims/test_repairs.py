@@ -335,7 +335,7 @@ class OrderTestCase(RepairTestCase):
         self.machine.change(D0, devpath='/dev/dax9.0')
         answer = self.order(orders.REPAIR, {'accept': False})
         self.assertEqual((orders.DONE, '1 of 1 repairs done', []), (answer.outcome, answer.text, self.findings))
-        self.assertEqual([('update details', 'd0', True)],
+        self.assertEqual([('update details', 'vpmem/d0', True)],
                          [(one['verb'], one['device'], one['done']) for one in answer.repairs])
         self.assertIn('/dev/dax9.0', answer.repairs[0]['text'])
         self.assertEqual([], self.host.store.orders(waiting=True))

@@ -79,12 +79,13 @@ class InventoryTestCase(base.TestCase):
         self.assertEqual((report.FREE, None), self.statuses(host)['d1'])
         other = path.replace('0', '1')
         host.machine.start_guest('e9d3fd0c-6a0a-4c4f-9c8f-6d5c3f6d0a02', [f'<device kind="vpmem" address="{other}"/>'])
-        self.assertEqual((report.WITHHELD, vocabulary.FOREIGN), self.statuses(host)['d1'])
+        self.assertEqual((report.WITHHELD, 'foreign: named by domain e9d3fd0c-6a0a-4c4f-9c8f-6d5c3f6d0a02'),
+                         self.statuses(host)['d1'])
 
     def test_an_unhealthy_device_says_so(self) -> None:
         host = self.useFixture(fixtures.Host(devices=1))
         host.machine.change(DeviceKey(fake.VPMEM, 'd0'), unhealthy='read-only')
-        self.assertEqual({'d0': (report.WITHHELD, vocabulary.UNHEALTHY)}, self.statuses(host))
+        self.assertEqual({'d0': (report.WITHHELD, 'unhealthy: read-only')}, self.statuses(host))
 
     def test_what_is_cordoned_says_so_with_every_other_reason(self) -> None:
         host = self.useFixture(fixtures.Host(devices=2, parents={'gpu': 3}))
@@ -93,9 +94,10 @@ class InventoryTestCase(base.TestCase):
         host.manager.cordon('mdev', 'gpu', parent=True)
         host.machine.change(DeviceKey(fake.VPMEM, 'd0'), unhealthy='read-only')
         statuses = self.statuses(host)
-        self.assertEqual(((report.WITHHELD, 'cordoned, unhealthy'), (report.FREE, None), (report.WITHHELD, 'cordoned')),
+        self.assertEqual(((report.WITHHELD, 'cordoned; unhealthy: read-only'), (report.FREE, None),
+                          (report.WITHHELD, 'cordoned')),
                          (statuses['d0'], statuses['d1'], statuses['2 more']))
-        self.assertEqual((report.HELD, 'cordoned'), statuses[host.mdevs()[0]])
+        self.assertEqual((report.HELD, 'cordoned with parent gpu'), statuses[host.mdevs()[0]])
 
     def test_what_is_withheld_is_what_the_manager_says(self) -> None:
         host = self.useFixture(fixtures.Host(devices=3, parents={'gpu': 3}))
@@ -104,16 +106,21 @@ class InventoryTestCase(base.TestCase):
         host.manager.cordon('mdev', 'gpu', parent=True)
         host.machine.change(DeviceKey(fake.VPMEM, 'd1'), unhealthy='read-only')
         observer = observer_of(host)
-        self.assertEqual([0], [one.causes['unhealthy'].since for one in observer.withheld()
-                               if 'unhealthy' in one.causes])
+        self.assertEqual([None], [reason.since for line in observer.inventory() for reason in line.reasons
+                                  if reason.reason == 'unhealthy'])
         host.audit()
-        self.assertEqual(host.manager.list_withheld(), observer.withheld())
+        told = {(line.kind, line.identifier or line.parent, *reason) for line in observer.inventory()
+                for reason in line.reasons if reason.parent is None}
+        self.assertEqual({(one.target.kind, one.target.name, reason, cause.text, cause.since, cause.by, None)
+                          for one in host.manager.list_withheld() for reason, cause in one.causes.items()}, told)
+        self.assertEqual(3, len(told))
 
     def test_with_an_unreadable_guest_nothing_is_free(self) -> None:
         host = self.useFixture(fixtures.Host(devices=1))
         host.machine.unknown_domains['e9d3fd0c-6a0a-4c4f-9c8f-6d5c3f6d0a01'] = 'no root element'
         lines = observer_of(host).inventory()
-        self.assertEqual([(report.WITHHELD, vocabulary.IN_DOUBT), (report.UNKNOWN, 'no root element')],
+        self.assertEqual([(report.WITHHELD, 'in doubt: who uses it could not be read'),
+                          (report.UNKNOWN, 'no root element')],
                          [(line.status, line.reason) for line in lines])
 
     def test_a_held_device_that_the_host_lost_is_listed(self) -> None:

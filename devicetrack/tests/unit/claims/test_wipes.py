@@ -124,7 +124,7 @@ class StartTestCase(WipesTestCase):
         with self.machine.working_on('mdev', mdev):
             answer = self.repair_by_order()
         self.assertEqual([('mdev', False, False), ('vpmem', False, True)], sorted(
-            (one['device_kind'], one['done'], one['begun']) for one in answer.repairs))
+            (one['kind'], one['done'], one['begun']) for one in answer.repairs))
         self.assertEqual((orders.PARTLY, True), (answer.outcome, '0 of 2 repairs done, 1 begun: ' in answer.text))
         self.go_on.set()
         self.host.wait()
@@ -136,7 +136,7 @@ class StartTestCase(WipesTestCase):
         self.let_wipes_last()
         answer = self.repair_by_order()
         self.assertEqual((orders.DONE, '0 of 1 repairs done, 1 begun: devices are wiped in the background, and '
-                          '"devicetrack-manage inventory list" shows how far that is'), (answer.outcome, answer.text))
+                          '"devicetrack-manage device list" shows how far that is'), (answer.outcome, answer.text))
         self.assertEqual([(False, True)], [(one['done'], one['begun']) for one in answer.repairs])
         self.assertEqual(RELEASING, self.host.states()['d0'])
         self.go_on.set()

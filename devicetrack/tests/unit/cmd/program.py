@@ -25,6 +25,12 @@ class Answer(NamedTuple):
     def data(self) -> Any:
         return json.loads(self.out)
 
+    def column(self, name: str) -> str:
+        """The text in a column of a table, without the ends of lines."""
+        head, *rows = [line.split('|')[1:-1] for line in self.out.splitlines() if line.startswith('|')]
+        place = [cell.strip() for cell in head].index(name)
+        return ' '.join(' '.join(row[place].split()) for row in rows).strip()
+
 
 def write_configuration(directory: str, conf: Any, *lines: str) -> str:
     """A configuration file that says what ``conf`` says of directories; returns its path."""

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import report
-from devicetrack.cmd import assignment
 from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
+from devicetrack.cmd import records
 from devicetrack.engine import reconcile
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.pci_alias import PCIAlias
@@ -38,102 +38,201 @@ class CommandTestCase(base.TestCase):
         self.program = self.useFixture(program.Program(self.host.configuration, self.host.machine))
 
 
-class InventoryListTestCase(CommandTestCase):
+class DeviceListTestCase(CommandTestCase):
 
     def test_lists_devices_with_their_owners(self) -> None:
         instance = self.host.spawn(pmem=1)
         found = {(one['identifier'], one['status'], one['instance_uuid'])
-                 for one in self.program.ask('inventory', 'list')}
+                 for one in self.program.ask('device', 'list')}
         self.assertEqual({('d0', 'held', instance.uuid), ('d1', 'free', None), (None, 'creatable', None)}, found)
 
     def test_a_part_that_cannot_be_read_needs_attention(self) -> None:
         self.host.machine.unknown_kinds[fake.VPMEM] = 'ndctl failed'
-        answer = self.program.run('inventory', 'list', '-f', 'json')
+        answer = self.program.run('device', 'list', '-f', 'json')
         self.assertEqual(cmd_base.ATTENTION, answer.code)
         self.assertEqual([(fake.VPMEM, 'ndctl failed')],
-                         [(one['kind'], one['reason']) for one in answer.data if one['status'] == report.UNKNOWN])
+                         [(one['kind'], one['reasons'][0]['reason']) for one in answer.data
+                          if one['status'] == report.UNKNOWN])
 
     def test_a_device_that_an_option_names_in_vain_needs_attention(self) -> None:
         self.host.machine.missing = (Missing(DeviceKey(fake.VPMEM, 'd9'), '[x] y', 'this host has d0'),)
-        answer = self.program.run('inventory', 'list', '-f', 'json')
-        self.assertEqual((cmd_base.ATTENTION, [('d9', 'missing', 0, '[x] y names it: this host has d0')]), (
-            answer.code, [(one['identifier'], one['status'], one['amount'], one['reason']) for one in answer.data
-                          if one['reason']]))
+        answer = self.program.run('device', 'list', '-f', 'json')
+        self.assertEqual((cmd_base.ATTENTION, [('d9', 'missing', 0, '[x] y names it', 'this host has d0')]), (
+            answer.code, [(one['identifier'], one['status'], one['amount'], reason['reason'], reason['detail'])
+                          for one in answer.data for reason in one['reasons']]))
         answer = self.program.run('audit', '-f', 'json')
         [finding] = answer.data
-        self.assertEqual((cmd_base.ATTENTION, 'd9', reconcile.GONE, '[x] y names it: this host has d0'),
-                         (answer.code, finding['device'], finding['kind'], finding['detail']))
+        self.assertEqual((cmd_base.ATTENTION, 'vpmem/d9', reconcile.GONE, '[x] y names it: this host has d0'),
+                         (answer.code, finding['device'], finding['finding'], finding['detail']))
 
     def test_a_device_that_an_option_names_and_somebody_owns_is_listed_once(self) -> None:
         self.host.spawn(pmem=1)
         self.host.machine.remove(D0)
         self.host.machine.missing = (Missing(D0, '[x] y', 'this host has d1'),)
-        self.assertEqual(['held'], [one['status'] for one in self.program.ask('inventory', 'list')
+        self.assertEqual(['held'], [one['status'] for one in self.program.ask('device', 'list')
                                     if one['identifier'] == 'd0'])
         answer = self.program.run('audit', '-f', 'json')
-        self.assertEqual(1, sum(finding['kind'] == reconcile.GONE for finding in answer.data))
+        self.assertEqual(1, sum(finding['finding'] == reconcile.GONE for finding in answer.data))
 
     def test_a_cordoned_device_that_an_option_names_and_that_is_away_is_withheld(self) -> None:
         self.host.manager.cordon(*D0)
         self.host.machine.remove(D0)
         self.host.machine.missing = (Missing(D0, '[x] y', 'this host has d1'),)
-        self.assertEqual([('withheld', 0, 'cordoned, gone from the host')],
-                         [(one['status'], one['amount'], one['reason']) for one in self.program.ask('inventory', 'list')
-                          if one['identifier'] == 'd0'])
+        self.assertEqual([('withheld', 0, ['cordoned', 'gone from the host'])],
+                         [(one['status'], one['amount'], [reason['reason'] for reason in one['reasons']])
+                          for one in self.program.ask('device', 'list') if one['identifier'] == 'd0'])
 
     def test_a_parent_that_can_make_no_more_is_not_creatable(self) -> None:
         self.host.spawn(vgpu=1)
-        self.assertEqual({'held', 'free'}, {one['status'] for one in self.program.ask('inventory', 'list')})
+        self.assertEqual({'held', 'free'}, {one['status'] for one in self.program.ask('device', 'list')})
 
 
-class AssignmentListTestCase(CommandTestCase):
+    def test_a_cordoned_parent_has_a_line_also_when_it_can_make_no_more_or_is_away(self) -> None:
+        self.host.spawn(vgpu=1)
+        for parent, reasons in (('gpu', ['cordoned']), ('card', ['cordoned', 'gone from the host'])):
+            if parent == 'card':
+                self.host.machine.add_parent(parent)
+                self.host.audit()
+            self.host.manager.cordon('mdev', parent, parent=True)
+            self.host.machine.parents.pop('card', None)
+            lines = [one for one in self.program.ask('device', 'list', '--parent', parent) if one['device'] is None]
+            self.assertEqual([('withheld', 0, reasons)], [
+                (one['status'], one['amount'], [reason['reason'] for reason in one['reasons']]) for one in lines])
+
+    def test_lists_what_is_asked_for(self) -> None:
+        self.host.spawn(pmem=1)
+        for arguments, names in ((('--status', 'free'), {'vpmem/d1'}), (('--parent', 'gpu'), {None}),
+                                 (('--status', 'free', '--status', 'held'), {'vpmem/d0', 'vpmem/d1'}),
+                                 (('--withheld',), set())):
+            self.assertEqual(names, {one['device'] for one in self.program.ask('device', 'list', *arguments)})
+        answer = self.program.run('device', 'list', '--withheld')
+        self.assertEqual(('', 'devicetrack-manage: nothing is withheld\n'), (answer.out, answer.err))
+
+    def test_devices_come_as_people_count(self) -> None:
+        for name in ('d10', 'd9'):
+            self.host.machine.add_namespace(name)
+        self.assertEqual(['d0', 'd1', 'd9', 'd10'], [one['identifier'] for one in self.program.ask('device', 'list')
+                                                     if one['kind'] == 'vpmem'])
+
+
+class InstanceListTestCase(CommandTestCase):
 
     def setUp(self) -> None:
         super().setUp()
         self.first, self.second = self.host.spawn(pmem=1), self.host.spawn(pmem=1, vgpu=1)
 
-    def identifiers(self, *arguments: str) -> set[str]:
-        return {one['identifier'] for one in self.program.ask('assignment', 'list', *arguments)}
+    def instances(self, *arguments: str) -> set[str]:
+        return {one['instance_uuid'] for one in self.program.ask('instance', 'list', *arguments)}
 
     def test_lists_everything_or_what_matches(self) -> None:
-        self.assertEqual(3, len(self.identifiers()))
-        self.assertEqual({'d0'}, self.identifiers('--instance', self.first.uuid))
-        self.assertEqual({'d1'}, self.identifiers('--device', 'd1'))
-        self.assertEqual({'d1'}, self.identifiers('--device', 'vpmem/d1', '--host', 'compute-7'))
-        self.assertEqual(set(), self.identifiers('--device', 'mdev/d1'))
+        first, second = self.first.uuid, self.second.uuid
+        self.assertEqual({first, second}, self.instances())
+        self.assertEqual({second}, self.instances('--device', 'd1'))
+        self.assertEqual({second}, self.instances('--device', 'vpmem/d1', '--host', 'compute-7'))
+        self.assertEqual(set(), self.instances('--device', 'mdev/d1'))
+        self.assertIn('no instance has mdev/d1', self.program.run('instance', 'list', '--device', 'mdev/d1').err)
 
-    def test_gives_every_field_of_the_row(self) -> None:
-        one = self.program.ask('assignment', 'list', '--device', 'd0')[0]
-        self.assertEqual(list(assignment.COLUMNS), list(one))
-        self.assertEqual(('compute-7', 'active', 'current', 0), (one['host'], one['state'], one['role'],
-                                                                 one['position']))
-        self.assertEqual('4GB', one['details']['label'])
+    def test_gives_all_devices_with_every_field_of_their_rows(self) -> None:
+        [one] = self.program.ask('instance', 'list', '--device', 'd1')
+        self.assertEqual(('compute-7', ['active'], ['current'], []), (one['host'], one['states'], one['roles'],
+                                                                      one['migration_uuids']))
+        self.assertEqual(['vpmem', 'mdev'], [device['kind'] for device in one['devices']])
+        device = one['devices'][0]
+        self.assertEqual(list(records.FIELDS), list(device))
+        self.assertEqual(('vpmem/d1', 0, '4GB'), (device['device'], device['position'], device['details']['label']))
+        self.assertRegex(device['created_at'], r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$')
+
+    def test_people_get_the_number_of_devices_and_with_long_their_names(self) -> None:
+        self.assertIn('1 vpmem, 1 mdev', self.program.run('instance', 'list').out)
+        self.assertIn(' vpmem/d1 ', self.program.run('instance', 'list', '--long').out)
 
     def test_asks_the_store_and_not_the_host(self) -> None:
         self.host.machine.calls.clear()
-        self.program.ask('assignment', 'list')
+        self.program.ask('instance', 'list')
+        self.program.ask('instance', 'show', self.first.uuid)
+        self.program.ask('host', 'list')
         self.assertEqual({}, self.host.machine.calls)
-
 
     def test_waits_for_no_writer(self) -> None:
         writer = sqlite3.connect(os.path.join(self.host.configuration.state_path, 'devicetrack.sqlite'))
         self.addCleanup(writer.close)
         writer.execute('BEGIN IMMEDIATE')
-        self.assertEqual(3, len(self.identifiers()))
+        self.assertEqual(2, len(self.instances()))
         self.assertEqual([], self.program.ask('audit'))
 
+    def test_shows_one_and_refuses_one_that_nobody_knows(self) -> None:
+        shown = self.program.ask('instance', 'show', self.second.uuid)
+        self.assertEqual((['compute-7'], ['d1', self.host.mdevs()[0]]),
+                         (shown['hosts'], [device['identifier'] for device in shown['devices']]))
+        answer = self.program.run('instance', 'show', '0c3f9a52-0b1a-4f0e-9d0c-3a7f8a1e2b01')
+        self.assertEqual((cmd_base.ERROR, ''), (answer.code, answer.out))
+        self.assertIn('the store knows no instance 0c3f9a52-0b1a-4f0e-9d0c-3a7f8a1e2b01', answer.err)
 
-class AssignmentShowTestCase(CommandTestCase):
+
+class HostTestCase(CommandTestCase):
+
+    def test_lists_hosts_as_people_count(self) -> None:
+        store = self.host.store.store
+        for number in (10, 8):
+            store.add_host(store_api.Host(f'7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f00{number:02}', f'compute-{number}',
+                                          'another'))
+        self.host.spawn(pmem=1)
+        self.host.manager.cordon('vpmem', 'd1')
+        listed = self.program.ask('host', 'list')
+        self.assertEqual([('compute-7', True, 1, 1, 1), ('compute-8', False, 0, 0, 0), ('compute-10', False, 0, 0, 0)],
+                         [(one['host'], one['here'], one['instances'], one['held'], one['withheld']) for one in listed])
+        sorted_down = self.program.run('host', 'list', '-f', 'value', '-c', 'host', '--sort-column', 'host',
+                                       '--sort-descending')
+        self.assertEqual(['compute-10', 'compute-8', 'compute-7'], sorted_down.out.split())
+
+    def test_shows_what_this_machine_has_by_class(self) -> None:
+        self.host.spawn(pmem=1)
+        shown = self.program.ask('host', 'show')
+        self.assertEqual(('compute-7', True, []), (shown['host'], shown['here'], shown['unknown']))
+        self.assertEqual({('VGPU', 0, 0, 1), (fixtures.PMEM, 1, 1, 0)}, {
+            (one['resource_class'], one['free'], one['held'], one['creatable']) for one in shown['classes']})
+
+    def test_of_another_machine_it_says_what_it_cannot_know(self) -> None:
+        self.host.store.store.add_host(store_api.Host('7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0008', 'compute-8', 'another'))
+        shown = self.program.ask('host', 'show', 'compute-8')
+        self.assertEqual((False, None, 1), (shown['here'], shown['classes'], len(shown['unknown'])))
+        self.assertIn('compute-8', shown['unknown'][0])
+        self.assertEqual(cmd_base.ERROR, self.program.run('host', 'show', 'compute-9').code)
+
+    def test_what_cannot_be_read_needs_attention(self) -> None:
+        self.host.machine.unknown_kinds[fake.VPMEM] = 'ndctl failed'
+        answer = self.program.run('host', 'show', '-f', 'json')
+        self.assertEqual((cmd_base.ATTENTION, ['vpmem: ndctl failed']), (answer.code, answer.data['unknown']))
+
+
+class DeviceShowTestCase(CommandTestCase):
 
     def test_shows_one(self) -> None:
         instance = self.host.spawn(pmem=1)
         for name in ('d0', 'vpmem/d0'):
-            self.assertEqual(instance.uuid, self.program.ask('assignment', 'show', name)['instance_uuid'])
+            shown = self.program.ask('device', 'show', name)
+            self.assertEqual((instance.uuid, 'held', 'active', []), tuple(
+                shown[field] for field in ('instance_uuid', 'status', 'state', 'reasons')))
 
-    def test_one_that_nobody_holds_is_an_error(self) -> None:
-        answer = self.program.run('assignment', 'show', 'd0', '--host', 'compute-7')
+    def test_shows_one_that_nobody_holds_and_why_it_is_withheld(self) -> None:
+        self.host.machine.change(D0, unhealthy='read-only')
+        shown = self.program.ask('device', 'show', 'd0')
+        self.assertEqual(('withheld', None, [('unhealthy', 'read-only', 'host')], '4GB'), (
+            shown['status'], shown['instance_uuid'],
+            [(one['reason'], one['detail'], one['by']) for one in shown['reasons']], shown['details']['label']))
+        self.assertIn('unhealthy: read-only (by host)', self.program.run('device', 'show', 'd0').out)
+
+    def test_one_that_nobody_knows_is_an_error(self) -> None:
+        answer = self.program.run('device', 'show', 'd9', '--host', 'compute-7')
         self.assertEqual(cmd_base.ERROR, answer.code)
-        self.assertIn('device d0 is not assigned on host compute-7', answer.err)
+        self.assertIn('the store knows no device d9 on host compute-7', answer.err)
+
+    def test_without_the_host_it_shows_what_the_store_has(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.host.machine.before('get_inventory', exception.HypervisorUnreachable('fake', 'restarting'), times=1)
+        shown = self.program.ask('device', 'show', 'd0')
+        self.assertEqual((None, instance.uuid, True), (shown['status'], shown['instance_uuid'],
+                                                       'restarting' in shown['unknown']))
 
     def test_of_devices_on_several_hosts_one_must_be_named(self) -> None:
         instance = self.host.spawn(pmem=1)
@@ -141,11 +240,14 @@ class AssignmentShowTestCase(CommandTestCase):
         store.add_host(store_api.Host('7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001', 'compute-8', 'another machine'))
         record = self.host.records()[0]
         store.write(store_api.Changes(insert=(record._replace(host_uuid='7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001'),)))
-        answer = self.program.run('assignment', 'show', 'd0')
+        answer = self.program.run('device', 'show', 'd0')
         self.assertEqual(cmd_base.USAGE, answer.code)
         self.assertIn('vpmem/d0 on compute-8', answer.err)
-        shown = self.program.ask('assignment', 'show', 'd0', '--host', 'compute-7')
-        self.assertEqual(instance.uuid, shown['instance_uuid'])
+        shown = self.program.ask('device', 'show', 'd0', '--host', 'compute-7')
+        self.assertEqual((instance.uuid, 'held'), (shown['instance_uuid'], shown['status']))
+        shown = self.program.ask('device', 'show', 'd0', '--host', 'compute-8')
+        self.assertEqual(('compute-8', None, 'active'), (shown['host'], shown['status'], shown['state']))
+        self.assertIn('compute-8', shown['unknown'])
 
 
 class ExplainTestCase(CommandTestCase):
@@ -197,15 +299,14 @@ class ExplainTestCase(CommandTestCase):
         owned, = self.host.owners()
         self.assertEqual('f0', owned)
         answer = self.program.run('explain', '--resource', 'CUSTOM_PMEM_NAMESPACE_CARD=1', '-f', 'json')
-        self.assertIn(f'vpmem/f1 is excluded: instance {instance.uuid} has vpmem/f0 of card', answer.err)
-        self.assertIn('2 more are excluded', answer.err)
-        self.assertEqual({'excluded': 12}, answer.data[0]['withheld'])
-        lines = {line['identifier']: line for line in self.program.ask('inventory', 'list')}
-        self.assertEqual(('withheld', f'excluded; instance {instance.uuid} has vpmem/f0 of card'),
-                         (lines['f1']['status'], lines['f1']['reason']))
-        [withheld] = [one for one in self.program.ask('withheld', 'list') if one['name'] == 'f1']
-        self.assertEqual(('excluded', f'instance {instance.uuid} has vpmem/f0 of card'),
-                         (withheld['reason'], withheld['detail']))
+        self.assertIn(f'vpmem/f1 is withheld: excluded: instance {instance.uuid} has vpmem/f0 of card', answer.err)
+        self.assertIn('2 more are withheld', answer.err)
+        self.assertEqual([{'reasons': 'excluded', 'amount': 12}], answer.data[0]['withheld'])
+        [named] = [one for one in answer.data[0]['withheld_devices'] if one['device'] == 'vpmem/f1']
+        [listed] = [one for one in self.program.ask('device', 'list', '--withheld') if one['device'] == 'vpmem/f1']
+        for reasons in (named['reasons'], listed['reasons']):
+            self.assertEqual([('excluded', f'instance {instance.uuid} has vpmem/f0 of card')],
+                             [(one['reason'], one['detail']) for one in reasons])
 
     def test_a_provider_that_nobody_knows_means_nothing(self) -> None:
         answer = self.program.run('explain', '--resource', 'VGPU=1@nowhere')
@@ -243,8 +344,21 @@ class AuditTestCase(CommandTestCase):
         [finding] = answer.data
         self.assertEqual(list(audit.Findings.columns), list(finding))
         self.assertEqual(
-            ('compute-7', reconcile.UNHEALTHY, 'vpmem', 'd0', instance.uuid, []),
-            tuple(finding[name] for name in ('host', 'kind', 'device_kind', 'device', 'recorded_owner', 'users')))
+            ('compute-7', reconcile.UNHEALTHY, 'vpmem/d0', 'vpmem', 'd0', instance.uuid, []),
+            tuple(finding[name] for name in ('host', 'finding', 'device', 'kind', 'identifier', 'recorded_owner',
+                                             'users')))
+
+    def test_people_get_a_block_for_each_with_the_repair(self) -> None:
+        self.host.spawn(pmem=1)
+        self.host.machine.change(D0, devpath='/dev/dax9.0')
+        self.host.machine.change(DeviceKey(fake.VPMEM, 'd1'), unhealthy='read-only')
+        self.assertEqual([
+            'warning unhealthy: vpmem/d1', '    read-only', '    To do: fix the device; it comes back by itself',
+            'note details differ: vpmem/d0', '    devpath is /dev/dax9.0 and was recorded as /dev/fakedax0',
+            '    To do: write what the host shows into the row', '    Repair: update details (--repair)'],
+            self.program.run('audit').out.splitlines())
+        self.assertIn('    held: the device\n', self.program.run('audit', '--long').out)
+        self.assertIn('| update details |', self.program.run('audit', '-c', 'repair').out)
 
     def test_a_note_needs_no_attention(self) -> None:
         instance = self.host.spawn(pmem=1)
@@ -296,7 +410,7 @@ class DbTestCase(base.TestCase):
         answer = self.program.run('db', 'check', '-f', 'json')
         self.assertEqual((cmd_base.ATTENTION, "run devicetrack-manage db sync with the service's --config-file"),
                          (answer.code, answer.data['remedy']))
-        self.assertIn(f'schema {present}, this release needs 9999', self.program.run('assignment', 'list').err)
+        self.assertIn(f'schema {present}, this release needs 9999', self.program.run('instance', 'list').err)
 
     def test_old_details_are_converted_in_portions(self) -> None:
         host = self.useFixture(fixtures.Host(devices=2, configuration=self.configuration))

@@ -36,8 +36,8 @@ class CommandLineTestCase(ManageTestCase):
         ('an unknown column', ('audit', '-c', 'severity', '-c', 'colour'), 'there is no column colour'),
         ('an unknown column to sort by', ('audit', '--sort-column', 'colour'), 'there is no column colour'),
         ('an unknown field', ('db', 'version', '-c', 'colour'), 'there is no column colour'),
-        ('no device', ('assignment', 'show'), 'required: [KIND/]IDENTIFIER'),
-        ('half a device', ('assignment', 'show', 'vpmem/'), 'is not [KIND/]IDENTIFIER'),
+        ('no device', ('device', 'show'), 'required: [KIND/]IDENTIFIER'),
+        ('half a device', ('device', 'show', 'vpmem/'), 'is not [KIND/]IDENTIFIER'),
         ('no request', ('explain',), 'one of the arguments --resource --extra-spec is required'),
         ('two requests', ('explain', '--resource', 'VGPU=1', '--extra-spec', 'resources:VGPU=1'), 'not allowed with'),
         ('half a resource', ('explain', '--resource', 'VGPU'), 'is not CLASS=AMOUNT'),
@@ -57,9 +57,9 @@ class CommandLineTestCase(ManageTestCase):
 class HelpTestCase(ManageTestCase):
 
     scenarios = base.table(
-        ('of a command', ('inventory', 'list', '--help'), 'usage: devicetrack-manage inventory list'),
+        ('of a command', ('device', 'list', '--help'), 'usage: devicetrack-manage device list'),
         ('of a command, short', ('audit', '-h'), 'usage: devicetrack-manage audit'),
-        ('of a command by the help command', ('help', 'inventory', 'list'), 'usage: devicetrack-manage inventory list'),
+        ('of a command by the help command', ('help', 'device', 'list'), 'usage: devicetrack-manage device list'),
         ('of a command before its name', ('--help', 'db', 'sync'), 'usage: devicetrack-manage db sync'),
         ('of one with options', ('explain', '--resource', 'VGPU=1', '--help'), 'usage: devicetrack-manage explain'),
         ('of a group of commands', ('db', '--help'), 'Command "db" matches:'),
@@ -86,7 +86,7 @@ class ErrorsTestCase(ManageTestCase):
     def test_no_store(self) -> None:
         self.host.manager.close()
         os.remove(self.file)
-        for command in (('audit',), ('inventory', 'list'), ('assignment', 'list'), ('assignment', 'show', 'd0'),
+        for command in (('audit',), ('device', 'list'), ('instance', 'list'), ('device', 'show', 'd0'),
                         ('explain', '--resource', 'VGPU=1'), ('db', 'online-data-migrations')):
             error = self.error(*command)
             self.assertIn('run devicetrack-manage db sync', error)
@@ -139,7 +139,7 @@ class ErrorsTestCase(ManageTestCase):
 
     def test_a_host_that_nobody_knows(self) -> None:
         self.assertIn('it knows host', self.error('audit', '--host', 'elsewhere'))
-        self.assertIn('it knows host', self.error('assignment', 'list', '--host', 'elsewhere'))
+        self.assertIn('it knows host', self.error('instance', 'list', '--host', 'elsewhere'))
 
     def test_what_nobody_expected_is_a_sentence_and_with_debug_a_traceback(self) -> None:
         self.host.machine.before('get_usage', ZeroDivisionError('for a test'))
@@ -156,31 +156,31 @@ class ErrorsTestCase(ManageTestCase):
 class OutputTestCase(ManageTestCase):
 
     def test_a_table_shows_the_columns_that_a_person_needs(self) -> None:
-        head = self.program.run('inventory', 'list').out.splitlines()[1]
-        self.assertIn('identifier', head)
+        head = self.program.run('device', 'list').out.splitlines()[1]
+        self.assertIn('status', head)
         self.assertNotIn('provider_uuid', head)
-        head = self.program.run('inventory', 'list', '-c', 'provider_uuid').out.splitlines()[1]
+        head = self.program.run('device', 'list', '-c', 'provider_uuid').out.splitlines()[1]
         self.assertEqual('| provider_uuid                        |', head)
 
     def test_json_and_yaml_have_every_column_and_structure(self) -> None:
-        as_json = self.program.ask('inventory', 'list')
-        as_yaml = yaml.safe_load(self.program.run('inventory', 'list', '-f', 'yaml').out)
+        as_json = self.program.ask('device', 'list')
+        as_yaml = yaml.safe_load(self.program.run('device', 'list', '-f', 'yaml').out)
         self.assertEqual(as_json, as_yaml)
         self.assertEqual('VPMEMDetails', as_json[0]['details']['class'])
-        self.assertIsNone(as_json[0]['reason'])
+        self.assertEqual(([], None), (as_json[0]['reasons'], as_json[0]['wipe']))
 
     def test_csv_has_every_column_and_text(self) -> None:
-        rows = list(csv.DictReader(io.StringIO(self.program.run('inventory', 'list', '-f', 'csv').out)))
-        self.assertEqual(set(self.program.ask('inventory', 'list')[0]), set(rows[0]))
+        rows = list(csv.DictReader(io.StringIO(self.program.run('device', 'list', '-f', 'csv').out)))
+        self.assertEqual(set(self.program.ask('device', 'list')[0]), set(rows[0]))
         self.assertIn('label=4GB', rows[0]['details'])
-        self.assertEqual('', rows[0]['reason'])
+        self.assertEqual('', rows[0]['reasons'])
 
     def test_csv_of_one_thing_is_that_of_a_list_of_one(self) -> None:
         [row] = csv.DictReader(io.StringIO(self.program.run('db', 'check', '-f', 'csv').out))
         self.assertEqual(('yes', ''), (row['usable'], row['remedy']))
 
     def test_an_empty_list_is_an_empty_list(self) -> None:
-        self.assertEqual([], self.program.ask('assignment', 'list'))
+        self.assertEqual([], self.program.ask('instance', 'list'))
 
     def test_details_that_cannot_be_read_do_not_hide_the_rest(self) -> None:
         self.assertEqual(['unreadable'], list(cmd_base.details_fields('{') or ()))

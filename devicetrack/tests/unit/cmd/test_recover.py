@@ -172,7 +172,7 @@ class BytesTestCase(RecoverTestCase):
         self.lose_the_store()
         found = self.recover(code=cmd_base.ATTENTION)
         self.assertEqual({('d0', 'write'), ('d1', 'unrecorded'), ('d2', 'unrecorded')}, self.outcomes(found))
-        self.assertIn('2 devices are recorded by no guest', self.said)
+        self.assertIn('no guest records 2 devices', self.said)
         self.assertEqual(['d0'], [record.identifier for record in self.host.records()])
 
     def test_they_are_wiped_when_that_is_said(self) -> None:
@@ -367,7 +367,7 @@ class IdentityTestCase(RecoverTestCase):
         self.lose_the_store()
         answer = self.program.run('recover', '--from-hypervisor', '--host', 'build-host')
         self.assertEqual(cmd_base.OK, answer.code)
-        self.assertIn('host build-host: 2 rows were written', answer.err)
+        self.assertIn('host build-host: wrote 2 rows', answer.err)
         self.assertRaises(exception.MachineHasHost, self.host.restart)
         answer = self.program.run('recover', '--from-hypervisor', '--host', 'compute-7')
         self.assertEqual(cmd_base.ERROR, answer.code)

@@ -12,7 +12,7 @@ from devicetrack.claims import orders
 from devicetrack.claims.repairs import Repairs
 from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
-from devicetrack.cmd import order as order_commands
+from devicetrack.cmd import request
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
 from devicetrack.store.api import Host
@@ -33,6 +33,8 @@ class RepairCommandTestCase(base.TestCase):
         self.host = self.useFixture(fixtures.Host(devices=2, parents={'gpu': 2}, name='compute-7'))
         self.machine = self.host.machine
         self.program = self.useFixture(program.Program(self.host.configuration, self.machine))
+        # A test that waits for an answer that nobody gives fails soon.
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.cmd.requesting.TIMEOUT_S', 2.0))
 
     def run_to(self, code: int, *arguments: str) -> program.Answer:
         answer = self.program.run(*arguments, '-f', 'json')
@@ -41,7 +43,7 @@ class RepairCommandTestCase(base.TestCase):
 
     def while_waiting(self, act: Any) -> None:
         """Do something each time that a command waits."""
-        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.cmd.order.time.sleep', lambda _seconds: act()))
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.cmd.requesting.time.sleep', lambda _seconds: act()))
 
     def waiting(self) -> list[str]:
         return [order.verb for order in self.host.store.orders(waiting=True)]
@@ -64,7 +66,7 @@ class AuditRepairTestCase(RepairCommandTestCase):
             [row] = answer.data
             self.assertEqual(list(audit.Audit.repair_columns), list(row))
             self.assertEqual(('compute-7', 'update details', 'vpmem', 'd0', self.instance.uuid), tuple(
-                row[name] for name in ('host', 'verb', 'device_kind', 'device', 'instance_uuid')))
+                row[name] for name in ('host', 'verb', 'kind', 'identifier', 'instance_uuid')))
             self.assertEqual(('/dev/fakedax0', '/dev/dax9.0'),
                              tuple(row[name]['details']['devpath'] for name in ('before', 'after')))
             self.assertEqual('devpath /dev/fakedax0 -> /dev/dax9.0', row['change'])
@@ -79,8 +81,8 @@ class AuditRepairTestCase(RepairCommandTestCase):
     def test_with_the_manager_down_it_is_done_at_once(self) -> None:
         self.host.manager.close()
         answer = self.run_to(cmd_base.OK, 'audit', '--repair')
-        self.assertEqual(['d0'], [row['device'] for row in answer.data])
-        self.assertIn('done: update details vpmem d0', answer.err)
+        self.assertEqual(['d0'], [row['identifier'] for row in answer.data])
+        self.assertIn('done: update details vpmem/d0', answer.err)
         self.assertIn('repaired: update details vpmem d0', answer.err)
         self.assertEqual(('/dev/dax9.0', []), (self.path(), self.waiting()))
         self.assertEqual([], self.host.restart())
@@ -99,23 +101,23 @@ class AuditRepairTestCase(RepairCommandTestCase):
         answer = self.run_to(cmd_base.OK, 'audit', '--repair')
         self.assertEqual((answer.data, ['update details']), (shown, [row['verb'] for row in shown]))
 
-    def test_with_the_manager_up_it_is_ordered(self) -> None:
-        answer = self.run_to(cmd_base.ATTENTION, 'audit', '--repair')
-        self.assertEqual(['d0'], [row['device'] for row in answer.data])
+    def test_with_the_manager_up_it_is_requested(self) -> None:
+        answer = self.run_to(cmd_base.OK, 'audit', '--repair', '--no-wait')
+        self.assertEqual(['d0'], [row['identifier'] for row in answer.data])
         self.assertIn('waits for its next audit', answer.err)
         self.assertEqual(('/dev/fakedax0', ['repair']), (self.path(), self.waiting()))
         self.assertEqual([], self.host.audit())
         self.assertEqual('/dev/dax9.0', self.path())
-        [order] = self.program.ask('order', 'list')
-        self.assertEqual(list(order_commands.COLUMNS), list(order))
+        [order] = self.program.ask('request', 'list')
+        self.assertEqual(list(request.List.columns), list(order))
         self.assertEqual(('compute-7', 'repair', {'accept': False, 'moves': []}, 'done'), tuple(
             order[name] for name in ('host', 'verb', 'arguments', 'outcome')))
 
     def test_the_answer_is_waited_for(self) -> None:
         self.while_waiting(self.host.audit)
-        answer = self.run_to(cmd_base.OK, 'audit', '--repair', '--wait', '60')
+        answer = self.run_to(cmd_base.OK, 'audit', '--repair')
         self.assertIn('done: 1 of 1 repairs done', answer.err)
-        self.assertIn('done: update details vpmem d0', answer.err)
+        self.assertIn('done: update details vpmem/d0', answer.err)
 
     def test_what_cannot_be_done_needs_attention(self) -> None:
         self.host.spawn(pmem=1)
@@ -123,9 +125,9 @@ class AuditRepairTestCase(RepairCommandTestCase):
         self.while_waiting(self.host.audit)
         with self.host.running.rows.working(self.instance.uuid):
             answer = self.together(
-                lambda: self.run_to(cmd_base.ATTENTION, 'audit', '--repair', '--wait', '60'))[0]
+                lambda: self.run_to(cmd_base.ATTENTION, 'audit', '--repair'))[0]
         self.assertIn('partly done: 1 of 2 repairs done', answer.err)
-        self.assertIn('not done: something works on the devices', answer.err)
+        self.assertIn('not done: update details vpmem/d0: something works on the devices', answer.err)
 
     def test_options_that_go_with_it(self) -> None:
         for option in ('--dry-run', '--accept'):
@@ -171,7 +173,7 @@ class AcceptTestCase(RepairCommandTestCase):
 
     def test_with_the_manager_up(self) -> None:
         self.while_waiting(self.host.audit)
-        self.run_to(cmd_base.OK, 'audit', '--repair', '--accept', '--wait', '60')
+        self.run_to(cmd_base.OK, 'audit', '--repair', '--accept')
         self.assertEqual((self.rows, None), (len(self.host.records()), self.host.running.gate.report_only))
 
 
@@ -201,9 +203,10 @@ class AcceptMoveTestCase(RepairCommandTestCase):
     def test_the_list_names_device_old_and_new_owner(self) -> None:
         arguments = ('audit', '--repair', '--accept', '--accept-move', 'vpmem/d0')
         [row] = self.run_to(cmd_base.ATTENTION, *arguments, '--dry-run').data
-        self.assertEqual(('d0', f'owner {self.owner.uuid} -> {self.claimant.uuid}'), (row['device'], row['change']))
+        self.assertEqual(('vpmem/d0', f'owner {self.owner.uuid} -> {self.claimant.uuid}'),
+                         (row['device'], row['change']))
         self.while_waiting(self.host.audit)
-        self.run_to(cmd_base.OK, *arguments, '--wait', '60')
+        self.run_to(cmd_base.OK, *arguments)
         self.assertEqual({'d0': self.claimant.uuid}, self.host.owners())
 
     def test_goes_with_accept(self) -> None:
@@ -239,28 +242,29 @@ class DeviceForgetTestCase(RepairCommandTestCase):
         self.host.manager.close()
         answer = self.forget(cmd_base.OK, '--confirm', self.instance.uuid)
         self.assertEqual(('forgotten', 'd0', self.instance.uuid, None),
-                         tuple(answer.data[name] for name in ('outcome', 'identifier', 'instance_uuid', 'order')))
+                         tuple(answer.data[name] for name in ('outcome', 'identifier', 'instance_uuid',
+                                                              'request_uuid')))
         self.assertIn('before: ', answer.err)
         self.assertIn('after: no row', answer.err)
         self.assertEqual([], self.host.records())
         self.assertEqual([], self.host.restart())
         self.assertEqual({'d1': FREE}, self.host.states())
 
-    def test_with_the_manager_up_it_is_ordered(self) -> None:
-        answer = self.forget(cmd_base.ATTENTION, '--confirm', self.instance.uuid)
-        self.assertEqual('ordered', answer.data['outcome'])
+    def test_with_the_manager_up_it_is_requested(self) -> None:
+        answer = self.forget(cmd_base.OK, '--confirm', self.instance.uuid, '--no-wait')
+        self.assertEqual('requested', answer.data['outcome'])
         self.assertEqual([], self.host.audit())
         self.assertEqual(({'d1': FREE}, []), (self.host.states(), self.host.records()))
-        shown = self.program.ask('order', 'show', answer.data['order'])
+        shown = self.program.ask('request', 'show', answer.data['request_uuid'])
         self.assertEqual(('forget', 'done', []), tuple(shown[name] for name in ('verb', 'outcome', 'repairs')))
 
     def test_a_refusal_is_the_answer(self) -> None:
         self.machine.add_namespace('d0')
         self.while_waiting(self.host.audit)
-        answer = self.forget(cmd_base.ERROR, '--confirm', self.instance.uuid, '--wait', '60')
+        answer = self.forget(cmd_base.ERROR, '--confirm', self.instance.uuid)
         self.assertEqual('refused', answer.data['outcome'])
         self.assertIn('the host has it', answer.err)
-        self.assertEqual(cmd_base.ERROR, self.program.run('order', 'show', answer.data['order']).code)
+        self.assertEqual(cmd_base.ERROR, self.program.run('request', 'show', answer.data['request_uuid']).code)
         self.host.manager.close()
         answer = self.program.run('device', 'forget', 'vpmem/d0', '--confirm', self.instance.uuid)
         self.assertEqual(cmd_base.ERROR, answer.code)
@@ -300,18 +304,18 @@ class ReleaseTestCase(RepairCommandTestCase):
         self.host.manager.close()
         answer = self.release(cmd_base.OK, '--yes')
         self.assertEqual(('released', ['vpmem/d0'], None),
-                         tuple(answer.data[name] for name in ('outcome', 'devices', 'order')))
+                         tuple(answer.data[name] for name in ('outcome', 'devices', 'request_uuid')))
         self.assertEqual([], self.host.records())
 
-    def test_with_the_manager_up_it_is_ordered(self) -> None:
-        self.assertEqual('ordered', self.release(cmd_base.ATTENTION, '--yes').data['outcome'])
+    def test_with_the_manager_up_it_is_requested(self) -> None:
+        self.assertEqual('requested', self.release(cmd_base.OK, '--yes', '--no-wait').data['outcome'])
         self.host.audit()
         self.assertEqual([], self.host.records())
 
     def test_a_refusal_is_the_answer(self) -> None:
         self.machine.start_guest(self.instance.uuid, [])
         self.while_waiting(self.host.audit)
-        answer = self.release(cmd_base.ERROR, '--yes', '--wait', '60')
+        answer = self.release(cmd_base.ERROR, '--yes')
         self.assertEqual(('refused', True), (answer.data['outcome'], 'it has a domain here' in answer.err))
         self.host.manager.close()
         answer = self.program.run('instance', 'release', self.instance.uuid, '--yes')
@@ -332,13 +336,13 @@ class OrderTestCase(RepairCommandTestCase):
         for arguments, hosts in (((), ['compute-9', 'compute-7']), (('--waiting',), ['compute-9']),
                                  (('--host', 'compute-7'), ['compute-7']),
                                  (('--host', 'compute-7', '--waiting'), [])):
-            self.assertEqual(hosts, [one['host'] for one in self.program.ask('order', 'list', *arguments)])
-        self.assertEqual(cmd_base.ERROR, self.program.run('order', 'list', '--host', 'compute-8').code)
+            self.assertEqual(hosts, [one['host'] for one in self.program.ask('request', 'list', *arguments)])
+        self.assertEqual(cmd_base.ERROR, self.program.run('request', 'list', '--host', 'compute-8').code)
 
     def test_one_that_waits_and_one_that_nobody_left(self) -> None:
         order = orders.make(self.host.manager.host_uuid, orders.REPAIR, accept=True)
         self.host.store.add_order(order._replace(arguments='{'))
-        shown = self.run_to(cmd_base.ATTENTION, 'order', 'show', order.uuid).data
+        shown = self.run_to(cmd_base.OK, 'request', 'show', order.uuid).data
         self.assertEqual(('waiting', '{', None), tuple(shown[name] for name in ('outcome', 'arguments', 'text')))
-        answer = self.program.run('order', 'show', ANOTHER)
-        self.assertEqual((cmd_base.ERROR, True), (answer.code, 'there is no order' in answer.err))
+        answer = self.program.run('request', 'show', ANOTHER)
+        self.assertEqual((cmd_base.ERROR, True), (answer.code, 'there is no request' in answer.err))

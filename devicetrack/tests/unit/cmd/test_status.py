@@ -117,7 +117,7 @@ class UpgradeCheckTestCase(base.TestCase):
         self.assertIn(said, details['Store schema'])
         err = io.StringIO()
         self.assertEqual(1, manage.Manage(cfg.ConfigOpts(), err, err).run(
-            ['--config-file', path, 'assignment', 'list']))
+            ['--config-file', path, 'instance', 'list']))
         self.assertIn(said, err.getvalue())
 
     def test_no_store(self) -> None:

@@ -18,30 +18,30 @@ class UuidsTestCase(RepairCommandTestCase):
     def forms(self, uuid: str) -> tuple[str, ...]:
         return uuid, uuid.upper(), uuid.replace('-', ''), f'{{{uuid}}}', f'urn:uuid:{uuid.upper()}'
 
-    def test_an_instance_whose_assignments_are_asked_for(self) -> None:
+    def test_an_instance_that_is_shown(self) -> None:
         for form in self.forms(self.instance.uuid):
-            self.assertEqual(2, len(self.program.ask('assignment', 'list', '--instance', form)), form)
+            self.assertEqual(2, len(self.program.ask('instance', 'show', form)['devices']), form)
 
     def test_a_mediated_device_by_its_identifier(self) -> None:
         [mdev] = self.host.mdevs()
         for form in self.forms(mdev):
             for name in (form, f'mdev/{form}'):
-                self.assertEqual(mdev, self.program.ask('assignment', 'show', name)['identifier'], name)
+                self.assertEqual(mdev, self.program.ask('device', 'show', name)['identifier'], name)
 
     def test_a_namespace_that_is_named_like_one_keeps_its_name(self) -> None:
         name = self.instance.uuid.upper()
-        answer = self.program.run('assignment', 'show', f'vpmem/{name}')
-        self.assertIn(f'vpmem/{name} is not assigned', answer.err)
+        answer = self.program.run('device', 'show', f'vpmem/{name}')
+        self.assertIn(f'no device vpmem/{name}: ', answer.err)
 
-    def test_an_instance_that_is_released_and_the_order_for_it(self) -> None:
+    def test_an_instance_that_is_released_and_the_request_for_it(self) -> None:
         self.machine.delete_guest(self.instance.uuid)
         for form in self.forms(self.instance.uuid):
             answer = self.program.run('instance', 'release', form)
             self.assertIn(f'instance {self.instance.uuid} holds ', answer.err)
-        data = self.run_to(cmd_base.ATTENTION, 'instance', 'release', self.instance.uuid.upper(), '--yes').data
+        data = self.run_to(cmd_base.OK, 'instance', 'release', self.instance.uuid.upper(), '--yes', '--no-wait').data
         self.assertEqual(self.instance.uuid, data['instance_uuid'])
-        for form in self.forms(data['order']):
-            self.assertEqual(cmd_base.ATTENTION, self.program.run('order', 'show', form).code)
+        for form in self.forms(data['request_uuid']):
+            self.assertEqual(cmd_base.OK, self.program.run('request', 'show', form).code)
         self.host.audit()
         self.assertEqual([], self.host.records())
 
@@ -53,8 +53,8 @@ class UuidsTestCase(RepairCommandTestCase):
         self.assertEqual('forgotten', answer.data['outcome'])
 
     def test_what_is_none_is_a_mistake_on_the_command_line(self) -> None:
-        for command in (('assignment', 'list', '--instance', 'web-1'), ('instance', 'release', 'web-1'),
-                        ('order', 'show', 'web-1'), ('device', 'retire', 'vpmem/d0', '--confirm', 'web-1'),
+        for command in (('instance', 'show', 'web-1'), ('instance', 'release', 'web-1'),
+                        ('request', 'show', 'web-1'), ('device', 'retire', 'vpmem/d0', '--confirm', 'web-1'),
                         ('device', 'forget', 'vpmem/d0', '--confirm', 'web-1'),
                         ('migration', 'check', '--instance', 'web-1', '--host', 'compute-8')):
             answer = self.program.run(*command)
@@ -67,5 +67,5 @@ class UuidsTestCase(RepairCommandTestCase):
                                 instance_uuid=self.instance.uuid.upper())
             self.host.store.store.add_order(order)
             self.host.audit()
-            shown = self.program.run('order', 'show', order.uuid)
-            self.assertIn('must be a UUID as text: lower case, with hyphens', shown.out)
+            shown = self.program.run('request', 'show', order.uuid)
+            self.assertIn('must be a UUID as text: lower case, with hyphens', shown.column('Value'))

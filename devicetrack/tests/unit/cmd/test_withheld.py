@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import time
+
+import fixtures as base_fixtures
 
 from devicetrack import exception
 from devicetrack.cmd import base as cmd_base
-from devicetrack.cmd import withheld
 from devicetrack.engine.withholding import UNREAD
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing.fixtures import FREE
@@ -35,14 +37,14 @@ class FreshStoreTestCase(RepairCommandTestCase):
             answer = self.run_to(cmd_base.ERROR, *arguments, '--host', 'compute-77')
             self.assertIn('the store has no host compute-77', answer.err)
             self.assertEqual(1, answer.err.count('\n'))
-        self.assertEqual([], self.program.run('assignment', 'list', '-f', 'json').data)
-        self.assertIn('no host', self.run_to(cmd_base.ERROR, 'order', 'list', '--host', 'compute-77').err)
+        self.assertEqual([], self.program.run('instance', 'list', '-f', 'json').data)
+        self.assertIn('no host', self.run_to(cmd_base.ERROR, 'request', 'list', '--host', 'compute-77').err)
 
 
 class BadOptionTestCase(RepairCommandTestCase):
 
     scenarios = base.table(
-        *((f'wait {value}', ('device', 'cordon', 'vpmem/d0', '--wait', value), 'seconds')
+        *((f'timeout {value}', ('device', 'cordon', 'vpmem/d0', '--timeout', value), 'seconds')
           for value in ('nan', 'inf', '-1', '1e300', 'soon')),
         ('lines in a reason', ('device', 'cordon', 'vpmem/d0', '--reason', 'a\nb'), 'printable'),
         ('an escape in a reason', ('device', 'cordon', 'vpmem/d0', '--reason', '\x1b[2J'), 'printable'),
@@ -64,9 +66,9 @@ class CordonTestCase(RepairCommandTestCase):
         self.host.manager.close()
         answer = self.run_to(cmd_base.OK, 'device', 'cordon', 'vpmem/d0', '--reason', 'firmware')
         self.assertEqual({
-            'outcome': 'cordoned', 'host': 'compute-7', 'kind': 'vpmem', 'scope': 'device', 'name': 'd0',
-            'text': f'vpmem/d0 is withheld: cordoned (firmware); instance {instance.uuid} has d0, active',
-            'order': None}, answer.data)
+            'outcome': 'cordoned', 'host': 'compute-7', 'device': 'vpmem/d0', 'kind': 'vpmem', 'identifier': 'd0',
+            'parent': None, 'request_uuid': None,
+            'text': f'vpmem/d0 is withheld: cordoned (firmware); instance {instance.uuid} has d0, active'}, answer.data)
         self.run_to(cmd_base.OK, 'device', 'cordon', 'mdev/gpu', '--parent')
         self.host.restart()
         self.host.delete(instance)
@@ -79,15 +81,15 @@ class CordonTestCase(RepairCommandTestCase):
         self.host.restart()
         self.assertEqual(({'d0': FREE, 'd1': FREE}, 4), (self.host.states(), self.host.free()))
 
-    def test_with_the_manager_up_it_is_ordered(self) -> None:
-        answer = self.run_to(cmd_base.ATTENTION, 'device', 'cordon', 'vpmem/d0')
-        self.assertEqual(('ordered', None), (answer.data['outcome'], answer.data['text']))
+    def test_with_the_manager_up_it_is_requested(self) -> None:
+        answer = self.run_to(cmd_base.OK, 'device', 'cordon', 'vpmem/d0', '--no-wait')
+        self.assertEqual(('requested', None), (answer.data['outcome'], answer.data['text']))
         self.assertIn('waits for its next audit', answer.err)
         self.assertEqual({'d0': FREE, 'd1': FREE}, self.host.states())
-        self.assertIn('name=d0', self.program.run('order', 'list', '--waiting').out)
+        self.assertIn('cordon vpmem/d0', self.program.run('request', 'list', '--waiting').out)
         self.host.audit()
         self.assertEqual({'d0': CORDONED, 'd1': FREE}, self.host.states())
-        shown = self.program.ask('order', 'show', answer.data['order'])
+        shown = self.program.ask('request', 'show', answer.data['request_uuid'])
         self.assertEqual(('cordon', 'done', 'vpmem/d0 is withheld: cordoned'),
                          tuple(shown[name] for name in ('verb', 'outcome', 'text')))
 
@@ -95,15 +97,24 @@ class CordonTestCase(RepairCommandTestCase):
         self.while_waiting(self.host.audit)
         for arguments, outcome, state in ((('cordon', 'vpmem/d0'), 'cordoned', CORDONED),
                                           (('uncordon', 'vpmem/d0'), 'uncordoned', FREE)):
-            answer = self.run_to(cmd_base.OK, 'device', *arguments, '--wait', '60')
+            answer = self.run_to(cmd_base.OK, 'device', *arguments)
             self.assertEqual((outcome, state), (answer.data['outcome'], self.host.states()['d0']))
-            self.assertIn(answer.data['text'], answer.err)
-        answer = self.run_to(cmd_base.OK, 'device', 'uncordon', 'vpmem/d0', '--wait', '60')
+        answer = self.run_to(cmd_base.OK, 'device', 'uncordon', 'vpmem/d0')
         self.assertEqual('was not cordoned', answer.data['outcome'])
+
+    def test_a_manager_that_does_not_answer_is_no_finding(self) -> None:
+        answer = self.run_to(cmd_base.ERROR, 'device', 'cordon', 'vpmem/d0', '--timeout', '0')
+        self.assertEqual('waiting', answer.data['outcome'])
+        self.assertIn(f'request show --wait {answer.data["request_uuid"]}', answer.err)
+        shown = ('request', 'show', answer.data['request_uuid'])
+        self.run_to(cmd_base.OK, *shown)
+        self.run_to(cmd_base.ERROR, *shown, '--wait', '--timeout', '0')
+        self.while_waiting(self.host.audit)
+        self.assertEqual('done', self.run_to(cmd_base.OK, *shown, '--wait').data['outcome'])
 
     def test_what_this_host_does_not_have(self) -> None:
         self.while_waiting(self.host.audit)
-        answer = self.run_to(cmd_base.ERROR, 'device', 'cordon', 'mdev/card', '--parent', '--wait', '60')
+        answer = self.run_to(cmd_base.ERROR, 'device', 'cordon', 'mdev/card', '--parent')
         self.assertEqual('refused', answer.data['outcome'])
         self.assertIn('this host has gpu', answer.err)
         self.host.manager.close()
@@ -125,7 +136,7 @@ class AdmitTestCase(RepairCommandTestCase):
         self.machine.delete_guest(instance.uuid)
         self.machine.remove(D0)
         self.while_waiting(self.host.audit)
-        self.run_to(cmd_base.OK, 'device', 'forget', 'vpmem/d0', '--confirm', instance.uuid, '--wait', '60')
+        self.run_to(cmd_base.OK, 'device', 'forget', 'vpmem/d0', '--confirm', instance.uuid)
         self.machine.add_namespace('d0')
         self.host.audit()
 
@@ -134,24 +145,25 @@ class AdmitTestCase(RepairCommandTestCase):
 
     def test_by_the_manager_and_without(self) -> None:
         self.assertEqual('withheld: in doubt, unproven', self.host.states()['d0'])
-        self.assertEqual('ordered', self.admit(cmd_base.ATTENTION).data['outcome'])
-        [order] = self.program.ask('order', 'list', '--waiting')
+        self.assertEqual('requested', self.admit(cmd_base.OK, '--no-wait').data['outcome'])
+        [order] = self.program.ask('request', 'list', '--waiting')
         self.assertEqual({'kind': 'vpmem', 'identifier': 'd0'}, order['arguments'])
         self.host.audit()
-        self.assertEqual((FREE, []), (self.host.states()['d0'], self.program.ask('withheld', 'list')))
-        self.assertEqual('refused', self.admit(cmd_base.ERROR, '--wait', '60').data['outcome'])
+        self.assertEqual((FREE, []), (self.host.states()['d0'], self.program.ask('device', 'list', '--withheld')))
+        self.assertEqual('refused', self.admit(cmd_base.ERROR).data['outcome'])
 
     def test_with_the_manager_down(self) -> None:
         self.host.manager.close()
-        self.assertEqual({'outcome': 'admitted', 'host': 'compute-7', 'kind': 'vpmem', 'identifier': 'd0',
-                          'text': 'vpmem/d0 is not withheld', 'order': None}, self.admit(cmd_base.OK).data)
+        self.assertEqual({'outcome': 'admitted', 'host': 'compute-7', 'device': 'vpmem/d0', 'kind': 'vpmem',
+                          'identifier': 'd0', 'text': 'vpmem/d0 is not withheld', 'request_uuid': None},
+                         self.admit(cmd_base.OK).data)
         self.host.restart()
         self.assertEqual(FREE, self.host.states()['d0'])
 
     def test_a_wipe_that_the_manager_does(self) -> None:
         self.machine.write(D0, b'secret')
         self.while_waiting(self.host.audit)
-        answer = self.admit(cmd_base.OK, '--wipe', '--wait', '60')
+        answer = self.admit(cmd_base.OK, '--wipe')
         self.assertEqual('wiping', answer.data['outcome'])
         self.assertIn('it is being wiped', answer.data['text'])
         self.host.running.unproven.wait()
@@ -174,7 +186,7 @@ class AdmitTestCase(RepairCommandTestCase):
 
     def test_a_refusal_says_why(self) -> None:
         self.machine.unknown_domains['x'] = 'torn'
-        self.assertIn('domain x cannot be read (torn)', self.admit(cmd_base.ERROR, '--wait', '60').err)
+        self.assertIn('domain x cannot be read (torn)', self.admit(cmd_base.ERROR).err)
         self.host.manager.close()
         answer = self.program.run('device', 'admit', 'vpmem/d0')
         self.assertEqual((cmd_base.ERROR, True), (answer.code, 'domain x cannot be read (torn)' in answer.err))
@@ -182,62 +194,67 @@ class AdmitTestCase(RepairCommandTestCase):
 
 class ListTestCase(RepairCommandTestCase):
 
-    def test_a_line_for_each_reason_with_who_is_left(self) -> None:
+    def withheld(self, *fields: str) -> list[tuple[object, ...]]:
+        """A tuple for each reason of each line."""
+        return [(line['device'], *(reason[field] for field in ('reason', *fields)))
+                for line in self.program.ask('device', 'list', '--withheld') for reason in line['reasons']]
+
+    def test_each_device_with_every_reason_and_who_is_left(self) -> None:
         instance = self.host.spawn(pmem=1, vgpu=2)
         self.host.manager.cordon('vpmem', 'd0', reason='firmware')
         self.host.manager.cordon('mdev', 'gpu', parent=True)
         self.machine.change(D0, unhealthy='read-only')
         self.machine.change(D1, adoptable=False)
         self.host.audit()
-        lines = self.program.ask('withheld', 'list')
-        self.assertEqual(list(withheld.List.columns), list(lines[0]))
+        lines = self.program.ask('device', 'list', '--withheld')
+        left = {line['device']: (line['status'], line['instance_uuid']) for line in lines}
+        mdevs = [f'mdev/{uuid}' for uuid in sorted(self.host.mdevs())]
+        self.assertEqual({**dict.fromkeys((*mdevs, 'vpmem/d0'), ('held', instance.uuid)), None: ('withheld', None),
+                          'vpmem/d1': ('withheld', None)}, left)
         self.assertEqual([
-            ('mdev', 'parent', 'gpu', 'cordoned', 'operator', '', [f'{instance.uuid} (active, active)']),
-            ('vpmem', 'device', 'd0', 'cordoned', 'operator', 'firmware', [f'{instance.uuid} (active)']),
-            ('vpmem', 'device', 'd0', 'unhealthy', 'host', 'read-only', [f'{instance.uuid} (active)']),
-            ('vpmem', 'device', 'd1', 'not to be adopted', 'host', '', [])],
-            [tuple(line[name] for name in ('kind', 'scope', 'name', 'reason', 'by', 'detail', 'instances'))
-             for line in lines])
-        self.assertEqual([True, True, True, False], [isinstance(line['since'], int) for line in lines])
-        self.assertEqual([{'instance_uuid': instance.uuid, 'identifier': 'd0', 'role': 'current', 'state': 'active'}],
-                         lines[1]['left'])
+            *((name, 'cordoned', None, 'operator', 'gpu') for name in mdevs),
+            (None, 'cordoned', None, 'operator', None),
+            ('vpmem/d0', 'cordoned', 'firmware', 'operator', None),
+            ('vpmem/d0', 'unhealthy', 'read-only', 'host', None),
+            ('vpmem/d1', 'not to be adopted', None, 'host', None)], self.withheld('detail', 'by', 'parent'))
+        self.assertEqual([True, True, True, True, False], [line['since'] is not None for line in lines])
 
     def test_what_no_audit_has_noted_yet_says_why(self) -> None:
         self.machine.change(D0, unhealthy='read-only')
         self.machine.unknown_domains['x'] = 'torn'
-        self.assertEqual([('d0', 'unhealthy', 'read-only', None), ('d0', 'in doubt', UNREAD, None),
-                          ('d1', 'in doubt', UNREAD, None)],
-                         [tuple(line[name] for name in ('name', 'reason', 'detail', 'since'))
-                          for line in self.program.ask('withheld', 'list')])
+        answer = self.run_to(cmd_base.ATTENTION, 'device', 'list', '--withheld')
+        self.assertEqual([('vpmem/d0', 'unhealthy', 'read-only', None), ('vpmem/d0', 'in doubt', UNREAD, None),
+                          ('vpmem/d1', 'in doubt', UNREAD, None)],
+                         [(line['device'], reason['reason'], reason['detail'], reason['since'])
+                          for line in answer.data for reason in line['reasons']])
 
     def test_it_may_be_one_audit_behind_as_its_help_says(self) -> None:
-        self.machine.change(D0, unhealthy='read-only')
-        self.host.audit()
-        self.machine.change(D0, unhealthy=None)
         instance = self.host.spawn(pmem=1)
         self.machine.delete_guest(instance.uuid)
-        self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd1', 'a bad block'))
+        self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'))
         self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, instance)
-
-        def names_and_reasons() -> list[tuple[str, str]]:
-            return [(line['name'], line['reason']) for line in self.program.ask('withheld', 'list')]
-
-        self.assertEqual([('d0', 'unhealthy')], names_and_reasons())
+        self.assertEqual([], self.withheld())
         self.host.audit()
-        self.assertEqual([('d1', 'not given back')], names_and_reasons())
-        self.assertIn('one audit behind', self.program.run('help', 'withheld', 'list').out.replace('\n', ' '))
+        self.assertEqual([('vpmem/d0', 'not given back')], self.withheld())
+        self.assertIn('one audit behind', ' '.join(self.program.run('help', 'device', 'list').out.split()))
 
-    def test_for_people_it_has_times(self) -> None:
+    def test_people_get_times_of_their_zone_and_programs_in_utc(self) -> None:
+        self.useFixture(base_fixtures.EnvironmentVariable('TZ', 'Asia/Kolkata'))
+        time.tzset()
+        self.addCleanup(time.tzset)
         self.host.manager.cordon('vpmem', 'd0')
-        answer = self.program.run('withheld', 'list')
+        answer = self.program.run('device', 'list', '--withheld')
         self.assertEqual(cmd_base.OK, answer.code)
-        self.assertRegex(answer.out, r'20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ')
+        self.assertRegex(answer.out, r'20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+05:30')
+        [line] = self.program.ask('device', 'list', '--withheld')
+        self.assertRegex(line['since'], r'^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ$')
 
-    def test_inventory_and_explain_say_all_reasons(self) -> None:
+    def test_devices_and_explain_say_all_reasons(self) -> None:
         self.host.manager.cordon('vpmem', 'd0')
         self.machine.change(D0, unhealthy='read-only')
-        lines = {line['identifier']: line['reason'] for line in self.program.ask('inventory', 'list')}
-        self.assertEqual('cordoned, unhealthy', lines['d0'])
+        self.assertEqual([('vpmem/d0', 'cordoned', None), ('vpmem/d0', 'unhealthy', 'read-only')],
+                         self.withheld('detail'))
         answer = self.run_to(cmd_base.ATTENTION, 'explain', '--resource', 'CUSTOM_PMEM_NAMESPACE_4GB=2')
-        self.assertEqual({'cordoned, unhealthy': 1}, answer.data[0]['withheld'])
+        self.assertEqual([{'reasons': 'cordoned, unhealthy', 'amount': 1}], answer.data[0]['withheld'])
         self.assertIn('1 withheld (cordoned, unhealthy)', answer.data[0]['explanation'])
+        self.assertIn('vpmem/d0 is withheld: cordoned; unhealthy: read-only', answer.err)

@@ -29,18 +29,18 @@ class WordsTestCase(RepairCommandTestCase):
                 self.assertFalse([line for line in lines if line.startswith('devicetrack-manage')])
 
     def test_structure_keeps_the_words(self) -> None:
-        answer = self.program.run('order', 'show', self.order.uuid, '-f', 'json')
+        answer = self.program.run('request', 'show', self.order.uuid, '-f', 'json')
         self.assertEqual(HOSTILE, json.loads(answer.out)['arguments'])
 
     def test_a_shell_that_evaluates_them_runs_nothing(self) -> None:
-        answer = self.program.run('order', 'show', self.order.uuid, '-f', 'shell')
+        answer = self.program.run('request', 'show', self.order.uuid, '-f', 'shell')
         done = subprocess.run(('sh', '-c', f'{answer.out}\nprintf %s "$arguments"'), capture_output=True, text=True,
                               check=True)
         self.assertEqual(HOSTILE.replace('\n', r'\n').replace('\x1b', r'\x1b').replace('\u202e', r'\u202e'),
                          done.stdout)
 
     def test_an_error_that_quotes_them_is_a_line(self) -> None:
-        answer = self.program.run('--debug', 'assignment', 'show', HOSTILE)
+        answer = self.program.run('--debug', 'device', 'show', HOSTILE)
         self.assertEqual(cmd_base.ERROR, answer.code)
         self.assertTrue(all(line.isprintable() for line in answer.err.splitlines()), repr(answer.err))
         self.assertFalse([line for line in answer.err.splitlines() if line.startswith('\x1b')])

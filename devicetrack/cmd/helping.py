@@ -1,0 +1,24 @@
+"""The list of all commands, for those who do not know them yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from devicetrack.cmd import screen
+
+_INDENT = 2
+
+
+def commands(app: Any) -> str:
+    """All commands, with a sentence on each, in columns that align."""
+    told = {}
+    for name, entry_point in sorted(app.command_manager):
+        description = ' '.join((entry_point.load().__doc__ or '').split())
+        told[name] = (description.partition('. ')[0].rstrip('.') or name)
+    wide = max(map(len, told))
+    lines = []
+    for name, sentence in told.items():
+        rest = ' ' * (_INDENT + wide + 2)
+        first, *more = screen.wrap(sentence, screen.width_of(app.stdout), rest)
+        lines += [f'{" " * _INDENT}{name:{wide}}  {first.strip()}', *more]
+    return '\n'.join(lines)

@@ -1,0 +1,120 @@
+"""``devicetrack-manage host``: the hosts of the store, and what each has."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Final
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import host as host_identity
+from devicetrack.claims import report
+from devicetrack.cmd import base
+from devicetrack.conf import manager as manager_options
+from devicetrack.store.api import Host
+from devicetrack.store.api import Store
+
+_COUNTED: Final = (report.FREE, report.HELD, report.RELEASING, report.WITHHELD, report.CREATABLE, report.MISSING)
+
+
+class List(base.Lister):
+    """List the hosts of the store, with what they have by it. Reads the store alone.
+
+    "here" marks this machine. "held" and "releasing" count devices that instances have or gave up, "withheld" what is
+    withheld by the last audit, devices and parents, and "requests" those that wait for the host's manager.
+    """
+
+    columns = ('host', 'here', 'instances', 'held', 'releasing', 'withheld', 'requests', 'nested_since',
+               'epoch', 'boot_id', 'host_uuid')
+    in_table = ('host', 'here', 'instances', 'held', 'releasing', 'withheld', 'requests')
+    spare = ('requests', 'here')
+
+    def nothing(self, parsed_args: argparse.Namespace) -> str:
+        return 'the store has no host: its manager makes it when it starts'
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        store = self.app.checked_store
+        here = machine(self.app)
+        for host in sorted(store.hosts(), key=lambda one: base.natural(one.name)):
+            values = of_store(store, host, here)
+            yield [values[column] for column in self.columns]
+
+
+class Show(base.ShowOne):
+    """Show a host. For this machine also how many devices of each class are free, held or withheld.
+
+    Exit code 3 when a part of this machine could not be read, or an option names a device that it does not have.
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('host', metavar='NAME', nargs='?',
+                            help='The host. By default the one that this machine is.')
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        store = self.app.checked_store
+        unknown: list[str] = []
+        classes: list[dict[str, Any]] | None = None
+        try:
+            observer = self.app.observer(parsed_args.host)
+            host: Host = observer.host
+        except exception.NotThisMachine as error:
+            found = store.host(parsed_args.host)
+            if found is None:
+                raise
+            host, unknown = found, [str(error)]
+        else:
+            if store.host(host.name) is None:
+                raise exception.UnknownHost(host.name, [one.name for one in store.hosts()])
+            try:
+                lines = observer.inventory()
+            except exception.DriverError as error:
+                unknown, self.exit_code = [str(error)], base.ATTENTION
+            else:
+                classes = _classes(lines)
+                wrong = [line for line in lines if line.status in (report.UNKNOWN, report.MISSING)]
+                unknown = [f'{line.kind}: {line.reason}' for line in wrong if line.status == report.UNKNOWN]
+                if wrong:
+                    self.exit_code = base.ATTENTION
+        return {**of_store(store, host, machine(self.app)),
+                'classes': base.Shown(classes, [_in_words(one) for one in classes or ()]), 'unknown': unknown}
+
+
+def of_store(store: Store, host: Host, machine_id: str | None) -> dict[str, Any]:
+    """A host by what the store has of it."""
+    records = store.records_of_host(host.uuid)
+    releasing = sum(record.state == vocabulary.RELEASING for record in records)
+    return {'host': host.name, 'here': None if machine_id is None else host.machine_id == machine_id,
+            'instances': len({record.instance_uuid for record in records}), 'held': len(records) - releasing,
+            'releasing': releasing, 'withheld': len(store.withheld(host.uuid)),
+            'requests': len(store.orders_of_host(host.uuid, waiting=True)),
+            'nested_since': None if host.nested_at is None else base.Moment(host.nested_at), 'epoch': host.epoch,
+            'boot_id': host.boot_id, 'host_uuid': host.uuid}
+
+
+def machine(app: Any) -> str | None:
+    """The id by which the store knows this machine; None when it has none that can be read."""
+    try:
+        return host_identity.machine_digest(app.conf[manager_options.GROUP].machine_id_path)
+    except exception.InvalidConfiguration:
+        return None
+
+
+def _classes(lines: Sequence[report.Line]) -> list[dict[str, Any]]:
+    """How many devices of each class have which status."""
+    counts: dict[tuple[str, str], collections.Counter[str]] = {}
+    for line in lines:
+        if line.status != report.UNKNOWN and line.resource_class is not None:
+            of_class = counts.setdefault((line.kind, line.resource_class), collections.Counter())
+            of_class[line.status] += line.amount if line.identifier is None else 1
+    return [{'kind': kind, 'resource_class': resource_class, **{status: of_class[status] for status in _COUNTED}}
+            for (kind, resource_class), of_class in sorted(counts.items())]
+
+
+def _in_words(of_class: Mapping[str, Any]) -> str:
+    counted = ', '.join(f'{of_class[status]} {status}' for status in _COUNTED if of_class[status])
+    return f'{of_class["resource_class"]}: {counted or "none"}'

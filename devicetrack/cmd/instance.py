@@ -1,0 +1,130 @@
+"""``devicetrack-manage instance``: what instances have, as the store has it, and giving it back."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import itertools
+from typing import Any
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import orders
+from devicetrack.cmd import base
+from devicetrack.cmd import options
+from devicetrack.cmd import records
+from devicetrack.cmd import requesting
+from devicetrack.objects.values import Record
+
+RELEASED = 'released'
+
+
+class List(base.Lister):
+    """List the instances that have devices: all in the store, or those that match. Reads the store alone.
+
+    An instance that moves between two hosts of the store has a line for each. --long names the devices.
+    """
+
+    columns = ('instance_uuid', 'host', 'states', 'roles', 'devices', 'migration_uuids', 'host_uuid')
+    in_table = ('instance_uuid', 'host', 'states', 'devices')
+    in_long = ('instance_uuid', 'host', 'states', 'roles', 'devices', 'migration_uuids')
+    if_filled = ('migration_uuids',)
+    prose = ('states', 'devices')
+    spare = ('states', 'host')
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('--host', metavar='NAME', help='Only those with devices of this host.')
+        parser.add_argument('--device', metavar='[KIND/]IDENTIFIER', type=options.device_name,
+                            help='Only the one that has the device of this name, on whichever host.')
+
+    def nothing(self, parsed_args: argparse.Namespace) -> str:
+        which = f' {parsed_args.device}' if parsed_args.device else ' a device'
+        where = f' of host {parsed_args.host}' if parsed_args.host else ''
+        return f'no instance has{which}{where}'
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        store = self.app.checked_store
+        hosts = records.names_of_hosts(store)
+        wanted = records.find(store, parsed_args.host, device=parsed_args.device)
+        if parsed_args.device is not None:      # of these all that they have there
+            ends = {(one.host_uuid, one.instance_uuid) for one in wanted}
+            wanted = [one for one in records.find(store, parsed_args.host)
+                      if (one.host_uuid, one.instance_uuid) in ends]
+        wanted.sort(key=lambda one: (base.natural(hosts.get(one.host_uuid)), one.instance_uuid, one.position))
+        for (host_uuid, uuid), group in itertools.groupby(wanted, key=lambda one: (one.host_uuid, one.instance_uuid)):
+            found = list(group)
+            yield [uuid, hosts.get(host_uuid), _each(one.state for one in found), _each(one.role for one in found),
+                   base.Shown([records.fields(one, hosts) for one in found], _in_words(found, parsed_args)),
+                   _each(one.migration_uuid for one in found if one.migration_uuid), host_uuid]
+
+
+def _each(words: Any) -> list[str]:
+    return list(dict.fromkeys(words))
+
+
+def _in_words(found: Sequence[Record], parsed_args: argparse.Namespace) -> Any:
+    if parsed_args.formatter != 'table' or parsed_args.long:
+        return [records.name(one.kind, one.identifier) for one in found]
+    counted = collections.Counter(one.kind for one in found)
+    return ', '.join(f'{number} {kind}' for kind, number in counted.items())
+
+
+class Show(base.ShowOne):
+    """Show all devices of an instance, on all hosts of the store, in the order of the guest. Reads the store alone."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('instance', metavar='INSTANCE', type=options.canonical_uuid,
+                            help='The UUID of the instance.')
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        store, uuid = self.app.checked_store, parsed_args.instance
+        hosts = records.names_of_hosts(store)
+        found = sorted(records.find(store, None, uuid), key=lambda one: (
+            base.natural(hosts.get(one.host_uuid)), one.position))
+        if not found:
+            raise exception.UnknownToStore('instance', uuid, None, 'it has no device on a host of this store; see that '
+                                           'this is the store of its host')
+        return {'instance_uuid': uuid, 'hosts': _each(hosts.get(one.host_uuid) for one in found),
+                'migration_uuids': _each(one.migration_uuid for one in found if one.migration_uuid),
+                'devices': base.Shown([records.fields(one, hosts) for one in found],
+                                      [f'{records.name(one.kind, one.identifier)} ({_condition(one, found, hosts)})'
+                                       for one in found])}
+
+
+def _condition(one: Record, found: Sequence[Record], hosts: Mapping[str, str]) -> str:
+    role = '' if one.role == vocabulary.CURRENT else f'{one.role}, '
+    several = len({other.host_uuid for other in found}) > 1
+    return role + one.state + (f' on {hosts.get(one.host_uuid)}' if several else '')
+
+
+class Release(requesting.Requesting):
+    """Give back everything that an instance holds on this host, where its compute service does not do it any more.
+
+    What keeps bytes is wiped. Refused while the instance has a domain here or moves, a domain names one of its devices,
+    the service says that it lives here, or the hypervisor cannot say.
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument('instance', metavar='INSTANCE', type=options.canonical_uuid,
+                            help='The UUID of the instance.')
+        parser.add_argument('--yes', action='store_true',
+                            help='Do it. Without it what the instance holds is shown and nothing is done.')
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        uuid = parsed_args.instance
+        host = self.app.observer(parsed_args.host).host
+        found = self.app.checked_store.records_of_instance(host.uuid, uuid)
+        if not found:
+            raise exception.NotReleased(uuid, f'it holds nothing on host {host.name}')
+        devices = [records.name(record.kind, record.identifier) for record in found]
+        if not parsed_args.yes:
+            raise base.UsageError(f'instance {uuid} holds {", ".join(devices)} on host {host.name}: to give that back '
+                                  'and have it wiped, say --yes')
+        outcome = self.ask(host, orders.RELEASE, RELEASED, parsed_args, [record.key for record in found],
+                           instance_uuid=uuid)
+        return {'outcome': outcome.outcome, 'host': host.name, 'instance_uuid': uuid, 'devices': devices,
+                'text': outcome.text, 'request_uuid': outcome.request}

@@ -1,0 +1,202 @@
+"""``devicetrack-manage device``: operators cordon, uncordon, admit, retire and forget devices."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import host as host_identity
+from devicetrack.claims import orders
+from devicetrack.claims import repairs
+from devicetrack.claims import withheld
+from devicetrack.cmd import base
+from devicetrack.cmd import options
+from devicetrack.cmd import records
+from devicetrack.cmd import requesting
+from devicetrack.conf import manager as manager_options
+from devicetrack.engine.withholding import Target
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.store.api import Host
+
+FORGOTTEN = 'forgotten'
+CORDONED = 'cordoned'
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('device', metavar='KIND/IDENTIFIER', type=options.device_name,
+                        help='The device, with its kind: vpmem/ns0.')
+
+
+def _answer(outcome: requesting.Outcome, host: Host, kind: str, identifier: str | None,
+            **more: str | None) -> Mapping[str, Any]:
+    return {'outcome': outcome.outcome, 'host': host.name,
+            'device': None if identifier is None else records.name(kind, identifier), 'kind': kind,
+            'identifier': identifier, **more, 'text': outcome.text, 'request_uuid': outcome.request}
+
+
+class _Cordoning(requesting.Requesting):
+    """Base of the commands that cordon a device or a parent, or end that."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument('device', metavar='KIND/NAME', type=options.device_name,
+                            help='The device, with its kind: vpmem/ns0. With --parent the parent, with the kind of its '
+                                 'devices: mdev/pci_0000_84_00_0.')
+        parser.add_argument('--parent', action='store_true',
+                            help='Everything that the parent of this name has and could make.')
+
+    def cordon(self, parsed_args: argparse.Namespace, verb: str, done: str, **more: Any) -> Mapping[str, Any]:
+        kind, name = self.key(parsed_args.device)
+        scope = vocabulary.PARENT if parsed_args.parent else vocabulary.DEVICE
+        host = self.app.observer(parsed_args.host).host
+        outcome = self.ask(host, verb, done, parsed_args, kind=kind, scope=scope, name=name, **more)
+        device, parent = (None, name) if parsed_args.parent else (name, None)
+        return _answer(outcome, host, kind, device, parent=parent)
+
+
+class Cordon(_Cordoning):
+    """Hand out a device, or with --parent anything of a parent, no more. An instance that has it keeps it.
+
+    It lasts, over restarts too and while the device is away, until "device uncordon"; "device list --withheld" shows
+    who has it still.
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument('--reason', type=options.reason, default='', metavar='TEXT',
+                            help='Why, for whoever reads it later: one line of at most 255 characters.')
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        return self.cordon(parsed_args, orders.CORDON, CORDONED, reason=parsed_args.reason)
+
+
+class Uncordon(_Cordoning):
+    """Let a device, or with --parent all of a parent, be handed out again.
+
+    What is withheld for other reasons stays so.
+    """
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        return self.cordon(parsed_args, orders.UNCORDON, requesting.UNCORDONED)
+
+
+class Admit(requesting.Requesting):
+    """Let a device that was forgotten or retired be handed out again. Nothing is wiped: say so only if it is clean.
+
+    A namespace is read through after that, and is handed out when all of it is zero. With --wipe a device that was
+    forgotten or retired, or is unproven, is wiped in the background, whatever is on it, and handed out when that is
+    proven. Refused while the host does not have it, an instance has it, a domain names it, or one of these is unknown.
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
+        _add_device(parser)
+        parser.add_argument('--wipe', action='store_true',
+                            help='Overwrite everything on it with zeros first. What is on it is lost.')
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        kind, identifier = self.key(parsed_args.device)
+        host = self.app.observer(parsed_args.host).host
+        more = {'wipe': True} if parsed_args.wipe else {}
+        done = requesting.WIPING if parsed_args.wipe else requesting.ADMITTED
+        outcome = self.ask(host, orders.ADMIT, done, parsed_args, [DeviceKey(kind, identifier)], kind=kind,
+                           identifier=identifier, **more)
+        return _answer(outcome, host, kind, identifier)
+
+
+class Retire(requesting.Requesting):
+    """End the assignment of a device that is on its way back and cannot be wiped, and never hand it out again.
+
+    Nothing is wiped: what its last guest wrote stays on it. It is withheld as retired, over restarts too, until "device
+    admit"; a second time changes nothing. Refused unless it is releasing, while it is being wiped, a domain names it,
+    or one of these is unknown.
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
+        _add_device(parser)
+        parser.add_argument('--confirm', metavar='INSTANCE', type=options.canonical_uuid,
+                            help='The UUID of the instance that the device is on its way back from, to confirm that '
+                                 'this one is meant. Without it the assignment is shown and nothing is done.')
+        parser.add_argument('--reason', type=options.reason, default='', metavar='TEXT',
+                            help='Why, for whoever reads it later: one line of at most 255 characters. By default why '
+                                 'it could not be given back.')
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        name: options.DeviceName = parsed_args.device
+        key = self.key(name)
+        host = self.app.observer(parsed_args.host).host
+        found = self.app.checked_store.records_of_devices(host.uuid, [key])
+        if not found:
+            return self._retired_already(host, name, key)
+        record: Record = found[0]
+        if parsed_args.confirm is None:
+            raise base.UsageError(f'{name} is {record.role} and {record.state} for instance {record.instance_uuid}: '
+                                  f'to retire it, confirm that with --confirm {record.instance_uuid}')
+        outcome = self.ask(host, orders.RETIRE, requesting.RETIRED, parsed_args, kind=key.kind,
+                           identifier=key.identifier, instance_uuid=parsed_args.confirm, reason=parsed_args.reason)
+        return _answer(outcome, host, *key, instance_uuid=record.instance_uuid)
+
+    def _retired_already(self, host: Host, name: options.DeviceName, key: DeviceKey) -> Mapping[str, Any]:
+        """:raises NotAssigned: it is not"""
+        target = Target.of(key)
+        causes = withheld.load(self.app.checked_store, host.uuid).get(target, {})
+        if vocabulary.RETIRED not in causes:
+            raise exception.NotAssigned(str(name), host.name)
+        return _answer(requesting.Outcome(requesting.RETIRED_ALREADY, str(withheld.Withheld(target, causes, ())), None),
+                       host, *key, instance_uuid=None)
+
+
+class Forget(requesting.Requesting):
+    """End the assignment of a device that the host does not have any more. Nothing is wiped.
+
+    Refused while the host has the device, a domain may name it, or a view cannot be read. If it comes back it is
+    withheld until "device admit".
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
+        _add_device(parser)
+        parser.add_argument('--confirm', metavar='INSTANCE', type=options.canonical_uuid,
+                            help='The UUID of the instance that owns the device, to confirm that this one is meant. '
+                                 'Without it the assignment is shown and nothing is done.')
+        parser.add_argument('--machine-gone', action='store_true',
+                            help='The machine of --host, which is not this one, is gone for good with everything on '
+                                 'it: ask no one there.')
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        name: options.DeviceName = parsed_args.device
+        key = self.key(name)
+        store = self.app.checked_store
+        host = self._host_that_is_gone(parsed_args) if parsed_args.machine_gone \
+            else self.app.observer(parsed_args.host).host
+        found = store.records_of_devices(host.uuid, [key])
+        if not found:
+            raise exception.NotAssigned(str(name), host.name)
+        record: Record = found[0]
+        if parsed_args.confirm is None:
+            raise base.UsageError(f'{name} is {record.role} and {record.state} for instance {record.instance_uuid}: '
+                                  f'to forget it, confirm that with --confirm {record.instance_uuid}')
+        outcome = requesting.Outcome(FORGOTTEN, None, None)
+        if parsed_args.machine_gone:
+            repairs.forget_of_machine(store, host, self._machine_id(), key, parsed_args.confirm)
+        else:
+            outcome = self.ask(host, orders.FORGET, FORGOTTEN, parsed_args, kind=key.kind, identifier=key.identifier,
+                               instance_uuid=parsed_args.confirm)
+        return _answer(outcome, host, *key, instance_uuid=record.instance_uuid)
+
+    def _host_that_is_gone(self, parsed_args: argparse.Namespace) -> Host:
+        if parsed_args.host is None:
+            raise base.UsageError('--machine-gone is about another machine: say which by --host')
+        store = self.app.checked_store
+        host: Host | None = store.host(parsed_args.host)
+        if host is None:
+            raise exception.UnknownHost(parsed_args.host, [one.name for one in store.hosts()])
+        return host
+
+    def _machine_id(self) -> str:
+        return host_identity.machine_digest(self.app.conf[manager_options.GROUP].machine_id_path)

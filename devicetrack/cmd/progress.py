@@ -1,0 +1,109 @@
+"""How far long work is: a line that changes on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
+import itertools
+import threading
+import time
+from typing import Final
+from typing import Self
+
+from devicetrack import exception
+from devicetrack import log
+from devicetrack.cmd import base
+from devicetrack.cmd import screen
+
+# What is no terminal is told so often.
+LINE_EVERY_S: Final = 30.0
+
+_FRAMES: Final = '|/-\\'
+_LOOK_EVERY_S: Final = 0.5
+_CLEAR: Final = '\r\x1b[K'
+
+
+class Progress:
+    """Tells on stderr how far a command is. The line on a terminal goes when the ``with`` block is left.
+
+    Short work is told to nobody else: the first line comes after ``LINE_EVERY_S``.
+    """
+
+    def __init__(self, command: base.Command) -> None:
+        self._command, self._stream = command, command.app.stderr
+        self._is_terminal = screen.is_terminal(self._stream)
+        self._frames = itertools.cycle(_FRAMES)
+        self._told_at = time.monotonic()
+        self._shown = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.clear()
+
+    def show(self, text: str) -> None:
+        if self._is_terminal:
+            line = f'{next(self._frames)} {log.printable(text)}'
+            self._stream.write(_CLEAR + line[:screen.width_of(self._stream) - 1])
+            self._stream.flush()
+            self._shown = True
+        elif time.monotonic() - self._told_at >= LINE_EVERY_S:
+            self._told_at = time.monotonic()
+            self._command.say(text)
+
+    def clear(self) -> None:
+        """Take the line away, before something else is written."""
+        if self._shown:
+            self._stream.write(_CLEAR)
+            self._stream.flush()
+            self._shown = False
+
+
+class Pace:
+    """How fast a number of things is done, and how long the rest takes."""
+
+    def __init__(self, noun: str, total: int) -> None:
+        self._noun, self._total, self._began = noun, total, time.monotonic()
+
+    def text(self, done: int) -> str:
+        took = time.monotonic() - self._began
+        told = f'{done:,} of {base.count(self._total, self._noun)}'
+        if not done or took <= 0:
+            return told
+        return f'{told}, {done / took:,.1f}/s, about {duration((self._total - done) * took / done)} left'
+
+
+def duration(seconds: float) -> str:
+    """A time to wait, in words."""
+    whole = round(seconds)
+    if whole < 120:
+        return f'{whole} s'
+    return f'{round(whole / 60)} min' if whole < 120 * 60 else f'{whole // 3600} h {whole % 3600 // 60} min'
+
+
+@contextlib.contextmanager
+def watching(command: base.Command, look: Callable[[], str | None]) -> Iterator[None]:
+    """Tell how far the work of the block is, which does not return before it is done.
+
+    :param look: says it, or None while there is nothing to say; called in a thread of its own
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        with Progress(command) as progress:
+            while not over.wait(_LOOK_EVERY_S):
+                # Whoever does the work meets the same error, and says it.
+                with contextlib.suppress(exception.DeviceTrackError):
+                    text = look()
+                    if text is not None:
+                        progress.show(text)
+
+    thread = threading.Thread(target=watch, name='devicetrack-progress', daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

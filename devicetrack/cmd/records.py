@@ -1,0 +1,58 @@
+"""How the commands print rows of the store: the assignments of instances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from typing import Final
+
+from devicetrack import exception
+from devicetrack.cmd import base
+from devicetrack.cmd import options
+from devicetrack.objects.values import Record
+from devicetrack.store.api import Store
+
+FIELDS: Final = ('device', 'kind', 'identifier', 'host', 'instance_uuid', 'role', 'state', 'position', 'resource_class',
+                 'provider_uuid', 'parent', 'numa_node', 'migration_uuid', 'claim_id', 'generation', 'created_at',
+                 'host_uuid', 'seen', 'details')
+
+
+def fields(record: Record, hosts: Mapping[str, str]) -> dict[str, Any]:
+    """An assignment.
+
+    :param hosts: names of hosts by their UUIDs
+    """
+    values = {**record._asdict(), 'device': name(record.kind, record.identifier), 'host': hosts.get(record.host_uuid),
+              'created_at': base.Moment(record.created_at), 'details': base.details_fields(record.details)}
+    return {field: values[field] for field in FIELDS}
+
+
+def name(kind: str, identifier: str) -> str:
+    """A device as commands take it."""
+    return f'{kind}/{identifier}'
+
+
+def names_of_hosts(store: Store) -> dict[str, str]:
+    return {host.uuid: host.name for host in store.hosts()}
+
+
+def host_uuid(store: Store, host: str) -> str:
+    """:raises UnknownHost: the store has no host of this name"""
+    known = {one.name: one.uuid for one in store.hosts()}
+    if host not in known:
+        raise exception.UnknownHost(host, known)
+    return known[host]
+
+
+def find(store: Store, host: str | None = None, instance_uuid: str | None = None,
+         device: options.DeviceName | None = None) -> list[Record]:
+    """The assignments that match, by instance and then in the order of the guest.
+
+    :raises UnknownHost: the store has no host of this name
+    """
+    if host is not None:
+        records = store.records_of_host(host_uuid(store, host))
+    else:
+        records = store.records() if instance_uuid is None else store.records_everywhere(instance_uuid)
+    return [record for record in records if instance_uuid in (None, record.instance_uuid) and (
+        device is None or (record.identifier == device.identifier and device.kind in (None, record.kind)))]

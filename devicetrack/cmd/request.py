@@ -1,0 +1,109 @@
+"""``devicetrack-manage request``: what commands asked of managers that work, and what these answered."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import json
+from typing import Any
+
+from devicetrack.claims import orders
+from devicetrack.cmd import base
+from devicetrack.cmd import options
+from devicetrack.cmd import records
+from devicetrack.cmd import requesting
+from devicetrack.store.api import Order
+
+
+class List(base.Blocks):
+    """List the requests of commands, oldest first.
+
+    Those that wait for the next audit of a manager, and of the others the newest.
+    """
+
+    columns = ('request_uuid', 'host', 'request', 'verb', 'arguments', 'created_at', 'answered_at', 'outcome', 'text')
+    in_block = ('request_uuid', 'request', 'verb', 'arguments', 'outcome', 'text')
+    prose = ('request', 'text')
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('--host', metavar='NAME', help='Only those to this host.')
+        parser.add_argument('--waiting', action='store_true', help='Only those that have no answer yet.')
+
+    def nothing(self, parsed_args: argparse.Namespace) -> str:
+        return 'no request waits' if parsed_args.waiting else 'there is no request'
+
+    def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        return row['outcome'], f'request {row["request_uuid"]}'
+
+    def body(self, row: Mapping[str, Any]) -> Iterator[str]:
+        yield row['request']
+        yield row['text']
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        store = self.app.checked_store
+        hosts = records.names_of_hosts(store)
+        found = store.orders(parsed_args.waiting) if parsed_args.host is None else store.orders_of_host(
+            records.host_uuid(store, parsed_args.host), parsed_args.waiting)
+        for order in found:
+            values = fields(order, hosts)
+            yield [values[column] for column in self.columns]
+
+
+class Show(base.ShowOne):
+    """Show a request and its answer.
+
+    Exit code 1 when it was refused or failed, or --wait ended without an answer; 3 when repairs were done in part.
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('request', metavar='UUID', type=options.canonical_uuid, help='The request.')
+        parser.add_argument('--wait', action='store_true', help='Wait for the answer.')
+        requesting.add_timeout(parser)
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        store = self.app.checked_store
+        order = requesting.find(store, parsed_args.request)
+        if parsed_args.wait and order.answer is None:
+            order = requesting.wait_for(self, store, order.uuid, parsed_args.timeout)
+        if parsed_args.wait or order.answer is not None:
+            self.exit_code = requesting.code_of(order)
+        answer = orders.answer_of(order)
+        repairs = answer.repairs if answer is not None else ()
+        return {**fields(order, records.names_of_hosts(store)),
+                'repairs': base.Shown(repairs, list(map(became, repairs)))}
+
+
+def became(repair: Mapping[str, Any]) -> str:
+    """What became of one repair of an answer. The log of the service has the row before and after."""
+    what = f'{repair.get("verb")} {repair.get("device")}'
+    if repair.get('done') or repair.get('begun'):
+        return f'{"done" if repair.get("done") else "begun"}: {what}'
+    return f'not done: {what}: {repair.get("text")}'
+
+
+def fields(order: Order, hosts: Mapping[str, str]) -> dict[str, Any]:
+    answer = orders.answer_of(order)
+    try:
+        arguments = json.loads(order.arguments)
+    except (ValueError, RecursionError):
+        arguments = order.arguments
+    return {'request_uuid': order.uuid, 'host': hosts.get(order.host_uuid), 'request': _in_words(order.verb, arguments),
+            'verb': order.verb, 'arguments': arguments, 'created_at': base.Moment(order.created_at),
+            'answered_at': None if order.answered_at is None else base.Moment(order.answered_at),
+            'outcome': answer.outcome if answer is not None else requesting.WAITING,
+            'text': answer.text if answer is not None else None}
+
+
+def _in_words(verb: str, arguments: Any) -> str:
+    """The verb of a request, the device that it is about, and the rest as it is."""
+    if not isinstance(arguments, dict):
+        return f'{verb} {arguments}'
+    rest = dict(arguments)
+    name = rest.pop('name', None) or rest.pop('identifier', None)
+    told = []
+    if name is not None:
+        told = [f'{"parent " if rest.pop("scope", "") == "parent" else ""}{rest.pop("kind", "")}/{name}']
+    told += [f'{key}={value}' for key, value in rest.items() if value not in ('', None, [], False)]
+    return f'{verb} {", ".join(told)}'.rstrip()

@@ -1,0 +1,185 @@
+"""Commands that ask something of the manager of a host: it works and answers, or they do it in its place."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection
+import time
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import orders
+from devicetrack.claims.running import Running
+from devicetrack.cmd import base
+from devicetrack.cmd import options
+from devicetrack.cmd import progress
+from devicetrack.objects.values import DeviceKey
+from devicetrack.store.api import Host
+from devicetrack.store.api import Order
+from devicetrack.store.api import Store
+from devicetrack.virt.driver import VirtDriver
+
+# The outcomes beside those of answers: nobody waited, nobody answered in time, it was done here.
+REQUESTED: Final = 'requested'
+WAITING: Final = 'waiting'
+WIPING: Final = 'wiping'
+ADMITTED: Final = 'admitted'
+UNCORDONED: Final = 'uncordoned'
+NOT_CORDONED: Final = 'was not cordoned'
+RETIRED: Final = 'retired'
+RETIRED_ALREADY: Final = 'was retired already'
+
+# The outcome when there was nothing to do.
+_UNCHANGED: Final = {UNCORDONED: NOT_CORDONED, RETIRED: RETIRED_ALREADY}
+
+# Managers audit once a minute or so. One that has not answered after ten is stuck, or busy with a long audit.
+TIMEOUT_S: Final = 600.0
+
+# How often a store is asked for an answer that somebody waits for, and the line on a terminal turns.
+_PAUSE_S: Final = 0.5
+_TURNS: Final = 4
+
+_CODES: Final = {orders.DONE: base.OK, orders.PARTLY: base.ATTENTION}
+
+
+class Outcome(NamedTuple):
+    """The outcome of a request to a host's manager. ``request`` is None when the command did it itself."""
+
+    outcome: str
+    text: str | None
+    request: str | None
+
+
+class Requesting(base.ShowOne):
+    """Base of commands that ask the manager of a host for something. If no manager runs, they do it themselves."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        options.add_host(parser)
+        add_waiting(parser)
+
+    def ask(self, host: Host, verb: str, done: str, parsed_args: argparse.Namespace,
+            devices: Collection[DeviceKey] = (), **arguments: Any) -> Outcome:
+        """Do it here, or leave a request for the manager that works.
+
+        :param done: the name of the outcome when it is done
+        :param devices: those that may be wiped for it
+        """
+        try:
+            running = self.app.start_host(host.name)
+        except exception.HostInUse:
+            order = leave(self, self.app.checked_store, orders.make(host.uuid, verb, **arguments), parsed_args)
+            answer = orders.answer_of(order)
+            if answer is None:
+                return Outcome(REQUESTED if parsed_args.no_wait else WAITING, None, order.uuid)
+            if answer.outcome != orders.DONE and parsed_args.formatter != 'table':     # where people read it anyway
+                self.say(f'{answer.outcome}: {answer.text}')
+            return Outcome(_outcome(answer, done), answer.text, order.uuid)
+        with progress.watching(self, lambda: wipes_in_words(self.app.driver(host.name), devices)):
+            return self._do(running, verb, done, arguments)
+
+    @staticmethod
+    def _do(running: Running, verb: str, done: str, arguments: Any) -> Outcome:
+        answer = running.orders.do_now(verb, arguments)
+        if done == WIPING and answer.outcome == orders.DONE:
+            running.unproven.wait()             # the wipe would end with this process
+            left = running.unproven.state_of(DeviceKey(arguments['kind'], arguments['identifier']))
+            if vocabulary.UNPROVEN in left.causes:
+                raise exception.NotAdmitted(str(left.target), left.causes[vocabulary.UNPROVEN].detail)
+            return Outcome(ADMITTED, str(left), None)
+        return Outcome(_outcome(answer, done), answer.text, None)
+
+    @staticmethod
+    def key(name: options.DeviceName) -> DeviceKey:
+        if name.kind is None:
+            raise base.UsageError(f'{name} has no kind: say KIND/{name}')
+        return DeviceKey(name.kind, name.identifier)
+
+
+def _outcome(answer: orders.Answer, done: str) -> str:
+    if answer.outcome != orders.DONE:
+        return answer.outcome
+    return done if answer.changed else _UNCHANGED.get(done, done)
+
+
+def wipes_in_words(driver: VirtDriver, devices: Collection[DeviceKey]) -> str | None:
+    """How far the wipes of some devices are, or None if none is being wiped."""
+    wiping = driver.wiping(devices) if devices else {}
+    if not wiping:
+        return None
+    key, wipe = next(iter(wiping.items()))
+    more = f'; {len(wiping) - 1} more' if len(wiping) > 1 else ''
+    return f'{key.kind}/{key.identifier}: {wipe}{more}'
+
+
+# -- requests to a manager that works ---------------------------------------------------------------------------------
+
+
+def add_waiting(parser: argparse.ArgumentParser) -> None:
+    """The options of commands that may leave a request."""
+    waits = parser.add_mutually_exclusive_group()
+    waits.add_argument('--no-wait', action='store_true',
+                       help='If the manager of the host works: leave the request and end at once, with exit code 0. By '
+                            'default the command waits for the answer, which comes with the next audit of the manager.')
+    add_timeout(waits)
+
+
+def add_timeout(parser: Any) -> None:
+    parser.add_argument('--timeout', type=options.seconds, default=TIMEOUT_S, metavar='SECONDS',
+                        help=f'Wait no longer for the answer. By default {TIMEOUT_S:.0f}. The request stays.')
+
+
+def leave(command: base.Command, store: Store, order: Order, parsed_args: argparse.Namespace) -> Order:
+    """Leave a request for a manager that works, and wait for its answer unless that is not wanted.
+
+    :returns: the request as it is then; the command's exit code follows from it
+    """
+    store.add_order(order)
+    command.say(f'the manager of the host works: request {order.uuid} waits for its next audit')
+    if not parsed_args.no_wait:
+        order = wait_for(command, store, order.uuid, parsed_args.timeout)
+        command.exit_code = code_of(order)
+    return order
+
+
+def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> Order:
+    """The request, as soon as it has an answer or the time is up, which is said then.
+
+    :raises UnknownRequest: the store does not have it
+    """
+    began = time.monotonic()
+    with progress.Progress(command) as shown:
+        try:
+            while True:
+                order = find(store, uuid)
+                left = began + seconds - time.monotonic()
+                if order.answer is not None or left <= 0:
+                    break
+                for _ in range(_TURNS):
+                    waited = progress.duration(time.monotonic() - began)
+                    shown.show(f'request {uuid} waits for an audit of the manager, {waited} so far')
+                    time.sleep(min(_PAUSE_S / _TURNS, left))
+        except KeyboardInterrupt:
+            shown.clear()
+            command.say(f'request {uuid} stays: the manager carries it out at its next audit')
+            raise
+    if order.answer is None:
+        command.say(f'no answer after {progress.duration(seconds)}; the request stays: see that the service of the '
+                    f'host audits, and ask with devicetrack-manage request show --wait {uuid}')
+    return order
+
+
+def find(store: Store, uuid: str) -> Order:
+    """:raises UnknownRequest: the store does not have it"""
+    order = next((one for one in store.orders() if one.uuid == uuid), None)
+    if order is None:
+        raise exception.UnknownRequest(uuid)
+    return order
+
+
+def code_of(order: Order) -> int:
+    """The exit code that an answer stands for, or none of which somebody waited for."""
+    answer = orders.answer_of(order)
+    return base.ERROR if answer is None else _CODES.get(answer.outcome, base.ERROR)

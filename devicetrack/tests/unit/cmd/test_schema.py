@@ -1,0 +1,117 @@
+"""What the commands print with ``-f json``, against the schema that the documentation has."""
+
+from __future__ import annotations
+
+from importlib import metadata
+import pathlib
+from typing import Any
+
+import jsonschema
+import yaml
+
+from devicetrack import exception
+from devicetrack.cmd import manage
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import WipeProgress
+from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
+from devicetrack.virt import fake
+
+D0, D1 = (DeviceKey(fake.VPMEM, name) for name in ('d0', 'd1'))
+SCHEMA = pathlib.Path(__file__).parents[4] / 'doc' / 'source' / 'cli' / 'schema.yaml'
+
+# Theirs are seen where a placement service runs: devicetrack/tests/functional/placement.
+ELSEWHERE = {'placement audit', 'placement audit --repair', 'placement heal', 'placement sync'}
+
+
+def schema_of(command: str) -> dict[str, Any]:
+    whole = yaml.safe_load(SCHEMA.read_text(encoding='utf-8'))
+    return {'$schema': whole['$schema'], '$defs': whole['$defs'], **whole['commands'][command]}
+
+
+class SchemaTestCase(RepairCommandTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.seen: set[str] = set()
+        self.instance = self.host.spawn(pmem=1, vgpu=1)
+
+    def ask(self, command: str, *arguments: str) -> Any:
+        """The answer of a command, which must be as the schema says."""
+        answer = self.program.run(*command.split(), *arguments, '-f', 'json')
+        self.assertNotIn(answer.code, (1, 2), answer.err)
+        schema = schema_of(command)
+        jsonschema.Draft202012Validator.check_schema(schema)
+        jsonschema.validate(answer.data, schema)
+        self.seen.add(command)
+        return answer.data
+
+    def test_every_command_has_a_schema_and_answers_by_it(self) -> None:
+        self._reports()
+        self._requests()
+        self._of_migrations()
+        self._in_the_place_of_the_manager()
+        names = {one.name.replace('_', ' ') for one in metadata.entry_points(group=manage.NAMESPACE)}
+        schemas = set(yaml.safe_load(SCHEMA.read_text(encoding='utf-8'))['commands'])
+        self.assertEqual(names, {name.removesuffix(' --repair') for name in schemas})
+        self.assertEqual(schemas - ELSEWHERE, self.seen)
+
+    def _reports(self) -> None:
+        self.machine.change(D1, unhealthy='read-only')
+        self.host.manager.cordon('mdev', 'gpu', parent=True, reason='firmware')
+        self.machine.wiping[D1] = WipeProgress('verify', 1 << 30, 4 << 30, 512 << 20, None)
+        self.host.audit()
+        self.assertEqual(4, len(self.ask('device list')))
+        for name in ('d0', 'd1', self.host.mdevs()[0]):
+            self.ask('device show', name)
+        self.machine.before('get_inventory', exception.HypervisorUnreachable('fake', 'restarting'), times=1)
+        self.assertIsNone(self.ask('device show', 'd0')['status'])
+        self.ask('host list')
+        self.ask('host show')
+        self.assertEqual(2, len(self.ask('instance list')[0]['devices']))
+        self.ask('instance show', self.instance.uuid)
+        self.assertTrue(self.ask('explain', '--resource', 'CUSTOM_PMEM_NAMESPACE_4GB=2')[0]['withheld_devices'])
+        self.assertTrue(self.ask('audit'))
+        for command in ('version', 'check', 'sync', 'online-data-migrations'):
+            self.ask(f'db {command}')
+
+    def _requests(self) -> None:
+        self.machine.change(D0, devpath='/dev/dax9.0')
+        self.assertTrue(self.ask('audit --repair', '--no-wait'))
+        self.ask('device cordon', 'vpmem/d0', '--no-wait')
+        self.assertEqual(['waiting', 'waiting'], [one['outcome'] for one in self.ask('request list')])
+        self.host.audit()
+        shown = [self.ask('request show', one['request_uuid']) for one in self.ask('request list')]
+        self.assertEqual([1, 0], [len(one['repairs']) for one in shown])
+
+    def _of_migrations(self) -> None:
+        self.assertTrue(self.ask('migration facts'))
+        self.assertTrue(self.ask('migration matrix'))
+        table = pathlib.Path(self.state_path, 'table.yaml')
+        table.write_text('types: {mdev: {nvidia-35: {version: 2.1.0}}}\n', encoding='utf-8')
+        self.ask('migration table', '--table', str(table))
+        facts = pathlib.Path(self.state_path, 'facts.json')
+        facts.write_text(self.program.run('migration', 'facts', '-f', 'json').out.replace('compute-7', 'compute-8'),
+                         encoding='utf-8')
+        self.ask('migration check', '--instance', self.instance.uuid, '--host', 'compute-8', '--facts', str(facts))
+
+    def _in_the_place_of_the_manager(self) -> None:
+        self.host.manager.close()
+        self.machine.change(D1, unhealthy=None)
+        self.machine.wiping.clear()
+        self.assertTrue(self.ask('recover', '--from-hypervisor', '--dry-run'))
+        self.ask('device uncordon', 'mdev/gpu', '--parent')
+        self.machine.delete_guest(self.instance.uuid)
+        self.machine.remove(D0)
+        self.ask('device forget', 'vpmem/d0', '--confirm', self.instance.uuid)
+        self.machine.add_namespace('d0')
+        self.ask('device admit', 'vpmem/d0')
+        self.ask('instance release', self.instance.uuid, '--yes')
+        self.assertEqual([], self.ask('instance list'))
+        self.host.restart()
+        leaving = self.host.spawn(pmem=1)
+        [row] = self.host.records()
+        self.machine.delete_guest(leaving.uuid)
+        self.machine.before('wipe', exception.UnclaimFailed('vpmem', row.identifier, 'a bad block'))
+        self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, leaving)
+        self.host.manager.close()
+        self.ask('device retire', f'vpmem/{row.identifier}', '--confirm', leaving.uuid)

@@ -1,0 +1,123 @@
+"""What people see: tables that fit, times, colours, the progress of long work."""
+
+from __future__ import annotations
+
+import io
+import types
+from typing import Any
+
+import fixtures
+
+from devicetrack.cmd import base as cmd_base
+from devicetrack.cmd import progress
+from devicetrack.cmd import screen
+from devicetrack.objects.values import DeviceKey
+from devicetrack.tests import base
+from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
+from devicetrack.virt import fake
+
+UUID = '0c3f9a52-0b1a-4f0e-9d0c-3a7f8a1e2b01'
+
+
+class Terminal(io.StringIO):
+
+    def isatty(self) -> bool:
+        return True
+
+
+class FitTestCase(base.TestCase):
+
+    def test_sentences_go_over_lines_and_identifiers_stay_whole(self) -> None:
+        sentence = f'domain {UUID} names it and no row does, which is more than one line has room for'
+        names, rows = screen.fit(('device', 'detail'), [[f'mdev/{UUID}', sentence], ['vpmem/ns0', '']], 90,
+                                 ('detail',))
+        self.assertEqual(['device', 'detail'], names)
+        self.assertEqual((f'mdev/{UUID}', sentence), (rows[0][0], ' '.join(rows[0][1].split('\n'))))
+        self.assertTrue(any(UUID in line for line in rows[0][1].split('\n')))
+        self.assertLessEqual(41 + max(map(len, rows[0][1].split('\n'))) + 7, 90)
+
+    def test_without_room_the_spare_columns_go_one_by_one(self) -> None:
+        rows = [['a' * 30, 'b' * 30, 'c' * 30]]
+        for width, left in ((100, ['x', 'y', 'z']), (99, ['x', 'z']), (66, ['x'])):
+            self.assertEqual(left, screen.fit(('x', 'y', 'z'), rows, width, spare=('y', 'z'))[0])
+
+    def test_what_people_count_comes_in_order(self) -> None:
+        names = ['compute-10', 'compute-7', None, 'compute-7b', 'a']
+        self.assertEqual(['a', 'compute-7', 'compute-7b', 'compute-10', None], sorted(names, key=cmd_base.natural))
+
+    def test_one_thing_is_no_things(self) -> None:
+        self.assertEqual(['0 devices', '1 device', '2,000 devices'],
+                         [cmd_base.count(number, 'device') for number in (0, 1, 2000)])
+
+
+class ColourTestCase(base.TestCase):
+
+    def test_colours_are_for_terminals_that_want_them(self) -> None:
+        self.useFixture(fixtures.EnvironmentVariable('TERM', 'xterm'))
+        self.useFixture(fixtures.EnvironmentVariable('NO_COLOR', None))
+        self.assertEqual('\x1b[31mcritical\x1b[0m', screen.paint('critical', Terminal()))
+        self.assertEqual('critical', screen.paint('critical', io.StringIO()))
+        self.assertEqual('ns0', screen.paint('ns0', Terminal()))
+        for name, value in (('NO_COLOR', '1'), ('TERM', 'dumb')):
+            with fixtures.EnvironmentVariable(name, value):
+                self.assertEqual('critical', screen.paint('critical', Terminal()))
+
+
+class ProgressTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.said: list[str] = []
+
+    def command(self, stderr: io.StringIO) -> Any:
+        return types.SimpleNamespace(app=types.SimpleNamespace(stderr=stderr), say=self.said.append)
+
+    def test_a_terminal_has_one_line_that_goes(self) -> None:
+        stream = Terminal()
+        with progress.Progress(self.command(stream)) as shown:
+            shown.show('1 of 2')
+            shown.show('2 of 2')
+        self.assertEqual(['', '| 1 of 2', '/ 2 of 2', ''], stream.getvalue().split('\r\x1b[K'))
+        self.assertEqual([], self.said)
+
+    def test_elsewhere_it_is_a_line_now_and_then(self) -> None:
+        now = [0.0]
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.cmd.progress.time', types.SimpleNamespace(
+            monotonic=lambda: now[0])))
+        stream = io.StringIO()
+        with progress.Progress(self.command(stream)) as shown:
+            for number in range(7):
+                now[0] = number * 10.0
+                shown.show(f'{number} of 7')
+        self.assertEqual((['3 of 7', '6 of 7'], ''), (self.said, stream.getvalue()))
+
+    def test_the_pace_says_how_long_the_rest_takes(self) -> None:
+        now = [0.0]
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.cmd.progress.time', types.SimpleNamespace(
+            monotonic=lambda: now[0])))
+        pace = progress.Pace('node', 400)
+        now[0] = 10.0
+        self.assertEqual(('0 of 400 nodes', '40 of 400 nodes, 4.0/s, about 90 s left'), (pace.text(0), pace.text(40)))
+        self.assertEqual(['119 s', '2 min', '2 h 1 min'], [progress.duration(one) for one in (119, 120, 7260)])
+
+
+class ScreensTestCase(RepairCommandTestCase):
+    """Every list of default columns fits 80 characters, with the longest names that there are."""
+
+    def test_no_line_is_longer_than_80(self) -> None:
+        self.host.spawn(pmem=1)
+        instance = self.host.spawn(vgpu=2)
+        self.host.manager.cordon('mdev', 'gpu', parent=True, reason='new firmware, and then a look at the fans')
+        self.program.run('device', 'cordon', f'mdev/{self.host.mdevs()[0]}', '--no-wait', '--reason', 'why ' * 20)
+        [request] = self.program.ask('request', 'list')
+        self.machine.delete_guest(instance.uuid)
+        self.machine.change(DeviceKey(fake.VPMEM, 'd0'), devpath='/dev/dax9.0')
+        for command in (('device', 'list'), ('device', 'list', '--withheld'), ('device', 'show', self.host.mdevs()[0]),
+                        ('instance', 'list'), ('instance', 'show', instance.uuid), ('host', 'list'), ('host', 'show'),
+                        ('request', 'list'), ('request', 'show', request['request_uuid']), ('audit',), ('--help',),
+                        ('audit', '--repair', '--dry-run'), ('migration', 'facts'), ('recover', '--from-hypervisor',
+                                                                                     '--dry-run'),
+                        ('explain', '--resource', 'CUSTOM_PMEM_NAMESPACE_4GB=2', '--resource', 'VGPU=9')):
+            answer = self.program.run(*command)
+            self.assertTrue(answer.out, command)
+            self.assertEqual([], [line for line in answer.out.splitlines() if len(line) > 80], ' '.join(command))
