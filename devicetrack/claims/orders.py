@@ -46,6 +46,9 @@ RETIRE: Final = 'retire'
 # Of two of these about one target the newer one counts.
 _CONTRARIES: Final = frozenset((CORDON, UNCORDON))
 
+# What may wait in its store since an earlier release, by the names that it had there.
+_EARLIER: Final = {'drain': CORDON, 'undrain': UNCORDON}
+
 # What is said of a repair that is not done yet.
 GOES_ON: Final = 'devices are wiped in the background, and "devicetrack-manage device list" shows how far that is'
 
@@ -106,7 +109,7 @@ class Orders:
         try:
             if not self._store.orders_of_host(self._host_uuid, waiting=True):
                 return False
-            known = self._store.orders_of_host(self._host_uuid)
+            known = self._orders()
         except exception.StoreError as error:
             LOG.warning('Requests to host %(host)s cannot be read: %(error)s', {'host': self._host, 'error': error})
             return False
@@ -125,6 +128,10 @@ class Orders:
             except exception.StoreError as error:
                 LOG.warning('Request %(uuid)s cannot be answered: %(error)s', {'uuid': order.uuid, 'error': error})
         return True
+
+    def _orders(self, waiting: bool = False) -> list[Order]:
+        return [order._replace(verb=_EARLIER.get(order.verb, order.verb))
+                for order in self._store.orders_of_host(self._host_uuid, waiting=waiting)]
 
     def _store_answer(self, order: Order, answer: Answer) -> None:
         self._store.answer_order(order.uuid, int(time.time()), json.dumps(answer._asdict(), sort_keys=True))
@@ -158,7 +165,7 @@ class Orders:
         :raises DeviceTrackError: it was not done
         """
         if verb in _CONTRARIES:
-            waiting = self._store.orders_of_host(self._host_uuid, waiting=True)
+            waiting = self._orders(waiting=True)
             while (older := _contrary(verb, _target(arguments), waiting)) is not None:
                 self._store_answer(older, Answer(REFUSED, f'a newer command was to {verb} it'))
                 waiting.remove(older)

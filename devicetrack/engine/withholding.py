@@ -58,6 +58,10 @@ class Target(NamedTuple):
         return kind == self.kind and self.name == (parent if self.scope == vocabulary.PARENT else identifier)
 
 
+# Reasons by the names that an earlier release stored.
+_EARLIER: Final = {'drained': vocabulary.CORDONED}
+
+
 class Cause(NamedTuple):
     """More on one reason: since when, in seconds since the epoch and only a label; why; and who set it.
 
@@ -103,7 +107,7 @@ def to_json(causes: Causes) -> str:
 def from_json(stored: str, scope: str) -> dict[str, Cause]:
     """The reasons of one target. An unreadable text withholds it too, until an operator acts."""
     try:
-        return {str(reason): Cause(int(cause['since']), str(cause['detail']), str(cause['by']),
+        return {_EARLIER.get(reason, str(reason)): Cause(int(cause['since']), str(cause['detail']), str(cause['by']),
                                    int(cause.get('tries', 0)))
                 for reason, cause in json.loads(stored).items()}
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):

@@ -397,6 +397,14 @@ class OrderTestCase(RepairTestCase):
         answer = self.order(orders.ADMIT, text='{"kind": "vpmem", "name": "d0"}')
         self.assertEqual((orders.DONE, 'vpmem/d0 is not withheld'), (answer.outcome, answer.text))
 
+    def test_orders_that_waited_since_cordon_had_another_name(self) -> None:
+        drained = self.order('drain', {**D0_AS_TARGET, 'reason': 'hot'})
+        self.assertEqual((orders.DONE, 'withheld: cordoned'), (drained.outcome, self.host.states()['d0']))
+        older = orders.make(self.host.manager.host_uuid, 'drain', **D0_AS_TARGET, reason='')
+        self.host.store.add_order(older)
+        self.assertEqual(orders.DONE, self.order('undrain', D0_AS_TARGET).outcome)
+        self.assertEqual((orders.REFUSED, FREE), (self.answer(older).outcome, self.host.states()['d0']))
+
     def test_a_cordon_that_the_store_refuses_failed(self) -> None:
         self.host.store.before('set_withheld', exception.StoreUnavailable('it', 'full'))
         answer = self.order(orders.CORDON, {'kind': 'vpmem', 'scope': 'device', 'name': 'd0', 'reason': ''})

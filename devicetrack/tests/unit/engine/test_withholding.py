@@ -47,6 +47,10 @@ class StoredTextTestCase(base.TestCase):
         self.assertEqual(causes, withholding.from_json(stored, vocabulary.DEVICE))
         self.assertEqual({'since': 1, 'detail': 'firmware', 'by': 'operator'}, json.loads(stored)['cordoned'])
 
+    def test_the_name_that_an_earlier_release_stored(self):
+        stored = withholding.to_json({'drained': CORDONED, 'unhealthy': HOT})
+        self.assertEqual({'cordoned': CORDONED, 'unhealthy': HOT}, withholding.from_json(stored, vocabulary.PARENT))
+
     def test_what_cannot_be_read_withholds_until_somebody_has_seen_to_it(self):
         for text in ('', '{', '[]', '1', '{"cordoned": 1}', '{"cordoned": {"since": "x", "detail": "", "by": ""}}'):
             for scope, reason in ((vocabulary.DEVICE, 'in doubt'), (vocabulary.PARENT, 'cordoned')):
