@@ -73,6 +73,7 @@ class Controller:
     online, and how many queues and interrupts they have. ``flexible`` are those that can be given, the physical
     function's own of these, and what one can have at most, of both sorts. ``others`` are the numbers of other
     controllers of the subsystem. ``stubborn`` is whether it says that it brought a controller online, and does not.
+    ``first`` is the least number that a new namespace gets.
 
     ``sanitizing`` are the progresses that it tells one after the other before a sanitize operation is over, and
     ``fails`` is whether that fails then.
@@ -89,6 +90,7 @@ class Controller:
         self.secondaries: dict[int, list[int]] = {}
         self.flexible = ((8, 0, 2), (4, 0, 1))
         self.others: set[int] = set()
+        self.first = 1
         self.stubborn = False
         self.status = (0xFFFF, nvme_admin.NEVER, 0)
 
@@ -108,8 +110,10 @@ class Controller:
             namespace.lbaf = command.cdw10 & 0xF
             namespace.fill(b'\0')
         elif opcode == 0x0D:
-            assert command.cdw10 & 0xF == 1, 'it deletes alone'
-            self.unallocated += self.namespaces.pop(nsid).size
+            if command.cdw10 & 0xF == 1:
+                self.unallocated += self.namespaces.pop(nsid).size
+            else:
+                command.result = self._create(sent)
         elif opcode == 0x15:
             self._attach(self.namespaces[nsid], command.cdw10 & 0xF, sent)
         elif opcode == 0x1C:
@@ -126,6 +130,20 @@ class Controller:
                         namespace.fill(b'\0')
             return struct.pack('<HHI', *self.status).ljust(size, b'\0')
         return b''
+
+    def _create(self, sent: bytes) -> int:
+        assert len(sent) == 4096, len(sent)
+        size, capacity = struct.unpack_from('<QQ', sent)
+        lbaf = sent[26] & 0xF
+        if capacity != size or capacity << FORMATS[lbaf] > self.unallocated:
+            raise nvme_admin.Refused('it', 0x115)
+        nsid = next(number for number in range(self.first, 99) if number not in self.namespaces)
+        made = self.add(nsid, size << FORMATS[lbaf])
+        # What was there before it, as of a controller that does not say otherwise.
+        made.fill(b'\xa5')
+        made.lbaf, made.shared, made.attached_to = lbaf, bool(sent[30] & 1), set()
+        self.unallocated -= made.size
+        return nsid
 
     @staticmethod
     def _attach(namespace: Namespace, select: int, sent: bytes) -> None:

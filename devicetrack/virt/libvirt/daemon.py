@@ -249,6 +249,12 @@ def nvme_attach(address: str, disks: Sequence[tuple[str, int]], nsid: int, is_to
 
 
 @context.entrypoint
+def nvme_create_namespace(address: str, disks: Sequence[tuple[str, int]], nsid: int, blocks: int,
+                          wanted: Sequence[Any], shared: bool) -> None:
+    nvme_controllers.create_namespace(root.SYSFS, address, disks, nsid, blocks, wanted, shared)
+
+
+@context.entrypoint
 def nvme_delete_namespace(address: str, disks: Sequence[tuple[str, int]], nsid: int) -> None:
     nvme_controllers.delete_namespace(root.SYSFS, address, disks, nsid)
 

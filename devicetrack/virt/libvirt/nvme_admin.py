@@ -43,7 +43,7 @@ _SECONDARIES_A_LIST: Final = 127
 _LAST_NSID: Final = 0xFFFFFFFD
 
 # Namespace Management and Namespace Attachment: the values of SEL.
-_DELETE: Final = 1
+_CREATE, _DELETE = 0, 1
 _ATTACH, _DETACH = 0, 1
 _MOST_CONTROLLERS: Final = PAGE // 2 - 1
 
@@ -93,8 +93,9 @@ class Refused(OSError):
 _STATUS: Final = {
     0x001: ' (invalid opcode)', 0x002: ' (invalid field)', 0x00B: ' (invalid namespace or format)',
     0x01C: ' (sanitize failed)', 0x01D: ' (sanitize in progress)', 0x020: ' (namespace is write protected)',
-    0x084: ' (format in progress)', 0x10A: ' (invalid format)', 0x117: ' (sanitize prohibited)',
-    0x118: ' (namespace already attached)', 0x119: ' (namespace is private)', 0x11A: ' (namespace not attached)',
+    0x084: ' (format in progress)', 0x10A: ' (invalid format)', 0x115: ' (insufficient capacity)',
+    0x116: ' (no identifier is left)', 0x117: ' (sanitize prohibited)', 0x118: ' (namespace already attached)',
+    0x119: ' (namespace is private)', 0x11A: ' (namespace not attached)',
     0x11F: ' (invalid controller identifier)', 0x120: ' (invalid secondary controller state)',
     0x121: ' (invalid number of controller resources)', 0x122: ' (invalid resource identifier)',
     0x286: ' (access denied)'}
@@ -223,6 +224,25 @@ def identify_command(cns: int, nsid: int = 0, cntlid: int = 0) -> Command:
 def delete_command(nsid: int) -> Command:
     """Namespace Management: delete a namespace, which is detached from every controller then."""
     return Command(opcode=_NAMESPACE_MANAGEMENT, nsid=nsid, cdw10=_DELETE, timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
+
+
+def create_command() -> Command:
+    """Namespace Management: make a namespace, attached to no controller. The data say which: :func:`new_namespace`."""
+    return Command(opcode=_NAMESPACE_MANAGEMENT, cdw10=_CREATE, timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
+
+
+def new_namespace(blocks: int, wanted: Format, shared: bool) -> bytes:
+    """The data of :func:`create_command`: fields of the Identify Namespace data structure that the host chooses.
+
+    :param blocks: its size, for all of which there is capacity
+    :param shared: whether it may be attached to several controllers
+    """
+    data = bytearray(PAGE)
+    struct.pack_into('<QQ', data, 0, blocks, blocks)
+    data[26] = wanted.lbaf & 0xF | wanted.extended << 4 | (wanted.lbaf >> 4 & 0b11) << 5
+    data[29] = wanted.protection | wanted.protection_first << 3
+    data[30] = shared
+    return bytes(data)
 
 
 def attachment_command(nsid: int, attach: bool) -> Command:
@@ -426,6 +446,17 @@ def attach(fd: int, nsid: int, cntlids: Sequence[int], is_to_be: bool) -> None:
     :raises OSError: as :func:`submit`
     """
     submit(fd, attachment_command(nsid, is_to_be), data=controller_list(cntlids))
+
+
+def create_namespace(fd: int, blocks: int, wanted: Format, shared: bool) -> int:
+    """Make a namespace that is attached to no controller.
+
+    :returns: its identifier, which the controller chooses
+    :raises OSError: as :func:`submit`
+    """
+    command = create_command()
+    submit(fd, command, data=new_namespace(blocks, wanted, shared))
+    return int(command.result)
 
 
 def delete_namespace(fd: int, nsid: int) -> None:

@@ -162,11 +162,16 @@ def to_erase(sysfs: str, address: str, disks: Sequence[tuple[str, int]]) -> Iter
 
 def check_format(nsid: int, wanted: Sequence[Any], erase: int, timeout_s: int) -> nvme_admin.Format:
     """:raises OSError: an argument of a format cannot be one"""
-    if type(nsid) is not int or not 1 <= nsid <= _MAX_NSID or erase not in (
-            nvme_admin.USER_DATA, nvme_admin.CRYPTOGRAPHIC) or type(timeout_s) is not int \
-            or not 1 <= timeout_s <= _MAX_TIMEOUT_S or [type(one) for one in wanted] != [int, bool, int, bool] \
-            or not 0 <= wanted[0] < 64 or not 0 <= wanted[2] < 8:
+    check_namespace(nsid)
+    if erase not in (nvme_admin.USER_DATA, nvme_admin.CRYPTOGRAPHIC) or type(timeout_s) is not int \
+            or not 1 <= timeout_s <= _MAX_TIMEOUT_S:
         raise OSError(errno.EINVAL, 'not the arguments of a format')
+    return _check_form(wanted)
+
+
+def _check_form(wanted: Sequence[Any]) -> nvme_admin.Format:
+    if [type(one) for one in wanted] != [int, bool, int, bool] or not 0 <= wanted[0] < 64 or not 0 <= wanted[2] < 8:
+        raise OSError(errno.EINVAL, 'not an LBA format')
     return nvme_admin.Format(*wanted)
 
 
@@ -203,6 +208,22 @@ def delete_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]],
             nvme_admin.attach(fd, nsid, attached, False)
         nvme_admin.delete_namespace(fd, nsid)
         nvme_admin.rescan(fd)
+
+
+def create_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int, blocks: int,
+                     wanted: Sequence[Any], shared: bool) -> None:
+    """As :func:`devicetrack.virt.libvirt.privileged.create_nvme_namespace`."""
+    check_namespace(nsid)
+    form = _check_form(wanted)
+    if type(blocks) is not int or not 1 <= blocks < 2**63 or type(shared) is not bool:
+        raise OSError(errno.EINVAL, 'not the size of a namespace')
+    with to_erase(sysfs, address, disks) as (fd, _disks):
+        if nsid in nvme_admin.namespaces(fd, nvme_admin.ALLOCATED):
+            raise OSError(errno.EEXIST, 'there is one again')
+        made = nvme_admin.create_namespace(fd, blocks, form, shared)
+        if made != nsid:
+            nvme_admin.delete_namespace(fd, made)
+            raise OSError(errno.EIO, f'the controller numbered the new one {made}, and it was deleted again')
 
 
 def _secondaries_without_owner(sysfs: str, address: str, fd: int) -> set[int]:

@@ -4,14 +4,16 @@ The text is for the details of an assignment. Its words::
 
     1:1073741824:512            namespace 1: its bytes, and the bytes of a block
     1:1073741824:512:0          the same, and the LBA format, as the controller numbers it
+    1:1073741824:512:0:shared   the same of one that may be attached to several controllers
     detached:2:1048576:4096     a namespace that is attached to no controller that was asked
     capacity:2147483648:0       all bytes of the NVM subsystem, and those that no namespace has
 
-The last three come from the controller itself, which root alone can ask. Without them they are not compared.
+The last four come from the controller itself, which root alone can ask. Without them they are not compared.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Mapping
 import re
 from typing import Final
@@ -30,16 +32,21 @@ class Size(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The namespaces of a controller by their identifiers. ``formats`` is None without the word of the controller."""
+    """The namespaces of a controller by their identifiers. ``formats`` is None without the word of the controller.
+
+    ``shared`` are those with a format that may be attached to several controllers.
+    """
 
     sizes: Mapping[int, Size]
     formats: Mapping[int, nvme_admin.Format] | None = None
     detached: Mapping[int, Size] = {}
     total_bytes: int = 0
     unallocated_bytes: int = 0
+    shared: Collection[int] = ()
 
     def __str__(self) -> str:
-        formats = {nsid: f':{form}' for nsid, form in (self.formats or {}).items()}
+        formats = {nsid: f':{form}{":shared" if nsid in self.shared else ""}'
+                   for nsid, form in (self.formats or {}).items()}
         words = [f'{nsid}:{size.size_bytes}:{size.block_bytes}{formats.get(nsid, "")}'
                  for nsid, size in sorted(self.sizes.items())]
         words += [f'detached:{nsid}:{size.size_bytes}:{size.block_bytes}'
@@ -57,6 +64,7 @@ def parse(text: str) -> Record:
     sizes: dict[int, Size] = {}
     formats: dict[int, nvme_admin.Format] = {}
     detached: dict[int, Size] = {}
+    shared: set[int] = set()
     total = unallocated = 0
     for word in text.split():
         first, *rest = word.split(':')
@@ -69,9 +77,11 @@ def parse(text: str) -> Record:
             sizes[int(first)] = Size(int(rest[0]), int(rest[1]))
             if len(rest) > 2:
                 formats[int(first)] = _format(rest[2])
+            if rest[3:] == ['shared']:
+                shared.add(int(first))
     if formats and formats.keys() != sizes.keys():
         raise ValueError(text)
-    return Record(sizes, formats or None, detached, total, unallocated)
+    return Record(sizes, formats or None, detached, total, unallocated, frozenset(shared))
 
 
 def _format(text: str) -> nvme_admin.Format:

@@ -337,6 +337,20 @@ def delete_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, i
     _run_nvme(sysfs, 'delete_namespace', address, list(disks), nsid)
 
 
+def create_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int, blocks: int,
+                          wanted: nvme_admin.Format, shared: bool) -> None:
+    """Make a namespace of the controller of a PCI function. No controller has it attached then.
+
+    :param disks: as for :func:`format_nvme_namespace`
+    :param nsid: the identifier that it must get. The controller chooses, and what gets another one is deleted again
+    :param blocks: its size, in blocks of the format ``wanted``
+    :param shared: whether it may be attached to several controllers
+    :raises OSError: EBUSY: somebody uses the function or a disk of it; EEXIST: there is such a namespace; EIO: the
+        controller refused, or chose another identifier; else as :func:`read_nvme_controller`
+    """
+    _run_nvme(sysfs, 'create_namespace', address, list(disks), nsid, blocks, list(wanted), shared)
+
+
 def format_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int,
                           wanted: nvme_admin.Format, erase: int, timeout_s: int, lock_fd: int) -> None:
     """Have the controller of a PCI function format one namespace. Blocks until it has.

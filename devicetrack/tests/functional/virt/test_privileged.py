@@ -113,7 +113,9 @@ HOSTILE = SERVICE + textwrap.dedent("""
            'nvme_sanitize_status': (), 'nvme_start_sanitize': ([], 2),
            'format_nvme_namespace': ([], 1, [0, False, 0, False], 1, 60),
            'nvme_read_subsystem': (), 'nvme_bring_online': (), 'nvme_attach': ([], 1, True),
-           'nvme_delete_namespace': ([], 1), 'set_vf_port': ('52:54:00:aa:bb:01', 41, True)}
+           'nvme_delete_namespace': ([], 1),
+           'nvme_create_namespace': ([], 1, 8, [0, False, 0, False], False),
+           'set_vf_port': ('52:54:00:aa:bb:01', 41, True)}
     said['pci'] = [told(of_daemon, name, address, *arguments) for name, arguments in pci.items() for address in (
         '../0000:3d:00.4', '0000:3d:00.4/../0000:3d:00.4', '0000:3d:00.4' + chr(10), '', None, 7)]
     said['another tree'] = [told(of_daemon, name, '/tmp', '0000:3d:00.4', *arguments)
@@ -132,6 +134,10 @@ HOSTILE = SERVICE + textwrap.dedent("""
         (0, form, 1, 60), (-1, form, 1, 60), (True, form, 1, 60), ('1', form, 1, 60), (2**32 - 1, form, 1, 60),
         (1, [64, False, 0, False], 1, 60), (1, [0, 0, 0, 0], 1, 60), (1, [0, False, 8, False], 1, 60), (1, [], 1, 60),
         (1, form, 0, 60), (1, form, 3, 60), (1, form, 1, 0), (1, form, 1, 2**31), (1, form, 1, '60'))]
+    said['created'] = [told(of_daemon, 'nvme_create_namespace', '0000:3d:00.4', [], *arguments) for arguments in (
+        (0, 8, form, False), ('1', 8, form, False), (1, 0, form, False), (1, -1, form, False), (1, 2**63, form, False),
+        (1, True, form, False), (1, '8', form, False), (1, 8, [64, False, 0, False], False), (1, 8, [], False),
+        (1, 8, form, 1), (1, 8, form, None))]
     said['sanitize'] = [told(of_daemon, 'nvme_start_sanitize', '0000:3d:00.4', [], action)
                         for action in (0, 1, 5, '2', None)]
     said['disks'] = [told(of_daemon, 'nvme_start_sanitize', '0000:3d:00.4', [[name, 4096]], 2)
@@ -297,7 +303,7 @@ class PrivilegedTestCase(base.TestCase):
         self.assertEqual([invalid] * 4, said['type'][4:8])
         self.assertEqual(['TypeError'] * 2, [said['type'][number].partition(':')[0] for number in (3, 8)])
         self.assertEqual((['OSError: not a PCI address'] * 4 + ['TypeError: expected string or bytes-like object, got '
-                                                                + repr(one) for one in ('NoneType', 'int')]) * 17,
+                                                                + repr(one) for one in ('NoneType', 'int')]) * 18,
                          said['pci'])
         self.assertEqual({'TypeError'}, {text.partition(':')[0] for text in said['another tree']})
         self.assertEqual((['OSError: not the name of a driver'] * 3, ['OSError: not the name of a reset method'] * 3,
@@ -306,9 +312,13 @@ class PrivilegedTestCase(base.TestCase):
         self.assertEqual(["OSError: the MAC address ''", 'OSError: the MAC address None', 'OSError: the VLAN 4095',
                           'OSError: the VLAN -1', 'OSError: the VLAN True', "OSError: the VLAN '1'",
                           'OSError: trusted', 'OSError: 0000:3d:00.4'], said['port'])
-        self.assertEqual([True] * 17, ['leads out of' in text for text in said['out of it']])
-        self.assertEqual((['OSError: not the arguments of a format'] * 14, ['OSError: not a sanitize action'] * 5),
+        self.assertEqual([True] * 18, ['leads out of' in text for text in said['out of it']])
+        self.assertEqual((['OSError: not the identifier of a namespace'] * 5 + ['OSError: not an LBA format'] * 4
+                          + ['OSError: not the arguments of a format'] * 5, ['OSError: not a sanitize action'] * 5),
                          (said['format'], said['sanitize']))
+        identifier, size, form = (f'OSError: not {what}' for what in (
+            'the identifier of a namespace', 'the size of a namespace', 'an LBA format'))
+        self.assertEqual([identifier] * 2 + [size] * 5 + [form] * 2 + [size] * 2, said['created'])
         self.assertEqual(['OSError: not a PCI address, or not the name of an NVMe namespace'] * 3
                          + ['FileNotFoundError: No such file or directory'], said['disks'])
         self.assertEqual([''] * 4, [self.read(f'bus/pci/{name}') for name in (

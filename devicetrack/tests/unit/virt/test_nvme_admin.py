@@ -51,6 +51,7 @@ class CommandTestCase(base.TestCase):
          (0x06, 0, 3 << 16 | 0x15, 30_000)),
         # SEL in bits 3:0.
         ('delete a namespace', nvme_admin.delete_command(5), (0x0D, 5, 1, 30_000)),
+        ('make a namespace', nvme_admin.create_command(), (0x0D, 0, 0, 30_000)),
         ('attach a namespace', nvme_admin.attachment_command(5, True), (0x15, 5, 0, 30_000)),
         ('detach a namespace', nvme_admin.attachment_command(5, False), (0x15, 5, 1, 30_000)),
         # ACT in bits 3:0, RT in bits 10:8, CNTLID in bits 31:16.
@@ -199,6 +200,22 @@ class SubmitTestCase(base.TestCase):
         nvme_admin.delete_namespace(0, 5)
         self.assertEqual([(nvme_admin.IOCTL, struct.pack('<HH', 1, 3).ljust(4096, b'\0')), (nvme_admin.IOCTL, b'')],
                          seen)
+
+    def test_a_new_namespace_is_as_large_as_it_says_and_has_the_number_that_the_controller_chose(self) -> None:
+        def answer(_fd: int, _number: int, command: nvme_admin.Command) -> int:
+            seen.append(ctypes.string_at(command.addr, command.data_len))
+            command.result = 7
+            return 0
+
+        seen: list[bytes] = []
+        self.patch(fcntl, 'ioctl', answer)
+        form = nvme_admin.Format(0x14, extended=True, protection=2, protection_first=True)
+        self.assertEqual(7, nvme_admin.create_namespace(0, 1000, form, True))
+        self.assertEqual([page(at_0=struct.pack('<QQ', 1000, 1000), at_26=bytes([0x34]), at_29=bytes([0x0A]),
+                               at_30=b'\x01')], seen)
+        # What the controller says of it then is what was asked for.
+        read = nvme_admin.read_namespace(seen[0])
+        self.assertEqual((1000, form, True), (read.blocks, read.format, read.shared))
 
     def test_an_error_of_the_controller_names_the_command_and_the_status(self) -> None:
         self.patch(fcntl, 'ioctl', lambda *_arguments: 0x4001)

@@ -164,7 +164,43 @@ class ChangedTestCase(DiskTestCase):
         self.unclaim(kind, assignment)
         self.assertEqual((False, False), (hidden.attached, any(hidden.content)))
 
-    def test_a_namespace_that_was_deleted_is_for_a_person(self) -> None:
+    def test_a_namespace_that_was_deleted_is_made_again(self) -> None:
+        self.controller.sanicap = 0b111
+        for policy in ('zero', 'nvme-format', 'nvme-sanitize'):
+            self.controller.add(2).lbaf = 1
+            self.controller.namespaces[2].shared = True
+            self.controllers.show(DISK)
+            kind = self.kind(NVME, cleaning=policy)
+            before = self.controller.unallocated
+            assignment = self.used(kind)
+            for nsid in (1, 2):
+                self.controller.unallocated += self.controller.namespaces.pop(nsid).size
+            self.controllers.show(DISK)
+            self.unclaim(kind, assignment)
+            self.assertEqual(
+                {1: (nvme.MIB, 0, False, True), 2: (nvme.MIB, 1, True, True)},
+                {nsid: (one.size, one.lbaf, one.shared, one.attached)
+                 for nsid, one in self.controller.namespaces.items()})
+            self.assertEqual((before, False), (self.controller.unallocated, any(
+                byte for one in self.controller.namespaces.values() for byte in one.content)))
+
+    def test_one_that_was_split_is_whole_again(self) -> None:
+        kind = self.kind(NVME, cleaning='zero')
+        assignment = self.used(kind)
+        del self.controller.namespaces[1]
+        for nsid in (1, 2):
+            self.controller.add(nsid, nvme.MIB // 2).fill(OLD)
+        self.controllers.show(DISK)
+        # Each step may be the last one before a crash.
+        for opcode in (DETACH, DELETE):
+            self.controller.refuses = {opcode}
+            self.withheld(kind, assignment, 'its guest made namespace 1: the controller refused it')
+        self.controller.refuses.clear()
+        self.unclaim(kind, assignment)
+        self.assertEqual([(1, nvme.MIB)], [(nsid, one.size) for nsid, one in self.controller.namespaces.items()])
+        self.assertFalse(any(self.controller.namespaces[1].content))
+
+    def test_one_that_cannot_be_made_again_is_for_a_person(self) -> None:
         other = self.controller.add(2)
         self.controllers.show(DISK)
         kind = self.kind(NVME, cleaning='zero')
@@ -172,8 +208,11 @@ class ChangedTestCase(DiskTestCase):
         del self.controller.namespaces[2]
         self.controllers.show(DISK)
         self.withheld(kind, assignment, 'its guest deleted namespace 2, of 1048576 bytes in blocks of 512 (LBA format '
-                                        '0): make it again')
-        self.controller.namespaces[2] = other
+                                        '0): the controller refused it')
+        self.controller.unallocated, self.controller.first = nvme.MIB, 5
+        self.withheld(kind, assignment, 'the controller numbered the new one 5, and it was deleted again')
+        self.assertEqual([1], list(self.controller.namespaces))
+        self.controller.namespaces[2], self.controller.unallocated = other, 0
         self.controllers.show(DISK)
         self.unclaim(kind, assignment)
 

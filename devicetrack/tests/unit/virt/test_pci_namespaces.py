@@ -11,7 +11,8 @@ BEFORE = '1:1048576:512:0 2:2097152:4096:4xp1f detached:3:1048576:512 capacity:8
 class TextTestCase(base.TestCase):
 
     def test_is_read_as_it_is_written(self) -> None:
-        for text in ('', '1:1048576:512', '1:1048576:512:0', BEFORE, '1:1048576:512:12p3'):
+        for text in ('', '1:1048576:512', '1:1048576:512:0', BEFORE, '1:1048576:512:12p3',
+                     '1:1048576:512:0:shared 2:512:512:1'):
             self.assertEqual(text, str(pci_namespaces.parse(text)))
 
     def test_what_is_none(self) -> None:

@@ -101,7 +101,8 @@ def asked(tree: pci_sysfs.Tree, function: pci_sysfs.Function) -> pci_namespaces.
     whole = function.physfn is None
     return pci_namespaces.Record(
         sizes, {nsid: found[nsid].namespace.format for nsid in sizes}, detached if whole else {},
-        controller.total_bytes if whole else 0, controller.unallocated_bytes if whole else 0)
+        controller.total_bytes if whole else 0, controller.unallocated_bytes if whole else 0,
+        frozenset(nsid for nsid in sizes if found[nsid].namespace.shared))
 
 
 class Erasing:
@@ -173,9 +174,9 @@ class Erasing:
     def restore(self, policy: pci_cleaning.Policy) -> None:
         """Put back what a guest did to namespaces, as far as the controller can: :meth:`check` says what is left.
 
-        Namespaces that it made are deleted, others attached and detached as they were, and those with other blocks get
-        their LBA format again, which erases them. Each step may be the last one before a crash: whoever is next does
-        what is left.
+        Namespaces that it made are deleted, those that it deleted are made again, others attached and detached as they
+        were, and those with other blocks get their LBA format again, which erases them. Each step may be the last one
+        before a crash: whoever is next does what is left.
 
         :raises DriverError: the controller refuses a step, or there is no way back
         """
@@ -208,26 +209,39 @@ class Erasing:
             return None                         # the driver is at work on them
 
     def _restore_namespaces(self, recorded: pci_namespaces.Record) -> None:
-        root, address = self._tree.root, self._function.address
         found = self._told(lambda: asked(self._tree, self._function))
-        whole = self._function.physfn is None
-        for nsid in sorted({*found.sizes, *found.detached} - {*recorded.sizes, *recorded.detached}):
+        if self._function.physfn is None:
+            self._restore_allocated(recorded, found)
+            found = self._told(lambda: asked(self._tree, self._function))
+        else:
             # What a virtual function sees may be another one's. Without an owner it keeps all of them back.
-            if whole:
-                LOG.warning('Deleting namespace %d of %s, which its guest made.', nsid, address)
-                self._told(lambda nsid=nsid: privileged.delete_nvme_namespace(              # type: ignore[misc]
-                    root, address, self._shown_names(), nsid), f'its guest made namespace {nsid}: ')
-            else:
+            for nsid in sorted(found.sizes.keys() - recorded.sizes.keys()):
                 self._attach(nsid, False)
         for nsid in sorted(recorded.sizes.keys() - found.sizes.keys()):
-            if whole and nsid not in found.detached:
-                size = recorded.sizes[nsid]
-                raise self._failed(f'its guest deleted namespace {nsid}, of {size.size_bytes} bytes in blocks of '
-                                   f'{size.block_bytes} (LBA format {(recorded.formats or {})[nsid]}): make it again '
-                                   '(nvme create-ns), and attach it')
             self._attach(nsid, True)
         for nsid in sorted(recorded.detached.keys() & found.sizes.keys()):
             self._attach(nsid, False)
+
+    def _restore_allocated(self, recorded: pci_namespaces.Record, found: pci_namespaces.Record) -> None:
+        """Let a controller have the namespaces that were recorded and no other ones, attached or not."""
+        root, address = self._tree.root, self._function.address
+        now = {**found.detached, **found.sizes}
+        # One of another size is no longer the one that was recorded.
+        for nsid in sorted(nsid for nsid, size in now.items() if nsid not in recorded.detached and (
+                nsid not in recorded.sizes or size.size_bytes != recorded.sizes[nsid].size_bytes)):
+            LOG.warning('Deleting namespace %d of %s, which its guest made.', nsid, address)
+            self._told(lambda nsid=nsid: privileged.delete_nvme_namespace(              # type: ignore[misc]
+                root, address, self._shown_names(), nsid), f'its guest made namespace {nsid}: ')
+            del now[nsid]
+        # A controller gives a new one the lowest number that is free.
+        for nsid in sorted(recorded.sizes.keys() - now.keys()):
+            size, form = recorded.sizes[nsid], (recorded.formats or {})[nsid]
+            LOG.warning('Making namespace %d of %s again, which its guest deleted.', nsid, address)
+            self._told(lambda nsid=nsid, size=size, form=form: privileged.create_nvme_namespace(  # type: ignore[misc]
+                root, address, self._shown_names(), nsid, size.size_bytes // size.block_bytes, form,
+                nsid in recorded.shared),
+                f'its guest deleted namespace {nsid}, of {size.size_bytes} bytes in blocks of {size.block_bytes} (LBA '
+                f'format {form}): ')
 
     def _attach(self, nsid: int, is_to_be: bool) -> None:
         LOG.info('%s namespace %d %s %s, as it was before its guest.', 'Attaching' if is_to_be else 'Detaching', nsid,
