@@ -25,25 +25,14 @@ from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
-from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
 from devicetrack.objects.values import Use
+from devicetrack.testing.kinds import base as kinds
 from devicetrack.tests import base
 from devicetrack.tests.drivers import worlds
 from devicetrack.virt import metadata
 
-HOST = '0f9f5cf6-5b0e-45f5-9f3f-0d4ad5c1a1f0'
-PROVIDER = '9c0f1e5e-6d5b-4f7a-9b57-0c8f2f1f9a01'
-
-
-def assignment(instance_uuid: str, kind: str, identifier: str, parent: str | None, text: str,
-               position: int = 0, state: str = vocabulary.CLAIMED,
-               generation: int = values.CLAIMED) -> DeviceAssignment:
-    """An assignment as the claim manager hands it to a driver; ``text`` are its details."""
-    return DeviceAssignment.from_record(Record(
-        host_uuid=HOST, kind=kind, identifier=identifier, instance_uuid=instance_uuid, migration_uuid=None,
-        role=vocabulary.CURRENT, state=state, position=position, claim_id='claim', generation=generation,
-        provider_uuid=PROVIDER, resource_class='CLASS', parent=parent, numa_node=None, details=text, created_at=0))
+HOST, PROVIDER, assignment = kinds.HOST, kinds.PROVIDER, kinds.assignment
 
 
 class Contract(base.TestCase):

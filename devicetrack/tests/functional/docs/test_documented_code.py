@@ -15,12 +15,11 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from types import ModuleType
 from typing import Any
 
-from oslo_versionedobjects import base as ovo_base
 import testtools
 
+from devicetrack import conf as registry
 from devicetrack import exception
 from devicetrack import objects
 from devicetrack.claims import report
@@ -38,6 +37,7 @@ from devicetrack.testing import region as regions
 from devicetrack.tests import base
 from devicetrack.tests import processes
 from devicetrack.tests.unit.cmd import program
+from devicetrack.tests.unit.testing import scratch_package
 from devicetrack.virt import fake
 from devicetrack.virt.libvirt import driver as libvirt_driver
 
@@ -311,12 +311,13 @@ class DeviceKindTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.scratch = self._load(DOCS / 'contributor' / 'examples' / 'scratch.py')
+        self.package = self.useFixture(scratch_package.Loaded())
+        self.scratch = self.package.kind
         directory = self.temp_dir()
         self.file = os.path.join(directory, 'one')
         with open(self.file, 'wb') as file:
             file.truncate(2 << 20)
-        self.conf.register_opts(self.scratch.OPTIONS, group='scratch')
+        registry.register(self.conf, 'scratch', self.scratch.options.OPTIONS)
         self.configuration.set('scratch', directory=directory)
         self.node = self.useFixture(libvirt_fixtures.TestNode())
         driver = libvirt_driver.LibvirtDriver('compute-7', self.conf, self.state_path, kinds=[self.scratch.Scratch],
@@ -326,15 +327,6 @@ class DeviceKindTestCase(base.TestCase):
         self.addCleanup(self.manager.close)
         self.manager.init_host(self.context)
         self.instance = fixtures.Instance()
-
-    def _load(self, path: pathlib.Path) -> ModuleType:
-        spec = importlib.util.spec_from_file_location('scratch_kind', path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        classes = ovo_base.VersionedObjectRegistry.obj_classes()
-        self.addCleanup(classes.pop, 'devicetrack.ScratchDetails', None)
-        return module
 
     def claim(self) -> None:
         self.manager.instance_claim(self.context, self.instance, 'compute-7',
@@ -365,14 +357,7 @@ class DeviceKindTestCase(base.TestCase):
 
     def command(self, *arguments: str, installed: bool = True, named: bool = True) -> tuple[int, Any]:
         """The exit code and the answer of ``devicetrack-manage``, where the kind is installed and named, or is not."""
-        path = self.temp_dir()
-        if installed:
-            shutil.copy(DOCS / 'contributor' / 'examples' / 'scratch.py', path)
-            info = pathlib.Path(path, 'scratch-1.0.dist-info')
-            info.mkdir()
-            info.joinpath('METADATA').write_text('Metadata-Version: 2.1\nName: scratch\nVersion: 1.0\n')
-            info.joinpath('entry_points.txt').write_text(
-                '[devicetrack.libvirt.device_kinds]\nscratch = scratch:Scratch\n')
+        path = self.package.path if installed else self.temp_dir()
         lines = ['device_kinds = scratch'] if named else []
         config_file = program.write_configuration(self.state_path, self.conf, *lines)
         answer = processes.run('devicetrack.cmd.manage', '--config-file', config_file, *arguments, '-f', 'json',

@@ -1,0 +1,94 @@
+"""What the tests of the contract are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import os
+from typing import Any
+import uuid
+
+import testtools
+
+from devicetrack import vocabulary
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import values
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Record
+from devicetrack.testing.kinds import world
+from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import installed
+
+HOST = '0f9f5cf6-5b0e-45f5-9f3f-0d4ad5c1a1f0'
+PROVIDER = '9c0f1e5e-6d5b-4f7a-9b57-0c8f2f1f9a01'
+
+
+def assignment(instance_uuid: str, kind: str, identifier: str, parent: str | None, text: str,
+               position: int = 0, state: str = vocabulary.CLAIMED,
+               generation: int = values.CLAIMED) -> DeviceAssignment:
+    """An assignment as the claim manager hands it to a driver; ``text`` are its details."""
+    return DeviceAssignment.from_record(Record(
+        host_uuid=HOST, kind=kind, identifier=identifier, instance_uuid=instance_uuid, migration_uuid=None,
+        role=vocabulary.CURRENT, state=state, position=position, claim_id='claim', generation=generation,
+        provider_uuid=PROVIDER, resource_class='CLASS', parent=parent, numa_node=None, details=text, created_at=0))
+
+
+class KindTestCase(testtools.TestCase):
+    """A test of a kind on the world of ``world_class``, which may also come from a scenario (testscenarios)."""
+
+    world_class: type[world.KindWorld]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.world = self.useFixture(self.world_class())
+        self.instance = str(uuid.uuid4())
+        self.kind = self.made()
+
+    def run(self, result: Any = None) -> Any:
+        """Run the test; what the world cannot do skips it."""
+        method = getattr(self, self._testMethodName)
+
+        def skips_what_the_world_cannot_do() -> None:
+            try:
+                method()
+            except world.NotOnThisHost as error:
+                self.skipTest(f'{type(self.world).__name__} has no {error}')
+
+        setattr(self, self._testMethodName, skips_what_the_world_cannot_do)
+        return super().run(result)
+
+    def made(self) -> api.DeviceKind:
+        """The kind, as a service makes it that starts now."""
+        cls = self.world.kind_class
+        kind = installed.make([cls], self.world.configuration.conf, self.world.hypervisor)[cls.name]
+        kind.state_path, kind.boot_id = self.world.configuration.state_path, lambda: self.world.boot
+        self.world.adjust(kind)
+        return kind
+
+    def stock(self, kind: api.DeviceKind | None = None) -> Mapping[str, InventoryDevice]:
+        """The stock by identifier, as the driver reads and checks it."""
+        devices = list(installed.stock(kind or self.kind).devices)
+        found = {device.identifier: device for device in devices}
+        self.assertEqual(len(devices), len(found), 'two devices have one identifier')
+        return found
+
+    def assigned(self, identifier: str | None = None, position: int = 0) -> DeviceAssignment:
+        """A device of the stock, the first by default, as the row of a claim records it."""
+        device = self.stock()[identifier or self.world.devices[0]]
+        return assignment(self.instance, self.kind.name, device.identifier, device.parent, device.details, position)
+
+    def realized(self, identifier: str | None = None, position: int = 0) -> DeviceAssignment:
+        """A device that is ready for its guest."""
+        wanted = self.assigned(identifier, position)
+        made = self.kind.realize(wanted)
+        return assignment(self.instance, wanted.kind, wanted.identifier, wanted.parent, made.details, position)
+
+    def unclaim(self, wanted: DeviceAssignment) -> None:
+        """Take a device back, with a lock file as the driver's."""
+        with open(os.path.join(self.world.configuration.state_path, 'contract.lock'), 'w') as lock:
+            self.kind.unclaim(wanted, lock.fileno())
+            self.assertTrue(os.fstat(lock.fileno()), 'the lock belongs to the driver')
+
+    def definition(self, elements: Sequence[str]) -> str:
+        """A guest's definition with these elements, and none of its own devices."""
+        return f"<domain><uuid>{self.instance}</uuid><devices>{''.join(elements)}</devices></domain>"

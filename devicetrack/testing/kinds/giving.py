@@ -1,0 +1,106 @@
+"""Making a device ready, taking it back, and proving that it is clean."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import uuid
+
+from devicetrack import exception
+from devicetrack.objects import details
+from devicetrack.objects import identity
+from devicetrack.objects.values import DeviceKey
+from devicetrack.testing.kinds import base
+
+
+class GivingContract(base.KindTestCase):
+
+    def test_a_device_is_made_ready_every_time(self) -> None:
+        wanted = self.assigned()
+        first, again = self.kind.realize(wanted), self.made().realize(wanted)
+        for made in (first, again):
+            self.assertEqual(DeviceKey(self.kind.name, wanted.identifier), made.key)
+            self.assertTrue(identity.same_device(details.to_text(wanted.details), made.details))
+        self.assertEqual(first.details, again.details)
+
+    def test_a_device_that_went_away_is_gone(self) -> None:
+        wanted = self.assigned()
+        self.world.remove(wanted.identifier)
+        self.assertRaises(exception.DeviceGone, self.kind.realize, wanted)
+
+    def test_another_device_of_the_name_is_not_touched(self) -> None:
+        wanted = self.realized()
+        self.world.replace(wanted.identifier)
+        self.assertRaises(exception.DriverError, self.kind.realize, wanted)
+        if self.kind.keeps_bytes:
+            self.assertRaises(exception.DriverError, self.unclaim, wanted)
+            self.assertFalse(self.world.is_clean(wanted.identifier), 'bytes of somebody else are lost')
+            return
+        before = self.stock()
+        with contextlib.suppress(exception.DriverError):
+            self.unclaim(wanted)
+        self.assertEqual(before, self.stock())
+
+    def test_taking_back_may_be_repeated(self) -> None:
+        wanted = self.realized()
+        for _again in range(2):
+            self.unclaim(wanted)
+        self.assertIn(wanted.identifier, self.stock())
+        self.realized(wanted.identifier)
+
+    def test_a_device_that_is_taken_back_holds_nothing_of_its_guest(self) -> None:
+        wanted = self.realized()
+        if not self.kind.keeps_bytes:
+            self.skipTest('its devices keep no bytes')
+        self.world.write(wanted.identifier)
+        self.assertFalse(self.world.is_clean(wanted.identifier), 'the world does not see what it wrote')
+        self.unclaim(wanted)
+        self.assertTrue(self.world.is_clean(wanted.identifier))
+
+    def test_the_neighbour_of_a_device_that_is_taken_back_keeps_its_bytes(self) -> None:
+        wanted, other = self.realized(), self.realized(self.world.devices[1], 1)
+        if not self.kind.keeps_bytes:
+            self.skipTest('its devices keep no bytes')
+        self.world.write(other.identifier)
+        self.unclaim(wanted)
+        self.assertFalse(self.world.is_clean(other.identifier))
+
+    def test_a_device_that_is_not_clean_is_not_given_back(self) -> None:
+        wanted = self.realized()
+        if not self.kind.keeps_bytes:
+            self.skipTest('its devices keep no bytes')
+        self.world.write(wanted.identifier)
+        self.world.cannot_clean()
+        self.assertRaises(exception.DriverError, self.unclaim, wanted)
+
+    def test_a_device_with_bytes_is_not_blank(self) -> None:
+        clean, written = self.assigned(), self.assigned(self.world.devices[1], 1)
+        if not self.kind.keeps_bytes:
+            self.skipTest('its devices keep no bytes')
+        self.world.write(written.identifier)
+        said = set(self.kind.is_blank([clean, written]))
+        self.assertEqual(set(), said - {clean.identifier})
+
+    def test_reading_finds_what_a_guest_left_and_changes_nothing(self) -> None:
+        wanted = self.assigned()
+        if not self.kind.keeps_bytes:
+            self.skipTest('its devices keep no bytes')
+        self.world.write(wanted.identifier)
+        with open(os.devnull) as lock:
+            self.assertRaises(exception.NotProven, self.kind.read_through, wanted, lock.fileno(), threading.Event())
+        self.assertFalse(self.world.is_clean(wanted.identifier))
+
+    def test_a_device_that_was_made_goes_when_it_is_taken_back(self) -> None:
+        capacities = [one for one in self.kind.stock().capacities if one.available]
+        if not capacities:
+            self.skipTest('the kind makes no devices')
+        capacity = capacities[0]
+        wanted = base.assignment(self.instance, self.kind.name, str(uuid.uuid4()), capacity.parent, capacity.details)
+        made = self.kind.realize(wanted)
+        self.assertEqual(DeviceKey(self.kind.name, wanted.identifier), made.key)
+        self.assertIn(wanted.identifier, self.stock())
+        for _again in range(2):
+            self.unclaim(wanted)
+        self.assertNotIn(wanted.identifier, self.stock())
+        self.assertIn(capacity, self.kind.stock().capacities)

@@ -1,0 +1,159 @@
+"""What a kind says of its devices: identity, health, groups, NUMA nodes and details."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.objects import details
+from devicetrack.objects import identity
+from devicetrack.testing import fixtures as our_fixtures
+from devicetrack.testing.kinds import base
+from devicetrack.virt import device_kinds
+from devicetrack.virt.libvirt.kinds import installed
+
+
+class StockContract(base.KindTestCase):
+
+    def test_an_entry_point_leads_to_the_kind(self) -> None:
+        found = [one.load() for one in metadata.entry_points(group=device_kinds.NAMESPACE)
+                 if one.name == self.world.kind_class.name]
+        self.assertEqual([self.world.kind_class], found)
+
+    def test_a_kind_without_its_options_offers_nothing(self) -> None:
+        conf = self.useFixture(our_fixtures.Configuration()).conf
+        cls = self.world.kind_class
+        kind = installed.make([cls], conf, self.world.hypervisor)[cls.name]
+        self.assertEqual((False, frozenset()), (kind.configured, kind.resource_classes))
+
+    def test_the_stock_has_the_devices_of_the_host(self) -> None:
+        self.assertTrue(self.kind.configured)
+        self.assertGreaterEqual(len(self.world.devices), 2, 'the contract needs two devices')
+        found = self.stock()
+        self.assertEqual(set(), set(self.world.devices) - set(found))
+        for name in self.world.devices:
+            self.assertEqual((None, True), (found[name].unhealthy, found[name].adoptable), name)
+
+    def test_every_device_has_a_place_of_its_own_on_the_host(self) -> None:
+        nodes = installed.nodes(self.kind, self.stock().values())
+        self.assertEqual(len(nodes), len(set(nodes.values())))
+
+    def test_a_device_keeps_its_identifier_when_the_stock_is_read_again(self) -> None:
+        before = self.stock()
+        self.assertEqual(before, self.stock())
+        self.assertEqual(before, self.stock(self.made()), 'the service started again')
+
+    def test_a_device_is_the_same_after_a_boot(self) -> None:
+        before = self.stock()
+        self.world.reboot()
+        after = self.stock(self.made())
+        self.assertEqual(set(before), set(after))
+        for name in self.world.devices:
+            self.assertTrue(identity.same_device(before[name].details, after[name].details), name)
+
+    def test_another_device_of_the_name_has_another_identity(self) -> None:
+        name = self.world.devices[0]
+        before = self.stock()[name].details
+        self.world.replace(name)
+        device = self.stock(self.made()).get(name)
+        if device is not None:
+            self.assertFalse(identity.same_device(before, device.details))
+
+    def test_a_device_that_went_away_is_in_stock_no_more(self) -> None:
+        first, second = self.world.devices[:2]
+        self.world.remove(first)
+        found = self.stock()
+        self.assertNotIn(first, found)
+        self.assertIn(second, found)
+
+    def test_a_host_that_cannot_be_read_is_unknown_and_not_empty(self) -> None:
+        self.world.unreadable()
+        self.assertRaises(exception.DriverError, self.made().stock)
+
+    def test_details_survive_the_store(self) -> None:
+        for device in self.stock().values():
+            found = details.from_text(device.details)
+            self.assertIsInstance(found, details.DeviceDetails)
+            self.assertEqual(device.details, details.to_text(found))
+            self.assertEqual(found, details.from_text(details.to_text(found)))
+
+    def test_details_name_their_identity(self) -> None:
+        for name in self.world.devices:
+            found = type(details.from_text(self.stock()[name].details))
+            self.assertEqual(set(), {*(found.IDENTITY or ()), *found.OF_THE_ROW} - set(found.fields))
+            self.assertEqual(set(), set(found.IDENTITY or ()) & set(found.OF_THE_ROW))
+
+    def test_a_device_is_on_its_numa_node(self) -> None:
+        found = self.stock()
+        self.assertEqual(dict(self.world.numa), {name: found[name].numa_node for name in self.world.numa})
+
+    # -- what excludes what -------------------------------------------------------------------------------------------
+
+    def modes(self, one: str, other: str) -> set[tuple[str, str]]:
+        """What two devices are to each token that they share."""
+        found = self.stock()
+        ours, theirs = dict(found[one].exclusions), dict(found[other].exclusions)
+        return {(ours[token], theirs[token]) for token in ours.keys() & theirs.keys()}
+
+    def test_devices_of_one_iommu_group_go_together(self) -> None:
+        together = {(vocabulary.TOGETHER, vocabulary.TOGETHER)}
+        for one, group in self.world.groups.items():
+            for other, its_group in self.world.groups.items():
+                if one < other:
+                    self.assertEqual(group == its_group, bool(self.modes(one, other) & together), f'{one} and {other}')
+
+    def test_a_whole_excludes_its_parts(self) -> None:
+        for whole, parts in self.world.parts.items():
+            for part in parts:
+                self.assertIn((vocabulary.WHOLE, vocabulary.PART), self.modes(whole, part))
+                self.assertEqual(whole, self.stock()[part].parent)
+
+    def test_what_two_guests_cannot_have_excludes_each_other(self) -> None:
+        excluding = {(vocabulary.WHOLE, vocabulary.WHOLE), (vocabulary.WHOLE, vocabulary.PART),
+                     (vocabulary.PART, vocabulary.WHOLE)}
+        for one, other in self.world.rivals:
+            self.assertTrue(self.modes(one, other) & excluding, (one, other))
+
+    def test_devices_that_have_nothing_in_common_exclude_nobody(self) -> None:
+        first, second = self.world.devices[:2]
+        related = {frozenset((first, second))} & {
+            *map(frozenset, self.world.rivals),
+            *(frozenset((whole, part)) for whole, parts in self.world.parts.items() for part in parts)}
+        if not related and self.world.groups.get(first) != self.world.groups.get(second, -1):
+            self.assertEqual(set(), self.modes(first, second))
+
+    # -- the host's own use -------------------------------------------------------------------------------------------
+
+    def test_a_device_that_the_host_uses_is_unhealthy_until_it_lets_go(self) -> None:
+        first, second = self.world.devices[:2]
+        self.world.use(first)
+        found = installed.stock(self.kind)
+        unhealthy = {device.identifier: device.unhealthy for device in found.devices}
+        self.assertTrue(unhealthy[first], 'no reason')
+        self.assertIsNone(unhealthy[second])
+        self.assertEqual({first} if self.kind.keeps_bytes else set(), set(found.written))
+        self.world.let_go(first)
+        found = installed.stock(self.kind)
+        self.assertEqual([None], [device.unhealthy for device in found.devices if device.identifier == first])
+        self.assertEqual(set(), set(found.written))
+
+    def test_a_device_that_the_host_uses_is_not_touched(self) -> None:
+        wanted = self.realized()
+        if self.kind.keeps_bytes:
+            self.world.write(wanted.identifier)
+        self.world.use(wanted.identifier)
+        self.assertRaises(exception.DriverError, self.kind.realize, wanted)
+        self.assertRaises(exception.DriverError, self.unclaim, wanted)
+        if self.kind.keeps_bytes:
+            self.assertFalse(self.world.is_clean(wanted.identifier))
+
+    # -- live migration -----------------------------------------------------------------------------------------------
+
+    def test_what_is_said_of_live_migrations_is_well_formed(self) -> None:
+        named = {(one.parent, one.type) for one in installed.migration_types(self.kind)}
+        known = [details.from_text(device.details) for device in self.stock().values()]
+        self.assertTrue(all(isinstance(one.migration_type, str) for one in known))
+        if named:
+            self.assertTrue(named & {(device.parent, details.from_text(device.details).migration_type)
+                                     for device in self.stock().values()})

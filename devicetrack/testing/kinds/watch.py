@@ -1,0 +1,54 @@
+"""Sees what a block of code does to the world, by the interpreter's audit events (PEP 578)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import os
+import sys
+import threading
+from typing import Any
+
+_CHANGES = frozenset((
+    'os.chmod', 'os.chown', 'os.link', 'os.mkdir', 'os.remove', 'os.rename', 'os.rmdir', 'os.setxattr', 'os.symlink',
+    'os.truncate', 'os.utime'))
+_READS = frozenset(('os.listdir', 'os.scandir', 'subprocess.Popen', 'socket.connect', 'os.posix_spawn', 'os.fork'))
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+_watched = threading.local()
+_installed = threading.Lock()
+_hooks: list[bool] = []
+
+
+def _see(event: str, arguments: tuple[Any, ...]) -> None:
+    seen = getattr(_watched, 'seen', None)
+    if seen is None:
+        return
+    if event == 'open':
+        path, _mode, flags = arguments
+        if isinstance(path, str) and path.endswith(('.py', '.pyc', '.so')):
+            return                              # an import that was put off
+        seen.append(('change' if flags & _WRITING else 'read', f'open {path}'))
+    elif event in _CHANGES:
+        seen.append(('change', f'{event} {arguments[0]}'))
+    elif event in _READS:
+        seen.append(('read', f'{event} {arguments[0]}'))
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[Sequence[tuple[str, str]]]:
+    """Give the block the list of what its thread does: pairs of ``change`` or ``read``, and what.
+
+    A hook cannot be taken away, so it stays in the process. Outside a block it costs one look.
+    """
+    with _installed:
+        if not _hooks:
+            sys.addaudithook(_see)
+            _hooks.append(True)
+    seen: list[tuple[str, str]] = []
+    _watched.seen = seen
+    try:
+        yield seen
+    finally:
+        _watched.seen = None

@@ -1,0 +1,48 @@
+"""The package of the example kind ``scratch``, installed."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import Any
+from typing import Final
+
+import fixtures
+from oslo_versionedobjects import base as ovo_base
+
+from devicetrack.tests import base
+
+EXAMPLE: Final = pathlib.Path(__file__).parents[4] / 'examples' / 'scratch_kind'
+
+
+class Installed(fixtures.Fixture):
+    """The example package, installed from its own ``pyproject.toml``, for this process and for others (``path``)."""
+
+    def _setUp(self) -> None:
+        top = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        source, self.path = top / 'source', str(top / 'site')
+        shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns('__pycache__', 'build', '*.egg-info'))
+        subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', '--no-deps', '--no-build-isolation',
+                        '--no-index', '--disable-pip-version-check', '--target', self.path, str(source)],
+                       check=True, capture_output=True, timeout=base.HANGS_S)
+
+
+class Loaded(Installed):
+    """The package in this process; ``kind`` and ``tests`` are its modules."""
+
+    def _setUp(self) -> None:
+        super()._setUp()
+        sys.path.insert(0, self.path)
+        importlib.invalidate_caches()
+        self.addCleanup(self._forget)
+        self.kind: Any = importlib.import_module('scratch_kind.kind')
+        self.tests: Any = importlib.import_module('scratch_kind.tests.test_contract')
+
+    def _forget(self) -> None:
+        sys.path.remove(self.path)
+        for name in [name for name in sys.modules if name.split('.')[0] == 'scratch_kind']:
+            del sys.modules[name]
+        ovo_base.VersionedObjectRegistry.obj_classes().pop('devicetrack.ScratchDetails', None)

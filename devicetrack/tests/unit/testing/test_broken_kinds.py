@@ -1,0 +1,259 @@
+"""The example of a kind in a package of its own, and kinds like it that break one promise each: a test notices."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+import unittest
+import zlib
+
+import fixtures
+
+from devicetrack import exception
+from devicetrack.objects import details
+from devicetrack.objects.values import MigrationType
+from devicetrack.testing.kinds import contract
+from devicetrack.tests import base
+from devicetrack.tests.unit.testing import scratch_package
+from devicetrack.tests.unit.testing import test_kind_contract
+from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import mdev
+
+
+class ExampleTestCase(base.TestCase):
+
+    def test_a_package_runs_the_contract_where_it_is_installed(self) -> None:
+        package = self.useFixture(scratch_package.Installed())
+        answer = subprocess.run(
+            [sys.executable, '-W', 'ignore', '-m', 'unittest', '-v', 'scratch_kind.tests.test_contract'],
+            env={**os.environ, 'PYTHONPATH': os.pathsep.join((package.path, str(scratch_package.EXAMPLE.parents[1])))},
+            cwd=self.temp_dir(), capture_output=True, text=True, check=False, timeout=base.HANGS_S)
+        self.assertEqual(0, answer.returncode, answer.stderr)
+        self.assertIn('OK (skipped=1)', answer.stderr)
+        self.assertIn("skipped 'the kind makes no devices'", answer.stderr)
+
+
+def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
+    """What a class beside the example's kind has, and which tests fail for it, by the broken promise."""
+    kind, text = scratch.Scratch, details.to_text
+
+    def stock_with(**fields: Any) -> Any:
+        def stock(self: Any) -> api.Stock:
+            found = kind.stock(self)
+            return found._replace(devices=[one._replace(**{
+                name: value(one) if callable(value) else value for name, value in fields.items()})
+                for one in found.devices])
+        return stock
+
+    def numbered(self: Any) -> api.Stock:
+        self.__class__.count = getattr(self.__class__, 'count', 0) + 1
+        found = kind.stock(self)
+        return found._replace(devices=[one._replace(identifier=f'{one.identifier}-{self.count}')
+                                       for one in found.devices])
+
+    def empty(self: Any) -> api.Stock:
+        try:
+            return kind.stock(self)
+        except exception.DriverError:
+            return api.Stock()
+
+    def by_boot(self: Any) -> api.Stock:
+        found = kind.stock(self)
+        return found._replace(devices=[one._replace(details=text(scratch.ScratchDetails(
+            inode=zlib.crc32((self.boot_id() + one.identifier).encode()), size_bytes=1))) for one in found.devices])
+
+    def remembering(self: Any) -> api.Stock:
+        found = kind.stock(self)
+        seen = self.__class__.__dict__.get('seen') or {}
+        seen.update({one.identifier: one for one in found.devices})
+        self.__class__.seen = seen
+        return found._replace(devices=list(seen.values()))
+
+    def any_file(self: Any, assignment: Any) -> str:
+        return str(self._path(assignment.identifier))
+
+    def uncleaned(self: Any, assignment: Any, lock_fd: int) -> None:
+        self._check_is_free(assignment)
+
+    def cleaned_unseen(self: Any, assignment: Any, lock_fd: int) -> None:
+        self._check_is_free(assignment)
+        try:
+            sys.modules['scratch_kind.privileged'].clear(
+                self._directory, assignment.identifier, assignment.details.size_bytes)
+        except OSError as error:
+            raise exception.UnclaimFailed(self.name, assignment.identifier, str(error)) from error
+
+    def plain_error(self: Any, assignment: Any, lock_fd: int) -> None:
+        self._check_is_free(assignment)
+        sys.modules['scratch_kind.privileged'].clear(
+            self._directory, assignment.identifier, assignment.details.size_bytes)
+
+    def cleaned_all(self: Any, assignment: Any, lock_fd: int) -> None:
+        kind.unclaim(self, assignment, lock_fd)
+        for name in os.listdir(self._directory):
+            os.truncate(self._path(name), 0)
+            os.truncate(self._path(name), assignment.details.size_bytes)
+
+    def removed(self: Any, assignment: Any, lock_fd: int) -> None:
+        kind.unclaim(self, assignment, lock_fd)
+        os.unlink(self._path(assignment.identifier))
+
+    def writing(self: Any, assignment: Any, lock_fd: int, stop: Any) -> None:
+        os.truncate(self._path(assignment.identifier), 0)
+
+    def reading_writes(self: Any) -> api.Stock:
+        with open(self._path('.lock'), 'w'):
+            pass
+        os.unlink(self._path('.lock'))
+        return kind.stock(self)
+
+    def wrong_key(self: Any, assignment: Any) -> Any:
+        return kind.realize(self, assignment)._replace(key=('scratch', 'other'))
+
+    def asks(self: Any, domain: Any) -> Any:
+        return [path for path in domain.memory_paths if os.listdir('/')]
+
+    def greedy(self: Any, addresses: Any) -> Any:
+        return {address: os.path.basename(address) for address in addresses}
+
+    def everything(self: Any, addresses: Any) -> Any:
+        return dict.fromkeys(addresses, 'one')
+
+    def literal(self: Any, addresses: Any) -> Any:
+        return {address: os.path.basename(address) if os.path.dirname(address) == self._directory else None
+                for address in addresses}
+
+    def working(self: Any, conf: Any, hypervisor: Any) -> None:
+        kind.__init__(self, conf, hypervisor)
+        os.listdir('/')
+
+    def sorted_elements(self: Any, assignments: Any) -> Any:
+        return sorted(kind.guest_elements(self, assignments))
+
+    def one_more(self: Any, assignments: Any) -> Any:
+        return [*kind.guest_elements(self, assignments), '<memory/>']
+
+    def numbered_elements(self: Any, assignments: Any) -> Any:
+        return [element.replace("access='shared'", f"access='shared' number='{number}'")
+                for number, element in enumerate(kind.guest_elements(self, assignments))]
+
+    def sourceless(self: Any, assignments: Any) -> Any:
+        return [element.replace('virtio-pmem', 'dimm') for element in kind.guest_elements(self, assignments)]
+
+    def migration_types(self: Any) -> Any:
+        return [MigrationType('scratch', 'no such parent', 'no such type')]
+
+    configured = property(lambda self: True)
+    return {
+        'no kind by its entry point': ({}, ('entry_point',)),
+        'configured without options': ({'configured': configured}, ('without_its_options',)),
+        'unhealthy without a reason in the host': ({'stock': stock_with(unhealthy='?')}, ('has_the_devices',)),
+        'one node for all': ({'node': lambda self, device: '/srv/x'}, ('place_of_its_own',)),
+        'numbers for names': ({'stock': numbered}, ('keeps_its_identifier',)),
+        'identity by the boot': ({'stock': by_boot}, ('same_after_a_boot',)),
+        'identity by the name alone': ({'stock': stock_with(details=text(scratch.ScratchDetails(
+            inode=1, size_bytes=1)))}, ('has_another_identity',)),
+        'a memory of what was there': ({'stock': remembering}, ('in_stock_no_more',)),
+        'empty for unknown': ({'stock': empty}, ('unknown_and_not_empty',)),
+        'details with spaces': ({'stock': stock_with(details=lambda one: one.details + ' ')}, ('survive_the_store',)),
+        'another NUMA node': ({'stock': stock_with(numa_node=0)}, ('numa_node',)),
+        'no exclusions': ({'stock': stock_with(exclusions=())}, ('excludes_each_other',)),
+        'everything excludes everything': ({'stock': stock_with(exclusions=(('all', 'whole'),))},
+                                           ('exclude_nobody',)),
+        'no look at the host': ({'_used_by_host': lambda self: {}},
+                                ('unhealthy_until', 'host_uses_is_not_touched')),
+        'a type that no device has': ({'migration_types': migration_types}, ('live_migrations',)),
+        'elements in another order': ({'guest_elements': sorted_elements}, ('is_read_as_the_same',)),
+        'elements by their place': ({'guest_elements': numbered_elements}, ('alone_and_beside',)),
+        'an element too many': ({'guest_elements': one_more}, ('no_device_is_no_element',)),
+        'elements without a path': ({'guest_elements': sourceless}, ('is_read_as_the_same', 'source_is_damaged')),
+        'every address is a device': ({'identify': everything}, ('of_others_are_ignored', 'mean_no_device')),
+        'devices by the end of a path': ({'identify': lambda self, addresses: {
+            address: 'two' for address in addresses if not os.path.exists(address)} | greedy(self, addresses)},
+            ('other_addresses',)),
+        'devices by the letters of a path': ({'identify': literal}, ('other_addresses_of_a_device',)),
+        'no look at disks': ({'other_addresses': lambda self, domain: []},
+                             ('element_of_another_sort',)),
+        'I/O while a definition is read': ({'addresses': asks}, ('asks_nobody',)),
+        'another form': ({'form': guest_xml.MDEV}, ('takes_the_place',)),
+        'any file of the name': ({'_check_is_the_device': any_file}, (
+            'another_device_of_the_name_has_no_element', 'of_the_name_is_not_touched', 'went_away_is_gone',
+            'is_gone_has_no_element')),
+        'another key': ({'realize': wrong_key}, ('made_ready',)),
+        'taken back and gone': ({'unclaim': removed}, ('may_be_repeated',)),
+        'no cleaning': ({'unclaim': uncleaned}, ('holds_nothing', 'not_given_back', 'called_clean')),
+        'cleaning without a look': ({'unclaim': cleaned_unseen}, ('not_given_back',)),
+        'cleaning of all': ({'unclaim': cleaned_all}, ('neighbour',)),
+        'everything is blank': ({'is_blank': lambda self, all: [one.identifier for one in all]}, ('not_blank',)),
+        'reading that writes': ({'read_through': writing}, ('changes_nothing',)),
+        'work in the constructor': ({'__init__': working}, ('making_the_kind',)),
+        'a stock that writes': ({'stock': reading_writes}, ('reading_changes',)),
+        'errors of Python': ({'unclaim': plain_error}, ('without_privileges',)),
+    }
+
+
+class BrokenKindsTestCase(base.TestCase):
+    """Each broken promise is caught by the test of that promise, and each test catches one."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.package = self.useFixture(scratch_package.Loaded())
+
+    def failing(self, cls: type[Any], **attributes: Any) -> dict[str, str]:
+        """The tests that fail for a kind, with the text of the failure."""
+        its_world = type('World', (self.package.tests.ScratchWorld,), {'kind_class': cls, **attributes})
+        case = type('Case', (contract.KindContract,), {'world_class': its_world})
+        found = {}
+        for test in unittest.defaultTestLoader.loadTestsFromTestCase(case):
+            result = unittest.TestResult()
+            test.run(result)
+            for one, reason in (*result.failures, *result.errors):
+                found[one._testMethodName] = reason
+        return found
+
+    def test_the_example_breaks_nothing(self) -> None:
+        self.assertEqual({}, self.failing(self.package.kind.Scratch))
+
+    def test_every_broken_promise_is_noticed(self) -> None:
+        missed, caught = [], set()
+        for promise, (members, tests) in broken(self.package.kind).items():
+            failing = self.failing(type('Broken', (self.package.kind.Scratch,), members))
+            caught |= set(failing)
+            missed += [f'{promise}: {test}' for test in tests if not any(test in name for name in failing)]
+        self.assertEqual([], missed)
+        self.others(caught)
+
+    def others(self, caught: set[str]) -> None:
+        """What a class cannot break is broken in the module, the details, the privileged code, or the parts."""
+        scratch = self.package.kind.Scratch
+        caught |= set(self.failing(scratch, layers=('objects',)))
+        self.assertIn('test_the_kind_imports_no_part_above_it', caught)
+        with fixtures.MonkeyPatch('scratch_kind.privileged.clear_as_root', lambda *_arguments: 0):
+            failing = set(self.failing(scratch))
+            self.assertIn('test_privileged_functions_refuse_what_is_not_theirs', failing)
+            caught |= failing
+        with fixtures.MonkeyPatch('scratch_kind.kind.ScratchDetails.IDENTITY', ('serial',)):
+            failing = set(self.failing(scratch))
+            self.assertIn('test_details_name_their_identity', failing)
+            caught |= failing
+        for facts, test in (({'groups': {'one': 1, 'two': 1}}, 'test_devices_of_one_iommu_group_go_together'),
+                            ({'parts': {'one': ['two']}}, 'test_a_whole_excludes_its_parts')):
+            failing = set(self.failing(scratch, **facts))
+            self.assertIn(test, failing)
+            caught |= failing
+        every = set(unittest.defaultTestLoader.getTestCaseNames(contract.KindContract))
+        self.assertEqual({'test_a_device_that_was_made_goes_when_it_is_taken_back'}, every - caught)
+
+    def test_what_was_made_and_stays_is_noticed(self) -> None:
+        class Keeping(mdev.Mdev):
+            def unclaim(self, assignment: Any, lock_fd: int) -> None:
+                pass
+
+        its_world = type('World', (test_kind_contract.MdevWorld,), {'kind_class': Keeping})
+        case = type('Case', (contract.KindContract,), {'world_class': its_world})
+        result = unittest.TestResult()
+        case('test_a_device_that_was_made_goes_when_it_is_taken_back').run(result)
+        self.assertEqual((1, 0), (len(result.failures), len(result.errors)), str(result.errors))

@@ -1,0 +1,209 @@
+"""The device kind ``scratch``: files of one directory, given to guests as memory that lasts (virtio-pmem)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import glob
+import os
+import threading
+from typing import Any
+from xml.sax import saxutils
+
+from oslo_config import cfg
+from oslo_versionedobjects import fields
+
+from devicetrack import conf as registry
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.objects import base
+from devicetrack.objects import details
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Realized
+from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt.kinds import api
+from scratch_kind import options
+from scratch_kind import privileged
+
+RESOURCE_CLASS = 'CUSTOM_SCRATCH'
+
+
+# begin: details
+@base.register
+class ScratchDetails(details.DeviceDetails):
+    """What only this kind knows of a device. It is stored with the assignment, and versioned like every object."""
+
+    VERSION = '1.0'
+    IDENTITY = ('inode', 'size_bytes')
+    fields = {'inode': fields.NonNegativeIntegerField(), 'size_bytes': fields.NonNegativeIntegerField()}
+
+    @property
+    def migration_type(self) -> str:
+        return str(self.size_bytes)
+
+    @property
+    def is_stateless(self) -> bool:
+        return True                     # the hypervisor copies it, as it copies memory
+# end: details
+
+
+# begin: class
+class Scratch(api.DeviceKind):
+    """One file is one device. Its name is the identifier, its inode and size are what it is."""
+
+    name = 'scratch'
+    keeps_bytes = True
+    form = guest_xml.MEMORY
+
+    def __init__(self, conf: cfg.ConfigOpts, hypervisor: connection.Connection) -> None:
+        super().__init__(conf, hypervisor)
+        registry.register(conf, options.GROUP, options.OPTIONS)
+        self._options: Any = conf.scratch
+        self._directory = self._options.directory
+        if self._directory and not os.path.isabs(self._directory):
+            raise exception.InvalidConfiguration('[scratch] directory', self._directory, 'must be an absolute path')
+
+    @property
+    def configured(self) -> bool:
+        return bool(self._directory)
+
+    @property
+    def resource_classes(self) -> frozenset[str]:
+        return frozenset([RESOURCE_CLASS] if self.configured else ())
+    # end: class
+
+    # begin: stock
+    def stock(self) -> api.Stock:
+        try:
+            found = sorted((entry.name, entry.stat()) for entry in os.scandir(self._directory)
+                           if entry.is_file(follow_symlinks=False))
+            used = self._used_by_host()
+        except OSError as error:
+            # Never an empty stock: nobody may conclude from it that a device is gone.
+            raise exception.CommandFailed('scandir', f'{self._directory}: {error.strerror}') from error
+        return api.Stock(tuple(self._device(name, status, used) for name, status in found),
+                         written=[name for name, _status in found if self._path(name) in used])
+
+    def _device(self, name: str, status: os.stat_result, used: Mapping[str, str]) -> InventoryDevice:
+        known = ScratchDetails(inode=status.st_ino, size_bytes=status.st_size)
+        return InventoryDevice(
+            self.name, name, '', RESOURCE_CLASS, None, self._options.numa_node, details.to_text(known),
+            used.get(self._path(name)), exclusions=self._exclusions(status))
+
+    def node(self, device: InventoryDevice) -> str | None:
+        return self._path(device.identifier)
+    # end: stock
+
+    # begin: exclusions
+    @staticmethod
+    def _exclusions(status: os.stat_result) -> tuple[tuple[str, str], ...]:
+        """Hard links are names of one file: who has one of them has all of the bytes."""
+        return ((f'scratch-inode:{status.st_dev}:{status.st_ino}', vocabulary.WHOLE),) if status.st_nlink > 1 else ()
+    # end: exclusions
+
+    # begin: host
+    def _used_by_host(self) -> Mapping[str, str]:
+        """The files that a loop device of the host lies on, by path, with the reason."""
+        found = {}
+        for attribute in glob.glob(os.path.join(self._options.sysfs_root, 'block/loop*/loop/backing_file')):
+            try:
+                with open(attribute, encoding='utf-8') as file:
+                    found[file.read().strip()] = f'{attribute.split("/")[-3]} of the host lies on it'
+            except FileNotFoundError:
+                pass                    # it was taken down just now
+        return found
+    # end: host
+
+    # begin: usage
+    def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        return domain.memory_paths
+
+    def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        return domain.other_paths
+
+    @property
+    def path_hints(self) -> Sequence[str]:
+        return (f'{self._directory}/',)
+
+    def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
+        return {address: self._name_of(address) for address in addresses}
+
+    def _name_of(self, address: str) -> str | None:
+        directory, name = os.path.split(os.path.realpath(address))
+        return name if name and directory == os.path.realpath(self._directory) else None
+    # end: usage
+
+    # begin: giving
+    def realize(self, assignment: DeviceAssignment) -> Realized:
+        self._check_is_free(assignment)
+        return Realized(DeviceKey(self.name, assignment.identifier), details.to_text(assignment.details))
+
+    def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
+        self._check_is_free(assignment)
+        try:
+            blocks = privileged.clear(self._directory, assignment.identifier, assignment.details.size_bytes)
+        except (OSError, ValueError) as error:
+            raise exception.UnclaimFailed(self.name, assignment.identifier, f'it cannot be cleared: {error}') from error
+        # The proof. That no error came is none.
+        if blocks:
+            raise exception.UnclaimFailed(self.name, assignment.identifier, 'blocks of its last owner are left')
+    # end: giving
+
+    # begin: proof
+    def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
+        """The files for which nothing is stored: nobody ever wrote to them, or they were given back."""
+        paths = {one.identifier: self._check_is_the_device(one) for one in assignments}
+        return [name for name, path in paths.items() if os.stat(path).st_blocks == 0]
+
+    def read_through(self, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
+        path = self._check_is_the_device(assignment)
+        try:
+            with open(path, 'rb') as file:
+                while part := file.read(1 << 20):
+                    if stop.is_set() or any(part):
+                        raise exception.NotProven(self.name, assignment.identifier, 'reading was stopped'
+                                                  if stop.is_set() else 'a byte is not zero')
+        except OSError as error:
+            raise exception.CommandFailed('read', f'{path}: {error.strerror}') from error
+    # end: proof
+
+    # begin: elements
+    def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
+        return [self._element(self._check_is_the_device(assignment), assignment.details.size_bytes)
+                for assignment in assignments]
+
+    @staticmethod
+    def _element(path: str, size_bytes: int) -> str:
+        return (f"<memory model='virtio-pmem' access='shared'><source><path>{saxutils.escape(path)}</path></source>"
+                f"<target><size unit='KiB'>{size_bytes >> 10}</size></target></memory>")
+    # end: elements
+
+    # begin: identity
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+    def _check_is_the_device(self, assignment: DeviceAssignment) -> str:
+        """Return the path of the device. Another file of the same name is another device, and is not touched."""
+        path, wanted = self._path(assignment.identifier), assignment.details
+        try:
+            status = os.lstat(path)
+        except OSError as error:
+            raise exception.DeviceGone(self.name, assignment.identifier, str(error.strerror)) from error
+        if (status.st_ino, status.st_size) != (wanted.inode, wanted.size_bytes):
+            raise exception.DeviceGone(self.name, assignment.identifier, (
+                f'inode {status.st_ino} of {status.st_size} bytes has its name; '
+                f'recorded are inode {wanted.inode} and {wanted.size_bytes} bytes'))
+        return path
+    # end: identity
+
+    def _check_is_free(self, assignment: DeviceAssignment) -> None:
+        path = self._check_is_the_device(assignment)
+        reason = self._used_by_host().get(path)
+        if reason is not None:
+            raise exception.DeviceInUse(self.name, assignment.identifier, reason)

@@ -1,0 +1,12 @@
+"""The options of the kind ``scratch``."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = 'scratch'
+OPTIONS = [
+    cfg.StrOpt('directory', help='A directory whose files guests may get. Unset: none.'),
+    cfg.IntOpt('numa_node', min=0, help='The NUMA node of the memory behind the directory. Unset: unknown.'),
+    cfg.StrOpt('sysfs_root', default='/sys', help='Where sysfs is. Only tests change it.'),
+]

@@ -1,0 +1,90 @@
+"""The kind keeps the contract of device kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import os
+
+import fixtures
+
+from devicetrack import conf as registry
+from devicetrack.testing.kinds import contract
+from devicetrack.testing.kinds import world
+from scratch_kind import kind
+from scratch_kind import options
+from scratch_kind import privileged
+
+SIZE = 2 << 20
+
+
+class ScratchWorld(world.KindWorld):
+    """A directory with three files, one of which has a second name."""
+
+    kind_class = kind.Scratch
+    devices = ('one', 'two')
+    numa = {'one': 1, 'two': 1}
+    rivals = (('three', 'three-again'),)
+
+    def make_host(self) -> None:
+        top = self.useFixture(fixtures.TempDir()).path
+        self.directory, self.sysfs = os.path.join(top, 'files'), os.path.join(top, 'sys')
+        os.mkdir(self.directory)
+        for name in ('one', 'two', 'three'):
+            self._file(name)
+        os.link(self._path('three'), self._path('three-again'))
+        os.symlink(self._path('one'), os.path.join(top, 'link'))
+        registry.register(self.configuration.conf, options.GROUP, options.OPTIONS)
+        self.configuration.set('scratch', directory=self.directory, numa_node=1, sysfs_root=self.sysfs)
+        self.refused = (lambda: privileged.clear_as_root(self.directory, '../link', SIZE),
+                        lambda: privileged.clear_as_root(self.directory, 'one', SIZE + 1),
+                        lambda: privileged.clear_as_root(self.directory, '.', SIZE))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def _file(self, name: str, data: bytes = b'') -> None:
+        with open(self._path(name), 'wb') as file:
+            file.write(data)
+            file.truncate(SIZE)
+
+    def remove(self, identifier: str) -> None:
+        os.unlink(self._path(identifier))
+
+    def replace(self, identifier: str) -> None:
+        self._file('new', b'of somebody else')
+        os.rename(self._path('new'), self._path(identifier))
+
+    def use(self, identifier: str) -> None:
+        os.makedirs(os.path.join(self.sysfs, 'block/loop7/loop'))
+        with open(os.path.join(self.sysfs, 'block/loop7/loop/backing_file'), 'w') as file:
+            file.write(f'{self._path(identifier)}\n')
+
+    def let_go(self, identifier: str) -> None:
+        os.unlink(os.path.join(self.sysfs, 'block/loop7/loop/backing_file'))
+
+    def write(self, identifier: str) -> None:
+        with open(self._path(identifier), 'r+b') as file:
+            file.write(b'a secret')
+
+    def is_clean(self, identifier: str) -> bool:
+        with open(self._path(identifier), 'rb') as file:
+            return not any(file.read())
+
+    def other_addresses(self, identifier: str) -> Sequence[str]:
+        return [f'{self.directory}/../files/{identifier}', os.path.join(os.path.dirname(self.directory), 'link')]
+
+    def unreadable(self) -> None:
+        os.rename(self.directory, f'{self.directory}.away')
+
+    def cannot_clean(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch('os.ftruncate', lambda _fd, _size: None))
+
+    def without_privileges(self) -> None:
+        def refuse(*_arguments: object) -> int:
+            raise PermissionError(1, 'Operation not permitted')
+
+        self.useFixture(fixtures.MonkeyPatch('scratch_kind.privileged.clear', refuse))
+
+
+class ScratchTestCase(contract.KindContract):
+    world_class = ScratchWorld
