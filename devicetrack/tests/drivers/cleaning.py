@@ -1,0 +1,227 @@
+"""How a driver takes devices back, and proves that they are clean."""
+
+from __future__ import annotations
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import values
+from devicetrack.objects.values import DeviceKey
+from devicetrack.tests.drivers import case
+from devicetrack.tests.drivers import worlds
+
+
+class CleaningContract(case.DriverTestCase):
+
+    # -- unclaim ------------------------------------------------------------------------------------------------------
+
+    def test_unclaiming_leaves_no_byte(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        self.world.write('ns0', b'secret')
+        for _again in range(2):
+            self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([wanted]))
+            self.assertTrue(self.world.is_clean('ns0'))
+
+    def test_what_a_guest_names_is_not_touched(self) -> None:
+        used, free = self.assigned('vpmem', 'ns0'), self.assigned('vpmem', 'ns1')
+        for name in worlds.NAMESPACES:
+            self.world.write(name, b'secret')
+        self.start(used)
+        results = self.driver.unclaim([used, free])
+        self.assertIsInstance(results[DeviceKey('vpmem', 'ns0')], exception.DeviceInUse)
+        self.assertIsNone(results[DeviceKey('vpmem', 'ns1')])
+        self.world.stop_guest(self.instance)
+        self.assertIsInstance(self.driver.unclaim([used])[DeviceKey('vpmem', 'ns0')], exception.DeviceInUse)
+        self.assertEqual([False, True], [self.world.is_clean(name) for name in worlds.NAMESPACES])
+        self.world.delete_guest(self.instance)
+        self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([used]))
+        self.assertTrue(self.world.is_clean('ns0'))
+
+    # -- proofs -------------------------------------------------------------------------------------------------------
+
+    def unproven(self) -> set[str]:
+        """What is unproven to another driver, which knows what is on the host alone."""
+        inventory = self.world.driver().get_inventory()
+        self.assertEqual({'vpmem'}, inventory.keeping)
+        return {identifier for kind, identifier in inventory.unproven if kind == 'vpmem'}
+
+    def prove(self, name: str, how: str) -> exception.DriverError | None:
+        return self.driver.prove([self.assigned('vpmem', name)], how)[DeviceKey('vpmem', name)]
+
+    def test_what_was_wiped_is_proven_until_it_is_realized(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        for _again in range(2):
+            self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([wanted]))
+            self.assertNotIn('ns0', self.unproven())
+            self.driver.realize(wanted)
+            self.assertIn('ns0', self.unproven())
+
+    def released(self, name: str, generation: int = values.ONLY_CLAIMED,
+                 state: str = vocabulary.RELEASING) -> DeviceAssignment:
+        """The assignment of a namespace that is on its way back."""
+        device = self.devices()[DeviceKey('vpmem', name)]
+        return case.assignment(self.instance, 'vpmem', name, device.parent, device.details, 0, state, generation)
+
+    def test_what_was_only_claimed_goes_back_as_it_is(self) -> None:
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        # No guest wrote this. It shows whether anything was written.
+        self.world.write('ns0', b'a mark')
+        self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([self.released('ns0')]))
+        self.assertFalse(self.world.is_clean('ns0'))
+        self.assertNotIn('ns0', self.unproven())
+        self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.world.driver().unclaim([self.released('ns0')]))
+        self.assertFalse(self.world.is_clean('ns0'))
+
+    def check_is_wiped(self, assignment: DeviceAssignment) -> None:
+        self.world.write('ns0', b'secret')
+        self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([assignment]))
+        self.assertTrue(self.world.is_clean('ns0'))
+        self.assertNotIn('ns0', self.unproven())
+
+    def test_what_was_only_claimed_is_wiped_without_a_proof(self) -> None:
+        self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        self.check_is_wiped(self.released('ns0'))
+
+    def test_what_was_realized_is_wiped_whatever_its_row_says(self) -> None:
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        self.driver.realize(self.assigned('vpmem', 'ns0'))
+        self.check_is_wiped(self.released('ns0'))
+        self.driver.guest_config([self.assigned('vpmem', 'ns0')])
+        self.check_is_wiped(self.released('ns0'))
+
+    def test_what_its_row_says_was_more_than_claimed_is_wiped_whatever_is_proven(self) -> None:
+        for generation in (values.CLAIMED, values.OF_A_GUEST):
+            self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+            self.check_is_wiped(self.released('ns0', generation))
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        self.check_is_wiped(self.released('ns0', state=vocabulary.ACTIVE))
+
+    def test_what_was_only_claimed_and_a_guest_names_is_wiped_when_that_is_gone(self) -> None:
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        config = self.driver.guest_config([self.assigned('vpmem', 'ns0')])
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        self.world.start_guest(self.instance, config)
+        self.assertIsInstance(self.driver.unclaim([self.released('ns0')])[DeviceKey('vpmem', 'ns0')],
+                              exception.DeviceInUse)
+        self.world.stop_guest(self.instance)
+        self.world.delete_guest(self.instance)
+        self.check_is_wiped(self.released('ns0'))
+
+    def test_another_device_of_the_name_of_what_was_only_claimed_does_not_go_back(self) -> None:
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        released = self.released('ns0')
+        self.world.replace('ns0')
+        self.assertIsInstance(self.driver.unclaim([released])[DeviceKey('vpmem', 'ns0')], exception.DeviceGone)
+        self.assertFalse(self.world.is_clean('ns0'))
+        self.check_is_wiped(self.released('ns0'))
+
+    def test_what_another_uses_is_proven_no_more(self) -> None:
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        self.driver.disprove([DeviceKey('vpmem', 'ns0'), DeviceKey('vpmem', 'ns9')])
+        self.assertIn('ns0', self.unproven())
+
+    def test_another_device_of_the_name_is_not_proven(self) -> None:
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        self.world.replace('ns0')
+        self.assertIn('ns0', self.unproven())
+
+    def test_zeros_are_proven_by_reading(self) -> None:
+        self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        self.world.write('ns0', bytes(99))
+        self.assertIsInstance(self.prove('ns0', vocabulary.BLANK), exception.NotProven)
+        self.assertIn('ns0', self.unproven())
+        self.assertIsNone(self.prove('ns0', vocabulary.READ))
+        self.assertNotIn('ns0', self.unproven())
+
+    def test_what_nobody_wrote_to_is_proven_without_reading(self) -> None:
+        self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        self.assertIsNone(self.prove('ns0', vocabulary.BLANK))
+        self.assertNotIn('ns0', self.unproven())
+
+    def test_reading_writes_nothing(self) -> None:
+        self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        self.world.write('ns0', b'secret')
+        for how in (vocabulary.BLANK, vocabulary.READ):
+            self.assertIsInstance(self.prove('ns0', how), exception.NotProven)
+        self.assertIn('ns0', self.unproven())
+        self.assertFalse(self.world.is_clean('ns0'))
+
+    def test_what_an_operator_gives_up_is_wiped(self) -> None:
+        self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        self.world.write('ns0', b'secret')
+        self.assertIsNone(self.prove('ns0', vocabulary.WIPE))
+        self.assertTrue(self.world.is_clean('ns0'))
+        self.assertNotIn('ns0', self.unproven())
+
+    def test_what_a_guest_names_is_neither_proven_nor_wiped(self) -> None:
+        used = self.assigned('vpmem', 'ns0')
+        self.driver.realize(used)
+        self.start(used)
+        for how in (vocabulary.BLANK, vocabulary.READ, vocabulary.WIPE):
+            if how == vocabulary.WIPE:
+                self.world.write('ns0', b'secret')
+            self.assertIsInstance(self.driver.prove([used], how)[DeviceKey('vpmem', 'ns0')], exception.DeviceError)
+        self.assertIn('ns0', self.unproven())
+        self.assertFalse(self.world.is_clean('ns0'))
+
+    def test_what_another_process_works_on_is_neither_proven_nor_wiped(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        self.world.write('ns0', b'secret')
+        with self.world.hold(DeviceKey('vpmem', 'ns0')):
+            for how in (vocabulary.BLANK, vocabulary.READ, vocabulary.WIPE):
+                self.assertIsInstance(self.driver.prove([wanted], how)[DeviceKey('vpmem', 'ns0')],
+                                      exception.DeviceBusy)
+        self.assertFalse(self.world.is_clean('ns0'))
+
+    def test_no_answer_proves_nothing(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        self.world.unreachable()
+        try:
+            answer = self.world.driver().prove([wanted], vocabulary.READ)[DeviceKey('vpmem', 'ns0')]
+        except exception.HypervisorUnreachable as error:
+            answer = error
+        self.assertIsNotNone(answer)
+
+    # -- what is kept -------------------------------------------------------------------------------------------------
+
+    def test_what_was_adopted_is_kept(self) -> None:
+        wanted = self.assigned('mdev', self.world.mdev)
+        self.driver.realize(wanted)
+        self.assertEqual({DeviceKey('mdev', self.world.mdev): None}, self.driver.unclaim([wanted]))
+        self.assertIn(DeviceKey('mdev', self.world.mdev), self.devices())
+
+    def test_what_another_process_works_on_is_not_touched(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        self.world.write('ns0', b'secret')
+        with self.world.hold(DeviceKey('vpmem', 'ns0')):
+            self.assertIsInstance(self.driver.unclaim([wanted])[DeviceKey('vpmem', 'ns0')], exception.DeviceBusy)
+        self.assertFalse(self.world.is_clean('ns0'))
+
+    def test_no_answer_frees_nothing(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        self.world.write('ns0', b'secret')
+        self.world.unreachable()
+        self.assertRaises(exception.HypervisorUnreachable, self.world.driver().unclaim, [wanted])
+        self.assertFalse(self.world.is_clean('ns0'))
+
+    def test_unclaiming_nothing_is_nothing(self) -> None:
+        self.assertEqual({}, self.driver.unclaim([]))
+
+    def test_a_virtual_function_has_its_type_until_it_is_given_back(self) -> None:
+        for function in self.world.functions[:1]:
+            key, wanted = DeviceKey('vf', function), self.assigned('vf', function)
+            self.assertRaises(exception.DeviceGone, self.driver.guest_config, [wanted])
+            with self.world.hold(key):
+                self.assertRaises(exception.DeviceBusy, self.driver.realize, wanted)
+            self.driver.realize(wanted)
+            self.start(wanted)
+            self.assertEqual({key}, set(self.uses()))
+            self.assertIsInstance(self.driver.unclaim([wanted])[key], exception.DeviceInUse)
+            self.world.stop_guest(self.instance)
+            self.assertIsInstance(self.driver.unclaim([wanted])[key], exception.DeviceInUse)
+            self.assertEqual(worlds.FUNCTION_TYPE, self.world.type_of(function))
+            self.world.delete_guest(self.instance)
+            for _again in range(2):
+                self.assertEqual({key: None}, self.driver.unclaim([wanted]))
+                self.assertEqual('0', self.world.type_of(function))
