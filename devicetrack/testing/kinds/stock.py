@@ -85,6 +85,8 @@ class StockContract(base.KindTestCase):
             self.assertEqual(set(), set(found.IDENTITY or ()) & set(found.OF_THE_ROW))
 
     def test_a_device_is_on_its_numa_node(self) -> None:
+        if not self.world.numa:
+            self.skipTest('the world names no NUMA nodes')
         found = self.stock()
         self.assertEqual(dict(self.world.numa), {name: found[name].numa_node for name in self.world.numa})
 
@@ -97,6 +99,8 @@ class StockContract(base.KindTestCase):
         return {(ours[token], theirs[token]) for token in ours.keys() & theirs.keys()}
 
     def test_devices_of_one_iommu_group_go_together(self) -> None:
+        if not self.world.groups:
+            self.skipTest('the world names no IOMMU groups')
         together = {(vocabulary.TOGETHER, vocabulary.TOGETHER)}
         for one, group in self.world.groups.items():
             for other, its_group in self.world.groups.items():
@@ -104,12 +108,16 @@ class StockContract(base.KindTestCase):
                     self.assertEqual(group == its_group, bool(self.modes(one, other) & together), f'{one} and {other}')
 
     def test_a_whole_excludes_its_parts(self) -> None:
+        if not self.world.parts:
+            self.skipTest('the world names no parts')
         for whole, parts in self.world.parts.items():
             for part in parts:
                 self.assertIn((vocabulary.WHOLE, vocabulary.PART), self.modes(whole, part))
                 self.assertEqual(whole, self.stock()[part].parent)
 
     def test_what_two_guests_cannot_have_excludes_each_other(self) -> None:
+        if not self.world.rivals:
+            self.skipTest('the world names no rivals')
         excluding = {(vocabulary.WHOLE, vocabulary.WHOLE), (vocabulary.WHOLE, vocabulary.PART),
                      (vocabulary.PART, vocabulary.WHOLE)}
         for one, other in self.world.rivals:
