@@ -21,7 +21,7 @@
 
 VENV = .venv
 BIN = $(VENV)/bin
-EXTRAS = libvirt,placement,test
+EXTRAS = libvirt,metrics,placement,test
 ARGS =
 DEPTH =
 
@@ -40,7 +40,7 @@ $(VENV)/.packages: $(VENV)/.made bindep.txt tools/install-packages
 	@touch $@
 
 $(VENV)/.packages-test: $(VENV)/.packages
-	tools/install-packages $(BIN)/bindep test
+	tools/without-services tools/install-packages $(BIN)/bindep test
 	@touch $@
 
 $(VENV)/.packages-host: $(VENV)/.packages

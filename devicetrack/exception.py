@@ -87,6 +87,20 @@ class InvalidConfiguration(DeviceTrackError):
     template = '{option} = {value}: {reason}'
 
 
+class MissingExtra(DeviceTrackError):
+    """A library that only this feature needs is not installed. Nothing was done; install it with the extra."""
+    library: str
+    extra: str
+    template = '{library} is not installed: pip install devicetrack[{extra}]'
+
+
+class NotExported(DeviceTrackError):
+    """Metrics could not be read from this file, or not be written to it. An old file stays as it was."""
+    path: str
+    reason: str
+    template = 'the metrics in {path}: {reason}'
+
+
 class UnsafePath(DeviceTrackError):
     """Others than the service's user can change a directory or file of its state, or it is a symbolic link.
 

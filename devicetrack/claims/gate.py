@@ -68,6 +68,11 @@ class Gate:
         if behind is not None:
             raise exception.NodeUnavailable(nodename, behind.reason)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether :meth:`check` lets claims for this node pass."""
+        return self._disabled is None and self._behind is None
+
     def check_complete(self, instance_uuid: str) -> None:
         """Refuse to define a guest anew without a device that it has: it would lose what is on it.
 

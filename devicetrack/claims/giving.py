@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import time
 from typing import TypeGuard
 
 from devicetrack import exception
 from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.metering import Meter
+from devicetrack.claims.metering import Metering
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import values
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes
@@ -25,8 +29,10 @@ Answers = Mapping[DeviceKey, exception.DriverError | None]
 class Giving:
     """Gives devices back whose rows say that they are on their way back."""
 
-    def __init__(self, ledger: LockedLedger, rows: Rows, driver: VirtDriver, withheld: WithheldDevices) -> None:
+    def __init__(self, ledger: LockedLedger, rows: Rows, driver: VirtDriver, withheld: WithheldDevices,
+                 metering: Metering) -> None:
         self._ledger, self._rows, self._driver, self._withheld = ledger, rows, driver, withheld
+        self._metering, self._wiped = metering, driver.wiped_kinds()
 
     def give_back(self, leaving: Sequence[Record]) -> None:
         """Take devices of one instance from the host, and their rows from the store. For who works on the instance.
@@ -51,7 +57,24 @@ class Giving:
             check()
             self._rows.check(rows[DeviceKey(assignment.kind, assignment.identifier)])
 
-        return {**self._driver.unclaim(assignments, confirm), **unreadable}
+        began = time.perf_counter()
+        answers = {**self._driver.unclaim(assignments, confirm), **unreadable}
+        self._tell_of_wipes(leaving, answers, time.perf_counter() - began)
+        return answers
+
+    def _tell_of_wipes(self, leaving: Sequence[Record], answers: Answers, seconds: float) -> None:
+        if self._metering.meter is None:
+            return
+        # A device that was only claimed had no guest, and is not wiped while its proof stands.
+        tried = [record for record in leaving
+                 if record.kind in self._wiped and record.generation > values.ONLY_CLAIMED]
+        for record in tried:
+            error = answers[record.key]
+            if error is None:
+                # They were wiped one after the other.
+                self._metering.tell(Meter.wiped, record.kind, _size_of(record), seconds / len(tried))
+            elif is_failure(error):
+                self._metering.tell(Meter.wipe_failed, record.kind)
 
     def end(self, leaving: Sequence[Record], answers: Answers) -> None:
         """Remove the rows of the devices that were taken back, and free these. For who works on the instance.
@@ -88,6 +111,11 @@ class Giving:
 def is_failure(error: exception.DeviceTrackError | None) -> TypeGuard[exception.UnclaimFailed]:
     """Whether an error says that giving a device back was tried and failed."""
     return isinstance(error, exception.UnclaimFailed) and not isinstance(error, exception.UsersUnknown)
+
+
+def _size_of(record: Record) -> int | None:
+    size: int | None = getattr(details.from_text(record.details), 'size_bytes', None)
+    return size
 
 
 def _readable(records: Sequence[Record]) -> tuple[list[DeviceAssignment], dict[DeviceKey, exception.DriverError]]:

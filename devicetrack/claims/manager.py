@@ -16,11 +16,15 @@ from typing import Any
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import arguments
+from devicetrack.claims import metering
 from devicetrack.claims import moves
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.claim import take_off
+from devicetrack.claims.host_state import HostState
 from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.instance_fields import InstanceFields
+from devicetrack.claims.metering import metered
+from devicetrack.claims.metering import Metering
 from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.running import Parts
 from devicetrack.claims.running import Running
@@ -28,6 +32,7 @@ from devicetrack.claims.service import ComputeService
 from devicetrack.claims.wipes import Wipe
 from devicetrack.claims.withheld import Withheld
 from devicetrack.compatibility.rules import Rules
+from devicetrack.conf import manager as options
 from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.reconcile import Finding
@@ -74,14 +79,18 @@ class ClaimManager:
     :param instance_fields: reads and sets what instances keep of their devices; by default their attributes. A service
         whose instances take no objects of ours hands in a
         :class:`~devicetrack.claims.instance_fields.ReturnedFields`, and keeps what the calls return
+
+    ``metering`` tells a :class:`~devicetrack.claims.metering.Meter` of the work, once it has one:
+    :func:`devicetrack.metrics.register` gives it one.
     """
 
     def __init__(self, host: str, driver: VirtDriver, store: Store, conf: Any, service: ComputeService | None = None,
                  providers: ProviderResolver | None = None, nodename: str | None = None,
                  instance_fields: InstanceFields | None = None) -> None:
         self.host, self.nodename = host, nodename or host
+        self.metering = Metering()
         self._parts = Parts(Endpoint(self.host, self.nodename), driver, store, conf, service, providers,
-                            instance_fields or InstanceFields())
+                            instance_fields or InstanceFields(), self.metering)
         self._pid = os.getpid()
         self._running: Running | None = None
 
@@ -184,6 +193,7 @@ class ClaimManager:
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
+    @metered(metering.INSTANCE_CLAIM)
     def instance_claim(self, context: Any, instance: Any, nodename: str,
                        allocations: Mapping[str, Any] | DeviceRequest | None, limits: Any = None) -> Claim:
         """Hold devices for an instance and record it, now. Blocks for one commit; never under our lock.
@@ -274,6 +284,7 @@ class ClaimManager:
 
     # -- making it real -----------------------------------------------------------------------------------------------
 
+    @metered(metering.REALIZE)
     def realize(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
         """Make the instance's devices ready for its guest. Slow; call it outside the service's own locks.
 
@@ -420,6 +431,7 @@ class ClaimManager:
 
     # -- giving back --------------------------------------------------------------------------------------------------
 
+    @metered(metering.RELEASE)
     def release(self, context: Any, instance: Any, wait: bool = True) -> Fields:
         """Give back everything that the instance holds here, old and new when it moves. Idempotent.
 
@@ -467,6 +479,7 @@ class ClaimManager:
 
     # -- moving -------------------------------------------------------------------------------------------------------
 
+    @metered(metering.RESIZE_CLAIM)
     def resize_claim(self, context: Any, instance: Any, nodename: str,
                      allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any, flavor: Any = None,
                      limits: Any = None, *, numa_topology: Any = None, pci_devices: Any = None,
@@ -523,6 +536,7 @@ class ClaimManager:
         """
         return self._started_for(instance).live.check_at_source(instance, check, post_copy)
 
+    @metered(metering.LIVE_MIGRATION_CLAIM)
     def live_migration_claim(self, context: Any, instance: Any, nodename: str,
                              allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any,
                              limits: Any = None, *, numa_topology: Any = None,
@@ -544,6 +558,7 @@ class ClaimManager:
         demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None), instance)
         return host.live.claim(context, instance, migration, demand, numa_topology, check)
 
+    @metered(metering.REBUILD_CLAIM)
     def rebuild_claim(self, context: Any, instance: Any, nodename: str,
                       allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any = None,
                       limits: Any = None, *, numa_topology: Any = None, pci_devices: Any = None,
@@ -747,6 +762,16 @@ class ClaimManager:
         if instance_uuid is not None:
             arguments.check_uuid('instance_uuid', instance_uuid)
         return host.held(instance_uuid)
+
+    def state(self) -> HostState:
+        """The host in numbers, for metrics: devices by state, and what the last audit found. Without a query."""
+        return self._ready().state()
+
+    @property
+    def state_path(self) -> str:
+        """The host's state directory. It is known before :meth:`init_host`, too."""
+        options.register(self._parts.conf)
+        return self._parts.state_path
 
     def wipes(self) -> list[Wipe]:
         """The devices on their way back that are wiped before anybody gets them: how far that is, and what failed."""

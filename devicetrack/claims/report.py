@@ -27,6 +27,8 @@ from devicetrack.claims import scheduling
 from devicetrack.claims import withheld
 from devicetrack.claims.adopting import Adopting
 from devicetrack.claims.boot import Boot
+from devicetrack.claims.host_state import Audited
+from devicetrack.claims.host_state import HostState
 from devicetrack.claims.service import ComputeService
 from devicetrack.claims.service import ServiceView
 from devicetrack.claims.views import HostReader
@@ -227,6 +229,14 @@ class Observer:
         marks = self._marks()
         first, second = self.read(), self.read()
         return reconcile.confirmed(_compare(first, marks), _compare(second, marks))
+
+    def state(self) -> HostState:
+        """Look twice, and count devices and findings, for metrics."""
+        marks = self._marks()
+        first, second = self.read(), self.read()
+        found = reconcile.confirmed(_compare(first, marks), _compare(second, marks))
+        ledger, _names = self._ledger(second, marks)
+        return HostState(self.host.name, ledger.pools(), Audited.of(None, found, ledger.reasons().values()))
 
     def adopting(self) -> Adopting:
         """Look once, for whoever is about to adopt devices of guests."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import contextlib
 import itertools
 import operator
+import time
 from typing import NamedTuple
 import weakref
 
@@ -17,6 +18,8 @@ from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import locks
 from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.metering import Meter
+from devicetrack.claims.metering import Metering
 from devicetrack.engine.states import Hold
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
@@ -46,10 +49,11 @@ class Rows:
     :param store: where they last
     :param ledger: keeps the devices of a commit in doubt
     :param host_uuid: the host
+    :param metering: is told of commits
     """
 
-    def __init__(self, store: Store, ledger: LockedLedger, host_uuid: str) -> None:
-        self._store, self._ledger, self._host_uuid = store, ledger, host_uuid
+    def __init__(self, store: Store, ledger: LockedLedger, host_uuid: str, metering: Metering) -> None:
+        self._store, self._ledger, self._host_uuid, self._metering = store, ledger, host_uuid, metering
         # By instance; a lock that nobody has or waits for goes away.
         self._working: weakref.WeakValueDictionary[str, locks.FairLock] = weakref.WeakValueDictionary()
         self._finding = locks.FairLock(locks.FINDING)
@@ -100,7 +104,7 @@ class Rows:
         :raises OutcomeUnknown: the devices stay held until the store has said, and go back if it happened
         """
         try:
-            self._store.write(changes)
+            self._commit(changes)
         except exception.DeviceTaken:
             raise
         except exception.NothingWritten:
@@ -115,7 +119,7 @@ class Rows:
     def write(self, changes: Changes) -> None:
         """Write rows of one instance, whose devices are held; in doubt they stay held until the store has said."""
         try:
-            self._store.write(changes)
+            self._commit(changes)
         except exception.NothingWritten:
             raise
         except BaseException:
@@ -123,6 +127,18 @@ class Rows:
             if records:
                 self._doubt(records[0].instance_uuid, changes, undo=False)
             raise
+
+    def _commit(self, changes: Changes) -> None:
+        if self._metering.meter is None:
+            self._store.write(changes)
+            return
+        began = time.perf_counter()
+        try:
+            self._store.write(changes)
+        except BaseException as error:
+            self._metering.tell(Meter.committed, time.perf_counter() - began, error)
+            raise
+        self._metering.tell(Meter.committed, time.perf_counter() - began, None)
 
     def end_of_move(self, instance_uuid: str) -> ContextChange:
         """What removes the migration context of an instance."""
@@ -158,6 +174,7 @@ class Rows:
         happened = self._store.settle(doubt.changes)
         del self._doubts[doubt.number]
         self._ledger.trust_rows(doubt.changes.keys)
+        self._metering.tell(Meter.settled, happened)
         LOG.info('The commit in doubt for instance %(instance)s %(outcome)s', {
             'instance': doubt.instance_uuid, 'outcome': 'happened' if happened else 'did not happen'})
         return happened

@@ -6,6 +6,7 @@ Each object owns one cluster of state, and takes what it uses. The order of all 
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 from typing import NamedTuple
 
@@ -22,11 +23,15 @@ from devicetrack.claims.given_up import GivenUpClaims
 from devicetrack.claims.giving import Giving
 from devicetrack.claims.host import HostLock
 from devicetrack.claims.host import identify
+from devicetrack.claims.host_state import Audited
+from devicetrack.claims.host_state import HostState
 from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.ledger_rebuild import LedgerRebuild
 from devicetrack.claims.life import Life
 from devicetrack.claims.live import LiveMigrations
 from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.metering import Meter
+from devicetrack.claims.metering import Metering
 from devicetrack.claims.moves import Moves
 from devicetrack.claims.narrowing import Narrowing
 from devicetrack.claims.orders import Orders
@@ -56,9 +61,9 @@ from devicetrack.virt.driver import VirtDriver
 
 
 class Parts(NamedTuple):
-    """What a service puts together for one host; ``service`` and ``resolver`` may be None.
+    """What a service puts together for one host; ``service``, ``resolver`` and ``metering`` may be None.
 
-    ``instances`` reads and sets what its instances keep.
+    ``instances`` reads and sets what its instances keep. ``metering`` is told what is done.
     """
 
     here: Endpoint
@@ -68,6 +73,7 @@ class Parts(NamedTuple):
     service: Any = None
     resolver: ProviderResolver | None = None
     instances: InstanceFields = InstanceFields()
+    metering: Metering | None = None
 
     @property
     def state_path(self) -> str:
@@ -93,12 +99,13 @@ class Running:
         self.host_uuid, self.boot, self._driver, self._nodename = host.uuid, boot, driver, here.node
         self.gate = Gate(here.host, here.node)
         self.ledger = LockedLedger(conf.selection_policy, known.uuid_of)
-        self.rows = Rows(store, self.ledger, host.uuid)
+        self._metering = metering = parts.metering or Metering()
+        self.rows = Rows(store, self.ledger, host.uuid, metering)
         self.views = HostViews(HostReader(driver, store, host.uuid, here, boot, service), driver, self.ledger, known)
         self.declarations = Declarations(driver, store, host.uuid, Declarer(parts.conf, here.host))
         self.withheld = WithheldDevices(here.host, host.uuid, store, self.ledger, self.rows, driver)
         self.rebuild = LedgerRebuild(self.ledger, self.rows, self.views, self.withheld)
-        giving = Giving(self.ledger, self.rows, driver, self.withheld)
+        giving = Giving(self.ledger, self.rows, driver, self.withheld, metering)
         self.wipes = Wipes(conf.wipes_at_once, driver, self.ledger, self.rows, self.gate, self.withheld, giving)
         self.life = Life(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations,
                          GivenUpClaims(parts.state_path), self.rebuild, giving, self.wipes, conf.claim_attempts)
@@ -117,6 +124,7 @@ class Running:
                             self.unproven, self.declarations, self.life, self.wipes, Resume(
                                 here, driver, service, self.ledger, self.rows, self.gate, boot, self.life,
                                 self.definitions, self.moves))
+        self._audited: Audited | None = None    # assigned as one value
         self._auditing = locks.FairLock(locks.AUDITING)
         self._held = contextlib.ExitStack()
 
@@ -135,10 +143,12 @@ class Running:
             host = identify(parts.store, parts.here.host, conf.machine_id_path)
             # Before anything is read: what an older manager wrote is there then, and it writes nothing more.
             running = cls(host._replace(epoch=parts.store.take_epoch(host.uuid)), parts)
+            began = time.perf_counter()
             findings = running._audit.start()
             # Before the host is another process's.
             undo.callback(running.unproven.close)
             undo.callback(running.wipes.close)
+            running._note_audit(began, findings)
             running._held = undo.pop_all()
         log_findings(parts.here.host, findings)
         return running, findings
@@ -157,15 +167,44 @@ class Running:
 
         :raises HostTakenOver: another manager of this host has started; nothing was read
         """
+        began = time.perf_counter()
+        try:
+            findings = self._run_audit()
+        except BaseException:
+            self._metering.tell(Meter.audited, time.perf_counter() - began, None)
+            raise
+        self._note_audit(began, findings)
+        self.unproven.go_on()
+        self.wipes.go_on()
+        log_findings(self.gate.host, findings)
+        return findings
+
+    def _run_audit(self) -> list[Finding]:
         self.store.check_epoch()
         with self._auditing.held():
             findings = self._audit.run()
             if self.orders.answer_waiting():            # first the orders; then the audit sees what they changed
                 findings = self._audit.run()
-        self.unproven.go_on()
-        self.wipes.go_on()
-        log_findings(self.gate.host, findings)
         return findings
+
+    def _note_audit(self, began: float, findings: list[Finding]) -> None:
+        took, reasons = time.perf_counter() - began, None
+        is_counted = self._metering.meter is not None
+        if is_counted:                                  # else nobody asks, and this looks at every device
+            with contextlib.suppress(exception.LedgerDiscarded):
+                reasons = self.ledger.reasons().values()
+        self._audited = Audited.of(time.time(), findings, reasons)
+        if is_counted:
+            self._metering.tell(Meter.audited, took, self.state())
+
+    def state(self) -> HostState:
+        """The host in numbers, by memory alone. Quick."""
+        try:
+            pools = self.ledger.pools_and_devices(())[0]
+        except exception.LedgerDiscarded:
+            pools = None
+        return HostState(self.gate.host, pools, self._audited, self.gate.is_open, len(self.rows.doubts),
+                         self.wipes.counted())
 
     def providers(self) -> list[Provider]:
         """The resource providers of the host."""

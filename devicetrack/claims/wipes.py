@@ -25,6 +25,7 @@ from devicetrack.claims import locks
 from devicetrack.claims.gate import Gate
 from devicetrack.claims.giving import Giving
 from devicetrack.claims.giving import is_failure
+from devicetrack.claims.host_state import Wiping
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.withheld import WithheldDevices
@@ -236,6 +237,13 @@ class Wipes:
         if refused is not None and key not in self._withheld.failures:
             said.append(f'the last try: {refused[1]}')
         return '; '.join(said)
+
+    def counted(self) -> Wiping:
+        """How many devices are being wiped here, how far each is, and how many wait for that. Quick."""
+        with self._lock.held():
+            working, waiting = list(self._working), len(self._waiting)
+        progress = self._driver.wiping(working) if working else {}
+        return Wiping([progress.get(key) for key in working], waiting)
 
     def works_on(self, keys: Iterable[DeviceKey]) -> bool:
         """Whether one of some devices is being wiped here."""

@@ -16,6 +16,7 @@ from nova.virt.libvirt import driver as nova_driver
 import devicetrack
 from devicetrack import exception
 from devicetrack import log
+from devicetrack import metrics
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.conf import manager as options
@@ -75,6 +76,10 @@ class Binding:
         self.manager = ClaimManager(
             host, devicetrack.load_driver(nova.conf.CONF, host, lambda: settings.connect(driver), path),
             devicetrack.open_store(nova.conf.CONF, path), nova.conf.CONF, self._service, self.providers, self.nodename)
+        options.register(nova.conf.CONF)
+        self._counting = contextlib.ExitStack()
+        if nova.conf.CONF[options.GROUP].metrics:
+            self._counting.callback(metrics.register(self.manager).unregister)
 
     def start(self) -> None:
         """Start the manager. Any error of it keeps the compute service from starting."""
@@ -82,6 +87,7 @@ class Binding:
         LOG.info('Devices of host %s: devicetrack decides who gets them', self.host)
 
     def close(self) -> None:
+        self._counting.close()
         self.manager.close()
 
     def audit(self, nodename: str) -> None:

@@ -1,0 +1,60 @@
+"""The state of a host in numbers, for metrics: how many devices are in which state, and what the last audit found."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from devicetrack.engine.reconcile import Finding
+from devicetrack.engine.states import PoolState
+from devicetrack.objects.values import WipeProgress
+
+
+class Audited(NamedTuple):
+    """What an audit left to say.
+
+    ``at`` is when it ended, in seconds since 1970 (UTC), None where nobody knows when the manager's last one was.
+    ``findings`` counts findings by kind and severity. ``withheld`` counts devices by each of their reasons; None when
+    nobody counted them.
+    """
+
+    at: float | None
+    findings: Mapping[tuple[str, str], int]
+    withheld: Mapping[str, int] | None
+
+    @classmethod
+    def of(cls, at: float | None, findings: Iterable[Finding], reasons: Iterable[Iterable[str]] | None) -> Audited:
+        """Count findings, and the reasons of devices."""
+        return cls(at, collections.Counter((finding.kind, finding.severity) for finding in findings),
+                   None if reasons is None else
+                   collections.Counter(reason for of_device in reasons for reason in of_device))
+
+
+class Wiping(NamedTuple):
+    """The devices that had an owner and are being wiped.
+
+    ``progress`` has one for each that a thread works on; None for one of which nobody knows how far it is. ``waiting``
+    counts those that wait for a thread.
+    """
+
+    progress: Sequence[WipeProgress | None]
+    waiting: int
+
+
+class HostState(NamedTuple):
+    """One host at one moment. What nobody knows is None, and never 0.
+
+    ``pools`` are None after an interrupt that left the manager without memory, until the next claim or audit.
+    ``audited`` is None before the start's audit has ended. ``takes_claims``, ``in_doubt`` (commits whose outcome the
+    store has not said) and ``wiping`` are in the memory of a manager, so that a report lacks them.
+    """
+
+    host: str
+    pools: Sequence[PoolState] | None
+    audited: Audited | None
+    takes_claims: bool | None = None
+    in_doubt: int | None = None
+    wiping: Wiping | None = None

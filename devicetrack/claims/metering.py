@@ -1,0 +1,142 @@
+"""What a host's manager tells of its work to whoever counts it.
+
+The manager knows no library for metrics. It calls a :class:`Meter`, if it has one, with what was done and how long that
+took. Without a meter each place asks for one attribute, and that is all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import functools
+import time
+from typing import Any
+from typing import Concatenate
+from typing import Final
+from typing import ParamSpec
+from typing import Protocol
+from typing import TypeVar
+
+from devicetrack import exception
+from devicetrack import log
+from devicetrack.claims.host_state import HostState
+
+LOG = log.logger(__name__)
+
+INSTANCE_CLAIM: Final = 'instance_claim'
+RESIZE_CLAIM: Final = 'resize_claim'
+LIVE_MIGRATION_CLAIM: Final = 'live_migration_claim'
+REBUILD_CLAIM: Final = 'rebuild_claim'
+CLAIMS: Final = (INSTANCE_CLAIM, RESIZE_CLAIM, LIVE_MIGRATION_CLAIM, REBUILD_CLAIM)
+REALIZE: Final = 'realize'
+RELEASE: Final = 'release'
+CALLS: Final = (*CLAIMS, REALIZE, RELEASE)
+"""The calls of a manager that are told, by their names."""
+
+Arguments = ParamSpec('Arguments')
+Result = TypeVar('Result')
+
+
+class Meter:
+    """Is told of the work of one host. A meter overrides what it counts.
+
+    Any thread may call any method at any time, also while it works on an instance, so a method must be quick: no I/O,
+    and no call back into the manager. Only :meth:`audited` may take as long as writing a small file. What a method
+    raises is logged and goes no further.
+    """
+
+    def called(self, call: str, seconds: float, error: BaseException | None) -> None:
+        """One of :data:`devicetrack.claims.metering.CALLS` ended, with this error or none.
+
+        A claim that took nothing, for an instance that wants no device or is rebuilt in place, is not told.
+        """
+
+    def committed(self, seconds: float, error: BaseException | None) -> None:
+        """A transaction of the manager ended. After an error that is no ``NothingWritten`` its outcome is in doubt."""
+
+    def settled(self, happened: bool) -> None:
+        """The store said what became of a commit in doubt."""
+
+    def wiped(self, kind: str, size_bytes: int | None, seconds: float) -> None:
+        """A device that had an owner was wiped, and the wipe was proven.
+
+        :param size_bytes: None where nobody knows the size of the device
+        """
+
+    def wipe_failed(self, kind: str) -> None:
+        """A device could not be wiped, or nothing proves that it was. It stays held, and audits try it again."""
+
+    def audited(self, seconds: float, state: HostState | None) -> None:
+        """An audit, or the one of a start, ended.
+
+        :param state: the host after it; None when it had to be given up
+        """
+
+
+class _Metered(Protocol):
+    """Whose calls can be told."""
+
+    @property
+    def metering(self) -> Metering:
+        ...
+
+
+class Metering:
+    """The meter of one manager, through all of its starts, or none.
+
+    ``meter`` may be exchanged at any time.
+    """
+
+    __slots__ = ('meter', '_failed')
+
+    def __init__(self) -> None:
+        self.meter: Meter | None = None
+        self._failed = False
+
+    def tell(self, about: Callable[..., None], *facts: Any) -> None:
+        """Tell the meter something.
+
+        :param about: a method of :class:`Meter`, which is looked up by its name in the meter that there is
+        """
+        meter = self.meter
+        if meter is None:
+            return
+        try:
+            getattr(meter, about.__name__)(*facts)
+        except Exception:
+            # A number less is no reason to fail a claim, and a traceback a claim would bury the rest of the log.
+            if not self._failed:
+                self._failed = True
+                LOG.exception('A meter cannot count %s; the next failures are not logged', about.__name__)
+
+
+def metered(call: str) -> Callable[[Callable[Concatenate[Any, Arguments], Result]],
+                                   Callable[Concatenate[Any, Arguments], Result]]:
+    """Have a call of a manager told to its meter.
+
+    :param call: one of :data:`CALLS`
+    """
+    is_claim = call in CLAIMS
+
+    def decorate(method: Callable[Concatenate[Any, Arguments], Result],
+                 ) -> Callable[Concatenate[Any, Arguments], Result]:
+        @functools.wraps(method)
+        def timed(self: _Metered, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            metering = self.metering
+            if metering.meter is None:
+                return method(self, *args, **kwargs)
+            began = time.perf_counter()
+            try:
+                result = method(self, *args, **kwargs)
+            except exception.ForkedManager:
+                # The locks of a meter may have been held by another thread of the parent when it forked.
+                raise
+            except BaseException as error:
+                metering.tell(Meter.called, call, time.perf_counter() - began, error)
+                raise
+            if not (is_claim and getattr(result, 'is_over', False)):
+                metering.tell(Meter.called, call, time.perf_counter() - began, None)
+            return result
+
+        return timed
+
+    return decorate
