@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import time
@@ -15,6 +16,7 @@ from devicetrack.claims import host as host_identity
 from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import placement
+from devicetrack.cmd import progress
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import placement as placement_options
 from devicetrack.store.api import Host
@@ -30,9 +32,6 @@ ALREADY: Final = 'already healed'
 
 HYPERVISOR: Final = 'hypervisor'
 RECORD: Final = 'record'
-
-# The progress is said once for so many nodes, and once for so many consumers of one.
-_NODES, _CONSUMERS = 25, 100
 
 
 class Heal(base.Lister):
@@ -72,25 +71,32 @@ class Heal(base.Lister):
         hosts = self._hosts(parsed_args)
         here = host_identity.machine_digest(self.app.conf[manager_options.GROUP].machine_id_path)
         healed = left = moved = 0
-        began = time.monotonic()
-        for number, host in enumerate(hosts, 1):
-            if healed == parsed_args.max_count:
-                self.exit_code = base.ATTENTION
-                self.say(f'{len(hosts) - number + 1} nodes were not looked at')
-                break
-            name, is_here = parsed_args.node or host.name, host.machine_id == here
-            healing = self._heal(client, host, name, is_here, parsed_args.dry_run)
-            for obstacle in healing.obstacles:
-                self.say(f'node {name} is left as it is: {obstacle}')
-            left += healing.outcome == healer.LEFT
-            healed += healing.outcome == healer.HEALED
-            moved += len(healing.consumers)
-            if number % _NODES == 0 or (number == len(hosts) > _NODES):
-                self.say(f'{number} of {len(hosts)} nodes in {time.monotonic() - began:.0f} s: {healed} healed, '
-                         f'{moved} consumers moved, {left} left as they are')
-            yield [name, host.name, self._outcome(host, healing, parsed_args.dry_run), len(healing.consumers),
-                   HYPERVISOR if is_here else RECORD, healing.consumers,
-                   [obstacle._asdict() for obstacle in healing.obstacles]]
+        began, pace = time.monotonic(), progress.Pace('node', len(hosts))
+        with progress.Progress(self) as shown:
+            for number, host in enumerate(hosts):
+                if healed == parsed_args.max_count:
+                    shown.clear()
+                    self.exit_code = base.ATTENTION
+                    self.say(f'{base.count(len(hosts) - number, "node")} not looked at')
+                    break
+                name, is_here = parsed_args.node or host.name, host.machine_id == here
+                so_far = f'{pace.text(number)}: node {name}'
+                shown.show(so_far)
+                healing = self._heal(client, host, name, is_here, parsed_args.dry_run, _teller(shown, so_far))
+                if healing.obstacles:
+                    shown.clear()
+                for obstacle in healing.obstacles:
+                    self.say(f'node {name} is left as it is: {obstacle}')
+                left += healing.outcome == healer.LEFT
+                healed += healing.outcome == healer.HEALED
+                moved += len(healing.consumers)
+                yield [name, host.name, self._outcome(host, healing, parsed_args.dry_run), len(healing.consumers),
+                       HYPERVISOR if is_here else RECORD, healing.consumers,
+                       [obstacle._asdict() for obstacle in healing.obstacles]]
+        if len(hosts) > 1:
+            self.say(f'{base.count(len(hosts), "node")} in {progress.duration(time.monotonic() - began)}: {healed} '
+                     f'{"would be healed" if parsed_args.dry_run else "healed"}, {base.count(moved, "consumer")} '
+                     f'{"to be moved" if parsed_args.dry_run else "moved"}, {left} left as they are')
         if parsed_args.dry_run:
             self.say('nothing was done')
             if healed:
@@ -108,13 +114,14 @@ class Heal(base.Lister):
             raise exception.UnknownHost(name, [host.name for host in hosts])
         return found
 
-    def _heal(self, client: Client, host: Host, name: str, is_here: bool, dry_run: bool) -> Healing:
+    def _heal(self, client: Client, host: Host, name: str, is_here: bool, dry_run: bool,
+              told: Callable[[int, int], None]) -> Healing:
         """Heal a node and record it; an error is an obstacle of this node alone."""
         from devicetrack.placement import healer
         from devicetrack.placement import healing
         try:
             node = self._node(client, host, name, is_here)
-            healed = healer.Healer(client).attempt(node, dry_run, self._progress(name))
+            healed = healer.Healer(client).attempt(node, dry_run, told)
             if healed.outcome != healer.LEFT and not dry_run and host.nested_version != healer.VERSION:
                 self.app.store.set_nested(host.uuid, healer.VERSION, int(time.time()))
         except exception.DeviceTrackError as error:
@@ -135,16 +142,16 @@ class Heal(base.Lister):
             raise errors.UnknownProvider(name)
         return placement.recorded_node(client, self.app.store, host, found)
 
-    def _progress(self, name: str) -> Any:
-        def tell(done: int, of: int) -> None:
-            if done % _CONSUMERS == 0:
-                self.say(f'node {name}: {done} of {of} consumers read')
-
-        return tell
-
     @staticmethod
     def _outcome(host: Host, healing: Healing, dry_run: bool) -> str:
         from devicetrack.placement import healer
         if healing.outcome == healer.NOTHING and host.nested_version is not None:
             return ALREADY
         return WOULD_HEAL if dry_run and healing.outcome == healer.HEALED else healing.outcome
+
+
+def _teller(shown: progress.Progress, so_far: str) -> Callable[[int, int], None]:
+    def tell(done: int, of: int) -> None:
+        shown.show(f'{so_far}: {done:,} of {base.count(of, "consumer")} read')
+
+    return tell

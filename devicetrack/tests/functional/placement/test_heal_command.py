@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+from unittest import mock
 import uuid
 
 from devicetrack.cmd import placement_heal
+from devicetrack.cmd import progress
 from devicetrack.placement import healer
 from devicetrack.placement import healing
 from devicetrack.placement import tree
@@ -144,6 +147,16 @@ class TestAllNodes(HealTestCase):
 
     def outcomes(self, answer: programs.Answer) -> dict[str, tuple[Any, ...]]:
         return {row['node']: (row['outcome'], row['moved'], row['checked']) for row in answer.data}
+
+    def test_the_progress_is_told(self) -> None:
+        with mock.patch.object(progress, 'LINE_EVERY_S', 0.0):
+            told = [line.removeprefix('devicetrack-manage: ') for line in self.heal('--all').err.splitlines()]
+        first, *_, last = told
+        self.assertRegex(first, '^0 of 3 nodes: node ')
+        for line in ('1 of 3 nodes, [0-9.]+/s, about [0-9]+ s left: node ', r': \d of \d consumers read$',
+                     '2 of 3 nodes, '):
+            self.assertTrue([one for one in told if re.search(line, one)], line)
+        self.assertRegex(last, r'^3 nodes in \d+ s: 3 healed, \d+ consumers moved, 0 left as they are$')
 
     def test_are_healed_those_of_other_machines_by_the_record(self) -> None:
         answer = self.heal('--all', '-f', 'json')
