@@ -141,7 +141,10 @@ class Healer:
                 return Healing(HEALED, moved)
             try:
                 self._client.reshape(plan.inventories, plan.consumers)
-            except (errors.GenerationConflict, errors.InventoryInUse, errors.PlacementUnavailable) as error:
+            except (errors.GenerationConflict, errors.InventoryInUse, errors.PlacementUnavailable,
+                    errors.PlacementRefused) as error:
+                # Refused, too: placement compares generations before it opens its transaction. Where another write
+                # is committed in between, it misses an inventory, and answers 400 instead of 409.
                 failures += 1
                 if failures >= self._attempts:
                     raise

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent import futures
 import os
 import signal
+import time
 import traceback
 from typing import Any
 import uuid
@@ -11,6 +13,7 @@ import uuid
 from keystoneauth1 import adapter as ks_adapter
 from keystoneauth1 import session as ks_session
 from keystoneauth1 import token_endpoint
+import sqlalchemy as sa
 
 from devicetrack.placement import errors
 from devicetrack.placement import healer
@@ -267,6 +270,42 @@ class TestRevertThatTheRecordDoesNotKnow(HealTestCase):
         self.assertEqual([(migration, healing.OTHER_AMOUNT)], [(one.consumer, one.what) for one in done.obstacles])
         self.assertEqual({self.world.node: {**nodes.CPU, VGPU: 1}},
                          self.direct.get_allocations(instance.uuid).resources)
+
+
+class TestTwoAtOnce(base.TestCase):
+    """Two heals of a node, whose writes are both in placement's transactions before either is committed."""
+
+    def wait_until_they_wait(self, engine: sa.Engine, number: int) -> None:
+        """Wait until this many sessions wait for a lock in placement's database."""
+        end = time.monotonic() + base.HANGS_S
+        waiting = -1
+        while waiting < number:
+            self.assertLess(time.monotonic(), end, f'{waiting} of {number} wait')
+            time.sleep(0.01)
+            with engine.connect() as connection:
+                waiting = connection.execute(sa.text(
+                    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+                    'AND datname = current_database()')).scalar_one()
+
+    def test_one_moves_the_consumers_and_the_other_finds_them_moved(self) -> None:
+        server = placements.PlacementServer.shared(databases.PostgreSQLServer.shared())
+        placement = self.useFixture(placements.Placement(server))
+        world = self.useFixture(nodes.FlatHost(placement, {'p0': 2, 'p1': 2}))
+        world.report(tree.ANNOUNCED)
+        instances = {world.spawn().uuid, world.spawn().uuid}
+        engine = sa.create_engine(server.database_url, poolclass=sa.NullPool)
+        heals: list[futures.Future[Healing]] = []
+        with futures.ThreadPoolExecutor(2) as pool, engine.connect() as locks:
+            locks.execute(sa.text('SELECT id FROM inventories FOR UPDATE'))
+            for number in (1, 2):
+                heals.append(pool.submit(Healer(placement.client).heal, world.heal_node()))
+                self.wait_until_they_wait(engine, number)
+            locks.rollback()
+            done, other = (heal.result(base.HANGS_S) for heal in heals)
+        self.assertEqual((healer.HEALED, instances), (done.outcome, set(done.consumers)))
+        self.assertEqual(Healing(healer.NOTHING), other)
+        self.assertEqual(2, placement.requests.count(RESHAPE))
+        self.assertEqual(world.expected(tree.NESTED), world.held())
 
 
 class TestKilled(base.TestCase):
