@@ -21,7 +21,7 @@ from benchmarks.report import Table
 from benchmarks.report import Verdict
 
 SUBJECTS = ('claim', 'guests', 'recovery', 'wipes', 'store', 'memory', 'imports', 'placement', 'heal', 'compatibility',
-            'scheduling', 'functions', 'metrics')
+            'scheduling', 'functions', 'metrics', 'history')
 # They need more than the others, and are measured when they are named.
 ON_REQUEST = ('nova',)
 

@@ -22,6 +22,15 @@ NAME = 'host'
 LABEL = '4GB'
 
 
+class Context:
+    """The service's request context: its id goes into the event of a claim."""
+
+    request_id = f'req-{uuid.uuid4()}'
+
+
+CONTEXT = Context()
+
+
 class Flavor:
     """What a claim reads of a flavor."""
 
@@ -82,7 +91,7 @@ class Host(fixtures.Fixture):
         return Instance(self.flavor)
 
     def claim(self, instance: Instance) -> Claim:
-        return self.manager.instance_claim(None, instance, NAME, self.allocations)
+        return self.manager.instance_claim(CONTEXT, instance, NAME, self.allocations)
 
     def records_of(self, instances: Iterable[Instance]) -> list[Record]:
         """The rows of instances that were claimed for and not yet realized."""

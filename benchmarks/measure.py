@@ -46,6 +46,9 @@ class Effort(NamedTuple):
     asked_providers: int                    # in placement, that a guest may move to
     asked_rounds: int
     function_rounds: int
+    events: int                             # in the history of a host
+    historic_guests: int
+    historic_rounds: int
     durable: bool                           # commits wait for the disk, on the servers
 
 
@@ -54,12 +57,14 @@ FULL = Effort(rounds=1500, commit_rounds=150, thread_rounds=25, guest_rounds=60,
               held=(1_000, 10_000, 22_000, 100_000), guests=1_000, rows=10, threads=16, rows_a_thread=25,
               fsyncs=50, imports=11, recovered_guests=1_000, recovery_rounds=15, providers=100, placed_instances=1_000,
               nodes=200, instances_a_node=20, kills=6, fleet=10_000, fleet_rounds=60,
-              asked_providers=1_000, asked_rounds=15, function_rounds=5, durable=True)
+              asked_providers=1_000, asked_rounds=15, function_rounds=5, events=1_000_000, historic_guests=200,
+              historic_rounds=60, durable=True)
 TINY = Effort(rounds=2, commit_rounds=1, thread_rounds=1, guest_rounds=1, batch=2, sizes=(2, 5), parents=2,
               devices_a_parent=3, cards=2, functions_a_card=3, held=(10, 20), guests=3, rows=2, threads=2,
               rows_a_thread=2, fsyncs=2, imports=1, recovered_guests=3, recovery_rounds=1, providers=3,
               placed_instances=4, nodes=2, instances_a_node=2, kills=1, fleet=8, fleet_rounds=1,
-              asked_providers=16, asked_rounds=1, function_rounds=1, durable=False)
+              asked_providers=16, asked_rounds=1, function_rounds=1, events=30, historic_guests=3, historic_rounds=1,
+              durable=False)
 
 
 class Samples:

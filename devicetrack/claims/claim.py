@@ -7,6 +7,7 @@ from typing import Any
 from typing import Self
 
 from devicetrack import log
+from devicetrack.claims import requests
 from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.life import Life
@@ -26,7 +27,8 @@ class Claim:
     :class:`.InstanceFields`.
     """
 
-    __slots__ = ('resources', 'fields', 'claim_id', 'migration', 'skipped', '_life', 'instance', '_instances', '_over')
+    __slots__ = ('resources', 'fields', 'claim_id', 'migration', 'skipped', '_life', 'instance', '_instances', '_over',
+                 '_request')
 
     def __init__(self, life: Life, instances: InstanceFields, instance: Any, resources: InstanceResources,
                  fields: Fields, migration: Any = None, over: bool | None = None,
@@ -37,6 +39,7 @@ class Claim:
         self.migration, self.skipped = migration, skipped
         self._life, self._instances, self.instance = life, instances, instance
         self._over = not assignments if over is None else over
+        self._request = requests.present()
 
     def keep(self) -> Self:
         """Have the instance keep what was claimed for it. A claim that it refuses is given back."""
@@ -65,7 +68,8 @@ class Claim:
         if self._over:
             return {}
         migration_uuid = None if self.migration is None else self.migration.uuid
-        self._life.abort(self.instance.uuid, self.claim_id, migration_uuid)
+        with requests.during(self._request):
+            self._life.abort(self.instance.uuid, self.claim_id, migration_uuid)
         self._over = True
         now = Fields(**{**self.fields, **self._instances.read(self.instance)})
         return take_off(self._instances, self.instance, now, self.claim_id, migration_uuid)

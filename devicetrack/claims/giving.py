@@ -17,6 +17,7 @@ from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import values
+from devicetrack.objects.event import Note
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes
@@ -96,7 +97,9 @@ class Giving:
     def _end(self, leaving: Sequence[Record], answers: Answers) -> None:
         done = [record for record in leaving if answers[record.key] is None]
         if done:
-            self._rows.write(Changes(delete=tuple(done)))
+            wiped = self._driver.wipes_of([record.key for record in done if record.kind in self._wiped])
+            self._rows.write(Changes(delete=tuple(done), note=Note(wiped=wiped)) if wiped
+                             else Changes(delete=tuple(done)))
             removed = {record.key for record in done if details.from_text(record.details).goes_with_its_assignment}
             self._withheld.went_back([record.key for record in done])
             self._ledger.free_of(done[0].instance_uuid, [record.key for record in done], removed)

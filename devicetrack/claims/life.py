@@ -37,6 +37,8 @@ from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import MigrationContext
 from devicetrack.objects import values
+from devicetrack.objects.event import NO_NOTE
+from devicetrack.objects.event import Note
 from devicetrack.objects.migration_context import Carried
 from devicetrack.objects.migration_context import NOTHING
 from devicetrack.objects.values import Candidate
@@ -55,7 +57,7 @@ class Arrival(NamedTuple):
 
     ``leaving`` are the rows of this host that the instance leaves. ``old_resources``, and what the service has of its
     own at the ``old`` and the ``new`` end, are for its migration context. ``seen`` is what the guest has seen of each
-    device, in the order of the new rows; None for a guest that starts anew.
+    device, in the order of the new rows; None for a guest that starts anew. ``ends`` are the names of the two hosts.
     """
 
     instance_uuid: str
@@ -65,6 +67,7 @@ class Arrival(NamedTuple):
     old: Carried = NOTHING
     new: Carried = NOTHING
     seen: tuple[str | None, ...] | None = None
+    ends: tuple[str | None, str | None] | None = None
 
     def context(self, new_resources: InstanceResources) -> MigrationContext:
         """What the service keeps of the move."""
@@ -79,7 +82,8 @@ class Arrival(NamedTuple):
             role=lifecycle.next_role(record.role, lifecycle.LEAVES), migration_uuid=self.migration_uuid,
             generation=record.generation + 1)) for record in self.leaving)
         context = self.context(InstanceResources.from_records(self.instance_uuid, host_uuid, records))
-        return Changes(insert=tuple(records), update=left, contexts=(stored(host_uuid, context),))
+        return Changes(insert=tuple(records), update=left, contexts=(stored(host_uuid, context),),
+                       note=Note(ends=self.ends))
 
 
 def stored(host_uuid: str, context: MigrationContext) -> ContextChange:
@@ -106,7 +110,7 @@ class Life:
         self._ledger, self._rows, self._driver = ledger, rows, driver
         self._views, self._declarations = views, declarations
         self._given_up, self._rebuild, self._attempts = given_up, rebuild, attempts
-        self._giving, self._wipes, self._wiped = giving, wipes, driver.wiped_kinds()
+        self._giving, self._wipes = giving, wipes
         # Claim ids only have to differ from one another, over restarts too; a UUID for each would cost more.
         self._claim_prefix = secrets.token_hex(8)
         self._claim_numbers = itertools.count()
@@ -240,8 +244,9 @@ class Life:
             details = self._make(record)
         after = record._replace(details=details)
         after = after._replace(seen=self._declarations.seen_before_start(after))
-        # That a guest may write to it from now on is noted in the row too, or its release would need no wipe.
-        is_news = after != record or (record.generation == values.CLAIMED and record.kind in self._wiped)
+        # That a guest may write to it from now on is noted in the row too, or its release would need no wipe; and it
+        # is an event of its history.
+        is_news = after != record or record.generation == values.CLAIMED
         return record, after._replace(generation=record.generation + 1) if is_news else record
 
     def _make(self, record: Record) -> str:
@@ -290,14 +295,15 @@ class Life:
 
     # -- changing rows ------------------------------------------------------------------------------------------------
 
-    def settle(self, settlement: Settlement, wait: bool = True) -> None:
+    def settle(self, settlement: Settlement, wait: bool = True, note: Note = NO_NOTE) -> None:
         """Change rows of one instance in one transaction; then give devices back as it says.
 
         :param wait: as :meth:`give_back`
+        :param note: what the events say beyond the rows
         """
-        self.give_back(self.advance(settlement), wait)
+        self.give_back(self.advance(settlement, note), wait)
 
-    def advance(self, settlement: Settlement) -> list[Record]:
+    def advance(self, settlement: Settlement, note: Note = NO_NOTE) -> list[Record]:
         """The transaction of a settlement alone.
 
         :returns: the rows of ``give`` as they are after it, for :meth:`give_back`
@@ -317,7 +323,7 @@ class Life:
                    for before, later in after if before != later]
         if changed:
             contexts = (self._rows.end_of_move(changed[0].before.instance_uuid),) if settlement.over else ()
-            self._rows.write(Changes(update=tuple(changed), contexts=contexts))
+            self._rows.write(Changes(update=tuple(changed), contexts=contexts, note=note))
         now = {update.before.key: update.after for update in changed}
         return [now.get(record.key, record) for record in settlement.give]
 

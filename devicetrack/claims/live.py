@@ -157,7 +157,7 @@ class LiveMigrations:
         _check_post_copy(instance, kinds, post_copy)
         with self._rows.working(instance.uuid):
             self._check_seen(instance, device_map)
-            self._moves.mark_old(instance, migration.uuid)
+            self._moves.mark_old(instance, migration.uuid, moves.ends_of(migration))
         return self._driver.migration_definitions(device_map, definition)
 
     def _check_seen(self, instance: Any, device_map: DeviceMap) -> None:

@@ -26,6 +26,7 @@ from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.metering import metered
 from devicetrack.claims.metering import Metering
 from devicetrack.claims.providers import ProviderResolver
+from devicetrack.claims.requests import of_request
 from devicetrack.claims.running import Parts
 from devicetrack.claims.running import Running
 from devicetrack.claims.service import ComputeService
@@ -194,6 +195,7 @@ class ClaimManager:
     # -- taking -------------------------------------------------------------------------------------------------------
 
     @metered(metering.INSTANCE_CLAIM)
+    @of_request
     def instance_claim(self, context: Any, instance: Any, nodename: str,
                        allocations: Mapping[str, Any] | DeviceRequest | None, limits: Any = None) -> Claim:
         """Hold devices for an instance and record it, now. Blocks for one commit; never under our lock.
@@ -223,6 +225,7 @@ class ClaimManager:
         return Claim(host.life, host.instances, instance, resources, {'resources': resources},
                      skipped=demand.skipped).keep()
 
+    @of_request
     def narrow_claim(self, context: Any, claim: Claim, numa_nodes: Collection[int],
                      numa_affinity_policy: str | None = vocabulary.REQUIRED, wait: bool = True) -> Fields:
         """Exchange devices of a claim for such on these NUMA nodes, for a service that knows the nodes after the claim.
@@ -285,6 +288,7 @@ class ClaimManager:
     # -- making it real -----------------------------------------------------------------------------------------------
 
     @metered(metering.REALIZE)
+    @of_request
     def realize(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
         """Make the instance's devices ready for its guest. Slow; call it outside the service's own locks.
 
@@ -377,6 +381,7 @@ class ClaimManager:
             if host.ledger.device(key) is not None:
                 raise exception.DefinitionRefused(instance.uuid, *key, 'the instance does not have it')
 
+    @of_request
     def started(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
         """Record that the guest runs on its devices. If it is never called, the audit settles it.
 
@@ -392,6 +397,7 @@ class ClaimManager:
             host.instances.set(instance, {'resources': resources})
             return resources
 
+    @of_request
     def adopt(self, context: Any, instance: Any, devices: Iterable[DeviceKey]) -> InstanceResources:
         """Record devices that the instance's guest has already, on the service's word. Idempotent, all or nothing.
 
@@ -416,6 +422,7 @@ class ClaimManager:
             host.instances.set(instance, {'resources': resources})
             return resources
 
+    @of_request
     def rebooted(self, context: Any, instance: Any) -> None:
         """Take note that a guest rebooted, or may have, without being started anew.
 
@@ -432,6 +439,7 @@ class ClaimManager:
     # -- giving back --------------------------------------------------------------------------------------------------
 
     @metered(metering.RELEASE)
+    @of_request
     def release(self, context: Any, instance: Any, wait: bool = True) -> Fields:
         """Give back everything that the instance holds here, old and new when it moves. Idempotent.
 
@@ -458,6 +466,7 @@ class ClaimManager:
         host.wipes.go_on()
         return fields
 
+    @of_request
     def abort_instance_claim(self, context: Any, instance: Any, claim_id: str | None = None,
                              migration_uuid: str | None = None) -> Fields:
         """Give back what a claim took: everything that the instance holds here, or only what ``claim_id`` took.
@@ -480,6 +489,7 @@ class ClaimManager:
     # -- moving -------------------------------------------------------------------------------------------------------
 
     @metered(metering.RESIZE_CLAIM)
+    @of_request
     def resize_claim(self, context: Any, instance: Any, nodename: str,
                      allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any, flavor: Any = None,
                      limits: Any = None, *, numa_topology: Any = None, pci_devices: Any = None,
@@ -537,6 +547,7 @@ class ClaimManager:
         return self._started_for(instance).live.check_at_source(instance, check, post_copy)
 
     @metered(metering.LIVE_MIGRATION_CLAIM)
+    @of_request
     def live_migration_claim(self, context: Any, instance: Any, nodename: str,
                              allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any,
                              limits: Any = None, *, numa_topology: Any = None,
@@ -559,6 +570,7 @@ class ClaimManager:
         return host.live.claim(context, instance, migration, demand, numa_topology, check)
 
     @metered(metering.REBUILD_CLAIM)
+    @of_request
     def rebuild_claim(self, context: Any, instance: Any, nodename: str,
                       allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any = None,
                       limits: Any = None, *, numa_topology: Any = None, pci_devices: Any = None,
@@ -577,6 +589,7 @@ class ClaimManager:
         return host.moves.claim(context, instance, migration, moves.EVACUATION, demand,
                                 Carried(numa_topology, pci_devices, pci_requests))
 
+    @of_request
     def drop_move_claim_at_source(self, context: Any, instance: Any, migration: Any) -> Fields:
         """A move is confirmed: give back what the instance left on this host. Idempotent.
 
@@ -588,6 +601,7 @@ class ClaimManager:
         """
         return self._started_for(instance, migration).moves.drop_at_source(instance, migration)
 
+    @of_request
     def drop_move_claim_at_dest(self, context: Any, instance: Any, migration: Any) -> Fields:
         """A move is reverted or rolled back: give back what was claimed for it on this host. Idempotent.
 
@@ -603,6 +617,7 @@ class ClaimManager:
         """
         return self._started_for(instance, migration).moves.drop_at_destination(instance, migration.uuid)
 
+    @of_request
     def drop_move_claim(self, context: Any, instance: Any, nodename: str, flavor: Any = None,
                         prefix: str = moves.NEW) -> Fields:
         """End a move of which the caller has no migration at hand: ``new_`` undoes it here, ``old_`` confirms it.
@@ -617,6 +632,7 @@ class ClaimManager:
         host.gate.check_name(nodename)
         return host.moves.drop(instance, prefix)
 
+    @of_request
     def finish_evacuation(self, context: Any, instance: Any, nodename: str, migration: Any) -> Fields:
         """The evacuated guest runs here. Sets ``instance.resources``, and ``instance.migration_context`` to None.
 
@@ -626,6 +642,7 @@ class ClaimManager:
         host.gate.check_name(nodename)
         return host.moves.finish_evacuation(instance, migration)
 
+    @of_request
     def update_usage(self, context: Any, instance: Any, nodename: str, sign: int = 1) -> None:
         """Take note of a change of an instance on this host: a migration that its context names takes it away.
 
@@ -648,6 +665,7 @@ class ClaimManager:
         """
         return self._owner_for(instance, migration).live.device_map(instance, migration)
 
+    @of_request
     def migration_definitions(self, context: Any, instance: Any, migration: Any,
                               device_map: DeviceMap, *, post_copy: bool = False,
                               definition: str | None = None) -> MigrationDefinitions:

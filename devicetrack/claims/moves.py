@@ -34,6 +34,7 @@ from devicetrack.engine.views import named_migrations
 from devicetrack.engine.views import Views
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import MigrationContext
+from devicetrack.objects.event import Note
 from devicetrack.objects.migration_context import Carried
 from devicetrack.objects.migration_context import NOTHING
 from devicetrack.objects.values import DeviceKey
@@ -81,7 +82,7 @@ class Moves:
             leaving = self._make_room(instance, migration)
             move = Arrival(instance.uuid, migration.uuid, tuple(leaving or ()), self._old_resources(instance, leaving),
                            _carried(*(getattr(instance, name, None) for name in Carried._fields)), _carried(*new),
-                           partners.seen if partners is not None else None)
+                           partners.seen if partners is not None else None, ends_of(migration))
             records: list[Record] = []
             if demand.items:
                 records = self._take(demand, move, partners)
@@ -242,10 +243,12 @@ class Moves:
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
-    def mark_old(self, instance: Any, migration_uuid: str) -> None:
+    def mark_old(self, instance: Any, migration_uuid: str, ends: tuple[str | None, str | None] | None = None) -> None:
         """At the source of a move: its rows are old from the first call on that names the migration.
 
         For who works on the instance.
+
+        :param ends: the names of the two hosts, where the caller knows them
         """
         records = self._rows.there(instance.uuid)
         if any(record.migration_uuid == migration_uuid for record in records):
@@ -256,7 +259,7 @@ class Moves:
             records = self._rows.there(instance.uuid)
         self._life.settle(migrations.Settlement(leave=tuple(
             (record, migration_uuid) for record in records
-            if migrations.leaves_with(record, records) or (by_calls and _came(record, records)))))
+            if migrations.leaves_with(record, records) or (by_calls and _came(record, records)))), note=Note(ends=ends))
 
     def drop_at_source(self, instance: Any, migration: Any) -> Fields:
         """A move is confirmed: what the instance left goes back, what it has is at rest."""
@@ -264,7 +267,7 @@ class Moves:
             move = migrations.Move.of(migration)
             if self._here.is_at(move.source) and not self._here.is_at(move.destination) \
                     and getattr(instance, 'host', None) != self._here.host:
-                self.mark_old(instance, migration.uuid)
+                self.mark_old(instance, migration.uuid, ends_of(migration))
             return self._confirm(instance, migration.uuid)
 
     def _confirm(self, instance: Any, migration_uuid: str) -> Fields:
@@ -376,6 +379,12 @@ class Moves:
         """
         context = self._instances.read(instance).get('migration_context')
         return None if context is None else _named_by(context)
+
+
+def ends_of(migration: Any) -> tuple[str | None, str | None]:
+    """The names of the hosts of a migration: from, and to."""
+    move = migrations.Move.of(migration)
+    return move.source[0], move.destination[0]
 
 
 def _named_by(context: MigrationContext) -> str:

@@ -21,6 +21,7 @@ import uuid
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
+from devicetrack.claims import requests
 from devicetrack.claims.arguments import check_text
 from devicetrack.claims.arguments import check_uuid
 from devicetrack.claims.repairs import Accepted
@@ -119,8 +120,9 @@ class Orders:
             LOG.info('Host %(host)s: request %(uuid)s: %(verb)s %(arguments)s', {
                 'host': self._host, 'uuid': order.uuid, 'verb': order.verb, 'arguments': order.arguments})
             newer = _contrary(order.verb, _target_of(order), known[number + 1:])
-            answer = self._answer(order) if newer is None else Answer(
-                REFUSED, f'request {newer.uuid}, to {newer.verb} it, is newer')
+            with requests.during(order.uuid):           # so the history says which one it was
+                answer = self._answer(order) if newer is None else Answer(
+                    REFUSED, f'request {newer.uuid}, to {newer.verb} it, is newer')
             LOG.info('Host %(host)s: request %(uuid)s %(outcome)s: %(text)s', {
                 'host': self._host, 'uuid': order.uuid, 'outcome': answer.outcome, 'text': answer.text})
             try:

@@ -39,6 +39,7 @@ from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.event import Note
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Record
@@ -408,7 +409,7 @@ def _end(record: Record, records: Iterable[Record]) -> Changes:
     """What ends a row, among all of its instance on the host. The last row of a move takes its context with it."""
     last = record.migration_uuid is not None and not any(
         other.migration_uuid == record.migration_uuid and other.key != record.key for other in records)
-    return Changes(delete=(record,), contexts=(
+    return Changes(delete=(record,), note=Note(forgotten=True), contexts=(
         ContextChange(record.host_uuid, record.instance_uuid, None, None),) if last else ())
 
 

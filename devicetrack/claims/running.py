@@ -21,6 +21,7 @@ from devicetrack.claims.definitions import Definitions
 from devicetrack.claims.gate import Gate
 from devicetrack.claims.given_up import GivenUpClaims
 from devicetrack.claims.giving import Giving
+from devicetrack.claims.history import History
 from devicetrack.claims.host import HostLock
 from devicetrack.claims.host import identify
 from devicetrack.claims.host_state import Audited
@@ -125,6 +126,7 @@ class Running:
                                 here, driver, service, self.ledger, self.rows, self.gate, boot, self.life,
                                 self.definitions, self.moves))
         self._audited: Audited | None = None    # assigned as one value
+        self._history = History(here.host, host.uuid, store, conf)
         self._auditing = locks.FairLock(locks.AUDITING)
         self._held = contextlib.ExitStack()
 
@@ -185,6 +187,7 @@ class Running:
             findings = self._audit.run()
             if self.orders.answer_waiting():            # first the orders; then the audit sees what they changed
                 findings = self._audit.run()
+            self._history.trim()
         return findings
 
     def _note_audit(self, began: float, findings: list[Finding]) -> None:

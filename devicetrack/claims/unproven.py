@@ -30,6 +30,7 @@ from devicetrack.engine.states import DeviceState
 from devicetrack.engine.withholding import Cause
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.virt.driver import VirtDriver
@@ -84,7 +85,7 @@ class Unproven:
             except exception.DriverError as error:
                 LOG.warning('Devices that nothing proves clean cannot be looked at: %s', error)
                 return
-            self._admit([key for key, error in answers.items() if error is None])
+            self._admit([key for key, error in answers.items() if error is None], vocabulary.BLANK)
 
     def disprove(self, keys: Iterable[DeviceKey]) -> None:
         """Forget that devices are clean which somebody uses without a row: when that ends, they are not."""
@@ -219,7 +220,12 @@ class Unproven:
         if self._stop.is_set():
             return
         if error is None:
-            self._admit([key])
+            if how != vocabulary.WIPE:
+                self._admit([key], how)
+                return
+            with self._lock.held():
+                by = vocabulary.BY_OPERATOR if key in self._wiping else vocabulary.BY_HOST
+            self._admit([key], vocabulary.WIPED, by, self._driver.wipes_of([key]))
             return
         LOG.warning('%s', error)
         self._answer(device, how, error.reason if isinstance(error, exception.DeviceError) else str(error),
@@ -239,12 +245,13 @@ class Unproven:
             if not final:
                 self._later.add(key)
 
-    def _admit(self, keys: Sequence[DeviceKey]) -> None:
+    def _admit(self, keys: Sequence[DeviceKey], proof: str, by: str = vocabulary.BY_HOST,
+               wiped: Mapping[DeviceKey, Wiped] | None = None) -> None:
         with self._lock.held():
             for key in keys:
                 self._answers.pop(key, None)
         self._ledger.proven(keys)
-        self._withheld.proven(keys)
+        self._withheld.proven(keys, proof, by, wiped)
 
     def _assignment(self, device: DeviceState) -> DeviceAssignment:
         """The device as drivers know one, with nobody as its owner."""

@@ -18,14 +18,19 @@ from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import arguments
 from devicetrack.claims import locks
+from devicetrack.claims import requests
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.engine import withholding
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Cause
 from devicetrack.engine.withholding import Causes
+from devicetrack.engine.withholding import Ended
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
+from devicetrack.objects import event as events
+from devicetrack.objects.event import Event
+from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Record
@@ -115,8 +120,10 @@ def forget(store: Store, host_uuid: str, key: DeviceKey, instance_uuid: str) -> 
     target = Target.of(key)
     causes, generation = _by_target(store.withheld(host_uuid)).get(target, ({}, 0))
     cause = Cause(int(time.time()), FORGOTTEN.format(instance_uuid), vocabulary.BY_OPERATOR)
-    store.set_withheld([WithheldRow(host_uuid, *target, withholding.to_json({**causes, vocabulary.IN_DOUBT: cause}),
-                                    generation + 1, cause.since)])
+    after = {**causes, vocabulary.IN_DOUBT: cause}
+    found = withholding.events_of(host_uuid, {target: causes}, {target: after}, _now_ms())
+    store.set_withheld([WithheldRow(host_uuid, *target, withholding.to_json(after), generation + 1, cause.since)],
+                       events=_with_owners(found, {row.key: row for row in store.records_of_devices(host_uuid, [key])}))
 
 
 def left_at(target: Target, records: Iterable[Record]) -> tuple[Record, ...]:
@@ -176,6 +183,7 @@ class WithheldDevices:
         self._marking = locks.FairLock(locks.MARKING)        # held while what is withheld changes
         self._stored: _Stored | None = _by_target(store.withheld(host_uuid))        # None while nobody knows
         self.marks: Marks = _marks(self._stored)
+        self._untold: list[Event] = []          # wipes that the store did not take yet, or did not answer about
 
     # -- after an audit -----------------------------------------------------------------------------------------------
 
@@ -187,7 +195,7 @@ class WithheldDevices:
         """
         with self._marking.held():
             reasons: Mapping[DeviceKey, frozenset[str]] = self._ledger.reasons()
-            if not reasons and not self.marks and self._stored == {}:
+            if not reasons and not self.marks and self._stored == {} and not self._untold:
                 return
             reasons = self._with_failures(reasons, views)
             keys = [DeviceKey(target.kind, target.name) for target in self.marks]
@@ -209,13 +217,16 @@ class WithheldDevices:
         return {**reasons, **{key: reasons.get(key, withholding.NO_REASON) | {vocabulary.NOT_GIVEN_BACK}
                               for key in failing}} if failing else reasons
 
-    def _write(self, marks: Marks) -> None:
-        """Bring the store to these. For who is marking.
+    def _write(self, marks: Marks, ended: Mapping[tuple[Target, str], Ended] | None = None) -> None:
+        """Bring the store to these, with the events of what differs. For who is marking.
 
+        :param ended: as :func:`.withholding.events_of`
         :raises StoreError: it may have been written when nobody knows; then it is read anew before the next time
         """
         if self._stored is None:
-            self._stored = _by_target(self._store.withheld(self._host_uuid))
+            stored_now = _by_target(self._store.withheld(self._host_uuid))
+            self._untold = [event for event in self._untold if not self._is_told(event)]
+            self._stored = stored_now
         stored, now = self._stored, int(time.time())
 
         def row(target: Target, causes: Causes, generation: int) -> WithheldRow:
@@ -225,15 +236,23 @@ class WithheldDevices:
                  else (causes, stored[target][1] + 1 if target in stored else 1) for target, causes in marks.items()}
         write = [row(target, *entry) for target, entry in after.items() if stored.get(target) != entry]
         delete = [row(target, *entry) for target, entry in stored.items() if target not in after]
-        if write or delete:
+        if write or delete or self._untold:
+            found = withholding.events_of(self._host_uuid, _marks(stored), marks, _now_ms(), requests.present(), ended)
+            keys = {DeviceKey(event.kind, event.identifier) for event in found}
+            owners = self._rows.of_devices(keys) if keys else {}
             try:
-                self._store.set_withheld(write, delete)
+                self._store.set_withheld(write, delete, [*self._untold, *_with_owners(found, owners)])
             except exception.NothingWritten:
                 raise
             except BaseException:
                 self._stored = None
                 raise
-            self._stored = after
+            self._stored, self._untold = after, []
+
+    def _is_told(self, event: Event) -> bool:
+        """Whether the store has an event: asked when it did not answer."""
+        return any(one.event == event for one in self._store.events_of_device(
+            event.identifier, event.at_ms, event.at_ms + 1, self._host_uuid))
 
     # -- what could not be given back ---------------------------------------------------------------------------------
 
@@ -364,21 +383,28 @@ class WithheldDevices:
                                        f'{_some(unproven)}')
         self._check_unused(key)
 
-    def proven(self, keys: Iterable[DeviceKey]) -> None:
+    def proven(self, keys: Iterable[DeviceKey], proof: str, by: str = vocabulary.BY_HOST,
+               wiped: Mapping[DeviceKey, Wiped] | None = None) -> None:
         """Devices were proven clean: they are not unproven any more, and what was forgotten of them does not matter.
 
-        A store that refuses is asked again by the next audit for the former. A forgotten device stays withheld then.
+        :param proof: how it was proven; with ``by``, who asked for that, and ``wiped``, the wipes, for the history
+
+        A store that refuses is asked again by the next audit. A forgotten device stays withheld then.
         """
         with self._marking.held():
             over = {target: frozenset((vocabulary.UNPROVEN, *_ADMITTED)).intersection(self.marks[target])
                     for target in map(Target.of, keys) if target in self.marks}
-            if not any(over.values()):
+            at_ms = _now_ms()
+            self._untold += [Event(self._host_uuid, *key, events.WIPED, at_ms, details=wipe.as_details())
+                             for key, wipe in (wiped or {}).items()]
+            if not any(over.values()) and not self._untold:
                 return
             after = {target: {reason: cause for reason, cause in causes.items() if reason not in over.get(target, ())}
                      for target, causes in self.marks.items()}
             after = {target: causes for target, causes in after.items() if causes}
             try:
-                self._write(after)
+                self._write(after, {(target, reason): Ended(by, proof) for target, reasons in over.items()
+                                    for reason in reasons})
             except exception.StoreError as error:
                 LOG.warning('What is withheld on host %(host)s is not stored yet: %(error)s',
                             {'host': self._host, 'error': error})
@@ -455,7 +481,7 @@ class WithheldDevices:
     def _take_back(self, target: Target, reason: str) -> None:
         """End what :meth:`_say` began. For who is marking."""
         after = withholding.without(self.marks, target, reason)
-        self._write(after)
+        self._write(after, {(target, reason): Ended(vocabulary.BY_OPERATOR)})
         self.marks = after
         self._ledger.stand_down(target, reason)
 
@@ -493,6 +519,17 @@ class WithheldDevices:
         reasons = self._ledger.reasons()
         excluded = self._ledger.excluded() if any(vocabulary.EXCLUDED in of_one for of_one in reasons.values()) else {}
         return with_progress(listed(self.marks, reasons, excluded, self._rows.all()), self._driver)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _with_owners(found: Iterable[Event], owners: Mapping[DeviceKey, Record]) -> list[Event]:
+    """Events of what is withheld, with the instances that have these devices, by which claim and in which move."""
+    return [event if (row := owners.get(DeviceKey(event.kind, event.identifier))) is None or 'scope' in event.more else
+            event._replace(instance_uuid=row.instance_uuid, migration_uuid=row.migration_uuid, claim_id=row.claim_id)
+            for event in found]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -63,6 +63,18 @@ Count what the manager does, for Prometheus: claims, refusals, commits, times, w
 written to ``metrics.prom`` in ``state_path``, and ``devicetrack-manage metrics`` prints them. Nova's adapter reads this
 option. A service that calls ``devicetrack.metrics.register`` itself need not.
 """),
+    cfg.IntOpt('history_days', default=400, min=1, max=36500, help="""
+Days that the events of this host's devices are kept (``devicetrack-manage device history``). The default covers a year
+and the month in which somebody asks about it. Lower it where the law limits how long such data may be kept. Every audit
+deletes at most 1000 events that are older.
+"""),
+    cfg.IntOpt('history_events', default=1_000_000, min=1000, max=1_000_000_000, help="""
+How many events of this host's devices are kept: the newest. An event takes about 0.5 KB with its indexes, so the
+default is about 0.5 GB. An instance makes about five events for each device that it has, from its claim to its end, so
+the default is 500 such devices a day for 400 days. Lower it where the store has less room. Every audit deletes at most
+1000 events that are too many. In a database that hosts share, the manager first counts after a restart what there is,
+2500 at an audit.
+"""),
     registry.PathOpt('machine_id_path', default='/etc/machine-id', help="""
 File with this machine's id (machine-id(5)). The store keeps a digest of the id with the host's row. With it the service
 refuses a second machine with the same host name, and this machine under a second name while the first has devices.

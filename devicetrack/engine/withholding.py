@@ -16,7 +16,9 @@ from typing import NamedTuple
 
 from devicetrack import vocabulary
 from devicetrack.engine.views import Views
+from devicetrack.objects import event as events
 from devicetrack.objects.compact import Compact
+from devicetrack.objects.event import Event
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 
@@ -199,6 +201,48 @@ def without(marks: Marks, target: Target, reason: str) -> Marks:
     causes = {other: cause for other, cause in marks[target].items() if other != reason}
     after = {other: of_other for other, of_other in marks.items() if other != target}
     return {**after, target: causes} if causes else after
+
+
+class Ended(NamedTuple):
+    """Who ended a reason, and the proof that the device is clean, where there is one."""
+
+    by: str
+    proof: str | None = None
+
+
+def events_of(host_uuid: str, before: Marks, after: Marks, at_ms: int, request_id: str | None = None,
+              ended: Mapping[tuple[Target, str], Ended] | None = None) -> list[Event]:
+    """What happened between two states of what is withheld: an event for each reason that came or went, or is another.
+
+    A device that cannot be given back is tried again and again, and how it fails is told once.
+
+    :param ended: how reasons of targets were ended; the others ended because their own source shows them no more
+    """
+    found = []
+    for target in sorted(before.keys() | after.keys()):
+        was, now = before.get(target, {}), after.get(target, {})
+        for reason in in_order(was.keys() | now.keys()):
+            cause = now.get(reason)
+            if cause is not None:
+                if reason in was and (reason == vocabulary.NOT_GIVEN_BACK or _is_same(was[reason], cause)):
+                    continue
+                event = events.RETIRED if reason == vocabulary.RETIRED else events.WITHHELD
+                more = {'reason': reason, 'why': cause.text, 'by': cause.by}
+            else:
+                event, cause = events.ADMITTED, was[reason]
+                by, proof = (ended or {}).get((target, reason), (cause.by, None))
+                more = {'reason': reason, 'why': cause.text, 'by': by}
+                if proof is not None:
+                    more['proof'] = proof
+            if target.scope == vocabulary.PARENT:
+                more['scope'] = target.scope
+            found.append(Event(host_uuid, target.kind, target.name, event, at_ms, request_id=request_id,
+                               details=events.text(**more)))
+    return found
+
+
+def _is_same(before: Cause, after: Cause) -> bool:
+    return (before.by, before.detail) == (after.by, after.detail)
 
 
 def failures(marks: Marks) -> dict[DeviceKey, Cause]:

@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from devicetrack.objects.event import Event
+from devicetrack.objects.event import NO_NOTE
+from devicetrack.objects.event import Note
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
@@ -77,13 +80,15 @@ class Changes(NamedTuple):
     """What one transaction does to one host's rows: all of it or nothing.
 
     ``contexts`` go with rows, never alone: when an answer is lost, the rows tell what became of the transaction, and a
-    context could not.
+    context could not. The events of the rows are written in the same transaction (``devicetrack.store.history``);
+    ``note`` has what they say beyond the rows.
     """
 
     insert: tuple[Record, ...] = ()
     update: tuple[Update, ...] = ()
     delete: tuple[Record, ...] = ()
     contexts: tuple[ContextChange, ...] = ()
+    note: Note = NO_NOTE
 
     @property
     def keys(self) -> tuple[DeviceKey, ...]:
@@ -145,6 +150,13 @@ class StoredDeclaration(NamedTuple):
     parent: str
     type: str
     document: str
+
+
+class StoredEvent(NamedTuple):
+    """An event with its number: events of a store are numbered in the order in which they were written."""
+
+    number: int
+    event: Event
 
 
 class Store(abc.ABC):
@@ -235,8 +247,8 @@ class Store(abc.ABC):
         """Replace a host that holds nothing by another one. May be repeated.
 
         The old host's migration contexts, orders and declarations are deleted. What is withheld there stays withheld,
-        since it may be the same machine; that and the leftovers belong to the new host. The old host's manager must not
-        run: what it recorded after this would belong to no host.
+        since it may be the same machine; that, the leftovers and the events belong to the new host. The old host's
+        manager must not run: what it recorded after this would belong to no host.
 
         :raises HostHoldsDevices: it has rows; nothing was written
         :raises HostIdentityChanged: the store knows neither of the two; nothing was written
@@ -341,8 +353,11 @@ class Store(abc.ABC):
         """What is withheld on a host, ordered by kind, scope and name. One query."""
 
     @abc.abstractmethod
-    def set_withheld(self, write: Sequence[WithheldRow], delete: Sequence[WithheldRow] = ()) -> None:
-        """Write and delete rows of what is withheld on a host, in one transaction. May be repeated.
+    def set_withheld(self, write: Sequence[WithheldRow], delete: Sequence[WithheldRow] = (),
+                     events: Sequence[Event] = ()) -> None:
+        """Write and delete rows of what is withheld on a host, and add events, in one transaction.
+
+        It may be repeated, but for the events: they would be there twice.
 
         A row replaces the one of its kind, scope and name. Only the host's manager calls this, or a command that holds
         the host's lock in its place.
@@ -386,6 +401,44 @@ class Store(abc.ABC):
 
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have been written; call again
+        """
+
+    # Events: those of rows are written by write(), those of what is withheld by set_withheld(), and nobody changes one.
+
+    @abc.abstractmethod
+    def events_of_device(self, identifier: str, since_ms: int | None = None, until_ms: int | None = None,
+                         host_uuid: str | None = None) -> list[StoredEvent]:
+        """The events of the devices and parents of this name, of any kind, the oldest first.
+
+        :param since_ms: only those at this time or later, in milliseconds since 1970
+        :param until_ms: only those before this time
+        :param host_uuid: only those on this host. Without it the store may read the events of all hosts for it
+        """
+
+    @abc.abstractmethod
+    def events_of_instance(self, instance_uuid: str, since_ms: int | None = None,
+                           until_ms: int | None = None) -> list[StoredEvent]:
+        """The events of an instance on every host, the oldest first; the times as :meth:`events_of_device`."""
+
+    @abc.abstractmethod
+    def count_events(self, host_uuid: str, after: int, limit: int) -> tuple[int, int]:
+        """Count events of a host in the order of their numbers: those with greater ones than ``after``.
+
+        At most ``limit`` are read. A store that knows how many there are without reading them may count more.
+
+        :returns: how many, and the number of the last one; ``after`` when there are none
+        """
+
+    @abc.abstractmethod
+    def trim_events(self, host_uuid: str, before_ms: int, surplus: int, limit: int) -> int:
+        """Delete the oldest events of a host: those before a time, and so many more than are to be kept.
+
+        One transaction, which deletes at most ``limit``.
+
+        :param surplus: so many of the oldest go, however young they are
+        :returns: how many were deleted
+        :raises StoreUnavailable: nothing was deleted
+        :raises OutcomeUnknown: they may have been deleted; call again
         """
 
     @abc.abstractmethod

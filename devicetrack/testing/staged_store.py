@@ -10,6 +10,7 @@ import copy
 from typing import Any
 
 from devicetrack import exception
+from devicetrack.objects.event import Event
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
@@ -186,8 +187,9 @@ class StagedStore(api.Store):
         found: list[api.WithheldRow] = self._call('withheld', host_uuid)
         return found
 
-    def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = ()) -> None:
-        self._call('set_withheld', write, delete)
+    def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = (),
+                     events: Sequence[Event] = ()) -> None:
+        self._call('set_withheld', write, delete, events)
 
     def declarations(self) -> list[api.StoredDeclaration]:
         found: list[api.StoredDeclaration] = self._call('declarations')
@@ -209,6 +211,24 @@ class StagedStore(api.Store):
 
     def remove_leftover(self, host_uuid: str, leftover: Leftover) -> None:
         self._call('remove_leftover', host_uuid, leftover)
+
+    def events_of_device(self, identifier: str, since_ms: int | None = None, until_ms: int | None = None,
+                         host_uuid: str | None = None) -> list[api.StoredEvent]:
+        found: list[api.StoredEvent] = self._call('events_of_device', identifier, since_ms, until_ms, host_uuid)
+        return found
+
+    def events_of_instance(self, instance_uuid: str, since_ms: int | None = None,
+                           until_ms: int | None = None) -> list[api.StoredEvent]:
+        found: list[api.StoredEvent] = self._call('events_of_instance', instance_uuid, since_ms, until_ms)
+        return found
+
+    def count_events(self, host_uuid: str, after: int, limit: int) -> tuple[int, int]:
+        counted: tuple[int, int] = self._call('count_events', host_uuid, after, limit)
+        return counted
+
+    def trim_events(self, host_uuid: str, before_ms: int, surplus: int, limit: int) -> int:
+        deleted: int = self._call('trim_events', host_uuid, before_ms, surplus, limit)
+        return deleted
 
     def close(self) -> None:
         self.store.close()

@@ -24,6 +24,7 @@ from devicetrack.exception import UsersUnknown
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
+from devicetrack.objects.event import Wiped
 from devicetrack.objects.network_port import Port
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Candidate
@@ -187,6 +188,13 @@ class VirtDriver(abc.ABC):
         """Say how far the wipes of some devices are that go on just now, whichever process of the host began them.
 
         Quick. It is for people: nothing is decided by it, and a device may be missing. By default nobody knows.
+        """
+        return {}
+
+    def wipes_of(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, Wiped]:
+        """Say what the last :meth:`unclaim` or :meth:`prove` of each device wiped, if it did and the proof stands.
+
+        Quick, and for the history alone: a device may be missing. By default nobody knows.
         """
         return {}
 

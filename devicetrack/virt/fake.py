@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import time
 from typing import Any
 
 from devicetrack import exception
@@ -26,6 +27,7 @@ from devicetrack.conf import manager as manager_options
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
+from devicetrack.objects.event import Wiped
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
@@ -334,6 +336,7 @@ class FakeDriver(driver.VirtDriver):
         super().__init__(host, conf, state_path)
         self.machine = machine or FakeHost.named(host)
         self._trusts = False
+        self._wipes: dict[DeviceKey, Wiped] = {}
         if conf is not None:
             manager_options.register(conf)
             self._trusts = conf[manager_options.GROUP].unproven_devices == vocabulary.TRUST
@@ -395,16 +398,30 @@ class FakeDriver(driver.VirtDriver):
 
     def _unclaim(self, assignment: DeviceAssignment) -> exception.DriverError | None:
         key = DeviceKey(assignment.kind, assignment.identifier)
+        self._wipes.pop(key, None)
         obstacle = driver.obstacle(key, self.machine.usage(guarding=True))
         if obstacle is not None:
             self.disprove((key,))               # whoever has it may write to it, and be gone at the next try
             return obstacle
         try:
             if not self.machine.is_untouched(assignment):
-                self.machine.unrealize(assignment)
+                self._unrealize(assignment)
         except exception.DeviceError as error:
             return error
         return None
+
+    def _unrealize(self, assignment: DeviceAssignment) -> None:
+        began = time.monotonic()
+        self.machine.unrealize(assignment)
+        if assignment.kind in KEEPING:
+            self._note_wipe(assignment, began)
+
+    def _note_wipe(self, assignment: DeviceAssignment, began: float) -> None:
+        self._wipes[DeviceKey(assignment.kind, assignment.identifier)] = Wiped(
+            getattr(assignment.details, 'size_bytes', None), time.monotonic() - began, vocabulary.WIPED)
+
+    def wipes_of(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, Wiped]:
+        return {key: wiped for key in keys if (wiped := self._wipes.get(key)) is not None}
 
     def prove(self, assignments: Sequence[DeviceAssignment],
               how: str) -> Mapping[DeviceKey, exception.DriverError | None]:
@@ -417,7 +434,10 @@ class FakeDriver(driver.VirtDriver):
                 if users:
                     raise exception.DeviceInUse(*key, f'domain {users[0]} names it')
                 with self.machine.working_on(*key):
+                    began = time.monotonic()
                     self.machine.prove(assignment, how)
+                    if how == vocabulary.WIPE:
+                        self._note_wipe(assignment, began)
                 results[key] = None
             except exception.DeviceError as error:
                 results[key] = error

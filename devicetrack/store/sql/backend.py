@@ -27,8 +27,10 @@ from typing import TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import interfaces
 
+from devicetrack.objects.event import Event
 from devicetrack.objects.values import Record
 from devicetrack.store import api
+from devicetrack.store import history
 from devicetrack.store.sql import convert
 from devicetrack.store.sql import models
 
@@ -101,17 +103,19 @@ class Merged(NamedTuple):
     update: Sequence[api.Update]
     delete: Sequence[Record]
     contexts: Sequence[api.ContextChange]
+    events: Sequence[Event]
 
     @classmethod
     def of(cls, members: Sequence[api.Changes]) -> Merged:
         if len(members) == 1:
-            insert, update, delete, contexts = members[0]
+            insert, update, delete, contexts, _note = members[0]
             if len(insert) + len(update) + len(delete) == 1 and len(contexts) < 2:
-                return cls(insert, update, delete, contexts)
+                return cls(insert, update, delete, contexts, history.events_of(members[0]))
         return cls(sorted((record for changes in members for record in changes.insert), key=_key),
                    sorted((update for changes in members for update in changes.update), key=_key_before),
                    sorted((record for changes in members for record in changes.delete), key=_key),
-                   _last_of_each([change for changes in members for change in changes.contexts]))
+                   _last_of_each([change for changes in members for change in changes.contexts]),
+                   [event for changes in members for event in history.events_of(changes)])
 
 
 def _key(record: Record) -> tuple[str, ...]:
@@ -151,6 +155,7 @@ class _Statements(NamedTuple):
     drop_context: str
     check_epoch: str
     insert_one_at_epoch: str
+    add_event: str
 
 
 class Backend(abc.ABC):
@@ -170,7 +175,8 @@ class Backend(abc.ABC):
         self.Error: type[Exception] = engine.dialect.loaded_dbapi.Error
         make_dialect: Callable[..., sa.Dialect] = type(engine.dialect)
         (self.insert_one, self.update_one, self.of_update, self.delete_one, self.of_delete, self._put_context,
-         self._drop_context, self.check_epoch, self.insert_one_at_epoch) = self._statements(make_dialect)
+         self._drop_context, self.check_epoch, self.insert_one_at_epoch,
+         self.add_event) = self._statements(make_dialect)
 
     @classmethod
     @functools.cache
@@ -199,9 +205,12 @@ class Backend(abc.ABC):
         insert_one_at_epoch, _ = compiled(sa.insert(table).from_select(
             Record._fields, models.at_epoch(sa.bindparam('host_uuid'), sa.bindparam('epoch')).with_only_columns(
                 *[sa.bindparam(convert.new(name)) for name in Record._fields])))
+        # Inline: nobody asks which number an event got.
+        add_event, _ = compiled(sa.insert(models.events).inline().values(
+            {name: sa.bindparam(name) for name in Event._fields}))
         return _Statements(insert_one, update_one, convert.parameters_of_update(updated), delete_one,
                            convert.parameters_of_delete(deleted), put_context, drop_context, check_epoch,
-                           insert_one_at_epoch)
+                           insert_one_at_epoch, add_event)
 
     @staticmethod
     @abc.abstractmethod
@@ -213,8 +222,8 @@ class Backend(abc.ABC):
         """
 
     def is_one_insert(self, merged: Merged, fences: Sequence[api.Fence]) -> bool:
-        """Whether a transaction is the insert of one row at one epoch, and nothing else."""
-        insert, update, delete, contexts = merged
+        """Whether a transaction is the insert of one row at one epoch, and nothing else but its event."""
+        insert, update, delete, contexts, _events = merged
         return len(insert) == len(fences) == 1 and not (update or delete or contexts)
 
     def of_contexts(self, contexts: Sequence[api.ContextChange]) -> list[tuple[str, tuple[Any, ...]]]:
@@ -243,7 +252,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def carry_out(self, connection: Any, merged: Merged, fences: Sequence[api.Fence] = ()) -> None:
-        """Begin a transaction and run the statements in it: fences, deletes, updates, inserts, contexts.
+        """Begin a transaction and run the statements in it: fences, events, deletes, updates, inserts, contexts.
 
         Each fence locks the row of its host for sharing until the transaction ends, in the round trip of the first
         statement. So a manager that takes a later epoch waits for this transaction, and no later one passes. Deletes

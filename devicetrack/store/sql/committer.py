@@ -161,13 +161,14 @@ class Committer:
         self._sent = ()
         own.batch.append(own)
         own.take()
-        # Others may join and leave meanwhile, so there is no iterating over the line.
-        with contextlib.suppress(IndexError):
-            while len(own.batch) < MEMBERS_A_BATCH:
-                ticket = self._line[len(own.batch)]
-                if ticket.changes is None or not ticket.take():
-                    break                   # it is about to leave the line
-                own.batch.append(ticket)
+        if len(self._line) > 1:
+            # Others may join and leave meanwhile, so there is no iterating over the line.
+            with contextlib.suppress(IndexError):
+                while len(own.batch) < MEMBERS_A_BATCH:
+                    ticket = self._line[len(own.batch)]
+                    if ticket.changes is None or not ticket.take():
+                        break               # it is about to leave the line
+                    own.batch.append(ticket)
         self._carry(own.batch)
 
     def _leave(self, own: _Ticket) -> None:
@@ -184,7 +185,7 @@ class Committer:
             with contextlib.suppress(IndexError):
                 line[0].wake.put(None)
         for ticket in own.batch:
-            if ticket.answered:
+            if ticket.answered and ticket is not own:
                 ticket.wake.put(None)
 
     def _close(self) -> None:
@@ -242,8 +243,9 @@ class Committer:
         except Exception as error:
             return backend.fault(error)
         try:
-            # Sorted, as all that locks rows.
-            fences = sorted({ticket.fence for ticket in batch if ticket.fence is not None})
+            fences: Sequence[api.Fence] = [ticket.fence for ticket in batch if ticket.fence is not None]
+            if len(fences) > 1:
+                fences = sorted(set(fences))        # as all that locks rows
             backend.carry_out(connection, backends.Merged.of(
                 [ticket.changes for ticket in batch if ticket.changes is not None]), fences)
             self._sent = batch

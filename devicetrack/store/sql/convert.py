@@ -9,6 +9,7 @@ import operator
 from typing import Any
 
 from devicetrack.objects.compact import Compact
+from devicetrack.objects.event import Event
 from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
 from devicetrack.store import api
@@ -52,6 +53,11 @@ def declarations(rows: Iterable[Sequence[Any]]) -> list[api.StoredDeclaration]:
 def leftovers(rows: Iterable[Sequence[Any]]) -> list[Leftover]:
     """Rows of ``leftovers``, all columns in their order."""
     return [Leftover._make(row[1:]) for row in rows]
+
+
+def events(rows: Iterable[Sequence[Any]]) -> list[api.StoredEvent]:
+    """Rows of ``events``, all columns in their order."""
+    return [api.StoredEvent(row[0], Event._make(row[1:])) for row in rows]
 
 
 def new(column: str) -> str:

@@ -11,22 +11,33 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
+from devicetrack.objects import event
 from devicetrack.objects import values
 from devicetrack.store import api
 
 # The newest revision under migrations/, named here so that checking a store needs no alembic. A test compares.
-REVISION: Final = '0007'
+REVISION: Final = '0008'
 
 metadata: Final = sa.MetaData()
 
 # Identifiers are compared byte by byte everywhere. MariaDB would otherwise take 'ns0' and 'NS0' for one device.
 _MARIADB: Final[dict[str, Any]] = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4', 'mysql_collate': 'utf8mb4_bin'}
 
+# The dialects of the databases that hosts share.
+SERVERS: Final = ('postgresql', 'mysql', 'mariadb')
+
+
+def _is_on_server(ddl: Any, target: Any, bind: Any, tables: Any = None, state: Any = None, *, dialect: sa.Dialect,
+                  **others: Any) -> bool:
+    """Whether a table or an index is made for a database that hosts share."""
+    return dialect.name in SERVERS
+
+
 # For documents: MariaDB's TEXT ends at 64 KiB. TEXT of the others is as long as it has to be.
 _DOCUMENT: Final = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
 
 # The columns of a table have the names and the order of the fields of its tuples, so a record is a row and a row is a
-# record. Orders and leftovers have one column more, the first.
+# record. Orders, leftovers and events have one column more, the first.
 hosts: Final = sa.Table(
     'hosts', metadata,
     sa.Column('uuid', sa.String(36), primary_key=True),
@@ -118,10 +129,32 @@ leftovers: Final = sa.Table(
     sa.Column('migration_uuid', sa.String(36), primary_key=True),
     **_MARIADB)
 
+# What happened: rows are added, and the oldest deleted. The number tells which came first, for a clock may be set back.
+# The indexes are for the events of a host, among them those of a device, and of an instance. SQLite has none: a file
+# has the events of one host, whose oldest the primary key finds, and a person waits a second for a million of them to
+# be read; but each index would cost every claim some hundredths of its time.
+events: Final = sa.Table(
+    'events', metadata,
+    sa.Column('number', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), primary_key=True, autoincrement=True),
+    sa.Column('host_uuid', sa.String(36), nullable=False),
+    sa.Column('kind', sa.String(64), nullable=False),
+    sa.Column('identifier', sa.String(255), nullable=False),
+    sa.Column('event', sa.String(16), nullable=False),
+    sa.Column('at_ms', sa.BigInteger, nullable=False),
+    sa.Column('instance_uuid', sa.String(36), nullable=True),
+    sa.Column('migration_uuid', sa.String(36), nullable=True),
+    sa.Column('claim_id', sa.String(64), nullable=True),
+    sa.Column('request_id', sa.String(event.REQUEST_ID_LENGTH), nullable=True),
+    sa.Column('details', sa.Text, nullable=True),
+    sa.Index('ix_events_host_uuid_number', 'host_uuid', 'number').ddl_if(callable_=_is_on_server),
+    sa.Index('ix_events_instance_uuid', 'instance_uuid').ddl_if(callable_=_is_on_server),
+    **_MARIADB)
+
 for _table, _fields in ((hosts, api.Host._fields), (assignments, values.Record._fields),
                         (migration_contexts, api.StoredContext._fields), (orders, ('number', *api.Order._fields)),
                         (withheld, api.WithheldRow._fields), (declarations, api.StoredDeclaration._fields),
-                        (leftovers, ('host_uuid', *values.Leftover._fields))):
+                        (leftovers, ('host_uuid', *values.Leftover._fields)),
+                        (events, ('number', *event.Event._fields))):
     if tuple(_table.c.keys()) != _fields:                     # python -O must not lose this, so it is no assert
         raise TypeError(f'the columns of {_table.name} are not the fields of what they become, in their order')
 

@@ -13,6 +13,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
+from devicetrack.objects.event import Event
 from devicetrack.store import api
 from devicetrack.store.sql import backend
 from devicetrack.store.sql import convert
@@ -45,6 +46,11 @@ _CAUSES_OF_CLASSES: Final = {
 }
 
 
+# Columns of an event: those that its row has too, and the others, for which _of_event() makes the values.
+_OF_ROW: Final = ('host_uuid', 'kind', 'identifier', 'instance_uuid', 'migration_uuid', 'claim_id')
+_OF_EVENT: Final = ('event', 'at_ms', 'request_id', 'details')
+
+
 class PostgreSQL(backend.Backend):
     """One round trip for BEGIN and the statement together, one for COMMIT.
 
@@ -61,13 +67,18 @@ class PostgreSQL(backend.Backend):
         # The server runs what comes after it in the same round trip only if this raised no error, and it tells of the
         # last statement alone. So a fence that meets no row is an error.
         self._check_fence = f'SELECT 1 / (SELECT count(*) FROM ({self.check_epoch}) AS fence);'
+        self._insert_events, self._event_row = self.add_event.split(' VALUES ')
         prefix, self._insert_row = self.insert_one.split(' VALUES ')
         self._insert_rows = prefix + ' VALUES '
         self._update_rows, self._updated_row = _update_rows()
         self._delete_rows, self._deleted_row = _delete_rows()
         parameters = [column.type for column in models.assignments.c] + [
-            models.hosts.c.uuid.type, models.hosts.c.epoch.type]
-        numbered = self.insert_one_at_epoch
+            models.hosts.c.uuid.type, models.hosts.c.epoch.type] + [
+            models.events.c[name].type for name in _OF_EVENT]
+        # The event of a claim takes from the row what it has in common with it.
+        numbered = (f'WITH taken AS ({self.insert_one_at_epoch} RETURNING {", ".join(_OF_ROW)}) INSERT INTO events '
+                    f'({", ".join(_OF_EVENT + _OF_ROW)}) SELECT {", ".join(["%s"] * len(_OF_EVENT))}, '
+                    f'{", ".join(_OF_ROW)} FROM taken')
         for number in range(1, len(parameters) + 1):
             numbered = numbered.replace('%s', f'${number}', 1)
         types = ', '.join('BIGINT' if isinstance(found, sa.Integer) else 'TEXT' for found in parameters)
@@ -106,39 +117,42 @@ class PostgreSQL(backend.Backend):
             cursor.execute('SELECT 1')
 
     def carry_out(self, connection: Any, merged: backend.Merged, fences: Sequence[api.Fence] = ()) -> None:
-        begin, of_fences = 'BEGIN;' + self._check_fence * len(fences), _flat(fences)
-        insert, update, delete, contexts = merged
+        insert, update, delete, contexts, events = merged
         with connection.cursor() as cursor:
             if self.is_one_insert(merged, fences):
-                cursor.execute(self._claim, merged.insert[0] + fences[0])
+                cursor.execute(self._claim, insert[0] + fences[0] + _of_event(events[0]))
                 if cursor.rowcount != 1:
                     raise backend.OldEpoch
                 return
+            # The server tells of the last statement alone, so the events go before the one whose rows are counted.
+            begin = 'BEGIN;' + self._check_fence * len(fences) + ''.join(
+                f'{self._insert_events} VALUES {_rows(self._event_row, some)};' for some in backend.chunks(events))
+            first = _flat(fences) + _flat(events)
             for deleted in backend.chunks(delete):
                 if len(deleted) == 1:
-                    cursor.execute(begin + self.delete_one, of_fences + self.of_delete(deleted[0]))
+                    cursor.execute(begin + self.delete_one, first + self.of_delete(deleted[0]))
                 else:
                     cursor.execute(begin + self._delete_rows % _rows(self._deleted_row, deleted),
-                                   of_fences + _flat(map(self._values_of_delete, deleted)))
+                                   first + _flat(map(self._values_of_delete, deleted)))
                 if cursor.rowcount != len(deleted):
                     raise backend.StaleRows
-                begin, of_fences = '', ()
+                begin, first = '', ()
             for updated in backend.chunks(update):
                 if len(updated) == 1:
-                    cursor.execute(begin + self.update_one, of_fences + self.of_update(updated[0]))
+                    cursor.execute(begin + self.update_one, first + self.of_update(updated[0]))
                 else:
                     cursor.execute(begin + self._update_rows % _rows(self._updated_row, updated),
-                                   of_fences + _flat(map(self._values_of_update, updated)))
+                                   first + _flat(map(self._values_of_update, updated)))
                 if cursor.rowcount != len(updated):
                     raise backend.StaleRows
-                begin, of_fences = '', ()
+                begin, first = '', ()
             for inserted in backend.chunks(insert):
                 if len(inserted) == 1:
-                    cursor.execute(begin + self.insert_one, of_fences + inserted[0])
+                    cursor.execute(begin + self.insert_one, first + inserted[0])
                 else:
                     cursor.execute(begin + self._insert_rows + _rows(self._insert_row, inserted),
-                                   of_fences + _flat(inserted))
-                begin, of_fences = '', ()
+                                   first + _flat(inserted))
+                begin, first = '', ()
             if contexts:
                 statements, parameters = zip(*self.of_contexts(contexts), strict=True)
                 cursor.execute(begin + ';'.join(statements), _flat(parameters))
@@ -166,6 +180,10 @@ class PostgreSQL(backend.Backend):
         # A server that answers with an error, and goes on, has undone the transaction.
         return getattr(error, 'pgcode', None) is not None and self.cause_of(error) not in (
             Cause.GONE, Cause.IN_DOUBT, Cause.TOO_SLOW)
+
+
+def _of_event(event: Event) -> tuple[Any, ...]:
+    return event.event, event.at_ms, event.request_id, event.details
 
 
 def _rows(row: str, rows: Sequence[Any]) -> str:

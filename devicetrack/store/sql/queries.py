@@ -52,7 +52,8 @@ EPOCH: Final = sa.select(models.hosts.c.epoch).where(*_where(models.hosts, ['uui
 TRIES: Final = (
     sa.update(models.hosts).where(sa.false()).values(name=models.hosts.c.name),
     *(sa.delete(table).where(sa.false()) for table in (
-        models.assignments, models.migration_contexts, models.orders, models.withheld, models.leftovers)))
+        models.assignments, models.migration_contexts, models.orders, models.withheld, models.leftovers,
+        models.events)))
 
 # -- assignments and the contexts of moves -----------------------------------------------------------------------------
 
@@ -111,6 +112,26 @@ LEFTOVERS: Final = _select(models.leftovers, ['host_uuid'], ['migration_uuid'])
 ADD_LEFTOVER: Final = sa.insert(models.leftovers)
 DELETE_LEFTOVER: Final = sa.delete(models.leftovers).where(
     *_where(models.leftovers, ['host_uuid', 'migration_uuid']))
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+ADD_EVENTS: Final = sa.insert(models.events)
+EVENTS_OF_DEVICE: Final = _select(models.events, ['identifier'], ['number'])
+EVENTS_OF_DEVICE_ON_HOST: Final = _select(models.events, ['host_uuid', 'identifier'], ['number'])
+EVENTS_OF_INSTANCE: Final = _select(models.events, ['instance_uuid'], ['number'])
+SINCE: Final = models.events.c.at_ms >= sa.bindparam('since_ms')
+UNTIL: Final = models.events.c.at_ms < sa.bindparam('until_ms')
+OLDEST_EVENTS: Final = sa.select(models.events.c.number, models.events.c.at_ms).where(
+    *_where(models.events, ['host_uuid'])).order_by(models.events.c.number).limit(sa.bindparam('at_most'))
+_COUNTED: Final = sa.select(models.events.c.number).where(
+    *_where(models.events, ['host_uuid']), models.events.c.number > sa.bindparam('after')).order_by(
+    models.events.c.number).limit(sa.bindparam('at_most')).subquery()
+COUNT_EVENTS: Final = sa.select(sa.func.count(), sa.func.max(_COUNTED.c.number)).select_from(_COUNTED)
+# Each alone, because together SQLite would read the whole table for them.
+SPAN: Final = sa.select(*[sa.select(aggregate).scalar_subquery() for aggregate in (
+    sa.func.min(models.events.c.number), sa.func.max(models.events.c.number), sa.func.count(models.hosts.c.uuid))])
+DELETE_EVENTS: Final = sa.delete(models.events).where(
+    *_where(models.events, ['host_uuid']), models.events.c.number <= sa.bindparam('last'))
 
 # For what one transaction at a time may do to a host.
 LOCK_HOST: Final = sa.select(models.hosts.c.uuid).where(*_where(models.hosts, ['uuid'])).with_for_update()

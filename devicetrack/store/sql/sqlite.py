@@ -92,11 +92,14 @@ class SQLite(backend.Backend):
         if self.is_one_insert(merged, fences):
             if connection.execute(self.insert_one_at_epoch, merged.insert[0] + fences[0]).rowcount != 1:
                 raise backend.OldEpoch
+            connection.execute(self.add_event, merged.events[0])
             return
         for fence in fences:
             if connection.execute(self.check_epoch, fence).fetchone() is None:
                 raise backend.OldEpoch
-        insert, update, delete, contexts = merged
+        insert, update, delete, contexts, events = merged
+        if events:
+            connection.executemany(self.add_event, events)
         if delete:
             cursor = connection.executemany(self.delete_one, [self.of_delete(record) for record in delete])
             if cursor.rowcount != len(delete):

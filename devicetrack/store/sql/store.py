@@ -17,6 +17,7 @@ from oslo_db import exception as db_exc
 import sqlalchemy as sa
 
 from devicetrack import exception
+from devicetrack.objects.event import Event
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
@@ -271,9 +272,10 @@ class SQLStore(database.Database, api.Store):
         with self.reading() as connection:
             return convert.withheld(connection.execute(queries.WITHHELD, {'host_uuid': host_uuid}))
 
-    def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = ()) -> None:
-        if write or delete:
-            self._replace(lambda connection: _set_withheld(connection, write, delete))
+    def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = (),
+                     events: Sequence[Event] = ()) -> None:
+        if write or delete or events:
+            self._replace(lambda connection: _set_withheld(connection, write, delete, events))
 
     def declarations(self) -> list[api.StoredDeclaration]:
         return self._declarations(queries.DECLARATIONS, {})
@@ -315,6 +317,50 @@ class SQLStore(database.Database, api.Store):
         self._execute(queries.DELETE_LEFTOVER,
                       {'host_uuid': host_uuid, 'migration_uuid': leftover.migration_uuid})
 
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def events_of_device(self, identifier: str, since_ms: int | None = None, until_ms: int | None = None,
+                         host_uuid: str | None = None) -> list[api.StoredEvent]:
+        if host_uuid is None:
+            return self._events(queries.EVENTS_OF_DEVICE, {'identifier': identifier}, since_ms, until_ms)
+        return self._events(queries.EVENTS_OF_DEVICE_ON_HOST, {'identifier': identifier, 'host_uuid': host_uuid},
+                            since_ms, until_ms)
+
+    def events_of_instance(self, instance_uuid: str, since_ms: int | None = None,
+                           until_ms: int | None = None) -> list[api.StoredEvent]:
+        return self._events(queries.EVENTS_OF_INSTANCE, {'instance_uuid': instance_uuid}, since_ms, until_ms)
+
+    def _events(self, statement: sa.Select[Any], given: Mapping[str, Any], since_ms: int | None,
+                until_ms: int | None) -> list[api.StoredEvent]:
+        if since_ms is not None:
+            statement, given = statement.where(queries.SINCE), {**given, 'since_ms': since_ms}
+        if until_ms is not None:
+            statement, given = statement.where(queries.UNTIL), {**given, 'until_ms': until_ms}
+        with self.reading() as connection:
+            return convert.events(connection.execute(statement, given))
+
+    def count_events(self, host_uuid: str, after: int, limit: int) -> tuple[int, int]:
+        with self.reading() as connection:
+            if connection.dialect.name not in models.SERVERS:
+                first, last, hosts = connection.execute(queries.SPAN).one()
+                if hosts == 1:                  # it numbers without gaps, and only the oldest are deleted
+                    return (0, after) if last is None or last <= after else (last - max(after, first - 1), last)
+            count, last = connection.execute(
+                queries.COUNT_EVENTS, {'host_uuid': host_uuid, 'after': after, 'at_most': limit}).one()
+        return count, after if last is None else last
+
+    def trim_events(self, host_uuid: str, before_ms: int, surplus: int, limit: int) -> int:
+        with self.reading() as connection:
+            # At nearly every audit there is nothing to delete, as the oldest one says.
+            for at_most in (limit,) if surplus else (1, limit):
+                oldest = connection.execute(queries.OLDEST_EVENTS, {'host_uuid': host_uuid, 'at_most': at_most}).all()
+                if not oldest or (not surplus and oldest[0].at_ms >= before_ms):
+                    return 0
+        # Up to the first one that stays: a clock that was set back must not make holes.
+        count = next((place for place, (_number, at_ms) in enumerate(oldest)
+                      if at_ms >= before_ms and place >= surplus), len(oldest))
+        return self._execute(queries.DELETE_EVENTS, {'host_uuid': host_uuid, 'last': oldest[count - 1][0]})
+
     def _execute(self, statement: sa.Insert | sa.Update | sa.Delete, given: Mapping[str, Any]) -> int:
         """Run one statement in a transaction of its own; says how many rows it met. Raises what transact raises."""
         return self._transact_at_epoch(lambda connection: connection.execute(statement, given).rowcount)
@@ -354,7 +400,7 @@ def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host) 
         raise exception.HostHoldsDevices(before.name, rows)
     for left in (models.migration_contexts, models.orders, models.declarations):
         connection.execute(sa.delete(left).where(left.c.host_uuid == before.uuid))
-    for kept in (models.withheld, models.leftovers):
+    for kept in (models.withheld, models.leftovers, models.events):
         connection.execute(sa.update(kept).where(kept.c.host_uuid == before.uuid).values(host_uuid=after.uuid))
     connection.execute(sa.delete(table).where(table.c.uuid == before.uuid))
     epoch = max(after.epoch, found[before.identity].epoch + 1)          # no epoch of the old host is one of the new
@@ -377,11 +423,14 @@ def _add_order(connection: sa.Connection, order: api.Order) -> None:
 
 
 def _set_withheld(connection: sa.Connection, write: Sequence[api.WithheldRow],
-                  delete: Sequence[api.WithheldRow]) -> None:
+                  delete: Sequence[api.WithheldRow], events: Sequence[Event]) -> None:
     # Deleted and inserted: each of the three databases has another form of "insert or update".
-    connection.execute(queries.DELETE_WITHHELD, [row._asdict() for row in (*write, *delete)])
+    if write or delete:
+        connection.execute(queries.DELETE_WITHHELD, [row._asdict() for row in (*write, *delete)])
     if write:
         connection.execute(queries.ADD_WITHHELD, [row._asdict() for row in write])
+    if events:
+        connection.execute(queries.ADD_EVENTS, [event._asdict() for event in events])
 
 
 def _set_declarations(connection: sa.Connection, host_uuid: str,

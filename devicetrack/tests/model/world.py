@@ -43,7 +43,8 @@ _READS: Final = frozenset(('check', 'check_epoch', 'host', 'hosts', 'records', '
                            'records_everywhere', 'records_of_devices', 'contexts', 'context', 'orders',
                            'orders_of_host', 'withheld', 'declarations', 'declarations_of_host', 'get_inventory',
                            'get_usage', 'guest_config', 'guest_records', 'realize', 'unclaim', 'wipe', 'create',
-                           'destroy', 'migration_types', 'live_migration_obstacles'))
+                           'destroy', 'migration_types', 'live_migration_obstacles', 'count_events',
+                           'events_of_device', 'events_of_instance'))
 
 
 class Machine(fake.FakeHost):

@@ -32,6 +32,7 @@ from devicetrack.conf import pci as pci_options
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects.compact import Compact
+from devicetrack.objects.event import Wiped
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
@@ -395,6 +396,9 @@ class LibvirtDriver(driver.VirtDriver):
 
     def wiped_kinds(self) -> frozenset[str]:
         return frozenset(kind.name for kind in self._kinds.values() if kind.keeps_bytes)
+
+    def wipes_of(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, Wiped]:
+        return self._proving.wipes_of(keys)
 
     def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
         found = {key: progress.read(self._lock_path(key)) for key in keys}

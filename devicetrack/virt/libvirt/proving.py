@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import threading
+import time
 from typing import Final
 
 from devicetrack import exception
@@ -21,6 +22,7 @@ from devicetrack import ownfiles
 from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Usage
 from devicetrack.virt.driver import obstacle
@@ -45,6 +47,7 @@ class Proving:
                  lock: Callable[[DeviceAssignment, float], filelock.FileLock],
                  usage: Callable[[Container[str]], Usage]) -> None:
         self._kinds, self._proofs, self._lock, self._usage = kinds, known, lock, usage
+        self._wipes: dict[DeviceKey, Wiped] = {}       # what the last call that may wipe a device wiped
         self._reading: list[threading.Event] = []       # one for each device that is being read; set, it ends that
 
     def give_back(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
@@ -54,6 +57,7 @@ class Proving:
         It is clean then; :meth:`proven` records that.
         """
         key = key_of(assignment)
+        self._wipes.pop(key, None)
         try:
             error: exception.DeviceError | None = obstacle(key, usage)
             try:
@@ -106,12 +110,20 @@ class Proving:
         try:
             # Usually it has no proof. A state directory that is older than its guests may have one.
             self.take_back((key,))
+            began = time.monotonic()
             kind.unclaim(assignment, lock.fd)
+            if kind.keeps_bytes:
+                self._wipes[key] = Wiped(getattr(assignment.details, 'size_bytes', None), time.monotonic() - began,
+                                         vocabulary.WIPED)
         except exception.DeviceError as failed:
             return failed
         except exception.DriverError as failed:
             return exception.UnclaimFailed(*key, str(failed))
         return None
+
+    def wipes_of(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, Wiped]:
+        """As :meth:`devicetrack.virt.driver.VirtDriver.wipes_of`."""
+        return {key: wiped for key in keys if (wiped := self._wipes.get(key)) is not None}
 
     def wiped(self, assignments: Iterable[DeviceAssignment]) -> _Results:
         """Record that devices are clean, which were taken back and which nobody uses since.

@@ -144,7 +144,8 @@ class TestStatements(base.TestCase):
         statements: list[str] = []
         store._committer._connection.set_trace_callback(statements.append)
         store.write(insert(record('ns1')))
-        self.assertEqual(['BEGIN', 'INSERT', 'COMMIT'], [statement.split()[0] for statement in statements])
+        # The row and its event.
+        self.assertEqual(['BEGIN', 'INSERT', 'INSERT', 'COMMIT'], [statement.split()[0] for statement in statements])
 
 
 class TestTogether(StoreTestCase):

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from devicetrack import exception
+from devicetrack.objects.event import Event
 from devicetrack.objects.values import Leftover
 from devicetrack.store import api
 from devicetrack.store.sql import models
@@ -115,14 +116,18 @@ class TestFence(EpochTestCase):
         calls = [functools.partial(self.older.set_boot_id, HOST.uuid, 'boot-1'),
                  functools.partial(self.older.set_nested, HOST.uuid, 1, 1),
                  functools.partial(self.older.set_withheld, [
-                     api.WithheldRow(HOST.uuid, 'vpmem', 'device', 'ns0', '{}', 1, 1)]),
+                     api.WithheldRow(HOST.uuid, 'vpmem', 'device', 'ns0', '{}', 1, 1)], [],
+                     [Event(HOST.uuid, 'vpmem', 'ns0', 'withheld', 1)]),
+                 functools.partial(self.older.trim_events, HOST.uuid, 1 << 60, 0, 100),
                  functools.partial(self.older.set_declarations, HOST.uuid, [
                      api.StoredDeclaration(HOST.uuid, 'mdev', 'p', 'nvidia-35', '{}')]),
                  functools.partial(self.older.answer_order, order.uuid, 1, '{}'),
                  functools.partial(self.older.add_leftover, HOST.uuid, leftover),
                  functools.partial(self.older.remove_leftover, HOST.uuid, leftover)]
+        told = self.store.events_of_device('ns0')
         for call in calls:
             self.assertRaises(exception.HostTakenOver, call)
+        self.assertEqual(told, self.store.events_of_device('ns0'))
         self.assertEqual((HOST._replace(epoch=2), [order], [], [], []), (
             self.store.host(HOST.name), self.store.orders(), self.store.withheld(HOST.uuid),
             self.store.declarations(), self.store.leftovers(HOST.uuid)))

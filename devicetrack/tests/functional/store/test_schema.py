@@ -39,7 +39,11 @@ class TestSync(StoreTestCase):
         with self.store.reading() as connection:
             context = migration.MigrationContext.configure(
                 connection, opts={'compare_type': True, 'compare_server_default': True})
-            self.assertEqual([], autogenerate.compare_metadata(context, models.metadata))
+            # alembic does not know that some indexes are for some databases alone; the next test compares them.
+            of_servers = [('add_index', index.name) for index in models.events.indexes
+                          if connection.dialect.name not in models.SERVERS]
+            self.assertCountEqual(of_servers, [(one[0], getattr(one[1], 'name', one[1:])) for one in
+                                               autogenerate.compare_metadata(context, models.metadata)])
 
     def test_the_tables_are_what_the_models_would_make(self) -> None:
         """Also what alembic's comparison leaves out: primary keys, collations, engines."""

@@ -230,11 +230,36 @@ class TestFromSixth(UpgradeTestCase):
         self.assertEqual([self.host], self.store.hosts())
 
 
+class TestFromSeventh(UpgradeTestCase):
+    """From revision 0007: everything but events."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make('0007')
+        self.host = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1', 1, 5)
+        self.fill('hosts', [self.host], ())
+        self.fill('assignments', _ROWS, ())
+
+    def test_the_history_begins_with_the_upgrade(self) -> None:
+        self.assertRaises(exception.SchemaMismatch, self.store.check)
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        self.assertCountEqual(_ROWS, self.store.records())
+        self.assertEqual([], self.store.events_of_device('ns0'))
+        self.store.write(delete(_ROWS[0]))
+        self.assertEqual(['released', 'freed'], [one.event.event for one in self.store.events_of_device('ns0')])
+
+    def test_the_tables_are_those_of_a_new_store(self) -> None:
+        schema.sync(self.store)
+        new = self.useFixture(self.database()).store
+        self.assertEqual(_columns(new), _columns(self.store))
+
+
 class TestCutShort(UpgradeTestCase):
     """MariaDB commits after each statement of a migration: one that is cut short leaves the first of them done."""
 
     scenarios = [(f'after {done} of {made}', {'database': databases.MariaDBStore, 'made': made, 'done': done})
-                 for made, done in (*(('0001', done) for done in range(1, 6)), ('0004', 1), ('0005', 1))]
+                 for made, done in (*(('0001', done) for done in range(1, 6)), ('0004', 1), ('0005', 1),
+                                    ('0007', 1), ('0007', 2))]
     made: str
     done: int
 

@@ -50,6 +50,8 @@ class AdoptTestCase(base.TestCase):
         self.assertEqual(['d1', 'd0'], [one.identifier for one in self.instance.resources])
         self.assertEqual({'d0': self.instance.uuid, 'd1': self.instance.uuid}, self.host.owners())
         self.assertEqual([], self.host.audit())
+        self.assertEqual(['d1', 'd0'], [one.event.identifier for one in self.host.store.store.events_of_instance(
+            self.instance.uuid) if one.event.event == 'recovered'])
         self.host.restart()
         self.assertEqual([], self.host.audit())
         self.assertEqual(self.host.owners(), self.host.held())

@@ -202,6 +202,11 @@ class FullParentTestCase(HostTestCase):
         [device] = self.fixture.running.ledger.held(self.instance.uuid)
         self.assertEqual(device.provider_uuid, row.provider_uuid)
         self.assertNotEqual(self.row.provider_uuid, row.provider_uuid)
+        self.assertEqual(
+            [(self.row.identifier, 'claimed'), (self.row.identifier, 'released'), (self.row.identifier, 'freed'),
+             (row.identifier, 'claimed'), (row.identifier, 'realized')],
+            [(one.event.identifier, one.event.event)
+             for one in self.fixture.store.store.events_of_instance(self.instance.uuid)])
 
     def test_an_interrupt_when_another_is_held_and_has_no_row_yet_leaves_it_to_nobody(self):
         self.fixture.machine.before('create', full('p0'), times=1)

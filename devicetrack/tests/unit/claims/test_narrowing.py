@@ -66,6 +66,8 @@ class DevicesTestCase(NarrowingTestCase):
         self.check_has(claim, 'near0', 'near1')
         # No guest had the others.
         self.assertEqual(0, self.host.machine.calls['wipe'])
+        for name, events in (('far0', ['claimed', 'released', 'freed']), ('near0', ['claimed'])):
+            self.assertEqual(events, [one.event.event for one in self.host.store.store.events_of_device(name)])
 
     def test_goes_back_whole(self):
         claim = self.host.claim(self.instance, pmem=2)

@@ -73,6 +73,8 @@ class MoveTestCase(RepairTestCase):
         self.allowed = frozenset((self.move,))
         self.assertEqual([(repair_plan.ADOPT, 'd0', True)], self.repair(accept=True))
         self.assertEqual({'d0': self.claimant.uuid}, self.host.owners())
+        self.assertEqual([('forgotten', self.owner.uuid), ('recovered', self.claimant.uuid)], [
+            (one.event.event, one.event.instance_uuid) for one in self.host.store.store.events_of_device('d0')][-2:])
 
     def test_an_order_moves_what_its_author_was_shown(self) -> None:
         another = self.move._replace(new_owner=ANOTHER)

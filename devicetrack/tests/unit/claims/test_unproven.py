@@ -221,6 +221,34 @@ class WipeTestCase(UnprovenTestCase):
         self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
         self.host.restart()
         self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.list_withheld()))
+        self.assert_told()
+
+    def assert_told(self) -> None:
+        """The history has the wipe once, and who had the device admitted."""
+        wiped, admitted = [one.event for one in self.host.store.store.events_of_device('d0')][-2:]
+        self.assertEqual(('wiped', 4 << 30, 'wiped', None), (
+            wiped.event, wiped.more['bytes'], wiped.more['proof'], wiped.instance_uuid))
+        self.assertEqual(('admitted', 'unproven', 'operator', 'wiped'), (
+            admitted.event, *(admitted.more[name] for name in ('reason', 'by', 'proof'))))
+
+    def test_a_store_that_does_not_take_it_is_told_by_the_next_audit(self) -> None:
+        self.host.audit()
+        for staged, error in ((self.host.store.before, exception.StoreUnavailable('store', 'full')),
+                              (self.host.store.before, exception.OutcomeUnknown('store')),
+                              (self.host.store.after, exception.OutcomeUnknown('store'))):
+            before = len(self.host.store.store.events_of_device('d0'))
+            staged('set_withheld', error)
+            self.manager.admit('vpmem', 'd0', wipe=True)
+            self.settle()
+            self.host.audit()
+            self.host.audit()
+            told = [one.event.event for one in self.host.store.store.events_of_device('d0')][before:]
+            self.assertEqual(['wiped', 'admitted'], told)
+            self.host.restart()
+            self.a_tenant_leaves()
+            self.host.audit()
+            self.settle()
+            self.host.audit()
 
     def test_nobodys_word_makes_it_clean(self) -> None:
         self.assertIn('say --wipe', str(self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd0')))

@@ -72,6 +72,9 @@ class SchemaTestCase(RepairCommandTestCase):
         self.ask('host show')
         self.assertEqual(2, len(self.ask('instance list')[0]['devices']))
         self.ask('instance show', self.instance.uuid)
+        self.assertEqual(6, len(self.ask('instance history', self.instance.uuid)))
+        for name in ('d0', 'd1', 'gpu'):
+            self.assertTrue(self.ask('device history', name))
         self.assertTrue(self.ask('explain', '--resource', 'CUSTOM_PMEM_NAMESPACE_4GB=2')[0]['withheld_devices'])
         self.assertTrue(self.ask('audit'))
         for command in ('version', 'check', 'sync', 'online-data-migrations'):
@@ -110,6 +113,8 @@ class SchemaTestCase(RepairCommandTestCase):
         self.ask('device admit', 'vpmem/d0')
         self.ask('instance release', self.instance.uuid, '--yes')
         self.assertEqual([], self.ask('instance list'))
+        self.assertEqual({'claimed', 'realized', 'started', 'forgotten', 'released', 'freed'}, {
+            one['event'] for one in self.ask('instance history', self.instance.uuid)} - {'withheld'})
         self.host.restart()
         leaving = self.host.spawn(pmem=1)
         [row] = self.host.records()
@@ -118,3 +123,4 @@ class SchemaTestCase(RepairCommandTestCase):
         self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, leaving)
         self.host.manager.close()
         self.ask('device retire', f'vpmem/{row.identifier}', '--confirm', leaving.uuid)
+        self.assertIn('retired', {one['event'] for one in self.ask('device history', f'vpmem/{row.identifier}')})

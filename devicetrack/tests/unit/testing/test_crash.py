@@ -66,7 +66,7 @@ class StoreWithoutCordons(ForgetfulStore):
     def write(self, changes):
         self._store.write(changes)
 
-    def set_withheld(self, write, delete=()):
+    def set_withheld(self, write, delete=(), events=()):
         pass
 
 

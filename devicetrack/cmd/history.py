@@ -1,0 +1,229 @@
+"""``devicetrack-manage device history`` and ``instance history``: who had what, and when. Only the store is asked."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import datetime
+from typing import Any
+from typing import Final
+
+from devicetrack import exception
+from devicetrack.cmd import base
+from devicetrack.cmd import options
+from devicetrack.cmd import records
+from devicetrack.objects import event as events
+from devicetrack.store.api import Store
+from devicetrack.store.api import StoredEvent
+
+_EVENT_WIDTH: Final = max(map(len, events.EVENTS))
+_MS: Final = 1000
+
+# Columns of what an event alone has, by their names in it.
+_MORE: Final = {'from_host': 'from', 'to_host': 'to', **{name: name for name in (
+    'bytes', 'seconds', 'proof', 'reason', 'why', 'by')}}
+
+# Those of moves: who reads of one wants to know from where to where it went.
+_OF_MOVES: Final = (events.MOVED, events.LEAVING, events.STAYED)
+
+
+def moment(text: str) -> int:
+    """Read a time in the form of ISO 8601, in milliseconds since 1970. Without a zone it is in the local one."""
+    try:
+        found = datetime.datetime.fromisoformat(text)
+        return int(found.astimezone().timestamp() * _MS)
+    except (ValueError, OverflowError, OSError):
+        raise argparse.ArgumentTypeError(
+            f'{text!r} is not a time like 2026-11-20, 2026-11-20T14:30 or 2026-11-20T14:30:00Z') from None
+
+
+class _History(base.Blocks):
+    """Base of both commands."""
+
+    columns = ('at', 'event', 'device', 'kind', 'identifier', 'scope', 'host', 'instance_uuid', 'migration_uuid',
+               'from_host', 'to_host', 'claim_id', 'request_id', 'bytes', 'seconds', 'proof', 'reason', 'why', 'by',
+               'at_ms', 'number', 'host_uuid')
+    in_table = ('at', 'event', 'device', 'instance_uuid')
+    in_block = tuple(name for name in columns if name not in ('claim_id', 'number', 'host_uuid'))
+    prose = ('why',)
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('--since', metavar='TIME', type=moment,
+                            help='Only events at this time or later, for example 2026-11-20 or 2026-11-20T14:30. A '
+                                 'time without a zone is local.')
+        parser.add_argument('--until', metavar='TIME', type=moment, help='Only events before this time.')
+
+    def find(self, store: Store, parsed_args: argparse.Namespace, since_ms: int | None,
+             until_ms: int | None) -> list[StoredEvent]:
+        """The events between two times."""
+        raise NotImplementedError
+
+    def check_known(self, store: Store, parsed_args: argparse.Namespace) -> None:
+        """Check a name of which no event tells.
+
+        :raises UnknownToStore: the store does not know it at all
+        """
+        raise NotImplementedError
+
+    def what(self, parsed_args: argparse.Namespace) -> str:
+        """What the history is of, for people."""
+        raise NotImplementedError
+
+    def other(self, row: Mapping[str, Any]) -> str:
+        """What the first line of an event says after its name: what the command was not asked by."""
+        raise NotImplementedError
+
+    def nothing(self, parsed_args: argparse.Namespace) -> str:
+        between = ' in that time' if parsed_args.since is not None or parsed_args.until is not None else ''
+        return f'there is no event of {self.what(parsed_args)}{between}'
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        since_ms, until_ms = parsed_args.since, parsed_args.until
+        if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+            raise base.UsageError('--since is not before --until: nothing can have happened between them')
+        store = self.app.checked_store
+        names = records.names_of_hosts(store)
+        found = self.find(store, parsed_args, since_ms, until_ms)
+        is_all = since_ms is None and until_ms is None
+        ends = _ends(found)
+        if not is_all and (not found or any(_is_incomplete(one, ends) for one in found)):
+            everything = self.find(store, parsed_args, None, None)
+            ends = _ends(everything)
+        else:
+            everything = found
+        if not everything:
+            self.check_known(store, parsed_args)
+        for one in found:
+            values = _fields(one, names, ends)
+            yield [values[column] for column in self.columns]
+
+    def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        return row['at'], f'{row["event"]:{_EVENT_WIDTH}} {self.other(row)}'
+
+    def body(self, row: Mapping[str, Any]) -> Iterator[str]:
+        yield '; '.join(_said(row))
+
+
+class DeviceHistory(_History):
+    """Show who had a device, and when: every change of its owner and of its condition, the oldest first.
+
+    The history outlives the assignment, the instance and the device. It goes back as far as "[devicetrack]
+    history_days" and "history_events" say. Reads the store alone.
+    """
+
+    spare = ('device',)
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('device', metavar='[KIND/]IDENTIFIER', type=options.device_name,
+                            help='The device or parent: the name of a namespace, the UUID of a mediated device, a PCI '
+                                 'address.')
+        parser.add_argument('--host', metavar='NAME', help='Only on this host, when several have a device of this '
+                                                           'name.')
+        super().add_arguments(parser)
+
+    def find(self, store: Store, parsed_args: argparse.Namespace, since_ms: int | None,
+             until_ms: int | None) -> list[StoredEvent]:
+        host_uuid = _host_uuid(store, parsed_args)
+        kind, identifier = parsed_args.device
+        return [one for one in store.events_of_device(identifier, since_ms, until_ms, host_uuid)
+                if kind in (None, one.event.kind)]
+
+    def check_known(self, store: Store, parsed_args: argparse.Namespace) -> None:
+        kind, identifier = parsed_args.device
+        wanted = _host_uuid(store, parsed_args)
+        known = {(record.host_uuid, record.kind, record.identifier) for record in store.records()}
+        known |= {(row.host_uuid, row.kind, row.name) for host in store.hosts() for row in store.withheld(host.uuid)}
+        if not any(name == identifier and kind in (None, of_kind) and wanted in (None, host_uuid)
+                   for host_uuid, of_kind, name in known):
+            raise exception.UnknownToStore('device', str(parsed_args.device), parsed_args.host, (
+                'no instance ever had it and it was never withheld, or that is longer ago than the history goes back; '
+                '"device list" has the names of the devices of this host'))
+
+    def what(self, parsed_args: argparse.Namespace) -> str:
+        return f'device {parsed_args.device}' + (f' on host {parsed_args.host}' if parsed_args.host else '')
+
+    def other(self, row: Mapping[str, Any]) -> str:
+        return str(row['instance_uuid'] or row['device'])
+
+
+class InstanceHistory(_History):
+    """Show which devices an instance had, and when, on all hosts of the store, the oldest event first.
+
+    The history outlives the assignments and the instance. It goes back as far as "[devicetrack] history_days" and
+    "history_events" say. Reads the store alone.
+    """
+
+    spare = ('instance_uuid',)
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('instance', metavar='INSTANCE', type=options.canonical_uuid,
+                            help='The UUID of the instance.')
+        super().add_arguments(parser)
+
+    def find(self, store: Store, parsed_args: argparse.Namespace, since_ms: int | None,
+             until_ms: int | None) -> list[StoredEvent]:
+        return store.events_of_instance(parsed_args.instance, since_ms, until_ms)
+
+    def check_known(self, store: Store, parsed_args: argparse.Namespace) -> None:
+        if not store.records_everywhere(parsed_args.instance):
+            raise exception.UnknownToStore('instance', parsed_args.instance, None, (
+                'it never had a device on a host of this store, or that is longer ago than the history goes back; see '
+                'that this is the store of its host'))
+
+    def what(self, parsed_args: argparse.Namespace) -> str:
+        return f'instance {parsed_args.instance}'
+
+    def other(self, row: Mapping[str, Any]) -> str:
+        return str(row['device'])
+
+
+def _host_uuid(store: Store, parsed_args: argparse.Namespace) -> str | None:
+    """:raises UnknownHost: the store has no host of this name"""
+    return None if parsed_args.host is None else records.host_uuid(store, parsed_args.host)
+
+
+def _ends(found: Iterable[StoredEvent]) -> dict[str, dict[str, str]]:
+    """By migration, from where to where it went, as its events say together: not every one of them knew."""
+    ends: dict[str, dict[str, str]] = {}
+    for one in found:
+        if one.event.migration_uuid is not None:
+            ends.setdefault(one.event.migration_uuid, {}).update(
+                {end: one.event.more[end] for end in ('from', 'to') if one.event.more.get(end)})
+    return ends
+
+
+def _is_incomplete(one: StoredEvent, ends: Mapping[str, Mapping[str, str]]) -> bool:
+    return one.event.event in _OF_MOVES and len(ends.get(one.event.migration_uuid or '', ())) < 2
+
+
+def _fields(one: StoredEvent, names: Mapping[str, str], ends: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    event, more = one.event, one.event.more
+    if event.event in _OF_MOVES:
+        more = {**more, **ends.get(event.migration_uuid or '', {})}
+    return {**event._asdict(), 'number': one.number, 'device': records.name(event.kind, event.identifier),
+            'host': names.get(event.host_uuid), 'at': base.Moment(event.at_ms / _MS),
+            'scope': more.get('scope', 'device'), **{column: more.get(name) for column, name in _MORE.items()}}
+
+
+def _said(row: Mapping[str, Any]) -> Iterator[str]:
+    """What people are told of an event beside its first line. Columns without a value are ''."""
+    yield f'on {row["host"] or "host " + row["host_uuid"]}'
+    if row['scope'] != 'device':
+        yield f'a {row["scope"]} of devices'
+    if row['bytes'] != '':
+        yield f'{row["bytes"]:,} bytes'
+    if row['seconds'] != '':
+        yield f'in {row["seconds"]:,.1f} s'
+    if row['reason'] != '':
+        yield f'{row["reason"]}: {row["why"]}' if row['why'] else str(row['reason'])
+    if row['by'] != '':
+        yield f'by {row["by"]}'
+    if row['from_host'] != '' or row['to_host'] != '':
+        yield f'from {row["from_host"] or "an unknown host"} to {row["to_host"] or "an unknown host"}'
+    if row['migration_uuid'] != '':
+        yield f'migration {row["migration_uuid"]}'
+    if row['request_id'] != '':
+        yield f'request {row["request_id"]}'

@@ -1,0 +1,105 @@
+"""Events: what happened to a device, and by whom. The store keeps them after the rows that they tell of are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import json
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack.objects.values import DeviceKey
+
+# Of ownership. Each is of one device and one instance.
+CLAIMED: Final = 'claimed'          # the instance holds the device
+RECOVERED: Final = 'recovered'      # the row was made for a guest that had the device already
+REALIZED: Final = 'realized'        # the device was made ready for the guest, or has new details
+STARTED: Final = 'started'          # the guest runs on it
+LEAVING: Final = 'leaving'          # a migration takes the instance away from it
+STAYED: Final = 'stayed'            # that migration was undone
+MOVED: Final = 'moved'              # the guest came to it by a migration, and runs on it
+RELEASED: Final = 'released'        # the instance gave it up; it is not free yet
+WIPED: Final = 'wiped'              # it was wiped after that, and its row is gone
+FREED: Final = 'freed'              # its row is gone; it did not have to be wiped
+FORGOTTEN: Final = 'forgotten'      # its row was ended by an operator, or became another's; it was not taken back
+# Of condition. Those of a parent have the parent's name in ``identifier``.
+WITHHELD: Final = 'withheld'
+RETIRED: Final = 'retired'
+ADMITTED: Final = 'admitted'
+EVENTS: Final = (CLAIMED, RECOVERED, REALIZED, STARTED, LEAVING, STAYED, MOVED, RELEASED, WIPED, FREED, FORGOTTEN,
+                 WITHHELD, RETIRED, ADMITTED)
+
+# Longer ids are cut: those of compute services have 40 characters.
+REQUEST_ID_LENGTH: Final = 64
+
+
+class Event(NamedTuple):
+    """One change of the ownership or the condition of a device, as it is stored. Nobody changes it afterwards.
+
+    ``event`` is one of ``EVENTS``. ``at_ms`` is the time by the clock of the host, in milliseconds since 1970
+    (UTC): a label that only the trimming of the history uses. ``instance_uuid``, ``migration_uuid`` and ``claim_id``
+    are None where there is none. ``request_id`` is that of the service's context; None for what the manager did by
+    itself. ``details`` is a JSON object with what this event alone has (:attr:`more`), or None.
+    """
+
+    host_uuid: str
+    kind: str
+    identifier: str
+    event: str
+    at_ms: int
+    instance_uuid: str | None = None
+    migration_uuid: str | None = None
+    claim_id: str | None = None
+    request_id: str | None = None
+    details: str | None = None
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """What this event alone has, {} when there is nothing or it cannot be read.
+
+        ``claimed``, ``leaving``, ``moved``: ``from``, ``to``, names of hosts. ``wiped``: ``bytes`` (None when nobody
+        knows), ``seconds``, ``proof``. ``withheld``, ``retired``, ``admitted``: ``reason``, ``why``, ``by``; ``scope``
+        for a parent; ``proof`` where that ended a reason.
+        """
+        try:
+            found = json.loads(self.details or '{}')
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+class Wiped(NamedTuple):
+    """A wipe that was proven: how much it covered, how long it took, and what its proof is.
+
+    ``size_bytes`` is None for a device whose size nobody knows. ``proof`` says how the proof was seen.
+    """
+
+    size_bytes: int | None
+    seconds: float
+    proof: str
+
+    def as_details(self) -> str:
+        """The stored text."""
+        return text(bytes=self.size_bytes, seconds=round(self.seconds, 3), proof=self.proof)
+
+
+class Note(NamedTuple):
+    """What the events of a transaction say beyond its rows.
+
+    ``request_id`` is that of the service's context. ``ends`` are the names of the hosts of a migration, from and to,
+    None for one that is not known. ``wiped`` has the wipes of devices whose rows go. With ``forgotten`` they go without
+    having been taken back.
+    """
+
+    request_id: str | None = None
+    ends: tuple[str | None, str | None] | None = None
+    wiped: Mapping[DeviceKey, Wiped] | None = None
+    forgotten: bool = False
+
+
+NO_NOTE: Final = Note()
+
+
+def text(**more: Any) -> str:
+    """The stored text of what one event alone has."""
+    return json.dumps(more, sort_keys=True)

@@ -1,0 +1,78 @@
+"""Which events a transaction writes: derived from its rows, so that nobody who writes rows can leave an event out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import time
+
+from devicetrack import vocabulary
+from devicetrack.objects import event as events
+from devicetrack.objects import values
+from devicetrack.objects.event import Event
+from devicetrack.objects.event import Note
+from devicetrack.objects.values import Record
+from devicetrack.store import api
+
+
+def events_of(changes: api.Changes) -> tuple[Event, ...]:
+    """The events of a transaction, in the order in which they are written. Those of given-up devices come first."""
+    insert, update, delete, _contexts, note = changes
+    at_ms = time.time_ns() // 1_000_000
+    if len(insert) == 1 and not (update or delete):             # nearly every claim: built at once, for its time counts
+        record = insert[0]
+        if record.migration_uuid is None and _is_claim(record):
+            return (Event(record.host_uuid, record.kind, record.identifier, events.CLAIMED, at_ms, record.instance_uuid,
+                          None, record.claim_id, note.request_id),)
+    return (*(event for record in delete for event in _deleted(record, note, at_ms)),
+            *(event for one in update for event in _updated(one, note, at_ms)),
+            *(_inserted(record, note, at_ms) for record in insert))
+
+
+def _event(event: str, record: Record, note: Note, at_ms: int, details: str | None = None) -> Event:
+    return Event(record.host_uuid, record.kind, record.identifier, event, at_ms, record.instance_uuid,
+                 record.migration_uuid, record.claim_id, note.request_id, details)
+
+
+def _inserted(record: Record, note: Note, at_ms: int) -> Event:
+    if record.state == vocabulary.RELEASING:        # a device that no guest is known to have, and that is to be wiped
+        return _event(events.RELEASED, record, note, at_ms)
+    return _event(events.CLAIMED if _is_claim(record) else events.RECOVERED, record, note, at_ms,
+                  _ends(note) if record.migration_uuid is not None else None)
+
+
+def _is_claim(record: Record) -> bool:
+    return record.generation == values.CLAIMED and record.state == vocabulary.CLAIMED
+
+
+def _deleted(record: Record, note: Note, at_ms: int) -> Iterator[Event]:
+    if note.forgotten:
+        yield _event(events.FORGOTTEN, record, note, at_ms)
+        return
+    if record.state != vocabulary.RELEASING:                    # another device takes its place
+        yield _event(events.RELEASED, record, note, at_ms)
+    wiped = (note.wiped or {}).get(record.key)
+    yield _event(events.FREED, record, note, at_ms) if wiped is None else _event(
+        events.WIPED, record, note, at_ms, wiped.as_details())
+
+
+def _updated(update: api.Update, note: Note, at_ms: int) -> Iterator[Event]:
+    before, after = update
+    if before.instance_uuid != after.instance_uuid:
+        yield _event(events.FORGOTTEN, before, note, at_ms)
+        yield _event(events.RECOVERED, after, note, at_ms)
+    elif before.state != after.state == vocabulary.RELEASING:
+        yield _event(events.RELEASED, after, note, at_ms)
+    elif before.role != after.role or (after.role == vocabulary.OLD and before.migration_uuid != after.migration_uuid):
+        what = (events.LEAVING if after.role == vocabulary.OLD else
+                events.MOVED if before.role == vocabulary.INCOMING else events.STAYED)
+        # A row that is at rest again has no migration any more, and the event is about that one.
+        yield _event(what, after._replace(migration_uuid=after.migration_uuid or before.migration_uuid), note, at_ms,
+                     _ends(note) if what in (events.LEAVING, events.MOVED) else None)
+    elif before.state != after.state:
+        yield _event(events.STARTED, after, note, at_ms)
+    elif before.details != after.details or before.generation == values.CLAIMED:
+        yield _event(events.REALIZED, after, note, at_ms)
+
+
+def _ends(note: Note) -> str | None:
+    return None if note.ends is None else events.text(**dict(zip(('from', 'to'), note.ends, strict=True)))

@@ -1,0 +1,208 @@
+"""``devicetrack-manage device history`` and ``instance history``."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from typing import Any
+
+import fixtures as base_fixtures
+
+from devicetrack.cmd import base as cmd_base
+from devicetrack.cmd import history
+from devicetrack.objects.event import Event
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import Instance
+from devicetrack.tests import base
+from devicetrack.tests.unit.cmd import program
+
+REQUEST = 'req-7b0c5a3e-91d1-4a0e-9c55-2f1f4f6c7d80'
+# Some days apart; the first is 2026-11-17T21:00:00.250Z, a Tuesday.
+AT_MS = 1_794_949_200_250
+MDEV = '9c6a1f0e-3f63-4b5b-9d0e-5b3c2a1f7d44'
+
+
+class Context:
+    request_id = REQUEST
+
+
+class HistoryCommandTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=2, name='compute-7'))
+        self.host.context = Context()
+        self.program = self.useFixture(program.Program(self.host.configuration, self.host.machine))
+        self.useFixture(base_fixtures.EnvironmentVariable('TZ', 'Europe/Berlin'))
+        time.tzset()
+        self.addCleanup(time.tzset)
+
+    def add(self, *events: Event) -> None:
+        self.host.store.set_withheld([], events=events)
+
+    def event(self, event: str, days: float = 0, **facts: Any) -> Event:
+        made = Event(self.host.manager.host_uuid, 'mdev', MDEV, event, AT_MS + int(days * 86_400_000), 'a' * 8 +
+                     '-0000-4000-8000-000000000001', claim_id='claim-1', request_id=REQUEST)
+        return made._replace(**facts)
+
+    def lines(self, *arguments: str) -> list[str]:
+        answer = self.program.run(*arguments)
+        self.assertEqual((cmd_base.OK, ''), (answer.code, answer.err))
+        return answer.out.splitlines()
+
+
+class LifeTestCase(HistoryCommandTestCase):
+
+    def test_it_survives_the_release_of_the_device(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.host.delete(instance)
+        found = self.program.ask('instance', 'history', instance.uuid)
+        self.assertEqual(['claimed', 'realized', 'started', 'released', 'wiped'], [row['event'] for row in found])
+        self.assertEqual(found, self.program.ask('device', 'history', 'vpmem/d0'))
+        self.assertEqual(found, self.program.ask('device', 'history', 'd0', '--host', 'compute-7'))
+        self.assertEqual([], self.program.ask('instance', 'list'))
+
+    def test_each_field_has_its_type(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.host.delete(instance)
+        wiped = self.program.ask('instance', 'history', instance.uuid)[-1]
+        self.assertEqual(list(history.DeviceHistory.columns), list(wiped))
+        self.assertEqual(
+            ('compute-7', 'vpmem/d0', 'vpmem', 'd0', 'device', instance.uuid, REQUEST, 4 << 30, 'wiped', None, None,
+             None),
+            tuple(wiped[name] for name in ('host', 'device', 'kind', 'identifier', 'scope', 'instance_uuid',
+                                           'request_id', 'bytes', 'proof', 'reason', 'migration_uuid', 'from_host')))
+        self.assertIsInstance(wiped['seconds'], float)
+        self.assertIsInstance(wiped['number'], int)
+        at = datetime.datetime.fromisoformat(wiped['at'])
+        self.assertEqual((datetime.timedelta(0), 'Z'), (at.utcoffset(), wiped['at'][-1]))
+        self.assertEqual(int(at.timestamp()), wiped['at_ms'] // 1000)
+
+
+class TextTestCase(HistoryCommandTestCase):
+
+    def test_a_line_for_each_event_and_what_it_says_below(self) -> None:
+        self.add(self.event('claimed'), self.event('wiped', 6, request_id=None, details=json.dumps(
+            {'bytes': 4 << 30, 'seconds': 2.25, 'proof': 'wiped'})))
+        self.assertEqual([
+            '2026-11-17T22:00:00+01:00 claimed   aaaaaaaa-0000-4000-8000-000000000001',
+            '    on compute-7; request req-7b0c5a3e-91d1-4a0e-9c55-2f1f4f6c7d80',
+            '2026-11-23T22:00:00+01:00 wiped     aaaaaaaa-0000-4000-8000-000000000001',
+            '    on compute-7; 4,294,967,296 bytes; in 2.2 s',
+        ], self.lines('device', 'history', f'mdev/{MDEV}'))
+
+    def test_long_shows_the_claim_and_the_number_too(self) -> None:
+        self.add(self.event('claimed'))
+        self.assertEqual({'claim_id: claim-1', 'number: 1'}, {line.strip() for line in self.lines(
+            'device', 'history', MDEV, '--long') if not line.strip().startswith(('2026', 'on ', 'host_uuid: '))})
+
+    def test_it_fits_into_80_columns_and_breaks_no_identifier(self) -> None:
+        self.add(self.event('leaving', migration_uuid='b' * 8 + '-0000-4000-8000-000000000002', details=json.dumps(
+                     {'from': 'compute-7.example.org', 'to': 'compute-10.example.org'})),
+                 self.event('withheld', details=json.dumps(
+                     {'reason': 'unhealthy', 'why': 'the parent reports an error of its memory ' * 4, 'by': 'host'})))
+        out = self.lines('instance', 'history', 'a' * 8 + '-0000-4000-8000-000000000001')
+        self.assertLessEqual(max(map(len, out)), 80)
+        for whole in (f'mdev/{MDEV}', 'b' * 8 + '-0000-4000-8000-000000000002', 'compute-10.example.org', REQUEST):
+            self.assertTrue(any(whole in line for line in out), whole)
+
+    def test_words_of_others_cannot_draw_on_the_terminal(self) -> None:
+        self.add(self.event('withheld', details=json.dumps({'reason': 'cordoned', 'why': '\x1b[2J', 'by': 'operator'})))
+        self.assertNotIn('\x1b', '\n'.join(self.lines('device', 'history', MDEV)))
+
+    def test_a_table_of_chosen_columns(self) -> None:
+        self.add(self.event('claimed'))
+        out = self.lines('device', 'history', MDEV, '-c', 'at', '-c', 'event')
+        self.assertIn('| 2026-11-17T22:00:00+01:00 | claimed |', out)
+
+    def test_a_name_that_is_longer_than_a_line_has_one_for_itself(self) -> None:
+        name = 'x' * 120
+        self.add(self.event('claimed', identifier=name))
+        self.assertIn(f'    mdev/{name}', self.lines('instance', 'history', 'a' * 8 + '-0000-4000-8000-000000000001'))
+
+
+class MoveTestCase(HistoryCommandTestCase):
+
+    def test_what_one_event_knows_of_the_hosts_another_one_says(self) -> None:
+        migration_uuid = 'b' * 8 + '-0000-4000-8000-000000000002'
+        self.add(self.event('claimed', migration_uuid=migration_uuid,
+                            details='{"from": "compute-1", "to": "compute-7"}'),
+                 self.event('moved', migration_uuid=migration_uuid))
+        moved = self.program.ask('device', 'history', MDEV)[-1]
+        self.assertEqual(('compute-1', 'compute-7'), (moved['from_host'], moved['to_host']))
+
+    def test_also_one_before_the_time_that_is_asked_for(self) -> None:
+        migration_uuid = 'b' * 8 + '-0000-4000-8000-000000000002'
+        self.add(self.event('claimed', migration_uuid=migration_uuid,
+                            details='{"from": "compute-1", "to": "compute-7"}'),
+                 self.event('moved', 3, migration_uuid=migration_uuid))
+        [moved] = self.program.ask('device', 'history', MDEV, '--since', '2026-11-19')
+        self.assertEqual(('moved', 'compute-1', 'compute-7'), (moved['event'], moved['from_host'], moved['to_host']))
+
+
+class BetweenTestCase(HistoryCommandTestCase):
+    scenarios = base.table(
+        ('since a day, in the local zone', ('--since', '2026-11-18'), [1, 2, 3]),
+        ('since a time with its zone', ('--since', '2026-11-17T21:00:00.250Z'), [0, 1, 2, 3]),
+        ('until a time', ('--until', '2026-11-17T22:00:01'), [0]),
+        ('between', ('--since', '2026-11-18T00:00+00:00', '--until', '2026-11-19T23:00'), [1, 2]),
+        ('in a time without events', ('--since', '2027-01-01'), []),
+        names=('arguments', 'found'))
+    arguments: tuple[str, ...]
+    found: list[int]
+
+    def test_only_those(self) -> None:
+        self.add(*[self.event('claimed', days, claim_id=str(days)) for days in range(4)])
+        for command in (('device', 'history', MDEV), ('instance', 'history', 'a' * 8 + '-0000-4000-8000-000000000001')):
+            rows = self.program.ask(*command, *self.arguments)
+            self.assertEqual(list(map(str, self.found)), [row['claim_id'] for row in rows])
+
+
+class NothingTestCase(HistoryCommandTestCase):
+
+    def test_an_unknown_device_is_an_error_that_says_what_to_do(self) -> None:
+        for arguments in (('device', 'history', 'nobody'), ('device', 'history', 'nobody', '--since', '2026-01-01')):
+            answer = self.program.run(*arguments)
+            self.assertEqual((cmd_base.ERROR, ''), (answer.code, answer.out))
+            self.assertIn('the store knows no device nobody', answer.err)
+            self.assertIn('device list', answer.err)
+
+    def test_a_device_of_another_kind_or_host_is_unknown(self) -> None:
+        self.add(self.event('claimed'))
+        self.assertEqual(cmd_base.ERROR, self.program.run('device', 'history', f'vpmem/{MDEV}').code)
+        answer = self.program.run('device', 'history', MDEV, '--host', 'compute-8')
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('the store has no host compute-8', answer.err)
+
+    def test_an_unknown_instance_is_an_error(self) -> None:
+        answer = self.program.run('instance', 'history', Instance().uuid)
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('never had a device', answer.err)
+
+    def test_what_is_known_and_has_no_event_says_so(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        host_uuid = self.host.manager.host_uuid
+        self.host.store.trim_events(host_uuid, 1 << 60, 0, 1000)
+        self.assertEqual('devicetrack-manage: there is no event of device d0\n',
+                         self.nothing('device', 'history', 'd0'))
+        self.assertEqual(f'devicetrack-manage: there is no event of instance {instance.uuid}\n',
+                         self.nothing('instance', 'history', instance.uuid))
+        self.assertEqual([], self.program.ask('device', 'history', 'd0'))
+
+    def test_no_event_in_that_time(self) -> None:
+        self.add(self.event('claimed'))
+        self.assertEqual(f'devicetrack-manage: there is no event of device {MDEV} in that time\n',
+                         self.nothing('device', 'history', MDEV, '--until', '2026-01-01'))
+
+    def nothing(self, *arguments: str) -> str:
+        answer = self.program.run(*arguments)
+        self.assertEqual((cmd_base.OK, ''), (answer.code, answer.out))
+        return answer.err
+
+    def test_times_that_are_none(self) -> None:
+        for arguments in (('--since', 'yesterday'), ('--since', '2026-13-01'), ('--until', ''),
+                          ('--since', '2026-11-02', '--until', '2026-11-01')):
+            answer = self.program.run('device', 'history', 'd0', *arguments)
+            self.assertEqual(cmd_base.USAGE, answer.code)
+            self.assertEqual('', answer.out)
