@@ -21,7 +21,7 @@
 
 VENV = .venv
 BIN = $(VENV)/bin
-EXTRAS = libvirt,metrics,placement,test
+EXTRAS = libvirt,metrics,pictures,placement,test
 ARGS =
 DEPTH =
 
@@ -41,6 +41,10 @@ $(VENV)/.packages: $(VENV)/.made bindep.txt tools/install-packages
 
 $(VENV)/.packages-test: $(VENV)/.packages
 	tools/without-services tools/install-packages $(BIN)/bindep test
+	@touch $@
+
+$(VENV)/.packages-docs: $(VENV)/.packages
+	tools/install-packages $(BIN)/bindep docs
 	@touch $@
 
 $(VENV)/.packages-host: $(VENV)/.packages
@@ -101,7 +105,7 @@ bench-nova: $(VENV)/.installed $(VENV)/.packages-test
 	OS_NOVA_DISABLE_EVENTLET_PATCHING=true .tox/nova-34/bin/python -W ignore -c 'import nova.tests.functional, runpy; \
 	    runpy.run_module("benchmarks", run_name="__main__", alter_sys=True)' nova
 
-docs: $(VENV)/.packages
+docs: $(VENV)/.packages-docs
 	$(BIN)/tox run -e docs
 
 lint: $(VENV)/.packages
@@ -110,4 +114,4 @@ lint: $(VENV)/.packages
 clean:
 	rm -rf $(VENV) .tox .stestr .stestr-host .stestr-nova .stestr-nova-suites .cloud-test .mypy_cache .ruff_cache .hypothesis .mutation cover .coverage*
 	rm -rf build dist devicetrack.egg-info doc/build releasenotes/build
-	rm -f etc/devicetrack/devicetrack.conf.sample doc/source/_static/devicetrack.conf.sample
+	rm -f etc/devicetrack/devicetrack.conf.sample doc/source/_static/devicetrack.conf.sample doc/source/_static/demo-host.*

@@ -256,14 +256,14 @@ class Observer:
         lines = [_line_of(device, names, wiping, causes) for device in ledger.devices()]
         for pool in ledger.pools():
             if pool.makes:
-                reasons: tuple[Reason, ...] = ()
+                why: tuple[Reason, ...] = ()
                 if pool.room == pool.free:
                     target = Target.named(pool.kind, pool.parent or '', parent=True)
-                    reasons = _reasons(causes[target]) if target in causes else (
+                    why = reasons(causes[target]) if target in causes else (
                         Reason(vocabulary.CORDONED if pool.provider_uuid else vocabulary.NO_PROVIDER),)
-                lines.append(Line(pool.kind, None, WITHHELD if reasons else CREATABLE, pool.makes, pool.resource_class,
+                lines.append(Line(pool.kind, None, WITHHELD if why else CREATABLE, pool.makes, pool.resource_class,
                                   names.get(pool.provider_uuid), pool.provider_uuid, pool.parent, pool.numa_node, None,
-                                  reasons, pool.details))
+                                  why, pool.details))
         listed = {Target.named(line.kind, line.identifier or line.parent or '', line.identifier is None)
                   for line in lines if line.identifier is not None or line.status == WITHHELD}
         options = {Target.of(missing.key): missing for missing in views.inventory.missing}
@@ -273,7 +273,7 @@ class Observer:
                 away = parent is None or not any(parent == line.parent for line in lines)
                 lines.append(_line_without_device(
                     target.kind, None if parent is not None else target.name, WITHHELD,
-                    (*_reasons(of_one), *((Reason(stock.GONE),) if away else ())), parent))
+                    (*reasons(of_one), *((Reason(stock.GONE),) if away else ())), parent))
         lines += [_line_without_device(*missing.key, MISSING, (
             Reason(f'{missing.option} names it', missing.reason),))
             for target, missing in options.items() if target not in listed and target not in causes]
@@ -391,11 +391,11 @@ def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mappi
              causes: Mapping[Target, withholding.Causes]) -> Line:
     key = DeviceKey(device.kind, str(device.identifier))
     own = causes.get(Target.of(key), {})
-    found = list(_reasons(own))
+    found = list(reasons(own))
     with_parent = Target.named(device.kind, device.parent or '', parent=True)
     for reason in withholding.in_order(device.withheld - own.keys()):
         if reason == vocabulary.CORDONED and with_parent in causes:
-            cordoned, = _reasons({reason: causes[with_parent][reason]})
+            cordoned, = reasons({reason: causes[with_parent][reason]})
             found.append(cordoned._replace(parent=device.parent))
         else:
             found.append(Reason(reason))
@@ -413,6 +413,7 @@ def _line_without_device(kind: str, identifier: str | None, status: str, reasons
     return Line(kind, identifier, status, 0, None, None, None, parent, None, None, reasons, '')
 
 
-def _reasons(causes: withholding.Causes) -> tuple[Reason, ...]:
+def reasons(causes: withholding.Causes) -> tuple[Reason, ...]:
+    """What a device or a parent is withheld for, the worst first."""
     return tuple(Reason(reason, causes[reason].text, causes[reason].since or None, causes[reason].by)
                  for reason in withholding.in_order(causes))

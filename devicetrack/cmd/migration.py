@@ -15,6 +15,7 @@ from devicetrack import exception
 from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import options
+from devicetrack.cmd import page_file
 from devicetrack.cmd import records
 from devicetrack.compatibility import host_facts
 from devicetrack.compatibility import matrix
@@ -27,6 +28,8 @@ from devicetrack.compatibility.facts import version_seen
 from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.compatibility.matrix import Outlook
 from devicetrack.compatibility.rules import Rules
+from devicetrack.pictures import heat_map
+from devicetrack.pictures import pages
 
 _ITSELF: Final = '-'
 
@@ -135,8 +138,8 @@ class Matrix(base.Lister):
     With yes* an option or the table allows it. This is about compatibility and NOT about room, for
     guests that have seen no other version than that of their device. The rules are those of this configuration
     ([devicetrack_compatibility] require_version and table), as far as its hypervisor follows them. Reads only
-    the store. In JSON and YAML "destinations" has every reason; other formats have a column for each destination. Exit
-    code 3 when something that a host declares cannot be read.
+    the store. In JSON and YAML "destinations" has every reason; other formats have a column for each destination;
+    --output draws a page of HTML instead. Exit code 3 when something that a host declares cannot be read.
     """
 
     FIXED: Final = ('source', 'kind', 'type', 'version_form', 'version', 'parents')
@@ -146,10 +149,17 @@ class Matrix(base.Lister):
         parser.add_argument('--type', metavar='TYPE', action='append', default=[],
                             help='Only rows of this type, as "migration facts" has it. May be repeated.')
         parser.add_argument('--reasons', action='store_true', help='In the cells of a table, say why.')
+        page_file.add_output(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         self._hosts = _hosts(self.app, parsed_args.facts)
         _say_missing(self, self._hosts.values())
+        self._output = parsed_args.output
+        if self._output is not None:
+            silent = [host.host for host in self._hosts.values() if host.is_silent]
+            found = heat_map.of(self._rows_of(parsed_args.type), list(self._hosts), silent)
+            page_file.write(self._output, lambda: pages.heat_map(found))
+            return (), ()
         as_data = parsed_args.formatter in base.STRUCTURED
         self.columns = (*self.FIXED, 'destinations') if as_data else (*self.FIXED, *self._hosts)
         self.in_table = ('source', 'kind', 'type', 'version', *self._hosts)
@@ -157,13 +167,19 @@ class Matrix(base.Lister):
         self.spare = ('kind', 'version')
         return super().take_action(parsed_args)
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def produce_output(self, *args: Any) -> int:
+        return 0 if self._output is not None else super().produce_output(*args)
+
+    def _rows_of(self, wanted_types: Sequence[str]) -> Iterator[matrix.Row]:
         hosts = list(self._hosts.values())
         types = {one.facts.sort.type for host in hosts for one in host.declarations}
-        for wanted in parsed_args.type:
+        for wanted in wanted_types:
             if wanted not in types:
                 raise base.UsageError(f'no host declares a type {wanted}; there are {", ".join(sorted(types))}')
-        for row in matrix.rows(hosts, _rules(self.app), parsed_args.type):
+        yield from matrix.rows(hosts, _rules(self.app), wanted_types)
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        for row in self._rows_of(parsed_args.type):
             if parsed_args.formatter in base.STRUCTURED:
                 cells: list[Any] = [{name: one.as_data() for name, one in row.outlooks.items()}]
             else:

@@ -54,6 +54,11 @@ class Event(NamedTuple):
     details: str | None = None
 
     @property
+    def device_key(self) -> DeviceKey:
+        """The device, or the parent that has this name."""
+        return DeviceKey(self.kind, self.identifier)
+
+    @property
     def more(self) -> dict[str, Any]:
         """What this event alone has, {} when there is nothing or it cannot be read.
 

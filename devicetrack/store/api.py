@@ -421,6 +421,10 @@ class Store(abc.ABC):
         """The events of an instance on every host, the oldest first; the times as :meth:`events_of_device`."""
 
     @abc.abstractmethod
+    def latest_events(self, host_uuid: str, limit: int) -> list[StoredEvent]:
+        """The events of a host that were written last, at most ``limit``, the newest first."""
+
+    @abc.abstractmethod
     def count_events(self, host_uuid: str, after: int, limit: int) -> tuple[int, int]:
         """Count events of a host in the order of their numbers: those with greater ones than ``after``.
 

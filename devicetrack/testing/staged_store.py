@@ -222,6 +222,10 @@ class StagedStore(api.Store):
         found: list[api.StoredEvent] = self._call('events_of_instance', instance_uuid, since_ms, until_ms)
         return found
 
+    def latest_events(self, host_uuid: str, limit: int) -> list[api.StoredEvent]:
+        found: list[api.StoredEvent] = self._call('latest_events', host_uuid, limit)
+        return found
+
     def count_events(self, host_uuid: str, after: int, limit: int) -> tuple[int, int]:
         counted: tuple[int, int] = self._call('count_events', host_uuid, after, limit)
         return counted

@@ -1,3 +1,9 @@
+import pathlib
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / '_ext'))
+
 from sphinx.util import nodes
 
 project = 'devicetrack'
@@ -9,7 +15,9 @@ extensions = [
     'openstackdocstheme',
     'oslo_config.sphinxconfiggen',
     'oslo_config.sphinxext',
+    'sequences',
     'sphinx.ext.autodoc',
+    'sphinx.ext.graphviz',
 ]
 
 config_generator_config_file = '../../etc/devicetrack/devicetrack-config-generator.conf'
@@ -20,6 +28,8 @@ openstackdocs_auto_name = False
 openstackdocs_auto_version = False
 openstackdocs_repo_name = ''
 openstackdocs_use_storyboard = False
+
+graphviz_output_format = 'svg'
 
 autodoc_member_order = 'bysource'
 autodoc_typehints = 'description'
@@ -74,5 +84,13 @@ def resolve_short_name(app, env, node, contnode):
     return nodes.make_refnode(app.builder, node['refdoc'], entry.docname, entry.node_id, contnode, full)
 
 
+def draw_demo_host(app):
+    """Run the demo's host, and let it draw the pictures of itself that a page shows."""
+    source = pathlib.Path(app.srcdir)
+    subprocess.run([sys.executable, '-W', 'ignore', str(source.parents[1] / 'examples' / 'demo' / 'picture.py'),
+                    str(source / '_static')], check=True)
+
+
 def setup(app):
+    app.connect('builder-inited', draw_demo_host)
     app.connect('missing-reference', resolve_short_name)

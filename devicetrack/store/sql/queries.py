@@ -119,6 +119,8 @@ ADD_EVENTS: Final = sa.insert(models.events)
 EVENTS_OF_DEVICE: Final = _select(models.events, ['identifier'], ['number'])
 EVENTS_OF_DEVICE_ON_HOST: Final = _select(models.events, ['host_uuid', 'identifier'], ['number'])
 EVENTS_OF_INSTANCE: Final = _select(models.events, ['instance_uuid'], ['number'])
+LATEST_EVENTS: Final = sa.select(models.events).where(*_where(models.events, ['host_uuid'])).order_by(
+    models.events.c.number.desc()).limit(sa.bindparam('at_most'))
 SINCE: Final = models.events.c.at_ms >= sa.bindparam('since_ms')
 UNTIL: Final = models.events.c.at_ms < sa.bindparam('until_ms')
 OLDEST_EVENTS: Final = sa.select(models.events.c.number, models.events.c.at_ms).where(

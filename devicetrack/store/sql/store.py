@@ -330,6 +330,11 @@ class SQLStore(database.Database, api.Store):
                            until_ms: int | None = None) -> list[api.StoredEvent]:
         return self._events(queries.EVENTS_OF_INSTANCE, {'instance_uuid': instance_uuid}, since_ms, until_ms)
 
+    def latest_events(self, host_uuid: str, limit: int) -> list[api.StoredEvent]:
+        with self.reading() as connection:
+            return convert.events(connection.execute(
+                queries.LATEST_EVENTS, {'host_uuid': host_uuid, 'at_most': limit}))
+
     def _events(self, statement: sa.Select[Any], given: Mapping[str, Any], since_ms: int | None,
                 until_ms: int | None) -> list[api.StoredEvent]:
         if since_ms is not None:

@@ -35,8 +35,9 @@ MAY_IMPORT = {
     'claims': FOUNDATION | {'objects', 'engine', 'compatibility', 'store', 'virt'},
     'metrics': FOUNDATION | {'engine', 'claims'},
     'nova': FOUNDATION | {'objects', 'claims', 'metrics'},
+    'pictures': FOUNDATION | {'objects', 'engine', 'compatibility', 'claims'},
     'cmd': FOUNDATION | {'objects', 'engine', 'compatibility', 'store', 'virt', 'placement', 'claims', 'metrics',
-                         'nova'},
+                         'nova', 'pictures'},
 }
 # These may import everything, and nothing above imports them.
 APART = {'testing', 'tests'}
@@ -54,6 +55,7 @@ CALLED_BY_SERVICES = ('devicetrack.claims.claim', 'devicetrack.claims.manager')
 # Libraries with one home: where else they are imported, something is in the wrong room.
 HOMES = {
     'alembic': {'store'},
+    'jinja2': {'pictures'},
     'libvirt': {'virt', 'nova'},
     'lxml': {'virt', 'nova'},
     'oslo_db': {'store'},

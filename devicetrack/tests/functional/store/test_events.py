@@ -74,6 +74,15 @@ class TestWriting(EventsTestCase):
                                row.claim_id, REQUEST), found.event)
         self.assertLess(1_700_000_000_000, found.event.at_ms)
 
+    def test_the_latest_of_a_host_are_the_newest_first(self) -> None:
+        for number in range(3):
+            self.store.write(insert(record(f'ns{number}')))
+        self.store.write(insert(record('ns3', host_uuid='f' * 36)))
+        self.assertEqual(['ns2', 'ns1'], [
+            one.event.identifier for one in self.store.latest_events(records.HOST_UUID, 2)])
+        self.assertEqual(3, len(self.store.latest_events(records.HOST_UUID, 10)))
+        self.assertEqual([], self.store.latest_events('e' * 36, 10))
+
     def test_every_row_of_several_has_its_event(self) -> None:
         rows = [record(f'ns{number}', instance_uuid='a' * 36) for number in range(3)]
         self.at_an_epoch().write(insert(*rows))

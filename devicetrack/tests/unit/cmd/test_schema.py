@@ -23,7 +23,7 @@ SCHEMA = pathlib.Path(__file__).parents[4] / 'doc' / 'source' / 'cli' / 'schema.
 ELSEWHERE = {'placement audit', 'placement audit --repair', 'placement heal', 'placement sync'}
 
 # Prometheus has a format of its own.
-NO_JSON = {'metrics'}
+NO_JSON = {'host map', 'metrics'}
 
 
 def schema_of(command: str) -> dict[str, Any]:

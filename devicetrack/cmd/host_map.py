@@ -1,0 +1,83 @@
+"""``devicetrack-manage host map``: pictures of hosts, in a terminal or as a page of HTML."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+
+from devicetrack import exception
+from devicetrack.claims import report
+from devicetrack.claims import withheld
+from devicetrack.cmd import base
+from devicetrack.cmd import page_file
+from devicetrack.objects.event import Event
+from devicetrack.pictures import host as pictures
+from devicetrack.pictures import pages
+from devicetrack.pictures import terminal
+from devicetrack.store.api import Host
+
+# Beyond it lines are harder to follow than to wrap.
+_WIDEST = 160
+_NO_TERMINAL = 80
+# So many fit on a page that a person reads; "device history" and "instance history" have all.
+_EVENTS = 40
+
+
+class Map(base.Command):
+    """Draw hosts: NUMA nodes, parents and devices, who has each since when, what is withheld and why, and findings.
+
+    Reads the devices and the hypervisor of this machine and the store, and changes nothing. Another host is drawn by
+    what the store has of it, and the picture says so. The drawing is for the terminal; --output writes a page of HTML
+    that needs nothing else. Exit code 3 when something needs attention, as of "audit".
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('hosts', metavar='HOST', nargs='*',
+                            help='The hosts. By default the one that this machine is.')
+        parser.add_argument('--all', action='store_true', help='All hosts of the store.')
+        page_file.add_output(parser)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        names = parsed_args.hosts
+        if parsed_args.all:
+            if names:
+                raise base.UsageError('--all names every host: name none beside it')
+            names = sorted((host.name for host in self.app.checked_store.hosts()), key=pictures.natural)
+        hosts = [self._host(name) for name in dict.fromkeys(names or [None])]
+        if any(host.needs_attention for host in hosts):
+            self.exit_code = base.ATTENTION
+        if parsed_args.output is not None:
+            page_file.write(parsed_args.output, lambda: pages.host_map(hosts))
+            return
+        out = self.app.stdout
+        is_terminal = out.isatty()
+        width = min(shutil.get_terminal_size((_NO_TERMINAL, 24)).columns, _WIDEST) if is_terminal else _NO_TERMINAL
+        pen = terminal.pen_for(getattr(out, 'encoding', None), is_terminal, width, os.environ)
+        for line in pen.hosts(hosts):
+            out.write(f'{line}\n')
+
+    def _host(self, name: str | None) -> pictures.Host:
+        """The picture of this machine as it is read, or of another host as the store has it.
+
+        :raises UnknownHost: the store has no host of this name
+        """
+        try:
+            observer: report.Observer = self.app.observer(name)
+        except (exception.NotThisMachine, exception.UnknownHost):
+            found: Host | None = self.app.checked_store.host(name) if name is not None else None
+            if found is None:
+                raise
+            return self._stored(found)
+        host, store = observer.host, self.app.checked_store
+        records = store.records_of_host(host.uuid)
+        return pictures.read(host.name, observer.inventory(), observer.audit(), records, self._events(host))
+
+    def _stored(self, host: Host) -> pictures.Host:
+        store = self.app.checked_store
+        records = store.records_of_host(host.uuid)
+        listed = withheld.listed(withheld.load(store, host.uuid), {}, {}, records)
+        return pictures.stored(host.name, records, listed, self._events(host))
+
+    def _events(self, host: Host) -> list[Event]:
+        return [stored.event for stored in self.app.checked_store.latest_events(host.uuid, _EVENTS)]

@@ -1,0 +1,49 @@
+"""What commands share that write a page of HTML."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+import contextlib
+import os
+import tempfile
+
+from devicetrack.cmd import base
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """``--output``, for commands that can draw a page."""
+    parser.add_argument('--output', metavar='FILE.html',
+                        help='Draw a page of HTML into this file. It needs no other file, no script and no network. An '
+                             'older file of this name is replaced when the new one is complete.')
+
+
+def write(path: str, draw: Callable[[], str]) -> None:
+    """Draw a page into a file, which is there as a whole or not at all.
+
+    :raises UsageError: Jinja2 is not installed, or the file cannot be written
+    """
+    try:
+        page = draw()
+    except ImportError as missing:
+        raise base.UsageError(
+            f'{missing.name}, which draws pages, is not installed: install devicetrack[pictures]') from missing
+    try:
+        _replace(path, page)
+    except OSError as error:
+        raise base.UsageError(f'{path} cannot be written: {error.strerror}') from error
+
+
+def _replace(path: str, page: str) -> None:
+    umask = os.umask(0)
+    os.umask(umask)
+    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or '.', prefix=f'.{os.path.basename(path)}.')
+    try:
+        with open(handle, 'w', encoding='utf-8') as file:
+            file.write(page)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

@@ -1,0 +1,97 @@
+"""What a heat map of live migrations shows: types that hosts declare against the hosts to which guests could go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack.compatibility import matrix
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.matrix import Outlook
+from devicetrack.pictures.host import natural
+
+# The answers, in the order of legends.
+ANSWERS: Final = (matrix.YES, matrix.NOTED, matrix.NO, matrix.UNKNOWN)
+
+
+class Reason(NamedTuple):
+    """Why some fields have their answer. ``number`` counts from 1; ``at`` has types with the hosts of these fields."""
+
+    number: int
+    answer: str
+    text: str
+    at: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+class Cell(NamedTuple):
+    """One field. ``number`` is that of its reason, None for a plain yes."""
+
+    host: str
+    answer: str
+    number: int | None
+    text: str
+
+
+class Row(NamedTuple):
+    """Devices with the same facts, wherever they are.
+
+    ``cells`` has one cell a destination, and None where the only host that declares these facts would be its own.
+    """
+
+    title: str
+    sources: tuple[str, ...]
+    cells: tuple[tuple[str, Cell | None], ...]
+
+
+class HeatMap(NamedTuple):
+    """The whole. ``silent`` are hosts that declare nothing: all their fields are unknown."""
+
+    hosts: tuple[str, ...]
+    rows: tuple[Row, ...]
+    reasons: tuple[Reason, ...]
+    silent: tuple[str, ...]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many fields have each answer, without answers that none has."""
+        cells = [cell for row in self.rows for _host, cell in row.cells if cell is not None]
+        counts = {answer: sum(cell.answer == answer for cell in cells) for answer in ANSWERS}
+        return {answer: count for answer, count in counts.items() if count}
+
+
+def of(rows: Iterable[matrix.Row], hosts: Sequence[str], silent: Iterable[str] = ()) -> HeatMap:
+    """Draw what :func:`devicetrack.compatibility.matrix.rows` decides.
+
+    The answer for a device depends on its facts and not on its host, so hosts that declare the same share a row.
+    """
+    sources: dict[Facts, list[str]] = {}
+    outlooks: dict[Facts, dict[str, Outlook]] = {}
+    for row in rows:
+        sources.setdefault(row.facts, []).append(row.host)
+        outlooks.setdefault(row.facts, {}).update(row.outlooks)
+    order = sorted(hosts, key=natural)
+    numbers: dict[tuple[str, str], int] = {}
+    where: dict[int, dict[str, list[str]]] = {}
+    drawn = []
+    for facts in sorted(sources, key=lambda facts: (facts.sort.kind, natural(facts.sort.type), natural(facts.version))):
+        title = f'{facts.sort}, {facts.version}'
+        cells: list[tuple[str, Cell | None]] = []
+        for host in order:
+            one = outlooks[facts].get(host)
+            cells.append((host, None if one is None else _cell(host, one, title, numbers, where)))
+        drawn.append(Row(title, tuple(sorted(sources[facts], key=natural)), tuple(cells)))
+    reasons = tuple(Reason(number, answer, text, tuple((title, tuple(there)) for title, there in where[number].items()))
+                    for (answer, text), number in numbers.items())
+    return HeatMap(tuple(order), tuple(drawn), reasons, tuple(sorted(silent, key=natural)))
+
+
+def _cell(host: str, one: Outlook, title: str, numbers: dict[tuple[str, str], int],
+          where: dict[int, dict[str, list[str]]]) -> Cell:
+    answer, text = one.answer, one.reasons or one.notes
+    if not text:
+        return Cell(host, answer, None, '')
+    number = numbers.setdefault((answer, text), len(numbers) + 1)
+    where.setdefault(number, {}).setdefault(title, []).append(host)
+    return Cell(host, answer, number, text)

@@ -1,0 +1,207 @@
+"""What a picture of a host shows, as values: its NUMA nodes, their parents, and a field for each device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import re
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import vocabulary
+from devicetrack.claims import report
+from devicetrack.claims.report import Line
+from devicetrack.claims.report import Reason
+from devicetrack.claims.withheld import Withheld
+from devicetrack.engine.reconcile import Finding
+from devicetrack.engine.withholding import Target
+from devicetrack.objects.event import Event
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import WipeProgress
+
+# The states of fields, in the order of legends. A part that could not be read has no field.
+STATES: Final = (report.HELD, report.FREE, report.CREATABLE, report.RELEASING, report.WITHHELD, report.MISSING)
+
+# Kind, parent, and the resource class of what has no parent.
+_Group = tuple[str, str | None, str | None]
+
+_DIGITS: Final = re.compile('([0-9]+)')
+
+
+class Field(NamedTuple):
+    """One device, or with ``identifier`` None the ``amount`` of devices that a parent can still make.
+
+    ``state`` is one of :data:`STATES`. ``owner`` is the row of whoever has the device, None when nobody has it.
+    ``reasons`` say why it is withheld or missing; it may have an owner too. ``wipe`` says how far its wipe is, None
+    when it is not being wiped or nobody knows.
+    """
+
+    kind: str
+    identifier: str | None
+    state: str
+    amount: int
+    resource_class: str | None
+    owner: Record | None
+    reasons: tuple[Reason, ...] = ()
+    wipe: WipeProgress | None = None
+
+    @property
+    def since(self) -> int | None:
+        """Since when its owner has it, or since when it is withheld; in seconds since the epoch."""
+        if self.owner is not None:
+            return self.owner.created_at
+        return min((reason.since for reason in self.reasons if reason.since is not None), default=None)
+
+
+class Parent(NamedTuple):
+    """The devices of one parent on one NUMA node.
+
+    ``name`` is None for devices that have no parent: then they are of one kind and one resource class.
+    """
+
+    kind: str
+    name: str | None
+    fields: tuple[Field, ...]
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def resource_classes(self) -> list[str]:
+        return sorted({field.resource_class for field in self.fields if field.resource_class is not None})
+
+
+class Node(NamedTuple):
+    """A NUMA node; ``number`` is None for devices of which nobody knows the node."""
+
+    number: int | None
+    parents: tuple[Parent, ...]
+
+
+class Unread(NamedTuple):
+    """A part of the host that could not be read, and why. Its devices are not in the picture."""
+
+    what: str
+    why: str | None
+
+
+class Host(NamedTuple):
+    """A picture of one host.
+
+    ``is_read`` is False when only the store was asked: it has the devices that somebody holds or that are withheld, and
+    nothing of free ones, of findings and of wipes. ``events`` are the last of the host's history, the newest first.
+    """
+
+    name: str
+    is_read: bool
+    nodes: tuple[Node, ...]
+    findings: tuple[Finding, ...] = ()
+    unread: tuple[Unread, ...] = ()
+    events: tuple[Event, ...] = ()
+
+    @property
+    def fields(self) -> list[Field]:
+        return [field for node in self.nodes for parent in node.parents for field in parent.fields]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many devices have each state, for the states that any has."""
+        return counted(self.fields)
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether a finding is more than a note, a part could not be read, or a device is missing."""
+        return bool(self.unread or self.counts.get(report.MISSING)
+                    or any(finding.severity != vocabulary.NOTE for finding in self.findings))
+
+
+def counted(fields: Iterable[Field]) -> dict[str, int]:
+    """How many devices have each state, in the order of :data:`STATES` and without those that none has."""
+    counts = dict.fromkeys(STATES, 0)
+    for field in fields:
+        counts[field.state] += field.amount if field.identifier is None else 1
+    return {state: count for state, count in counts.items() if count}
+
+
+def read(name: str, lines: Sequence[Line], findings: Sequence[Finding], records: Iterable[Record],
+         events: Iterable[Event] = ()) -> Host:
+    """The picture of a host that was read.
+
+    :param lines: its inventory
+    :param findings: those of an audit
+    :param records: its rows
+    :param events: the last of its history, the newest first
+    """
+    owners = {record.key: record for record in records}
+    fields = []
+    parents: dict[tuple[str, str], tuple[Reason, ...]] = {}
+    for line in lines:
+        if line.status == report.UNKNOWN:
+            continue
+        reasons, owner = line.reasons, None
+        if line.identifier is not None:
+            # The parent says why all of it is cordoned, and once.
+            reasons = tuple(reason for reason in line.reasons if reason.parent is None)
+            if line.status in (report.HELD, report.RELEASING):
+                owner = owners.get(DeviceKey(line.kind, line.identifier))
+        elif line.status == report.WITHHELD and line.parent is not None:
+            parents[line.kind, line.parent], reasons = reasons, ()
+            if not line.amount:
+                continue
+        fields.append((line.numa_node, line.parent, Field(
+            line.kind, line.identifier, line.status, line.amount, line.resource_class, owner, reasons, line.wipe)))
+    unread = tuple(Unread(line.kind, line.reason) for line in lines if line.status == report.UNKNOWN)
+    worst_first = sorted(findings, key=lambda finding: vocabulary.SEVERITIES.index(finding.severity))
+    return Host(name, True, _nodes(fields, parents), tuple(worst_first), unread, tuple(events))
+
+
+def stored(name: str, records: Sequence[Record], withheld: Sequence[Withheld],
+           events: Iterable[Event] = ()) -> Host:
+    """The picture of a host by what the store has of it."""
+    causes = {one.target: one for one in withheld}
+    fields = []
+    for record in records:
+        state = report.RELEASING if record.state == vocabulary.RELEASING else report.HELD
+        fields.append((record.numa_node, record.parent, Field(
+            *record.key, state, 1, record.resource_class, record, _reasons(causes.get(Target.of(record.key))))))
+    owned = {Target.of(record.key) for record in records}
+    for target, one in causes.items():
+        if target.scope == vocabulary.DEVICE and target not in owned:
+            fields.append((None, None, Field(target.kind, target.name, report.WITHHELD, 1, None, None, _reasons(one))))
+    parents = {(one.target.kind, one.target.name): _reasons(one) for one in withheld
+               if one.target.scope == vocabulary.PARENT}
+    return Host(name, False, _nodes(fields, parents), events=tuple(events))
+
+
+def natural(text: object) -> tuple[Any, ...]:
+    """A key that sorts names as people count: ns2 before ns10, and no name at the end."""
+    if text is None:
+        return (1,)
+    return (0, *[(0, int(part), '') if part.isdecimal() else (1, 0, part) for part in _DIGITS.split(str(text))])
+
+
+def _nodes(fields: Iterable[tuple[int | None, str | None, Field]],
+           withheld: Mapping[tuple[str, str], tuple[Reason, ...]]) -> tuple[Node, ...]:
+    """The fields at their places; ``withheld`` has why whole parents are, by kind and name."""
+    grouped: dict[int | None, dict[_Group, list[Field]]] = {}
+    for numa_node, parent, field in fields:
+        group = field.kind, parent, field.resource_class if parent is None else None
+        grouped.setdefault(numa_node, {}).setdefault(group, []).append(field)
+    there = {(kind, parent) for parents in grouped.values() for kind, parent, _class in parents}
+    for kind, parent in withheld:
+        if (kind, parent) not in there:     # nothing of it is left, and it is withheld all the same
+            grouped.setdefault(None, {})[kind, parent, None] = []
+    return tuple(Node(number, tuple(
+        Parent(kind, parent, tuple(sorted(parents[kind, parent, of_class], key=_place)),
+               withheld.get((kind, parent or ''), ()))
+        for kind, parent, of_class in sorted(parents, key=lambda group: (group[0], natural(group[1]), group[2] or ''))))
+        for number, parents in sorted(grouped.items(), key=lambda item: natural(item[0])))
+
+
+def _place(field: Field) -> tuple[Any, ...]:
+    return natural(field.identifier), field.resource_class or ''
+
+
+def _reasons(one: Withheld | None) -> tuple[Reason, ...]:
+    return () if one is None else report.reasons(one.causes)

@@ -1,0 +1,71 @@
+"""Draws pictures as pages: each is one file of HTML with its style and its shapes, without a script.
+
+Words from the store and the host are those of others. Each is escaped for HTML by the templates, and before that its
+characters that no printer shows are spelled out. The policy in the head of each page allows no script and no address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import functools
+from importlib import metadata
+import time
+from typing import Any
+
+from devicetrack import log
+from devicetrack.objects.values import DeviceKey
+from devicetrack.pictures import moments
+from devicetrack.pictures import timeline
+from devicetrack.pictures.heat_map import HeatMap
+from devicetrack.pictures.host import Host
+
+
+def host_map(hosts: Sequence[Host]) -> str:
+    """The page of some hosts.
+
+    :raises ImportError: Jinja2 is not installed
+    """
+    return _draw('host_map.html', hosts=hosts)
+
+
+def heat_map(found: HeatMap) -> str:
+    """The page of a heat map.
+
+    :raises ImportError: Jinja2 is not installed
+    """
+    return _draw('heat_map.html', found=found)
+
+
+def _draw(template: str, **values: Any) -> str:
+    drawn: str = _environment().get_template(template).render(now=time.time(), **values)
+    return drawn
+
+
+@functools.cache
+def _environment() -> Any:
+    # Here, since what draws no page works without it.
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader('devicetrack.pictures'), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, finalize=_spell_out)
+    environment.filters['iso'] = moments.iso
+    environment.filters.update(event_state=timeline.state, event_words=timeline.words)
+    environment.globals.update(version=metadata.version('devicetrack'), node_name=node_name, places=_places)
+    return environment
+
+
+def node_name(number: int | None) -> str:
+    """A NUMA node for people."""
+    return 'No NUMA node' if number is None else f'NUMA node {number}'
+
+
+def _spell_out(value: Any) -> Any:
+    """Escape what is not printable, in values and not in what a template or a macro has made of them."""
+    return log.printable(value) if isinstance(value, str) and not hasattr(value, '__html__') else value
+
+
+def _places(host: Host, prefix: str) -> dict[DeviceKey, str]:
+    """The ids of the fields of a host, by device. A name of somebody else's choice is no id."""
+    return {DeviceKey(field.kind, field.identifier): f'{prefix}-{number}'
+            for number, field in enumerate(host.fields, 1) if field.identifier is not None}

@@ -1,0 +1,206 @@
+"""Draws pictures of hosts with the characters of a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+import textwrap
+from typing import Final
+
+from devicetrack import log
+from devicetrack import vocabulary
+from devicetrack.claims import report
+from devicetrack.claims.report import Reason
+from devicetrack.objects.event import Event
+from devicetrack.objects.values import WipeProgress
+from devicetrack.pictures import moments
+from devicetrack.pictures import timeline
+from devicetrack.pictures.host import counted
+from devicetrack.pictures.host import Field
+from devicetrack.pictures.host import Host
+from devicetrack.pictures.host import Parent
+from devicetrack.pictures.pages import node_name
+
+# A mark of each state, and one for a terminal that has ASCII alone.
+_MARKS: Final = {report.HELD: ('■', '#'), report.FREE: ('□', '.'), report.CREATABLE: ('+', '+'),
+                 report.RELEASING: ('◧', '~'), report.WITHHELD: ('⊠', 'x'), report.MISSING: ('!', '!')}
+
+# The eight colours that each terminal has, as its user chose them.
+_COLOURS: Final = {report.HELD: '34', report.FREE: '32', report.CREATABLE: '32', report.RELEASING: '33',
+                   report.WITHHELD: '31', report.MISSING: '35', vocabulary.CRITICAL: '31', vocabulary.WARNING: '33',
+                   vocabulary.NOTE: '36'}
+_BOLD: Final = '1'
+
+_GAP: Final = '  '
+_GAUGE: Final = 16
+_EVENTS: Final = 10
+
+
+class Pen:
+    """Draws for one terminal.
+
+    :param width: columns; an identifier that is longer has a line of its own and is not broken
+    :param colour: whether to write escape sequences of colours
+    :param ascii_only: whether the terminal shows nothing else
+    """
+
+    def __init__(self, width: int, colour: bool = False, ascii_only: bool = False) -> None:
+        self._width, self._colour, self._ascii = max(width, 20), colour, ascii_only
+
+    def hosts(self, hosts: Iterable[Host]) -> Iterator[str]:
+        """The lines of some hosts, without their ends."""
+        for number, host in enumerate(hosts):
+            if number:
+                yield ''
+            yield from self._host(host)
+
+    def _host(self, host: Host) -> Iterator[str]:
+        yield self._painted(f'Host {log.printable(host.name)}', _BOLD)
+        if host.counts:
+            yield from self._flow(0, [self._count(state, count) for state, count in host.counts.items()],
+                                  [len(f'{count} {state}') + 2 for state, count in host.counts.items()])
+        elif not host.unread:
+            yield 'no devices' if host.is_read else 'no devices in the store'
+        if not host.is_read:
+            yield from self._wrapped('Drawn from the store alone: free devices, findings and wipes are known on the '
+                                     'host itself.', 0)
+        for finding in host.findings:
+            yield from self._wrapped(f'{finding}', 10, finding.severity)
+            if finding.proposal:
+                yield from self._wrapped(f'to do: {finding.proposal}', 10)
+        for unread in host.unread:
+            yield from self._wrapped(f'could not be read: {unread.what}: {unread.why}', 10, vocabulary.WARNING)
+        for node in host.nodes:
+            yield ''
+            yield self._painted(node_name(node.number), _BOLD)
+            for parent in node.parents:
+                yield from self._parent(parent)
+        if host.events:
+            yield ''
+            yield self._painted('Last events', _BOLD)
+            for event in host.events[:_EVENTS]:
+                yield from self._event(event)
+
+    def _event(self, event: Event) -> Iterator[str]:
+        said = [moments.iso(event.at_ms / 1000), log.printable(f'{event.kind}/{event.identifier}')]
+        if event.instance_uuid is not None:
+            said.append(f'for {log.printable(event.instance_uuid)}')
+        head, *rest = self._flow(16, said, list(map(len, said)))
+        of_device = timeline.state(event)
+        yield f'    {self._mark(of_device)} {self._painted(f"{event.event:10}", _COLOURS[of_device])}{head[16:]}'
+        yield from rest
+        if words := timeline.words(event):
+            yield from self._wrapped(words, 16)
+
+    def _parent(self, parent: Parent) -> Iterator[str]:
+        strip = ''.join(self._mark(field.state) * (1 if field.identifier is not None else min(field.amount, 8))
+                        for field in parent.fields)
+        length = sum(1 if field.identifier is not None else min(field.amount, 8) for field in parent.fields)
+        title = log.printable(' '.join(filter(None, (parent.kind, parent.name, *parent.resource_classes))))
+        if len(title) + len(_GAP) * 2 + length <= self._width:
+            yield f'{_GAP}{title}{_GAP}{strip}'
+        else:
+            yield f'{_GAP}{title}'
+        for reason in parent.reasons:
+            yield from self._wrapped(f'the whole parent: {_why(reason)}', 4)
+        plain = {state: [field for field in parent.fields if field.state == state and _is_plain(field)]
+                 for state in counted(parent.fields)}
+        for field in parent.fields:
+            if not _is_plain(field):
+                yield from self._field(field)
+        for state, fields in plain.items():
+            if fields:
+                yield from self._plain(state, fields)
+
+    def _plain(self, state: str, fields: Iterable[Field]) -> Iterator[str]:
+        """Devices of which there is nothing to say but their names, side by side."""
+        names = [log.printable(field.identifier or f'{field.amount} of {field.resource_class}') for field in fields]
+        lines = list(self._flow(16, names, list(map(len, names))))
+        for number, line in enumerate(lines):
+            yield self._head(state) + line[16:] if not number else line
+
+    def _field(self, field: Field) -> Iterator[str]:
+        name = log.printable(field.identifier or f'{field.amount} of {field.resource_class}')
+        yield self._head(field.state) + name
+        if field.owner is not None:
+            said = [f'for {log.printable(field.owner.instance_uuid)}', f'since {moments.iso(field.owner.created_at)}']
+            if field.owner.state == vocabulary.CLAIMED:
+                said.append('not started yet')
+            if field.owner.role != vocabulary.CURRENT:
+                said.append('leaves by a migration' if field.owner.role == vocabulary.OLD else 'comes by a migration')
+            yield from self._flow(6, said, list(map(len, said)))
+        if field.wipe is not None:
+            gauge = self._gauge(field.wipe)
+            said = [*[self._painted(gauge, _COLOURS[field.state])] * bool(gauge), str(field.wipe)]
+            yield from self._flow(6, said, [*[len(gauge)] * bool(gauge), len(said[-1])])
+        for reason in field.reasons:
+            yield from self._wrapped(_why(reason), 6)
+
+    def _gauge(self, wipe: WipeProgress) -> str:
+        """How far a wipe is, drawn; '' when nobody knows how much there is."""
+        if wipe.size_bytes <= 0:
+            return ''
+        done = _GAUGE * min(wipe.done_bytes, wipe.size_bytes) // wipe.size_bytes
+        full, empty = '#.' if self._ascii else '█░'
+        return full * done + empty * (_GAUGE - done)
+
+    # -- lines --------------------------------------------------------------------------------------------------------
+
+    def _head(self, state: str) -> str:
+        return f'    {self._mark(state)} {self._painted(f"{state:10}", _COLOURS[state])}'
+
+    def _count(self, state: str, count: int) -> str:
+        return f'{self._mark(state)} {self._painted(f"{count} {state}", _COLOURS[state])}'
+
+    def _mark(self, state: str) -> str:
+        return self._painted(_MARKS[state][self._ascii], _COLOURS[state])
+
+    def _painted(self, text: str, code: str) -> str:
+        return f'\x1b[{code}m{text}\x1b[0m' if self._colour else text
+
+    def _flow(self, indent: int, parts: Iterable[str], lengths: Iterable[int]) -> Iterator[str]:
+        """Parts side by side, as many as fit on a line, and none of them broken."""
+        line, used = '', 0
+        for part, length in zip(parts, lengths, strict=True):
+            if used and indent + used + len(_GAP) + length > self._width:
+                yield ' ' * indent + line
+                line, used = '', 0
+            line, used = (line + _GAP + part, used + len(_GAP) + length) if used else (part, length)
+        if used:
+            yield ' ' * indent + line
+
+    def _wrapped(self, text: str, indent: int, head: str | None = None) -> Iterator[str]:
+        """A text in lines, the first of them with a word in its margin. Words are not broken."""
+        lines = textwrap.wrap(log.printable(text), self._width - indent, break_long_words=False,
+                              break_on_hyphens=False)
+        for number, line in enumerate(lines):
+            if number == 0 and head is not None:
+                yield self._painted(f'{head:{indent}}', _COLOURS[head]) + line
+            else:
+                yield ' ' * indent + line
+
+
+def _is_plain(field: Field) -> bool:
+    return field.owner is None and field.wipe is None and not field.reasons
+
+
+def _why(reason: Reason) -> str:
+    known = [reason.by] if reason.by else []
+    if reason.since is not None:
+        known.append(f'since {moments.iso(reason.since)}')
+    return str(reason) + (f' ({", ".join(known)})' if known else '')
+
+
+def pen_for(stdout_encoding: str | None, is_terminal: bool, width: int, environment: Mapping[str, str]) -> Pen:
+    """The pen for an output.
+
+    Colours are for terminals, and not for those who set NO_COLOR (https://no-color.org) or have a dumb one.
+    """
+    try:
+        ''.join(mark for mark, _ascii in _MARKS.values()).encode(stdout_encoding or 'ascii')
+        ascii_only = False
+    except (UnicodeEncodeError, LookupError):
+        ascii_only = True
+    colour = is_terminal and not environment.get('NO_COLOR') and environment.get('TERM') != 'dumb'
+    return Pen(width, colour, ascii_only)

@@ -1,0 +1,45 @@
+"""What a timeline says of an event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from devicetrack import vocabulary
+from devicetrack.claims import report
+from devicetrack.objects import event as events
+from devicetrack.objects.event import Event
+
+# The state that a device has after an event, by which the event is drawn.
+_STATES: Final = {
+    **dict.fromkeys((events.CLAIMED, events.RECOVERED, events.REALIZED, events.STARTED, events.STAYED, events.MOVED),
+                    report.HELD),
+    **dict.fromkeys((events.LEAVING, events.RELEASED), report.RELEASING),
+    **dict.fromkeys((events.WIPED, events.FREED, events.FORGOTTEN, events.ADMITTED), report.FREE),
+    **dict.fromkeys((events.WITHHELD, events.RETIRED), report.WITHHELD)}
+
+
+def state(event: Event) -> str:
+    """The state in whose colour an event is drawn; that of a withheld device for an event that is unknown here."""
+    return _STATES.get(event.event, report.WITHHELD)
+
+
+def words(event: Event) -> str:
+    """What an event has beside its device and its instance, in words; '' for most."""
+    return ', '.join(_words(event))
+
+
+def _words(event: Event) -> Iterator[str]:
+    more = event.more
+    if more.get('scope') == vocabulary.PARENT:
+        yield 'the whole parent'
+    if more.get('reason'):
+        yield f'{more["reason"]}: {more["why"]}' if more.get('why') else str(more['reason'])
+    if more.get('by'):
+        yield f'by {more["by"]}'
+    if more.get('from') or more.get('to'):
+        yield f'from {more.get("from") or "an unknown host"} to {more.get("to") or "an unknown host"}'
+    if isinstance(more.get('bytes'), int):
+        yield f'{more["bytes"]:,} bytes'
+    if isinstance(more.get('seconds'), (int, float)):
+        yield f'in {more["seconds"]:,.1f} s'

@@ -1,0 +1,1 @@
+"""Pictures as values and as characters."""
