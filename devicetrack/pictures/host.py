@@ -49,6 +49,11 @@ class Field(NamedTuple):
     wipe: WipeProgress | None = None
 
     @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to say of it but its name and its state."""
+        return self.owner is None and self.wipe is None and not self.reasons
+
+    @property
     def since(self) -> int | None:
         """Since when its owner has it, or since when it is withheld; in seconds since the epoch."""
         if self.owner is not None:

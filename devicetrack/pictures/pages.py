@@ -9,15 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 import functools
 from importlib import metadata
+import re
 import time
 from typing import Any
+from typing import Final
 
 from devicetrack import log
 from devicetrack.objects.values import DeviceKey
 from devicetrack.pictures import moments
 from devicetrack.pictures import timeline
 from devicetrack.pictures.heat_map import HeatMap
+from devicetrack.pictures.host import Field
 from devicetrack.pictures.host import Host
+
+# A browser breaks them at their hyphens.
+_UUID: Final = re.compile('([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})')
+
+# Names of these lengths stand beside others: ns12, and an address of PCI.
+_TINY, _SMALL = 6, 14
 
 
 def host_map(hosts: Sequence[Host]) -> str:
@@ -50,8 +59,8 @@ def _environment() -> Any:
         loader=jinja2.PackageLoader('devicetrack.pictures'), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, finalize=_spell_out)
     environment.filters['iso'] = moments.iso
-    environment.filters.update(event_state=timeline.state, event_words=timeline.words)
-    environment.globals.update(version=metadata.version('devicetrack'), node_name=node_name, places=_places)
+    environment.filters.update(event_state=timeline.state, event_words=timeline.words, whole=_whole)
+    environment.globals.update(version=metadata.version('devicetrack'), node_name=node_name, places=_places, room=_room)
     return environment
 
 
@@ -63,6 +72,23 @@ def node_name(number: int | None) -> str:
 def _spell_out(value: Any) -> Any:
     """Escape what is not printable, in values and not in what a template or a macro has made of them."""
     return log.printable(value) if isinstance(value, str) and not hasattr(value, '__html__') else value
+
+
+def _whole(text: str) -> Any:
+    """Text of others as HTML, in which no UUID is broken at the end of a line."""
+    import markupsafe
+
+    span = markupsafe.Markup('<span class="whole">{}</span>')
+    return markupsafe.Markup('').join(span.format(part) if number % 2 else log.printable(part)
+                                      for number, part in enumerate(_UUID.split(text)))
+
+
+def _room(field: Field) -> str:
+    """The class of a field by the room that it needs, after a space; '' for one that has more to say than its name."""
+    if field.identifier is None or not field.is_plain:
+        return ''
+    length = len(log.printable(field.identifier))
+    return ' tiny' if length <= _TINY else ' small' if length <= _SMALL else ''
 
 
 def _places(host: Host, prefix: str) -> dict[DeviceKey, str]:

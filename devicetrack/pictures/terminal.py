@@ -104,10 +104,10 @@ class Pen:
             yield f'{_GAP}{title}'
         for reason in parent.reasons:
             yield from self._wrapped(f'the whole parent: {_why(reason)}', 4)
-        plain = {state: [field for field in parent.fields if field.state == state and _is_plain(field)]
+        plain = {state: [field for field in parent.fields if field.state == state and field.is_plain]
                  for state in counted(parent.fields)}
         for field in parent.fields:
-            if not _is_plain(field):
+            if not field.is_plain:
                 yield from self._field(field)
         for state, fields in plain.items():
             if fields:
@@ -179,10 +179,6 @@ class Pen:
                 yield self._painted(f'{head:{indent}}', _COLOURS[head]) + line
             else:
                 yield ' ' * indent + line
-
-
-def _is_plain(field: Field) -> bool:
-    return field.owner is None and field.wipe is None and not field.reasons
 
 
 def _why(reason: Reason) -> str:

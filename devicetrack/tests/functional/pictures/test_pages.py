@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 from typing import Any
+import unittest
 
 import fixtures as base_fixtures
 
@@ -22,11 +23,20 @@ SCHEMES = ('light', 'dark')
 _LOOK = pathlib.Path(__file__).with_name('look.js').read_text(encoding='utf-8')
 
 
+_BROWSER = browser.Browser()
+
+
+def setUpModule() -> None:
+    # One for all: to start it costs more than to look.
+    _BROWSER.setUp()
+    unittest.addModuleCleanup(_BROWSER.cleanUp)
+
+
 class PageTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.browser = self.useFixture(browser.Browser())
+        self.browser = _BROWSER
         self.page = os.path.join(self.useFixture(base_fixtures.TempDir()).path, 'page.html')
 
     def check(self, page: str) -> None:
@@ -84,6 +94,23 @@ class HostMapTestCase(pictured.HostTestCase, PageTestCase):
                 && document.querySelector(one.querySelector('a').hash).querySelector('.id').textContent])""")
         self.assertEqual([['released', 'vpmem/d10', 'vpmem d10'], ['withheld', 'mdev/gpu2', None],
                           ['withheld', 'vpmem/d0', 'vpmem d0']], events[:3])
+
+    def test_no_identifier_is_broken_where_it_fits(self) -> None:
+        self.draw()
+        for width in WIDTHS[1:]:             # on a telephone some are wider than their field
+            self.browser.show(self.page, width)
+            self.assertEqual([], self.browser.ask("""Array.from(document.querySelectorAll('.mono, .id, .whole')).filter(
+                (one) => one.textContent.length <= 42 && one.checkVisibility() && one.offsetHeight > 24
+            ).map((one) => one.textContent)"""), f'{width} pixels')
+
+    def test_devices_with_nothing_but_a_name_stand_side_by_side(self) -> None:
+        self.draw()
+        for width in WIDTHS:
+            self.browser.show(self.page, width)
+            free = self.browser.ask("""Array.from(document.querySelectorAll('.field.free.tiny')).map(
+                (one) => one.getBoundingClientRect().top)""")
+            self.assertEqual(8, len(free))
+            self.assertLess(len(set(free)), 6 if width == 320 else 4, f'{width} pixels')
 
     def test_several_hosts_look_right(self) -> None:
         self.another_host()
@@ -162,7 +189,7 @@ class HeatMapTestCase(MigrationCommandTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.page = os.path.join(self.state_path, 'page.html')
-        self.browser = self.useFixture(browser.Browser())
+        self.browser = _BROWSER
         self.declare(self.there, '2.0.0')
         self.another('compute-10', devices=1, parents={'gpu': 4})
 
@@ -181,6 +208,10 @@ class HeatMapTestCase(MigrationCommandTestCase):
             self.another(f'compute-{number}.example.org', devices=1, parents={'gpu': 4})
         self.draw()
         self.check(self.page)
+        for width, media in ((320, 'screen'), (800, 'screen'), (794, 'print')):
+            self.browser.show(self.page, width, media=media)
+            self.assertEqual(0, self.browser.ask("""(() => { const heat = document.querySelector('.heat');
+                return heat.scrollWidth - heat.clientWidth; })()"""), f'{width} pixels, {media}')
 
     def test_each_field_has_its_answer_and_its_reason(self) -> None:
         self.draw()
