@@ -27,7 +27,8 @@ def adoptions(views: Views, driver: VirtDriver, instance_uuid: str, keys: Iterab
     """
     wanted = adoption.adoptions(views, instance_uuid, keys, provider_uuid_of)
     for key, progress in driver.wiping([one.device for one in wanted]).items() if wanted else ():
-        raise exception.NotAdopted(instance_uuid, f'{key.kind}/{key.identifier}', f'it is being wiped: {progress}')
+        if progress.is_wipe:
+            raise exception.NotAdopted(instance_uuid, f'{key.kind}/{key.identifier}', f'it is being wiped: {progress}')
     return wanted
 
 

@@ -6,6 +6,7 @@ taken back here. The manager that starts next finds rows as after any crash and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
 import time
 from typing import Any
@@ -60,17 +61,18 @@ def name_of(store: store_api.Store | None, machine_id_path: str) -> str | None:
 
 
 def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any,
-         wipe_unrecorded: bool = False) -> Recovery:
+         wipe_unrecorded: bool = False, told: Callable[[int, int], None] | None = None) -> Recovery:
     """Read the guests and plan the rows that their store had. Changes nothing.
 
     :param store: None when there is none yet
     :param wipe_unrecorded: have every device that no guest records wiped before anybody gets it
+    :param told: called while guests are read, as :meth:`devicetrack.virt.driver.VirtDriver.guest_records` says
     :raises GuestsOfSeveralHosts: the guests do not agree on which host this is
     :raises HostIdentityChanged, MachineHasHost, UnknownHost: the store knows the host otherwise than the guests do
     :raises HypervisorUnreachable, StoreError: no answer
     """
     options.register(conf)
-    guests = driver.guest_records()
+    guests = driver.guest_records(told)
     usage, inventory = driver.get_usage(), driver.get_inventory()
     digest = host_identity.machine_digest(conf[options.GROUP].machine_id_path)
     before, host = _identify(name, digest, guests, store)

@@ -126,7 +126,7 @@ class Line(NamedTuple):
     @property
     def reason(self) -> str | None:
         """All reasons and the progress of a wipe, in words."""
-        wiped = () if self.wipe is None else (f'being wiped: {self.wipe}',)
+        wiped = () if self.wipe is None else (f'being {"wiped" if self.wipe.is_wipe else "read"}: {self.wipe}',)
         return '; '.join((*map(str, self.reasons), *wiped)) or None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import os
+import threading
 from typing import Any
 
 from devicetrack.claims import host as host_identity
@@ -14,12 +15,14 @@ from devicetrack.claims import recovery
 from devicetrack.cmd import base
 from devicetrack.cmd import kinds
 from devicetrack.cmd import options
+from devicetrack.cmd import progress
 from devicetrack.cmd import records
 from devicetrack.conf import manager as manager_options
 from devicetrack.engine import rebuild
 from devicetrack.engine.rebuild import Rebuilt
 from devicetrack.store.sql import schema
 from devicetrack.store.sql.store import SQLStore
+from devicetrack.virt.driver import VirtDriver
 
 _OF_ROW = ('role', 'state', 'position', 'migration_uuid', 'resource_class', 'provider_uuid', 'parent', 'numa_node',
            'claim_id', 'host_uuid')
@@ -55,11 +58,11 @@ class Recover(base.Blocks):
                                   "theirs: say with --host which it is, by the compute service's name for it")
         driver = self.app.driver(name)
         if parsed_args.dry_run:
-            plan = recovery.plan(name, driver, store, self.app.conf, parsed_args.wipe_unrecorded)
+            plan = self._plan(name, driver, store, parsed_args)
         else:
             with host_identity.HostLock(name, conf.state_path):
                 schema.sync(self.app.store)
-                plan = recovery.plan(name, driver, self.app.store, self.app.conf, parsed_args.wipe_unrecorded)
+                plan = self._plan(name, driver, self.app.store, parsed_args)
                 recovery.write(plan, self.app.store)
         self._say_more(name, plan, parsed_args.dry_run)
         for one in plan.devices:
@@ -86,6 +89,20 @@ class Recover(base.Blocks):
             return None
         schema.check(store)
         return store
+
+    def _plan(self, name: str, driver: VirtDriver, store: SQLStore | None,
+              parsed_args: argparse.Namespace) -> recovery.Recovery:
+        with progress.Progress(self) as shown:
+            telling = threading.Lock()
+            pace: list[progress.Pace] = []
+
+            def told(number: int, total: int) -> None:
+                with telling:
+                    if not pace:
+                        pace.append(progress.Pace('guest', total))
+                    shown.show(f'{pace[0].text(number)} read')
+
+            return recovery.plan(name, driver, store, self.app.conf, parsed_args.wipe_unrecorded, told)
 
     def _row(self, one: Rebuilt, host: str) -> Sequence[Any]:
         row = one.row

@@ -105,7 +105,7 @@ def _outcome(answer: orders.Answer, done: str) -> str:
 
 
 def wipes_in_words(driver: VirtDriver, devices: Collection[DeviceKey]) -> str | None:
-    """How far the wipes of some devices are, or None if none is being wiped."""
+    """How far the wipes of some devices are, or None if none is being wiped or read."""
     wiping = driver.wiping(devices) if devices else {}
     if not wiping:
         return None

@@ -329,14 +329,18 @@ class MigrationDefinitions(NamedTuple):
         return f'MigrationDefinitions({", ".join(lengths)})'
 
 
-_DONE_IN: Final = {'zero': 'written', 'discard': 'discarded', 'format': 'erased', 'sanitize': 'erased'}
+# The phase of a device that is not wiped: somebody reads it through, to see that it is clean.
+READ: Final = 'read'
+
+_DONE_IN: Final = {'zero': 'written', 'discard': 'discarded', 'format': 'erased', 'sanitize': 'erased', READ: 'read'}
 
 
 class WipeProgress(NamedTuple):
     """How far the wipe of a device is: first every byte is written or erased, then every byte is read back.
 
     ``phase`` is ``zero``, ``discard``, ``format``, ``sanitize`` or ``verify``. In ``program``, which an operator's
-    program has, 100 "bytes" are the whole. ``left_s`` is an estimate for all phases together, None when nobody can say.
+    program has, 100 "bytes" are the whole. In ``read`` nothing is wiped: a device without a proof is read through.
+    ``left_s`` is an estimate for all phases together, None when nobody can say.
     """
 
     phase: str
@@ -344,6 +348,11 @@ class WipeProgress(NamedTuple):
     size_bytes: int
     bytes_per_s: int
     left_s: int | None
+
+    @property
+    def is_wipe(self) -> bool:
+        """Whether the device is wiped, and not only read."""
+        return self.phase != READ
 
     def __str__(self) -> str:
         if self.phase == 'program':

@@ -35,8 +35,8 @@ class Field(NamedTuple):
     """One device, or with ``identifier`` None the ``amount`` of devices that a parent can still make.
 
     ``state`` is one of :data:`STATES`. ``owner`` is the row of whoever has the device, None when nobody has it.
-    ``reasons`` say why it is withheld or missing; it may have an owner too. ``wipe`` says how far its wipe is, None
-    when it is not being wiped or nobody knows.
+    ``reasons`` say why it is withheld or missing; it may have an owner too. ``wipe`` says how far its wipe is, or
+    the reading of it, None when neither goes on or nobody knows.
     """
 
     kind: str

@@ -185,7 +185,7 @@ class VirtDriver(abc.ABC):
         """
 
     def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
-        """Say how far the wipes of some devices are that go on just now, whichever process of the host began them.
+        """Say how far some devices are that are being wiped or read through, whichever process of the host began it.
 
         Quick. It is for people: nothing is decided by it, and a device may be missing. By default nobody knows.
         """
@@ -237,12 +237,14 @@ class VirtDriver(abc.ABC):
     # -- guests that are there ----------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def guest_records(self) -> Sequence[GuestRecord]:
+    def guest_records(self, told: Callable[[int, int], None] | None = None) -> Sequence[GuestRecord]:
         """Read the records in guests' definitions: in the live one of a running guest, else in the inactive one.
 
         If a record cannot be read or belongs to another instance than its domain, the driver omits it and logs a
         warning. Records serve to rebuild a lost store. The audit compares rows with usage, not with records.
 
+        :param told: called after each domain, with how many were read and how many there are. Threads may call it at
+            the same time, so the numbers need not arrive in order. What it raises ends this call
         :raises HypervisorUnreachable: no answer
         """
 

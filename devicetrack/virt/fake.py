@@ -12,6 +12,7 @@ Failures are staged with :meth:`FakeHost.before`, by call and not by chance::
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -141,11 +142,13 @@ class FakeHost(fake_machine.Machine):
             return fake_guests.definition(domain.uuid, (fake_guests.element(_kind_of(address), address)
                                                         for address in domain.defined or ()), domain.metadata)
 
-    def guest_records(self) -> list[GuestRecord]:
+    def guest_records(self, told: Callable[[int, int], None] | None = None) -> list[GuestRecord]:
         found = []
         with self.lock:
             domains = [domain for domain in self.domains.values() if domain.uuid not in self.unknown_domains]
-        for domain in domains:
+        for number, domain in enumerate(domains, 1):
+            if told is not None:
+                told(number, len(domains))
             try:
                 record = domain.record
             except exception.InvalidDocument as error:
@@ -456,9 +459,9 @@ class FakeDriver(driver.VirtDriver):
                          for assignment in assignments)
         return GuestConfig(elements, metadata.element(assignments, flavor, beside, self.machine.boot))
 
-    def guest_records(self) -> Sequence[GuestRecord]:
+    def guest_records(self, told: Callable[[int, int], None] | None = None) -> Sequence[GuestRecord]:
         self.machine.enter('guest_records')
-        return self.machine.guest_records()
+        return self.machine.guest_records(told)
 
     def destroy_guest(self, domain_uuid: str) -> None:
         self.machine.enter('destroy_guest')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 import json
 import os
@@ -17,6 +18,9 @@ _START: Final = ('import importlib, sys; sys.path.append(sys.argv.pop(1)); '
                  'sys.exit(importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:]))')
 
 
+_LINES_A_PHASE: Final = 20
+
+
 def command(module: str) -> Sequence[str]:
     """The command of a program of ours that is a module beside this one, with nothing of this process's environment."""
     return sys.executable, '-I', '-S', '-c', _START, _PROJECT, f'{__name__.rpartition(".")[0]}.{module}'
@@ -29,6 +33,17 @@ def read(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {'phase': 'unreadable'}
+
+
+def is_news(line: Mapping[str, Any], told: Mapping[str, Any], size_bytes: int) -> bool:
+    """Whether to log progress at level INFO: about twenty lines a phase, however long it takes.
+
+    :param told: the line that was logged last at this level, empty when none was
+    """
+    done, before = line.get('done'), told.get('done')
+    if line.get('phase') != told.get('phase') or not isinstance(done, int) or not isinstance(before, int):
+        return True
+    return done == size_bytes or (done - before) * _LINES_A_PHASE >= size_bytes
 
 
 def end(status: int) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import contextlib
 import enum
 import functools
+import itertools
 import os
 import re
 import threading
@@ -233,12 +234,14 @@ class Connection:
             with contextlib.suppress(libvirt.libvirtError, bounded.Late):
                 self._calls.call(raw.close)
 
-    def definitions(self, read: Callable[[Definitions | Unreadable], _Answer]) -> list[_Answer]:
+    def definitions(self, read: Callable[[Definitions | Unreadable], _Answer],
+                    told: Callable[[int, int], None] | None = None) -> list[_Answer]:
         """Read every domain's definitions. Only a few of them are in memory at a time.
 
         A domain that goes away meanwhile is left out.
 
         :param read: what to make of a domain's definitions. Threads call it, several at the same time
+        :param told: as of :meth:`devicetrack.virt.driver.VirtDriver.guest_records`
         :raises HypervisorUnreachable: no answer, perhaps after some domains were read
         """
         domains = self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(0))
@@ -246,11 +249,16 @@ class Connection:
         # all domains were listed, or lost it since.
         transient = {domain.UUIDString() for domain in self._asked(
             'virConnectListAllDomains', lambda raw: raw.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT))}
+        numbers = itertools.count(1)            # its next() is one operation, so threads may share it
+
         # libvirtd, in its own process, takes most of the time for a document.
         def fetch(named: tuple[str, Any]) -> _Answer | None:
             uuid, domain = named
             found = self._definitions_of(uuid, domain, uuid in transient)
-            return None if found is None else read(found)
+            answer = None if found is None else read(found)
+            if told is not None:
+                told(next(numbers), len(domains))
+            return answer
 
         # Named before threads ask: in a thread, each call of the binding waits for the others.
         return self._side_by_side([(domain.UUIDString(), domain) for domain in domains], fetch)

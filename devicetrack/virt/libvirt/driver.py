@@ -429,8 +429,8 @@ class LibvirtDriver(driver.VirtDriver):
             elements.update(zip(map(_key, ours), kind.guest_elements(ours), strict=True))
         return tuple(elements[_key(assignment)] for assignment in assignments)
 
-    def guest_records(self) -> Sequence[GuestRecord]:
-        return self._guests.records()
+    def guest_records(self, told: Callable[[int, int], None] | None = None) -> Sequence[GuestRecord]:
+        return self._guests.records(told)
 
     def destroy_guest(self, domain_uuid: str) -> None:
         self._guests.destroy(domain_uuid)

@@ -80,9 +80,9 @@ class Guests:
                 found.add(domain.uuid)
         return frozenset(found.intersection(running))
 
-    def records(self) -> list[GuestRecord]:
+    def records(self, told: Callable[[int, int], None] | None = None) -> list[GuestRecord]:
         """As :meth:`devicetrack.virt.driver.VirtDriver.guest_records`."""
-        return [record for record in self._hypervisor.definitions(_record) if record is not None]
+        return [record for record in self._hypervisor.definitions(_record, told) if record is not None]
 
     def destroy(self, domain_uuid: str) -> None:
         """As :meth:`devicetrack.virt.driver.VirtDriver.destroy_guest`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import select
 import subprocess
 import sys
@@ -12,7 +12,10 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack.objects import values
+from devicetrack.virt.libvirt import children
 from devicetrack.virt.libvirt import reader
+from devicetrack.virt.libvirt import wiper
 
 LOG = log.logger(__name__)
 
@@ -27,7 +30,8 @@ def read_through(name: str, device_fd: int, lock_fd: int, size_bytes: int, align
                  stop: threading.Event) -> str | None:
     """Read a namespace in a child process, and see that every byte is zero. Blocks until the child has ended.
 
-    The child inherits the device and the lock, writes nothing, and ends soon after this process.
+    The child inherits the device and the lock, writes nothing, and ends soon after this process, which writes into the
+    lock file how far it is.
 
     :param stop: when it is set the child is ended
     :returns: why the namespace is not clean, or None if it is
@@ -42,11 +46,13 @@ def read_through(name: str, device_fd: int, lock_fd: int, size_bytes: int, align
                                  pass_fds=(device_fd, lock_fd), env={}, cwd='/')
     except OSError as error:
         raise exception.CommandFailed('the reader', f'cannot be run: {error.strerror}') from error
+    shown = wiper.Reporter(size_bytes, wiper.lock_file(lock_fd, device_fd), quiet=True)
     with child:
         try:
-            last = _follow(child, stop)
+            last = _follow(child, stop, _Teller(name, size_bytes, shown))
         finally:
             child.kill()                        # of no effect when it has ended
+            shown.end()
     if stop.is_set():
         return STOPPED
     if child.returncode == 0 and last == {'phase': 'zero', 'done': size_bytes, 'of': size_bytes}:
@@ -57,10 +63,29 @@ def read_through(name: str, device_fd: int, lock_fd: int, size_bytes: int, align
     return str(last.get('reason') or f'the reader ended with {end}')
 
 
-def _follow(child: subprocess.Popen[bytes], stop: threading.Event) -> dict[str, Any]:
+class _Teller:
+    """Tells how far the child is: the log, and whoever looks into the lock file."""
+
+    def __init__(self, name: str, size_bytes: int, shown: wiper.Reporter) -> None:
+        self._name, self._size_bytes, self._shown = name, size_bytes, shown
+        self._told: dict[str, Any] = {}
+
+    def tell(self, line: dict[str, Any]) -> None:
+        done = line.get('done')
+        if line.get('phase') != values.READ or not isinstance(done, int):
+            return
+        self._shown(values.READ, done)
+        news = children.is_news(line, self._told, self._size_bytes)
+        LOG.log(logging.INFO if news else logging.DEBUG, 'Reading namespace %s: %d of %d bytes.',
+                self._name, done, self._size_bytes)
+        self._told = line if news else self._told
+
+
+def _follow(child: subprocess.Popen[bytes], stop: threading.Event, teller: _Teller) -> dict[str, Any]:
     """Read what the child says, until it ends or is to stop; returns the last line."""
     assert child.stdout is not None
-    poll, rest, last = select.poll(), b'', b''
+    poll, rest = select.poll(), b''
+    last: dict[str, Any] = {}
     poll.register(child.stdout, select.POLLIN)
     while not stop.is_set():
         if not poll.poll(_LOOK_EVERY_MS):
@@ -70,9 +95,7 @@ def _follow(child: subprocess.Popen[bytes], stop: threading.Event) -> dict[str, 
             child.wait()
             break
         *lines, rest = (rest + said).split(b'\n')
-        last = lines[-1] if lines else last
-    try:
-        read = json.loads(last)
-    except (ValueError, RecursionError):
-        read = None
-    return read if isinstance(read, dict) else {}
+        if lines:
+            last = children.read(lines[-1])
+            teller.tell(last)
+    return last

@@ -14,8 +14,6 @@ from devicetrack.virt.libvirt import wiper
 
 LOG = log.logger(__name__)
 
-_LINES_A_PHASE = 20
-
 
 def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: int, rate_mib_s: int,
          how: str = wiper.ZERO) -> None:
@@ -45,7 +43,7 @@ def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: 
         assert child.stdout is not None
         for line in child.stdout:
             last = children.read(line)
-            news = _is_news(last, told, size_bytes)
+            news = children.is_news(last, told, size_bytes)
             if last.get('phase') != 'failed':           # the error below has the reason
                 LOG.log(logging.INFO if news else logging.DEBUG, 'Wiping namespace %s: %s, %s of %d bytes.',
                         name, last.get('phase'), last.get('done'), size_bytes)
@@ -54,11 +52,3 @@ def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: 
         raise exception.CommandFailed(
             'the wiper', str(last.get('reason') or f'{children.end(child.returncode)} without proof'))
     LOG.info('Namespace %s is clean: %d bytes were zeroed and read back.', name, size_bytes)
-
-
-def _is_news(line: dict[str, Any], told: dict[str, Any], size_bytes: int) -> bool:
-    """Whether to log progress at level INFO: about twenty lines a phase, however long it takes."""
-    done, before = line.get('done'), told.get('done')
-    if line.get('phase') != told.get('phase') or not isinstance(done, int) or not isinstance(before, int):
-        return True
-    return done == size_bytes or (done - before) * _LINES_A_PHASE >= size_bytes

@@ -129,6 +129,26 @@ class ReadTestCase(base.TestCase):
         self.assertIn(reading.STOPPED, str(answers[0]))
         self.assertFalse(self.is_proven())
 
+    def test_says_how_far_it_is_while_it_lasts(self) -> None:
+        self.fill(bytes(64 * MIB))
+        self.configuration.set('devicetrack_vpmem', wipe_rate_mib_s=8)
+        driver = self.driver()
+        assignment = self.assigned(driver)
+        thread = threading.Thread(target=driver.prove, args=([assignment], vocabulary.READ))
+        thread.start()
+        try:
+            while not (found := self.driver().wiping([KEY])):
+                self.assertTrue(thread.is_alive())
+                time.sleep(0.02)
+        finally:
+            driver.stop_proving()
+            thread.join()
+        said = found[KEY]
+        self.assertEqual(('read', 64 * MIB, False), (said.phase, said.size_bytes, said.is_wipe))
+        self.assertTrue(0 < said.done_bytes <= said.size_bytes)
+        self.assertRegex(str(said), r'^\d+ of 64 MiB read, ')
+        self.assertEqual({}, self.driver().wiping([KEY]))
+
     def test_trust_proves_what_it_is_told(self) -> None:
         self.fill(b'x', MIB)
         self.configuration.set('devicetrack', unproven_devices=vocabulary.TRUST)

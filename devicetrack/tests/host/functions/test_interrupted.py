@@ -19,11 +19,12 @@ BYTES = machines.DISK_MIB << 20
 TRIES = 5
 
 # Programs inside, by sh -c; $1 is a serial number or an address.
-# The kernel finds a disk some time after the boot, or after it was put in.
-ADDRESS_OF = ('until f=$(grep -lsx "$1 *" /sys/class/nvme/*/serial) && ls -d ${f%serial}nvme*n1; do sleep 0.2; done '
-              '>&2; cat ${f%serial}address')
-WHERE = ('cd /sys/bus/pci/devices/$1; until ls -d nvme/nvme*/nvme*n1; do sleep 0.2; done >/dev/null 2>&1; '
-         'disk=/dev/$(ls -d nvme/nvme*/nvme*n1 | sed "s,.*/,,"); ')
+# The kernel finds a disk some time after the boot, or after it was put in. It numbers the namespaces of a controller as
+# it meets them, several at the same time: the only one that is left may be called n2.
+ADDRESS_OF = ('until f=$(grep -lsx "$1 *" /sys/class/nvme/*/serial) && ls -d ${f%serial}nvme*n[0-9]*; do sleep 0.2; '
+              'done >&2; cat ${f%serial}address')
+WHERE = ('cd /sys/bus/pci/devices/$1; until ls -d nvme/nvme*/nvme*n[0-9]*; do sleep 0.2; done >/dev/null 2>&1; '
+         'disk=/dev/$(ls -d nvme/nvme*/nvme*n[0-9]* | sed "s,.*/,,"); ')
 FILL = WHERE + f'yes "{PATTERN}" | head -c {BYTES} >$disk; sync'
 IS_FULL = WHERE + f'yes "{PATTERN}" | head -c {BYTES} | cmp $disk -'
 IS_ZERO = WHERE + f'cmp -n {BYTES} $disk /dev/zero'

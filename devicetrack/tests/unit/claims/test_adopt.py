@@ -171,6 +171,10 @@ class LookTestCase(base.TestCase):
         error = self.assertRaises(exception.NotAdopted, self.look().check, self.instance.uuid, [D0])
         self.assertIn('it is being wiped', error.reason)
 
+    def test_a_device_that_is_being_read(self) -> None:
+        self.machine.wiping[D0] = WipeProgress('read', 1, 2, 1, None)
+        self.look().check(self.instance.uuid, [D0])
+
     def test_mistakes_in_options_are_told(self) -> None:
         self.assertEqual([], list(self.look().obstacles()))
         self.machine.missing = (Missing(DeviceKey('vpmem', 'd9'), 'pmem_namespaces', 'there is no such namespace'),)

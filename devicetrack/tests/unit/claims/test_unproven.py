@@ -12,6 +12,7 @@ from devicetrack.claims import orders
 from devicetrack.claims import unproven
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import WipeProgress
 from devicetrack.store.api import Changes
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
@@ -118,6 +119,9 @@ class ReadTestCase(UnprovenTestCase):
         self.assertEqual(UNPROVEN, self.host.states()['d0'])
         self.assertEqual([], self.host.audit())         # nor does an audit
         self.assertEqual(unproven.TO_BE_READ, self.why())
+        self.machine.wiping[D0] = WipeProgress('read', 1 << 30, 4 << 30, 1 << 30, 3)
+        self.assertEqual(f'{unproven.TO_BE_READ}; now 1,024 of 4,096 MiB read, 1,024 MiB/s, about 3 s left', self.why())
+        self.machine.wiping.clear()
         go_on.set()
         self.settle()
         self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.list_withheld()))

@@ -250,7 +250,8 @@ class EndTestCase(WipesTestCase):
 
     def test_what_is_done_to_a_device_is_named(self) -> None:
         for phase, said in (('discard', '1 of 4 MiB discarded, 2 MiB/s'), ('format', '1 of 4 MiB erased, 2 MiB/s'),
-                            ('sanitize', '1 of 4 MiB erased, 2 MiB/s'), ('verify', '1 of 4 MiB read back, 2 MiB/s')):
+                            ('sanitize', '1 of 4 MiB erased, 2 MiB/s'), ('read', '1 of 4 MiB read, 2 MiB/s'),
+                            ('verify', '1 of 4 MiB read back, 2 MiB/s')):
             self.assertEqual(said, str(WipeProgress(phase, 1 << 20, 4 << 20, 2 << 20, None)))
         self.assertEqual('40 of 100 % by its program', str(WipeProgress('program', 40, 100, 3, None)))
 

@@ -9,9 +9,11 @@ import pathlib
 import re
 import sqlite3
 from typing import Any
+from unittest import mock
 
 from devicetrack import exception
 from devicetrack.cmd import base as cmd_base
+from devicetrack.cmd import progress
 from devicetrack.cmd import recover
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store import api as store_api
@@ -71,6 +73,14 @@ class LostStoreTestCase(RecoverTestCase):
     def like(record: Any) -> Any:
         """A row without what counts its writes, and what a definition from before the device was made cannot know."""
         return record._replace(generation=0, created_at=0)
+
+    def test_says_how_many_guests_are_read(self) -> None:
+        for _number in range(2):
+            self.host.spawn(pmem=1, vgpu=1)
+        self.lose_the_store()
+        with mock.patch.object(progress, 'LINE_EVERY_S', 0.0):
+            self.recover()
+        self.assertRegex(self.said, '1 of 2 guests, .* left read\n(.*\n)*.*: 2 of 2 guests, ')
 
     def test_a_row_has_all_its_columns(self) -> None:
         instance = self.host.spawn(pmem=1)
