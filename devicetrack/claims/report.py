@@ -9,7 +9,9 @@ of instances by the compute service.
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 import socket
 from typing import Any
 from typing import Final
@@ -96,6 +98,15 @@ class Reason(NamedTuple):
         return self.reason + (f': {self.detail}' if self.detail else '')
 
 
+def _said_once(reasons: Sequence[Reason]) -> Iterator[str]:
+    """Reasons in words. Those that have one detail share it."""
+    by_detail: dict[object, list[Reason]] = {}
+    for number, one in enumerate(reasons):
+        by_detail.setdefault(number if one.parent is not None or not one.detail else one.detail, []).append(one)
+    for *others, last in by_detail.values():
+        yield ''.join(f'{one.reason}, ' for one in others) + str(last)
+
+
 class Line(NamedTuple):
     """One line of a host's inventory.
 
@@ -127,7 +138,7 @@ class Line(NamedTuple):
     def reason(self) -> str | None:
         """All reasons and the progress of a wipe, in words."""
         wiped = () if self.wipe is None else (f'being {"wiped" if self.wipe.is_wipe else "read"}: {self.wipe}',)
-        return '; '.join((*map(str, self.reasons), *wiped)) or None
+        return '; '.join((*_said_once(self.reasons), *wiped)) or None
 
 
 class Explanation(NamedTuple):

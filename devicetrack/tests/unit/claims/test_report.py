@@ -87,6 +87,14 @@ class InventoryTestCase(base.TestCase):
         host.machine.change(DeviceKey(fake.VPMEM, 'd0'), unhealthy='read-only')
         self.assertEqual({'d0': (report.WITHHELD, 'unhealthy: read-only')}, self.statuses(host))
 
+    def test_a_detail_of_two_reasons_is_said_once(self) -> None:
+        line = report.Line('vpmem', 'd0', report.WITHHELD, 1, None, None, None, None, None, None, (
+            report.Reason('cordoned', 'a visit'), report.Reason('unhealthy', 'a bad block'), report.Reason('in doubt'),
+            report.Reason('not given back', 'a bad block'), report.Reason('retired'),
+            report.Reason('cordoned', 'a visit', parent='gpu')), '')
+        self.assertEqual('cordoned: a visit; unhealthy, not given back: a bad block; in doubt; retired; cordoned with '
+                         'parent gpu', line.reason)
+
     def test_what_is_cordoned_says_so_with_every_other_reason(self) -> None:
         host = self.useFixture(fixtures.Host(devices=2, parents={'gpu': 3}))
         host.spawn(vgpu=1)
