@@ -35,7 +35,9 @@ AFFINITIES = st.sampled_from([
     {'numa_nodes': frozenset((1,)), 'numa_policy': 'preferred'},
     {'numa_nodes': frozenset((0,)), 'numa_policy': 'legacy'},
     {'numa_nodes': frozenset((0, 1)), 'numa_policy': 'none'}])
-AFFINITIES_TO_CHECK: tuple[dict[str, Any], ...] = ({}, {'numa_nodes': frozenset((0,)), 'numa_policy': 'legacy'})
+AFFINITIES_TO_CHECK: tuple[dict[str, Any], ...] = (
+    {}, {'numa_nodes': frozenset((0,)), 'numa_policy': 'legacy'},
+    {'numa_nodes': frozenset((1,)), 'numa_policy': 'preferred'})
 ITEMS = st.lists(st.tuples(
     st.sampled_from([PMEM, SMALL, VGPU, VGPU_B]), st.integers(1, 3),
     st.sampled_from([None, None, provider(''), provider('p0'), provider('p1')])), min_size=1, max_size=3)
@@ -361,8 +363,10 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         pools = self.pools(item[0], item[2])
         allowed = [pool for pool in pools if selection.allows(pool.numa_node, nodes, policy)]
         near = [pool for pool in allowed if pool.numa_node in nodes] if nodes and policy != 'none' else []
+        # One whose node is unknown may be near.
+        unknown = [pool for pool in allowed if pool.numa_node is None] if nodes and policy == 'preferred' else []
         order = {'pack': lambda pool: 0, 'spread': lambda pool: -pool.room}[self.policy]
-        return pool_of(min(near or allowed, key=order, default=None))      # of equals the first by name
+        return pool_of(min(near or unknown or allowed, key=order, default=None))      # of equals the first by name
 
     def fits(self, items, affinity):
         """Whether a demand can be had; None when it needs classes that share parents: the sum does not tell then."""
