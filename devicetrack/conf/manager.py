@@ -20,7 +20,7 @@ Virt driver: the name of an entry point of ``devicetrack.virt_drivers``. ``fake`
 memory of one process, so commands do not see its devices.
 """),
     cfg.ListOpt('device_kinds', default=[], help="""
-Device kinds of other packages to load beside our own (``mdev``, ``vf``, ``vpmem``): names of entry points in
+Device kinds of other packages to load beside our own (``mdev``, ``pci``, ``vf``, ``vpmem``): names of entry points in
 ``devicetrack.libvirt.device_kinds``. Their code runs with the rights of the service and of the commands, so a package
 that is merely installed is not loaded.
 """),
@@ -55,7 +55,7 @@ Each further attempt costs one read and one transaction. Raise it only when anot
 """),
     cfg.IntOpt('service_late_s', default=30, min=1, help="""
 Seconds after which a log says that the compute service has not answered a question of the manager yet. A start, an
-audit or a move goes on waiting: nobody but the service can end its own code.
+audit or a move still waits, because only the service can end its own code.
 """),
     cfg.BoolOpt('metrics', default=False, help="""
 Count what the manager does, for Prometheus: claims, refusals, commits, times, wipes, audits. It needs the extra

@@ -33,17 +33,18 @@ the name of its interface, also matches its virtual functions.
 ``managed`` (``yes`` by default) says whether libvirt takes the function from its driver on the host and gives it back.
 ``live_migratable`` and ``one_time_use`` are ``no`` by default. Guests move live only with functions that are
 ``live_migratable``. A function with ``one_time_use`` is withheld after its guest until an operator admits it again.
-Virtual functions with a ``physical_network`` are given as ports of that network, with the MAC address and VLAN that the
-service asks for, and no alias by vendor and product means them. Those of a spec with ``trusted`` may be ports that are.
-Whole functions with a ``physical_network`` are not handed out.
+A virtual function with a ``physical_network`` becomes a port of that network, with the MAC address and VLAN that the
+service asks for. No alias by vendor and product matches it. It can become a trusted port only if its object has
+``trusted``. Nobody gets a whole function with a ``physical_network``.
 """),
     cfg.MultiStrOpt('alias', default=[], deprecated_opts=[cfg.DeprecatedOpt('pci_alias', group='DEFAULT')], help="""
 A name by which flavors ask for PCI functions (``pci_passthrough:alias = NAME:COUNT``): a JSON object with ``name``, and
 with ``vendor_id`` and ``product_id``, or ``resource_class``. Repeat the option for more: of several objects of one name
 any will do. ``device_type`` (``type-PCI``, ``type-PF`` or ``type-VF``), ``numa_policy`` (``required``, ``legacy``,
-``preferred`` or ``socket``), ``traits`` and ``live_migratable`` are not needed. A guest gets a function only if all
-that its object says is so. One without ``device_type`` means no physical function that can have virtual ones. Objects
-of one name have the same ``device_type`` and ``numa_policy``. Give every compute host the aliases of the API.
+``preferred`` or ``socket``), ``traits`` and ``live_migratable`` are optional. A guest gets a function only if the
+function matches everything in the object. An object without ``device_type`` never matches a physical function that can
+have virtual ones. Objects of one name have the same ``device_type`` and ``numa_policy``. Give every compute host the
+aliases of the API.
 """),
 ]
 
@@ -51,19 +52,19 @@ OPTIONS: list[cfg.Opt] = [
     cfg.MultiStrOpt('functions', default=[], help="""
 The PCI functions that this library hands out, among those that ``[pci] device_spec`` matches: ``all``, or a JSON object
 with ``vendor_id``, ``product_id``, ``address`` or ``devname`` as in ``[pci] device_spec``, or a list of such objects.
-Repeat the option for more. By default there are none: a service that hands out PCI functions itself goes on to do so.
-No function may be handed out by both.
+Repeat the option for more. By default there are none, and a service that hands out PCI functions itself continues to do
+so. No function may belong to both.
 """),
     cfg.MultiStrOpt('cleaning', default=[], help="""
-What is done to a PCI function that a guest has given back, after its reset and before another guest gets it: a JSON
+How to clean a PCI function that a guest has given back, after its reset and before another guest gets it: a JSON
 object with ``policy`` and, as in ``[pci] device_spec``, ``vendor_id``, ``product_id``, ``address`` or ``devname``, or a
-list of such objects. Repeat the option for more. The first object that matches a function counts. A mass storage
-controller that none matches waits until a person says that it is clean (``person``). Every other function that none
-matches is only reset (``none``), because a reset is all that most of them need; one that cannot be reset waits for a
-person too.
+list of such objects. Repeat the option for more. The first object that matches a function counts. If none matches a
+mass storage controller, the controller waits until a person says that it is clean (``person``). If none matches another
+function, the service only resets it (``none``), because most functions need no more; a function without a reset waits
+for a person too.
 
 ``none``: nothing. A reset erases nothing on a disk: with ``none`` the next guest reads what the last one wrote.
-``person``: an operator says when it is clean; so it is with every function whose ``[pci] device_spec`` has
+``person``: an operator says when it is clean. This policy holds for every function whose ``[pci] device_spec`` has
 ``one_time_use``. For NVMe disks: ``zero`` writes zeroes over every namespace and reads them back; ``blkdiscard``
 discards every block, and reads every byte back as zero; ``nvme-format`` has the controller format and erase every
 namespace (``erase``: ``user-data``, or ``cryptographic``; ``timeout_s``: how long one may take, 3600 by default);
@@ -79,25 +80,26 @@ device_spec``, ``vendor_id``, ``product_id``, ``address`` or ``devname`` of the 
 objects. Repeat the option for more. The first object that matches a physical function counts. For example
 ``{"address": "0000:3b:00.0", "number": 8, "autoprobe": false}``.
 
-A host has none after its boot. They are made when the service starts, and by audits, of a physical function that has
-none and that neither an instance nor the host uses. Existing ones are never changed. Some drivers reset their card when
-virtual functions are made. ``autoprobe`` says whether drivers of the host take them: with ``false`` none does, which is
-quicker, and right for functions that are for guests alone. Without it the kernel's setting stays. Without ``number``
-none are made.
+A host has no virtual functions after its boot. The service makes them at its start and in audits, if a physical function
+has none and neither an instance nor the host uses it. It never changes existing ones. Some drivers reset their card when
+virtual functions are made. ``autoprobe`` says whether drivers of the host take them. With ``false`` no driver does; that
+is quicker, and right if the functions are for guests only. Without it the kernel's setting stays. Without ``number`` the
+service makes none.
 
-The controllers of the virtual functions of an NVMe disk are brought online before anybody gets them, whether this
-option made these or not. None is handed out that sees, or could attach, a namespace that another controller can have:
-the physical function's controller is asked. ``private_namespaces`` is for a controller that does not tell. ``true``
-says that you have seen to it that no namespace is attached to more than one of them, and nobody looks.
+The service brings the controllers of an NVMe disk's virtual functions online before anybody gets them, whether this
+option made them or not. It asks the physical function's controller about namespaces, and hands out no function that
+sees, or could attach, a namespace that another controller can have. ``private_namespaces`` is for a controller that does
+not tell: with ``true`` you promise that no namespace is attached to more than one of them, and the service does not
+check.
 """),
     cfg.IntOpt('vfs_timeout_s', default=60, min=1, help="""
 Seconds that the kernel may take to make the virtual functions of one physical function. Some drivers take a second for
-each. After this time the service goes on without them, and takes them as they come.
+each. After this time the service continues without them, and uses them when they appear.
 """),
     cfg.IntOpt('release_wait_s', default=30, min=0, help="""
-Seconds that a release waits until libvirt has given a function back to its driver on the host, and until that driver
-shows its disks, and until processes that look at a new disk, as udev does, have closed it. After this time the function
-stays held, and the next audit looks again.
+Seconds that a release waits until libvirt has given a function back to its driver on the host, until that driver shows
+its disks, and until processes that look at a new disk, such as udev, have closed it. After this time the function stays
+held, and the next audit looks again.
 """),
     registry.PathOpt('sysfs_root', default='/sys', help="""
 Directory where sysfs is mounted. Development and tests use a tree of the same form.

@@ -36,9 +36,8 @@ OPTIONS: list[cfg.Opt] = [
     _on_conflict('evacuate', 'an evacuation, at its start and when it is over', _MERGE),
     _on_conflict('change', 'a change of what an instance needs that comes from outside', _MERGE),
     cfg.IntOpt('allocation_attempts', default=4, min=1, max=100, help="""
-Maximum number of attempts of an operation on allocations to write, after conflicts and lost answers
-together. Each attempt reads
-every consumer concerned and writes once. Raise it when many writers change the same consumers.
+How often an operation on allocations tries to write, counting conflicts and lost answers. Each attempt reads every
+consumer concerned and writes once. Raise it if many writers change the same consumers.
 """),
     cfg.StrOpt('nested', default='off', choices=[
         ('off', 'all devices of a node are counted at the node'),
