@@ -122,8 +122,8 @@ is set, ndctl is not called. For development and tests on hosts without persiste
 """),
     cfg.IntOpt('wipe_rate_mib_s', default=0, min=0, help="""
 Maximum rate for wiping one namespace, in MiB per second, while zeroes are written, while they are read back, and while
-an unproven namespace is read; 0 means no limit. Set it when wiping slows running guests down. A released namespace is free only after the wipe, so a
-lower rate keeps it held for longer.
+an unproven namespace is read; 0 means no limit. Set it when wiping slows running guests down. A released namespace is
+free only after the wipe, so a lower rate keeps it held for longer.
 """),
     cfg.IntOpt('wipe_wait_s', default=60, min=0, help="""
 Seconds to wait for another process that wipes the same namespace, for example one that outlived a killed service. After

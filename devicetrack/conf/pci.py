@@ -80,17 +80,17 @@ device_spec``, ``vendor_id``, ``product_id``, ``address`` or ``devname`` of the 
 objects. Repeat the option for more. The first object that matches a physical function counts. For example
 ``{"address": "0000:3b:00.0", "number": 8, "autoprobe": false}``.
 
-A host has no virtual functions after its boot. The service makes them at its start and in audits, if a physical function
-has none and neither an instance nor the host uses it. It never changes existing ones. Some drivers reset their card when
-virtual functions are made. ``autoprobe`` says whether drivers of the host take them. With ``false`` no driver does; that
-is quicker, and right if the functions are for guests only. Without it the kernel's setting stays. Without ``number`` the
-service makes none.
+A host has no virtual functions after its boot. The service makes them at its start and in audits, if a physical
+function has none and neither an instance nor the host uses it. It never changes existing ones. Some drivers reset their
+card when virtual functions are made. ``autoprobe`` says whether drivers of the host take them. With ``false`` no driver
+does; that is quicker, and right if the functions are for guests only. Without it the kernel's setting stays. Without
+``number`` the service makes none.
 
 The service brings the controllers of an NVMe disk's virtual functions online before anybody gets them, whether this
 option made them or not. It asks the physical function's controller about namespaces, and hands out no function that
-sees, or could attach, a namespace that another controller can have. ``private_namespaces`` is for a controller that does
-not tell: with ``true`` you promise that no namespace is attached to more than one of them, and the service does not
-check.
+sees, or could attach, a namespace that another controller can have. ``private_namespaces`` is for a controller that
+does not tell: with ``true`` you promise that no namespace is attached to more than one of them, and the service does
+not check.
 """),
     cfg.IntOpt('vfs_timeout_s', default=60, min=1, help="""
 Seconds that the kernel may take to make the virtual functions of one physical function. Some drivers take a second for
