@@ -110,6 +110,17 @@ class ClaimTestCase(ExclusionTestCase):
         self.assertEqual({instance.uuid}, set(host.owners().values()))
         self.assertEqual(3, len(host.owners()))
 
+    def test_a_resize_on_one_host_never_goes_from_a_part_to_its_whole(self) -> None:
+        host = self.host()
+        instance = host.spawn(request=functions())
+        refused = self.assertRaises(exception.NoFit, host.resize, instance, request=a_card())
+        self.assertIn('1 withheld (excluded)', str(refused))
+        self.assertEqual({'pf': EXCLUDED, 'vf0': 'active', 'vf1': FREE}, host.states())
+        host.machine.add_namespace('pf2', 'card', parent=None)
+        host.restart()
+        host.resize(instance, request=a_card())
+        self.assertEqual({'vf0': instance.uuid, 'pf2': instance.uuid}, host.owners())
+
     def test_placement_hears_that_what_is_excluded_is_reserved(self) -> None:
         host = self.host()
         host.spawn(request=a_card())
