@@ -7,10 +7,12 @@ Stock Nova has no record: what only the record can say is then not asked.
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from concurrent import futures
+import contextlib
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -237,12 +239,15 @@ def read(cloud: Any) -> Views:
 
 
 def _instance(found: Mapping[str, Any]) -> Instance:
-    specs = found['flavor']['extra_specs']
-    wants = [f'{VPMEM_CLASS}{label}' for label in specs.get('hw:pmem', '').split(',') if label]
-    wants += [VGPU_CLASS] * int(specs.get('resources:VGPU', 0))
     task = found['OS-EXT-STS:task_state']
     return Instance(found['OS-EXT-SRV-ATTR:host'], f'{found["status"]} ({task})' if task else found['status'],
-                    tuple(wants))
+                    tuple(_wants(found['flavor']['extra_specs'])))
+
+
+def _wants(specs: Mapping[str, str]) -> list[str]:
+    """The resource class of each device that a flavor asks for."""
+    wants = [f'{VPMEM_CLASS}{label}' for label in specs.get('hw:pmem', '').split(',') if label]
+    return wants + [VGPU_CLASS] * int(specs.get('resources:VGPU', 0))
 
 
 def _row(found: Mapping[str, Any]) -> Row:
@@ -261,7 +266,16 @@ def _host(look: Mapping[str, Any]) -> Host:
         tuple(Namespace(name, found['is_zero']) for name, found in look['namespaces'].items()))
 
 
-def _allocations(url: str) -> dict[str, dict[tuple[str, str], int]]:
+def has_room(url: str, host: str, specs: Mapping[str, str]) -> bool:
+    """Whether placement offers a host to a guest of a flavor with these extra specs."""
+    with _asking(url) as ask:
+        [node] = [found['uuid'] for found in ask(f'/resource_providers?name={host}')['resource_providers']]
+        wanted = ','.join(f'{name}:{amount}' for name, amount in collections.Counter(_wants(specs)).items())
+        return bool(ask(f'/allocation_candidates?resources={wanted}&in_tree={node}')['allocation_requests'])
+
+
+@contextlib.contextmanager
+def _asking(url: str) -> Iterator[Callable[[str], Any]]:
     """By placement's own API and no client of ours."""
     session = requests.Session()
     session.trust_env = False
@@ -273,6 +287,11 @@ def _allocations(url: str) -> dict[str, dict[tuple[str, str], int]]:
         return answer.json()
 
     with session:
+        yield ask
+
+
+def _allocations(url: str) -> dict[str, dict[tuple[str, str], int]]:
+    with _asking(url) as ask:
         providers = {found['uuid']: found for found in ask('/resource_providers')['resource_providers']}
         amounts: dict[str, dict[tuple[str, str], int]] = collections.defaultdict(dict)
         for uuid, provider in providers.items():

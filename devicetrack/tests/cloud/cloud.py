@@ -89,6 +89,10 @@ class Cloud(fixtures.Fixture):
         """Whether the library runs on the hosts."""
         return self.program == hosts.ADAPTED
 
+    def has_room(self, host: hosts.Host, flavor: str) -> bool:
+        """Whether the scheduler can choose a host for another guest of a flavor."""
+        return checker.has_room(self.services.placement.url, host.name, FLAVORS[flavor])
+
     def disagreements(self) -> list[str]:
         """What Nova, placement, libvirt and the record do not agree on, once nothing is under way.
 

@@ -73,8 +73,16 @@ class Scene:
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
+    def wait_for_room(self, host: hosts.Host, flavor: str = 'small') -> None:
+        """Wait until the scheduler can choose a host: what was given back is wiped first, and then reported."""
+        def has_room() -> bool:
+            return self.cloud.has_room(host, flavor)
+
+        compute_client.wait_for(f'{host.name} has room', has_room, stands_still=self.nova.stillness(has_room))
+
     def boot(self, host: hosts.Host, flavor: str = 'small') -> str:
         """Boot a guest, wait until it has counted, and fill its namespace."""
+        self.wait_for_room(host, flavor)
         uuid = self.nova.boot('guest', self.cloud.flavors[flavor], host.name)
         booted = self.nova.wait(uuid, 'ACTIVE')
         if booted['status'] != 'ACTIVE':
@@ -225,6 +233,7 @@ class Boot(Scene):
 
     def play(self) -> None:
         made: list[str] = []
+        self.wait_for_room(self.a)
 
         def start() -> None:
             made.append(self.nova.boot('guest', self.cloud.flavors['small'], self.a.name))
@@ -268,6 +277,7 @@ class _Resize(Scene):
 
     def resized(self) -> tuple[str, str]:
         uuid = self.boot(self.a)
+        self.wait_for_room(self.b, 'large')
         self.disturb(self.a, lambda: self.nova.act(uuid, 'resize', {'flavorRef': self.cloud.flavors['large']}),
                      self.task(uuid, 'resize_migrating'))
         return uuid, self.settle(uuid, 'VERIFY_RESIZE', 'ACTIVE', 'SHUTOFF')
@@ -318,6 +328,7 @@ class LiveMigration(Scene):
         self.expect_agreement()
 
     def move(self, uuid: str, source: hosts.Host, destination: hosts.Host) -> None:
+        self.wait_for_room(destination)
         before = self.nova.newest_migration(uuid)
 
         def running() -> bool:
@@ -358,6 +369,7 @@ class Evacuation(Scene):
         in_the_way = [self.boot(self.b), self.boot(self.b)]
         [unwanted] = [one for one in in_the_way if self.namespace(one, self.b) == wanted]
         self.delete(unwanted)
+        self.wait_for_room(self.b)
         self.a.cut()
         self.nova.force_down(self.a.name, True)
         self.disturb(self.b, lambda: self.nova.act(uuid, 'evacuate', {'host': self.b.name}),
@@ -388,6 +400,7 @@ class Delete(Scene):
             self.details.append(str(late))
         # One of the two next owners has its namespace.
         for _ in range(2):
+            self.wait_for_room(self.a)
             owner = self.nova.boot('guest', self.cloud.flavors['small'], self.a.name)
             if self.settle(owner, 'ACTIVE') != 'ACTIVE':
                 continue
