@@ -40,13 +40,13 @@ def read_through(name: str, device_fd: int, lock_fd: int, size_bytes: int, align
     command = (sys.executable, '-I', '-S', reader.__file__,
                '--device-fd', str(device_fd), '--lock-fd', str(lock_fd), '--size', str(size_bytes),
                '--align', str(align_bytes), '--rate', str(rate_mib_s << 20))
+    shown = wiper.Reporter(size_bytes, wiper.lock_file(lock_fd, device_fd), quiet=True)
     LOG.info('Reading namespace %s of %d bytes through.', name, size_bytes)
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                  pass_fds=(device_fd, lock_fd), env={}, cwd='/')
     except OSError as error:
         raise exception.CommandFailed('the reader', f'cannot be run: {error.strerror}') from error
-    shown = wiper.Reporter(size_bytes, wiper.lock_file(lock_fd, device_fd), quiet=True)
     with child:
         try:
             last = _follow(child, stop, _Teller(name, size_bytes, shown))
