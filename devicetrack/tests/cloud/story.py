@@ -374,8 +374,11 @@ class Evacuation(Scene):
         self.nova.force_down(self.a.name, True)
         self.disturb(self.b, lambda: self.nova.act(uuid, 'evacuate', {'host': self.b.name}),
                      self.task(uuid, 'rebuild_spawning'))
-        if self.settle(uuid, 'ACTIVE') == 'ACTIVE':
-            self.wait_for_boots(uuid, self.b, 1)
+        # Since microversion 2.95 Nova stops the guest when it is rebuilt, and its owner starts it.
+        if self.settle(uuid, 'SHUTOFF') == 'SHUTOFF':
+            self.nova.act(uuid, 'os-start')
+            if self.settle(uuid, 'ACTIVE') == 'ACTIVE':
+                self.wait_for_boots(uuid, self.b, 1)
         self.a.boot_renumbered()
         # Nova takes it back only after it has removed what was evacuated.
         self.cloud.start_services(self.a)
