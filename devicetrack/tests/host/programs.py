@@ -26,7 +26,7 @@ class Gone(Exception):
 
 
 class NoBoot(Gone):
-    """The machine went down while its kernel booted: nothing of the project had run there yet."""
+    """The machine went down or hung while its kernel booted: nothing of the project had run there yet."""
 
 
 class Failed(Exception):
@@ -170,13 +170,12 @@ class Programs:
     def boot_id(self, timeout_s: float) -> str:
         """Wait for the host to be up; asked once.
 
-        :raises NoBoot: it went down instead
-        :raises Gone: it took longer
+        :raises NoBoot: it went down instead, or took longer
         """
         try:
             boot_id = self.clock.get(self._boot_id, timeout_s)
         except queue.Empty:
-            raise Gone(f'{self.name} did not start within {timeout_s} s') from None
+            raise NoBoot(f'{self.name} did not start within {timeout_s:.0f} s') from None
         if boot_id is None:
             raise NoBoot(f'{self.name} went down while it booted')
         return boot_id

@@ -68,6 +68,10 @@ class ProgramsTestCase(base.TestCase):
         self.hang_up()
         self.assertRaises(programs.NoBoot, self.programs.boot_id, PROMPT_S)
 
+    def test_a_host_that_hangs_was_never_up(self) -> None:
+        hung = self.assertRaises(programs.NoBoot, self.programs.boot_id, 0.0)
+        self.assertEqual('host-a did not start within 0 s', str(hung))
+
     def test_status_and_both_streams_come_back(self) -> None:
         script = 'cat; echo "$WORD" >&2; exit 3'
         answer = self.programs.run(['sh', '-c', script], b'\0in' * 100000, PROMPT_S, {'WORD': 'err'})
