@@ -37,6 +37,8 @@ man_make_section_directory = False
 graphviz_output_format = 'svg'
 
 autodoc_member_order = 'bysource'
+# The column beside the page cuts long names: the class above them says whose they are.
+toc_object_entries_show_parents = 'hide'
 autodoc_typehints = 'description'
 
 # A reference that leads nowhere is an error. The exceptions are names of Python and of other projects: their
@@ -66,7 +68,7 @@ html_theme_options = {
 html_context = {'display_badge': False}
 html_last_updated_fmt = None
 html_static_path = ['_static']
-html_css_files = ['devicetrack.css']
+html_css_files = ['devicetrack.css', 'dark.css']
 pygments_style = 'native'
 
 
