@@ -45,6 +45,21 @@ def check_file(path: str) -> None:
     _check(path, os.lstat(path), stat.S_IFREG)
 
 
+def make_file(path: str) -> None:
+    """Make an empty file with mode 0600, or check the one that is there, without opening it.
+
+    A process that closes any descriptor of a file loses all its POSIX locks on that file (fcntl(2)). SQLite has its
+    locks there: with one lost, another process may remove the log of a store that is in use, and commits with it.
+
+    :raises NotOurs: it is not ours alone
+    :raises OSError: it cannot be made
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        check_file(path)
+
+
 def open_file(path: str) -> int:
     """Open a file for reading and writing, and make it with mode 0600 if it is missing.
 

@@ -126,12 +126,12 @@ def _make_file(store: Database) -> None:
     path = store.path or ''
     try:
         ownfiles.make_directory(os.path.dirname(path))
-        os.close(ownfiles.open_file(path))
+        ownfiles.make_file(path)
     except ownfiles.NotOurs as error:
         raise exception.StoreUnavailable(store.name, f'{error.filename}: {error.strerror}') from error
     except OSError as error:
         raise exception.StoreUnavailable(
-            store.name, f'it cannot be made or opened ({error.strerror}): let this process write to it') from error
+            store.name, f'it cannot be made ({error.strerror}): let this process write to it') from error
     with store.reading() as connection:         # the setting stays in the file; a transaction could not make it
         store.backend.prepare_to_write(connection.connection.dbapi_connection)
 

@@ -62,15 +62,16 @@ class SQLite(backend.Backend):
     def __init__(self, engine: sa.Engine, patience: backend.Patience) -> None:
         super().__init__(engine, patience)
         self._path = urllib.parse.unquote((engine.url.database or '').removeprefix('file:'))
-        self._file: tuple[int, int] | None = None
+        self._files: tuple[int, ...] | None = None
 
     def prepare_to_write(self, connection: Any) -> None:
-        self._file = self._file_at_path()
         deadline = time.monotonic() + self.patience.busy_s
         while True:
             try:
                 # Lasts in the file. Asked for again, so that a file that somebody turned back does not stay so.
                 connection.execute('PRAGMA journal_mode = WAL').fetchall()
+                connection.execute('SELECT count(*) FROM sqlite_master').fetchall()     # makes the log
+                self._files = self._files_at_path()
                 return
             except sqlite3.OperationalError as error:
                 # When two connections turn a file to WAL at once, SQLite refuses one of them without waiting, since
@@ -83,9 +84,10 @@ class SQLite(backend.Backend):
         """There is no server that could be gone."""
 
     def carry_out(self, connection: Any, merged: backend.Merged, fences: Sequence[api.Fence] = ()) -> None:
-        if self._file_at_path() != self._file:
-            # SQLite would go on writing to a file that nobody will ever open again.
-            raise FileNotFoundError(errno.ENOENT, 'the file was removed or replaced', self._path)
+        if self._files_at_path() != self._files:
+            # SQLite would go on writing to a file that nobody will ever open again. The log goes when another process
+            # believes that it alone has the store open, because something in this one opened and closed the file.
+            raise FileNotFoundError(errno.ENOENT, 'the file or its log was removed or replaced', self._path)
         # IMMEDIATE takes the write lock now, where waiting for it is possible. A transaction that read first and
         # wrote then would be refused instead, without waiting, when another one wrote in between.
         connection.execute('BEGIN IMMEDIATE')
@@ -114,9 +116,10 @@ class SQLite(backend.Backend):
             for statement, parameters in self.of_contexts(contexts):
                 connection.execute(statement, parameters)
 
-    def _file_at_path(self) -> tuple[int, int]:
-        found = os.stat(self._path)
-        return found.st_dev, found.st_ino
+    def _files_at_path(self) -> tuple[int, ...]:
+        """Which files the store and its log are."""
+        store, log = os.stat(self._path), os.stat(f'{self._path}-wal')
+        return store.st_dev, store.st_ino, log.st_ino
 
     def commit(self, connection: Any) -> None:
         connection.execute('COMMIT')

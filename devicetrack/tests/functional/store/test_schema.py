@@ -17,6 +17,9 @@ from devicetrack.objects.values import Record
 from devicetrack.store.sql import models
 from devicetrack.store.sql import schema
 from devicetrack.store.sql.database import Database
+from devicetrack.testing import databases
+from devicetrack.tests import base
+from devicetrack.tests import processes
 from devicetrack.tests.functional.store import records
 from devicetrack.tests.functional.store.records import insert
 from devicetrack.tests.functional.store.records import record
@@ -120,6 +123,38 @@ class TestSyncByConfiguration(StoreTestCase):
             sa.text("UPDATE alembic_version SET version_num = '9999'")))
         error = self.assertRaises(exception.SchemaMismatch, self.sync)
         self.assertEqual(('9999', '9999'), (error.found, schema.revision(self.unsynced.store)))
+
+
+class TestSyncBesideAnOpenStore(base.TestCase):
+    """A process that closes any descriptor of a file loses its locks on it, and SQLite has locks on its file."""
+
+    def test_another_process_takes_no_commit_of_the_open_store_away(self) -> None:
+        fixture = self.useFixture(databases.SQLiteStore())
+        fixture.store.write(insert(record('ns0')))
+        devicetrack.sync_store(fixture.conf)
+        self._read(fixture.path)
+        fixture.store.write(insert(record('ns1')))
+        self.assertEqual(['ns0', 'ns1'], self._read(fixture.path))
+
+    def test_a_store_whose_log_went_takes_no_commit(self) -> None:
+        fixture = self.useFixture(databases.SQLiteStore())
+        fixture.store.write(insert(record('ns0')))
+        with open(fixture.path, 'rb'):                      # as a backup within this process
+            pass
+        self._read(fixture.path)
+        error = self.assertRaises(exception.StoreUnavailable, fixture.store.write, insert(record('ns1')))
+        self.assertIn('see to the file and its directory', str(error))
+        fixture.store.write(insert(record('ns2')))
+        self.assertEqual(['ns0', 'ns2'], self._read(fixture.path))
+
+    def _read(self, path: str) -> list[str]:
+        """Read as a command does: SQLite removes the log when the last process that has the file open closes it."""
+        script = ('import sqlite3, sys; connection = sqlite3.connect(sys.argv[1]);'
+                  'print(*[row[0] for row in connection.execute("SELECT identifier FROM assignments ORDER BY 1")]);'
+                  'connection.close()')
+        done = processes.run('-c', script, path)
+        self.assertEqual(0, done.returncode, done.stderr)
+        return done.stdout.split()
 
 
 class TestMigrateDetails(StoreTestCase):
