@@ -250,8 +250,8 @@ class GuestsOfSeveralHosts(DeviceTrackError):
                 'move or undefine the guests that belong to another')
 
 
-class UnknownRequest(DeviceTrackError):
-    """The store has no such request of a command, or no longer: it keeps only the newest answers of each host."""
+class UnknownOperatorRequest(DeviceTrackError):
+    """The store has no such operator request, or no longer: it keeps only the newest answers of each host."""
     request: str
     template = 'there is no request {request}: see devicetrack-manage request list'
 

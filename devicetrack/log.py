@@ -1,7 +1,7 @@
 """Loggers whose lines stay lines, and the escape of text that others wrote.
 
-Rows, orders, guests' definitions and host files hold words of others. A newline in one would forge a line of a log, and
-an escape sequence would command the terminal that shows it.
+Rows, operator requests, guests' definitions and host files hold words of others. A newline in one would forge a line
+of a log, and an escape sequence would command the terminal that shows it.
 """
 
 from __future__ import annotations

@@ -721,7 +721,7 @@ class ClaimManager:
         :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
         """
         host = self._started()
-        host.store.check_epoch()                # a wipe that is ordered begins before anything is written
+        host.store.check_epoch()                # a wipe that is requested begins before anything is written
         return host.unproven.admit(DeviceKey(kind, identifier), wipe)
 
     def list_withheld(self) -> list[Withheld]:
@@ -750,7 +750,7 @@ class ClaimManager:
     def update_available_resource(self, context: Any, nodename: str, startup: bool = False) -> list[Finding]:
         """The periodic audit: read every view again, go on with interrupted work, say what differs.
 
-        Frees nothing that any view says is in use, and nothing on an unknown view. Carries out what commands ordered.
+        Frees nothing that any view says is in use, and nothing on an unknown view. Carries out what commands requested.
 
         :param startup: taken for the sake of callers that pass it, and not used
         :raises NodeUnavailable: the node is not of this host

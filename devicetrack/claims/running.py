@@ -35,7 +35,7 @@ from devicetrack.claims.metering import Meter
 from devicetrack.claims.metering import Metering
 from devicetrack.claims.moves import Moves
 from devicetrack.claims.narrowing import Narrowing
-from devicetrack.claims.orders import Orders
+from devicetrack.claims.operator_requests import OperatorRequests
 from devicetrack.claims.providers import DerivedProviders
 from devicetrack.claims.providers import KnownProviders
 from devicetrack.claims.providers import ProviderResolver
@@ -120,7 +120,8 @@ class Running:
                                self.wipes)
         self.unproven = Unproven(host.uuid, conf.unproven_devices, driver, self.ledger, self.rows, self.gate,
                                  self.withheld)
-        self.orders = Orders(here.host, host.uuid, store, self.repairs, self.withheld, self.unproven)
+        self.operator_requests = OperatorRequests(here.host, host.uuid, store, self.repairs, self.withheld,
+                                                  self.unproven)
         self._audit = Audit(host.uuid, self.ledger, self.rows, self.views, self.gate, self.withheld,
                             self.unproven, self.declarations, self.life, self.wipes, Resume(
                                 here, driver, service, self.ledger, self.rows, self.gate, boot, self.life,
@@ -165,7 +166,7 @@ class Running:
             raise exception.HostTakenOver(self.gate.host)
 
     def audit(self) -> list[Finding]:
-        """Audit the host, and do what commands ordered.
+        """Audit the host, and do what commands requested.
 
         :raises HostTakenOver: another manager of this host has started; nothing was read
         """
@@ -185,7 +186,7 @@ class Running:
         self.store.check_epoch()
         with self._auditing.held():
             findings = self._audit.run()
-            if self.orders.answer_waiting():            # first the orders; then the audit sees what they changed
+            if self.operator_requests.answer_waiting():     # first these; then the audit sees what they changed
                 findings = self._audit.run()
             self._history.trim()
         return findings

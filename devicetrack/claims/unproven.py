@@ -63,7 +63,7 @@ class Unproven:
         self._lock = locks.FairLock(locks.BACKGROUND)              # of what follows; nothing is called while it is held
         self._workers = Workers('devicetrack-unproven', 1, self._next, self._work)
         self._begun = False
-        self._ordered: list[DeviceKey] = []                     # by operators, to be wiped
+        self._requested: list[DeviceKey] = []                   # by operators, to be wiped
         self._wiping: set[DeviceKey] = set()                    # those, and the one that is being wiped for them
         self._answers: dict[DeviceKey, tuple[str, str]] = {}    # details of what was tried, and why it is not clean
         self._later: set[DeviceKey] = set()                     # tried, and to be tried again after the next audit
@@ -139,7 +139,7 @@ class Unproven:
         """
         if wipe:
             self._withheld.check_for_wipe(key)
-            self._order_wipe(key)
+            self._request_wipe(key)
             state = self.state_of(key)          # before the thread begins, which may be done at once
             self._workers.start()
             return state
@@ -158,12 +158,12 @@ class Unproven:
             why = BEING_WIPED if key in self._wiping else self._answers.get(key, ('', TO_BE_READ))[1]
         return state._replace(causes={**state.causes, vocabulary.UNPROVEN: Cause(0, why, vocabulary.BY_HOST)})
 
-    def _order_wipe(self, key: DeviceKey) -> None:
+    def _request_wipe(self, key: DeviceKey) -> None:
         with self._lock.held():
             self._answers.pop(key, None)
             self._later.discard(key)
             if key not in self._wiping:
-                self._ordered.append(key)
+                self._requested.append(key)
                 self._wiping.add(key)
 
     # -- the thread ---------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Unproven:
     def _is_waiting(self) -> bool:
         unproven = self._ledger.unproven() if self._begun else []
         with self._lock.held():
-            return self._gate.report_only is None and (bool(self._ordered) or any(map(self._is_untried, unproven)))
+            return self._gate.report_only is None and (bool(self._requested) or any(map(self._is_untried, unproven)))
 
     def _is_untried(self, device: DeviceState) -> bool:
         """For who has the lock."""
@@ -199,13 +199,13 @@ class Unproven:
         while True:
             with self._lock.held():
                 ended = self._stop.is_set() or self._gate.report_only is not None
-                ordered = self._ordered.pop(0) if self._ordered and not ended else None
-                if ordered is None:
+                requested = self._requested.pop(0) if self._requested and not ended else None
+                if requested is None:
                     for device in unproven if not ended else ():
                         if self._is_untried(device):
                             return device, how
                     return None
-            known = self._ledger.device(ordered)
+            known = self._ledger.device(requested)
             if known is not None:
                 return known, vocabulary.WIPE
 
@@ -234,7 +234,7 @@ class Unproven:
     def _answer(self, device: DeviceState, how: str, why: str, final: bool) -> None:
         """Keep why a device was not admitted. What is not final is tried again after the next audit.
 
-        A wipe that an operator ordered is tried once: reading the device instead would tell nobody why it failed.
+        A wipe that an operator requested is tried once: reading the device instead would tell nobody why it failed.
         """
         key = _key(device)
         with self._lock.held():

@@ -12,7 +12,7 @@ import functools
 from typing import Any
 
 from devicetrack import exception
-from devicetrack.claims import orders
+from devicetrack.claims import operator_requests
 from devicetrack.claims import repairs
 from devicetrack.claims import report
 from devicetrack.claims.running import Running
@@ -26,7 +26,7 @@ from devicetrack.engine import reconcile
 from devicetrack.engine.reconcile import Finding
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Host
-from devicetrack.store.api import Order
+from devicetrack.store.api import OperatorRequest
 
 
 class Findings(base.Blocks):
@@ -167,9 +167,10 @@ class Audit(Repairing):
                 running = self.app.start_host(observer.host.name)
             except exception.HostInUse:
                 plan = observer.plan(accepted)
-                order = orders.make(observer.host.uuid, orders.REPAIR, accept=parsed_args.accept,
-                                    moves=[move for one in plan.repairs if (move := repairs.Move.of(one)) is not None])
-                self._then = functools.partial(self._leave, order, parsed_args)
+                operator_request = operator_requests.make(
+                    observer.host.uuid, operator_requests.REPAIR, accept=parsed_args.accept,
+                    moves=[move for one in plan.repairs if (move := repairs.Move.of(one)) is not None])
+                self._then = functools.partial(self._leave, operator_request, parsed_args)
             else:
                 plan = running.repairs.plan(accepted)
                 self._then = functools.partial(self._repair, running, plan)
@@ -188,8 +189,9 @@ class Audit(Repairing):
             yield [host.name, one.verb, records.name(*one.device), *one.device, one.instance_uuid,
                    _change(before, after), before, after, one.reason]
 
-    def _leave(self, order: Order, parsed_args: argparse.Namespace) -> None:
-        answer = orders.answer_of(requesting.leave(self, self.app.checked_store, order, parsed_args))
+    def _leave(self, operator_request: OperatorRequest, parsed_args: argparse.Namespace) -> None:
+        answer = operator_requests.answer_of(
+            requesting.leave(self, self.app.checked_store, operator_request, parsed_args))
         if answer is not None:
             self.say(f'{answer.outcome}: {answer.text}')
             for one in answer.repairs:

@@ -91,7 +91,7 @@ def of_store(store: Store, host: Host, machine_id: str | None) -> dict[str, Any]
     return {'host': host.name, 'here': None if machine_id is None else host.machine_id == machine_id,
             'instances': len({record.instance_uuid for record in records}), 'held': len(records) - releasing,
             'releasing': releasing, 'withheld': len(store.withheld(host.uuid)),
-            'requests': len(store.orders_of_host(host.uuid, waiting=True)),
+            'requests': len(store.operator_requests_of_host(host.uuid, waiting=True)),
             'nested_since': None if host.nested_at is None else base.Moment(host.nested_at), 'epoch': host.epoch,
             'boot_id': host.boot_id, 'host_uuid': host.uuid}
 

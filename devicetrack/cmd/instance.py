@@ -12,7 +12,7 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import orders
+from devicetrack.claims import operator_requests
 from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import records
@@ -124,7 +124,7 @@ class Release(requesting.Requesting):
         if not parsed_args.yes:
             raise base.UsageError(f'instance {uuid} holds {", ".join(devices)} on host {host.name}: to give that back '
                                   'and have it wiped, say --yes')
-        outcome = self.ask(host, orders.RELEASE, RELEASED, parsed_args, [record.key for record in found],
+        outcome = self.ask(host, operator_requests.RELEASE, RELEASED, parsed_args, [record.key for record in found],
                            instance_uuid=uuid)
         return {'outcome': outcome.outcome, 'host': host.name, 'instance_uuid': uuid, 'devices': devices,
                 'text': outcome.text, 'request_uuid': outcome.request}

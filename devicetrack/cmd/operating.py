@@ -9,7 +9,7 @@ from typing import Any
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import host as host_identity
-from devicetrack.claims import orders
+from devicetrack.claims import operator_requests
 from devicetrack.claims import repairs
 from devicetrack.claims import withheld
 from devicetrack.cmd import base
@@ -71,7 +71,7 @@ class Cordon(_Cordoning):
                             help='Why, for whoever reads it later: one line of at most 255 characters.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        return self.cordon(parsed_args, orders.CORDON, CORDONED, reason=parsed_args.reason)
+        return self.cordon(parsed_args, operator_requests.CORDON, CORDONED, reason=parsed_args.reason)
 
 
 class Uncordon(_Cordoning):
@@ -81,7 +81,7 @@ class Uncordon(_Cordoning):
     """
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        return self.cordon(parsed_args, orders.UNCORDON, requesting.UNCORDONED)
+        return self.cordon(parsed_args, operator_requests.UNCORDON, requesting.UNCORDONED)
 
 
 class Admit(requesting.Requesting):
@@ -103,7 +103,7 @@ class Admit(requesting.Requesting):
         host = self.app.observer(parsed_args.host).host
         more = {'wipe': True} if parsed_args.wipe else {}
         done = requesting.WIPING if parsed_args.wipe else requesting.ADMITTED
-        outcome = self.ask(host, orders.ADMIT, done, parsed_args, [DeviceKey(kind, identifier)], kind=kind,
+        outcome = self.ask(host, operator_requests.ADMIT, done, parsed_args, [DeviceKey(kind, identifier)], kind=kind,
                            identifier=identifier, **more)
         return _answer(outcome, host, kind, identifier)
 
@@ -137,7 +137,7 @@ class Retire(requesting.Requesting):
         if parsed_args.confirm is None:
             raise base.UsageError(f'{name} is {record.role} and {record.state} for instance {record.instance_uuid}: '
                                   f'to retire it, confirm that with --confirm {record.instance_uuid}')
-        outcome = self.ask(host, orders.RETIRE, requesting.RETIRED, parsed_args, kind=key.kind,
+        outcome = self.ask(host, operator_requests.RETIRE, requesting.RETIRED, parsed_args, kind=key.kind,
                            identifier=key.identifier, instance_uuid=parsed_args.confirm, reason=parsed_args.reason)
         return _answer(outcome, host, *key, instance_uuid=record.instance_uuid)
 
@@ -185,8 +185,8 @@ class Forget(requesting.Requesting):
         if parsed_args.machine_gone:
             repairs.forget_of_machine(store, host, self._machine_id(), key, parsed_args.confirm)
         else:
-            outcome = self.ask(host, orders.FORGET, FORGOTTEN, parsed_args, kind=key.kind, identifier=key.identifier,
-                               instance_uuid=parsed_args.confirm)
+            outcome = self.ask(host, operator_requests.FORGET, FORGOTTEN, parsed_args, kind=key.kind,
+                               identifier=key.identifier, instance_uuid=parsed_args.confirm)
         return _answer(outcome, host, *key, instance_uuid=record.instance_uuid)
 
     def _host_that_is_gone(self, parsed_args: argparse.Namespace) -> Host:

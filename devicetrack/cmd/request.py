@@ -9,16 +9,16 @@ from collections.abc import Sequence
 import json
 from typing import Any
 
-from devicetrack.claims import orders
+from devicetrack.claims import operator_requests
 from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import records
 from devicetrack.cmd import requesting
-from devicetrack.store.api import Order
+from devicetrack.store.api import OperatorRequest
 
 
 class List(base.Blocks):
-    """List the requests of commands, oldest first.
+    """List the operator requests, oldest first.
 
     Those that wait for the next audit of a manager, and of the others the newest.
     """
@@ -44,10 +44,12 @@ class List(base.Blocks):
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         store = self.app.checked_store
         hosts = records.names_of_hosts(store)
-        found = store.orders(parsed_args.waiting) if parsed_args.host is None else store.orders_of_host(
-            records.host_uuid(store, parsed_args.host), parsed_args.waiting)
-        for order in found:
-            values = fields(order, hosts)
+        if parsed_args.host is None:
+            found = store.operator_requests(parsed_args.waiting)
+        else:
+            found = store.operator_requests_of_host(records.host_uuid(store, parsed_args.host), parsed_args.waiting)
+        for request in found:
+            values = fields(request, hosts)
             yield [values[column] for column in self.columns]
 
 
@@ -64,14 +66,14 @@ class Show(base.ShowOne):
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         store = self.app.checked_store
-        order = requesting.find(store, parsed_args.request)
-        if parsed_args.wait and order.answer is None:
-            order = requesting.wait_for(self, store, order.uuid, parsed_args.timeout)
-        if parsed_args.wait or order.answer is not None:
-            self.exit_code = requesting.code_of(order)
-        answer = orders.answer_of(order)
+        request = requesting.find(store, parsed_args.request)
+        if parsed_args.wait and request.answer is None:
+            request = requesting.wait_for(self, store, request.uuid, parsed_args.timeout)
+        if parsed_args.wait or request.answer is not None:
+            self.exit_code = requesting.code_of(request)
+        answer = operator_requests.answer_of(request)
         repairs = answer.repairs if answer is not None else ()
-        return {**fields(order, records.names_of_hosts(store)),
+        return {**fields(request, records.names_of_hosts(store)),
                 'repairs': base.Shown(repairs, list(map(became, repairs)))}
 
 
@@ -83,15 +85,16 @@ def became(repair: Mapping[str, Any]) -> str:
     return f'not done: {what}: {repair.get("text")}'
 
 
-def fields(order: Order, hosts: Mapping[str, str]) -> dict[str, Any]:
-    answer = orders.answer_of(order)
+def fields(request: OperatorRequest, hosts: Mapping[str, str]) -> dict[str, Any]:
+    answer = operator_requests.answer_of(request)
     try:
-        arguments = json.loads(order.arguments)
+        arguments = json.loads(request.arguments)
     except (ValueError, RecursionError):
-        arguments = order.arguments
-    return {'request_uuid': order.uuid, 'host': hosts.get(order.host_uuid), 'request': _in_words(order.verb, arguments),
-            'verb': order.verb, 'arguments': arguments, 'created_at': base.Moment(order.created_at),
-            'answered_at': None if order.answered_at is None else base.Moment(order.answered_at),
+        arguments = request.arguments
+    return {'request_uuid': request.uuid, 'host': hosts.get(request.host_uuid),
+            'request': _in_words(request.verb, arguments), 'verb': request.verb, 'arguments': arguments,
+            'created_at': base.Moment(request.created_at),
+            'answered_at': None if request.answered_at is None else base.Moment(request.answered_at),
             'outcome': answer.outcome if answer is not None else requesting.WAITING,
             'text': answer.text if answer is not None else None}
 

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import orders
+from devicetrack.claims import operator_requests
 from devicetrack.claims.running import Running
 from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import progress
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Host
-from devicetrack.store.api import Order
+from devicetrack.store.api import OperatorRequest
 from devicetrack.store.api import Store
 from devicetrack.virt.driver import VirtDriver
 
@@ -42,7 +42,7 @@ TIMEOUT_S: Final = 600.0
 _PAUSE_S: Final = 0.5
 _TURNS: Final = 4
 
-_CODES: Final = {orders.DONE: base.OK, orders.PARTLY: base.ATTENTION}
+_CODES: Final = {operator_requests.DONE: base.OK, operator_requests.PARTLY: base.ATTENTION}
 
 
 class Outcome(NamedTuple):
@@ -70,20 +70,22 @@ class Requesting(base.ShowOne):
         try:
             running = self.app.start_host(host.name)
         except exception.HostInUse:
-            order = leave(self, self.app.checked_store, orders.make(host.uuid, verb, **arguments), parsed_args)
-            answer = orders.answer_of(order)
+            made = operator_requests.make(host.uuid, verb, **arguments)
+            request = leave(self, self.app.checked_store, made, parsed_args)
+            answer = operator_requests.answer_of(request)
             if answer is None:
-                return Outcome(REQUESTED if parsed_args.no_wait else WAITING, None, order.uuid)
-            if answer.outcome != orders.DONE and parsed_args.formatter != 'table':     # where people read it anyway
+                return Outcome(REQUESTED if parsed_args.no_wait else WAITING, None, request.uuid)
+            # In a table people read it anyway.
+            if answer.outcome != operator_requests.DONE and parsed_args.formatter != 'table':
                 self.say(f'{answer.outcome}: {answer.text}')
-            return Outcome(_outcome(answer, done), answer.text, order.uuid)
+            return Outcome(_outcome(answer, done), answer.text, request.uuid)
         with progress.watching(self, lambda: wipes_in_words(self.app.driver(host.name), devices)):
             return self._do(running, verb, done, arguments)
 
     @staticmethod
     def _do(running: Running, verb: str, done: str, arguments: Any) -> Outcome:
-        answer = running.orders.do_now(verb, arguments)
-        if done == WIPING and answer.outcome == orders.DONE:
+        answer = running.operator_requests.do_now(verb, arguments)
+        if done == WIPING and answer.outcome == operator_requests.DONE:
             running.unproven.wait()             # the wipe would end with this process
             left = running.unproven.state_of(DeviceKey(arguments['kind'], arguments['identifier']))
             if vocabulary.UNPROVEN in left.causes:
@@ -98,8 +100,8 @@ class Requesting(base.ShowOne):
         return DeviceKey(name.kind, name.identifier)
 
 
-def _outcome(answer: orders.Answer, done: str) -> str:
-    if answer.outcome != orders.DONE:
+def _outcome(answer: operator_requests.Answer, done: str) -> str:
+    if answer.outcome != operator_requests.DONE:
         return answer.outcome
     return done if answer.changed else _UNCHANGED.get(done, done)
 
@@ -131,31 +133,32 @@ def add_timeout(parser: Any) -> None:
                         help=f'Wait no longer for the answer. By default {TIMEOUT_S:.0f}. The request stays.')
 
 
-def leave(command: base.Command, store: Store, order: Order, parsed_args: argparse.Namespace) -> Order:
+def leave(command: base.Command, store: Store, request: OperatorRequest,
+          parsed_args: argparse.Namespace) -> OperatorRequest:
     """Leave a request for a manager that works, and wait for its answer unless that is not wanted.
 
     :returns: the request as it is then; the command's exit code follows from it
     """
-    store.add_order(order)
-    command.say(f'the manager of the host works: request {order.uuid} waits for its next audit')
+    store.add_operator_request(request)
+    command.say(f'the manager of the host works: request {request.uuid} waits for its next audit')
     if not parsed_args.no_wait:
-        order = wait_for(command, store, order.uuid, parsed_args.timeout)
-        command.exit_code = code_of(order)
-    return order
+        request = wait_for(command, store, request.uuid, parsed_args.timeout)
+        command.exit_code = code_of(request)
+    return request
 
 
-def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> Order:
+def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> OperatorRequest:
     """The request, as soon as it has an answer or the time is up, which is said then.
 
-    :raises UnknownRequest: the store does not have it
+    :raises UnknownOperatorRequest: the store does not have it
     """
     began = time.monotonic()
     with progress.Progress(command) as shown:
         try:
             while True:
-                order = find(store, uuid)
+                request = find(store, uuid)
                 left = began + seconds - time.monotonic()
-                if order.answer is not None or left <= 0:
+                if request.answer is not None or left <= 0:
                     break
                 for _ in range(_TURNS):
                     waited = progress.duration(time.monotonic() - began)
@@ -165,21 +168,21 @@ def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> 
             shown.clear()
             command.say(f'request {uuid} stays: the manager carries it out at its next audit')
             raise
-    if order.answer is None:
+    if request.answer is None:
         command.say(f'no answer after {progress.duration(seconds)}; the request stays: see that the service of the '
                     f'host audits, and ask with devicetrack-manage request show --wait {uuid}')
-    return order
+    return request
 
 
-def find(store: Store, uuid: str) -> Order:
-    """:raises UnknownRequest: the store does not have it"""
-    order = next((one for one in store.orders() if one.uuid == uuid), None)
-    if order is None:
-        raise exception.UnknownRequest(uuid)
-    return order
+def find(store: Store, uuid: str) -> OperatorRequest:
+    """:raises UnknownOperatorRequest: the store does not have it"""
+    request = next((one for one in store.operator_requests() if one.uuid == uuid), None)
+    if request is None:
+        raise exception.UnknownOperatorRequest(uuid)
+    return request
 
 
-def code_of(order: Order) -> int:
+def code_of(request: OperatorRequest) -> int:
     """The exit code that an answer stands for, or none of which somebody waited for."""
-    answer = orders.answer_of(order)
+    answer = operator_requests.answer_of(request)
     return base.ERROR if answer is None else _CODES.get(answer.outcome, base.ERROR)

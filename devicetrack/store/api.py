@@ -108,7 +108,7 @@ class Changes(NamedTuple):
                 raise ValueError(f'instance {change.instance_uuid}: a context has a migration, and no context has none')
 
 
-class Order(NamedTuple):
+class OperatorRequest(NamedTuple):
     """What a command asks of the manager of a host, and the answer once there is one.
 
     ``arguments`` and ``answer`` are JSON text, the times are seconds since the epoch.
@@ -227,7 +227,8 @@ class Store(abc.ABC):
         """The same store for a manager of ``host`` that took the epoch in it.
 
         Every call of it that writes for the host raises HostTakenOver, in its own transaction, once another manager
-        took a later epoch. ``add_host``, ``replace_host`` and ``add_order`` are of commands, and not refused.
+        took a later epoch. ``add_host``, ``replace_host`` and ``add_operator_request`` are of commands, and not
+        refused.
         """
 
     @abc.abstractmethod
@@ -246,9 +247,9 @@ class Store(abc.ABC):
     def replace_host(self, before: Host, after: Host) -> None:
         """Replace a host that holds nothing by another one. May be repeated.
 
-        The old host's migration contexts, orders and declarations are deleted. What is withheld there stays withheld,
-        since it may be the same machine; that, the leftovers and the events belong to the new host. The old host's
-        manager must not run: what it recorded after this would belong to no host.
+        The old host's migration contexts, operator requests and declarations are deleted. What is withheld there stays
+        withheld, since it may be the same machine; that, the leftovers and the events belong to the new host. The old
+        host's manager must not run: what it recorded after this would belong to no host.
 
         :raises HostHoldsDevices: it has rows; nothing was written
         :raises HostIdentityChanged: the store knows neither of the two; nothing was written
@@ -318,32 +319,32 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def add_order(self, order: Order) -> None:
-        """Store an order for the manager of a host. May be repeated; the order is stored once.
+    def add_operator_request(self, request: OperatorRequest) -> None:
+        """Store an operator request for the manager of a host. May be repeated; the request is stored once.
 
-        The store keeps only the newest of a host's answered orders.
+        The store keeps only the newest of a host's answered requests.
 
-        :raises ValueError: another order has this UUID; nothing was written
+        :raises ValueError: another request has this UUID; nothing was written
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have been written; call again
         """
 
     @abc.abstractmethod
-    def orders(self, waiting: bool = False) -> list[Order]:
-        """The orders of all hosts, the oldest first.
+    def operator_requests(self, waiting: bool = False) -> list[OperatorRequest]:
+        """The operator requests of all hosts, the oldest first.
 
         :param waiting: only those without an answer
         """
 
     @abc.abstractmethod
-    def orders_of_host(self, host_uuid: str, waiting: bool = False) -> list[Order]:
-        """The orders of a host, as :meth:`orders`."""
+    def operator_requests_of_host(self, host_uuid: str, waiting: bool = False) -> list[OperatorRequest]:
+        """The operator requests of a host, as :meth:`operator_requests`."""
 
     @abc.abstractmethod
-    def answer_order(self, uuid: str, answered_at: int, answer: str) -> bool:
-        """Answer an order. The first answer stays; a second one changes nothing.
+    def answer_operator_request(self, uuid: str, answered_at: int, answer: str) -> bool:
+        """Answer an operator request. The first answer stays; a second one changes nothing.
 
-        :returns: False when the order has an answer already, or is gone
+        :returns: False when the request has an answer already, or is gone
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have been written; call again
         """

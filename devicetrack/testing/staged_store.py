@@ -168,19 +168,19 @@ class StagedStore(api.Store):
         happened: bool = self._call('settle', changes)
         return happened
 
-    def add_order(self, order: api.Order) -> None:
-        self._call('add_order', order)
+    def add_operator_request(self, request: api.OperatorRequest) -> None:
+        self._call('add_operator_request', request)
 
-    def orders(self, waiting: bool = False) -> list[api.Order]:
-        found: list[api.Order] = self._call('orders', waiting)
+    def operator_requests(self, waiting: bool = False) -> list[api.OperatorRequest]:
+        found: list[api.OperatorRequest] = self._call('operator_requests', waiting)
         return found
 
-    def orders_of_host(self, host_uuid: str, waiting: bool = False) -> list[api.Order]:
-        found: list[api.Order] = self._call('orders_of_host', host_uuid, waiting)
+    def operator_requests_of_host(self, host_uuid: str, waiting: bool = False) -> list[api.OperatorRequest]:
+        found: list[api.OperatorRequest] = self._call('operator_requests_of_host', host_uuid, waiting)
         return found
 
-    def answer_order(self, uuid: str, answered_at: int, answer: str) -> bool:
-        answered: bool = self._call('answer_order', uuid, answered_at, answer)
+    def answer_operator_request(self, uuid: str, answered_at: int, answer: str) -> bool:
+        answered: bool = self._call('answer_operator_request', uuid, answered_at, answer)
         return answered
 
     def withheld(self, host_uuid: str) -> list[api.WithheldRow]:

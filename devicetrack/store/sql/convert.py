@@ -35,9 +35,9 @@ def contexts(rows: Iterable[Sequence[Any]]) -> list[api.StoredContext]:
     return list(map(api.StoredContext._make, rows))
 
 
-def orders(rows: Iterable[Sequence[Any]]) -> list[api.Order]:
-    """Rows of ``orders``, all columns in their order."""
-    return [api.Order._make(row[1:]) for row in rows]
+def operator_requests(rows: Iterable[Sequence[Any]]) -> list[api.OperatorRequest]:
+    """Rows of ``operator_requests``, all columns in their order."""
+    return [api.OperatorRequest._make(row[1:]) for row in rows]
 
 
 def withheld(rows: Iterable[Sequence[Any]]) -> list[api.WithheldRow]:

@@ -16,7 +16,7 @@ from devicetrack.objects import values
 from devicetrack.store import api
 
 # The newest revision under migrations/, named here so that checking a store needs no alembic. A test compares.
-REVISION: Final = '0008'
+REVISION: Final = '0009'
 
 metadata: Final = sa.MetaData()
 
@@ -37,7 +37,7 @@ def _is_on_server(ddl: Any, target: Any, bind: Any, tables: Any = None, state: A
 _DOCUMENT: Final = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
 
 # The columns of a table have the names and the order of the fields of its tuples, so a record is a row and a row is a
-# record. Orders, leftovers and events have one column more, the first.
+# record. Operator requests, leftovers and events have one column more, the first.
 hosts: Final = sa.Table(
     'hosts', metadata,
     sa.Column('uuid', sa.String(36), primary_key=True),
@@ -84,9 +84,9 @@ migration_contexts: Final = sa.Table(
     sa.Index('ix_migration_contexts_migration_uuid', 'migration_uuid'),
     **_MARIADB)
 
-# The number tells which order came first: several may come in one second, and a clock may be set back.
-orders: Final = sa.Table(
-    'orders', metadata,
+# The number tells which request came first: several may come in one second, and a clock may be set back.
+operator_requests: Final = sa.Table(
+    'operator_requests', metadata,
     sa.Column('number', sa.Integer, primary_key=True, autoincrement=True),
     sa.Column('uuid', sa.String(36), nullable=False),
     sa.Column('host_uuid', sa.String(36), nullable=False),
@@ -95,8 +95,8 @@ orders: Final = sa.Table(
     sa.Column('created_at', sa.BigInteger, nullable=False),
     sa.Column('answered_at', sa.BigInteger, nullable=True),
     sa.Column('answer', _DOCUMENT, nullable=True),
-    sa.UniqueConstraint('uuid', name='uniq_orders0uuid'),
-    sa.Index('ix_orders_host_uuid', 'host_uuid'),
+    sa.UniqueConstraint('uuid', name='uniq_operator_requests0uuid'),
+    sa.Index('ix_operator_requests_host_uuid', 'host_uuid'),
     **_MARIADB)
 
 # A device or a parent (the scope says which) that nothing withholds has no row here.
@@ -151,7 +151,8 @@ events: Final = sa.Table(
     **_MARIADB)
 
 for _table, _fields in ((hosts, api.Host._fields), (assignments, values.Record._fields),
-                        (migration_contexts, api.StoredContext._fields), (orders, ('number', *api.Order._fields)),
+                        (migration_contexts, api.StoredContext._fields),
+                        (operator_requests, ('number', *api.OperatorRequest._fields)),
                         (withheld, api.WithheldRow._fields), (declarations, api.StoredDeclaration._fields),
                         (leftovers, ('host_uuid', *values.Leftover._fields)),
                         (events, ('number', *event.Event._fields))):

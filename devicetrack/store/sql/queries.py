@@ -52,7 +52,7 @@ EPOCH: Final = sa.select(models.hosts.c.epoch).where(*_where(models.hosts, ['uui
 TRIES: Final = (
     sa.update(models.hosts).where(sa.false()).values(name=models.hosts.c.name),
     *(sa.delete(table).where(sa.false()) for table in (
-        models.assignments, models.migration_contexts, models.orders, models.withheld, models.leftovers,
+        models.assignments, models.migration_contexts, models.operator_requests, models.withheld, models.leftovers,
         models.events)))
 
 # -- assignments and the contexts of moves -----------------------------------------------------------------------------
@@ -85,17 +85,18 @@ def of_devices(host_uuid: str, of_kinds: dict[str, list[str]]) -> dict[str, Any]
 CONTEXTS: Final = _select(models.migration_contexts, ['host_uuid'], ['instance_uuid'])
 CONTEXT: Final = _select(models.migration_contexts, ['host_uuid', 'instance_uuid'])
 
-# -- orders ------------------------------------------------------------------------------------------------------------
+# -- operator requests -------------------------------------------------------------------------------------------------
 
-_UNANSWERED: Final = models.orders.c.answered_at.is_(None)
+_UNANSWERED: Final = models.operator_requests.c.answered_at.is_(None)
 
-ORDER: Final = _select(models.orders, ['uuid'])
-ORDERS: Final = _select(models.orders, [], ['number'])
-ORDERS_WAITING: Final = ORDERS.where(_UNANSWERED)
-ORDERS_OF_HOST: Final = _select(models.orders, ['host_uuid'], ['number'])
-ORDERS_OF_HOST_WAITING: Final = ORDERS_OF_HOST.where(_UNANSWERED)
-ADD_ORDER: Final = sa.insert(models.orders)
-ANSWER_ORDER: Final = sa.update(models.orders).where(*_where(models.orders, ['uuid'], _OF), _UNANSWERED)
+OPERATOR_REQUEST: Final = _select(models.operator_requests, ['uuid'])
+OPERATOR_REQUESTS: Final = _select(models.operator_requests, [], ['number'])
+OPERATOR_REQUESTS_WAITING: Final = OPERATOR_REQUESTS.where(_UNANSWERED)
+OPERATOR_REQUESTS_OF_HOST: Final = _select(models.operator_requests, ['host_uuid'], ['number'])
+OPERATOR_REQUESTS_OF_HOST_WAITING: Final = OPERATOR_REQUESTS_OF_HOST.where(_UNANSWERED)
+ADD_OPERATOR_REQUEST: Final = sa.insert(models.operator_requests)
+ANSWER_OPERATOR_REQUEST: Final = sa.update(models.operator_requests).where(
+    *_where(models.operator_requests, ['uuid'], _OF), _UNANSWERED)
 
 # -- what is withheld, what hosts declare, and leftovers ---------------------------------------------------------------
 

@@ -33,11 +33,11 @@ from devicetrack.store.sql import settle
 from devicetrack.store.sql.backend import Cause
 from devicetrack.store.sql.backend import Fault
 
-# For each host. An order that waits is never dropped.
-ANSWERED_ORDERS_KEPT: Final = 100
+# For each host. A request that waits is never dropped.
+ANSWERED_OPERATOR_REQUESTS_KEPT: Final = 100
 
-# So many fields of an order are the question; the others are the answer.
-_ASKED: Final = api.Order._fields.index('answered_at')
+# So many fields of an operator request are the question; the others are the answer.
+_ASKED: Final = api.OperatorRequest._fields.index('answered_at')
 
 # Old and new devices of an instance that moves on one host have the same positions.
 _IN_ORDER: Final = operator.itemgetter(*map(Record._fields.index, ('instance_uuid', 'position', 'identifier')))
@@ -240,30 +240,31 @@ class SQLStore(database.Database, api.Store):
             before = read[0]
         return exception.StaleAssignment(before.kind, before.identifier, before.generation)
 
-    # -- orders --------------------------------------------------------------------------------------------------------
+    # -- operator requests ---------------------------------------------------------------------------------------------
 
-    def add_order(self, order: api.Order) -> None:
+    def add_operator_request(self, request: api.OperatorRequest) -> None:
         try:
-            self.transact(lambda connection: _add_order(connection, order))
+            self.transact(lambda connection: _add_operator_request(connection, request))
         except db_exc.DBDuplicateEntry as error:
             with self.reading() as connection:
-                known = convert.orders(connection.execute(queries.ORDER, {'uuid': order.uuid}))
-            if known and known[0][:_ASKED] != order[:_ASKED]:           # else it is ours, and its answer was lost
-                raise ValueError(f'order {order.uuid} is there already and asks for something else') from error
+                known = convert.operator_requests(connection.execute(queries.OPERATOR_REQUEST, {'uuid': request.uuid}))
+            if known and known[0][:_ASKED] != request[:_ASKED]:           # else it is ours, and its answer was lost
+                raise ValueError(
+                    f'operator request {request.uuid} is there already and asks for something else') from error
 
-    def orders(self, waiting: bool = False) -> list[api.Order]:
-        return self._orders(queries.ORDERS_WAITING if waiting else queries.ORDERS, {})
+    def operator_requests(self, waiting: bool = False) -> list[api.OperatorRequest]:
+        return self._operator_requests(queries.OPERATOR_REQUESTS_WAITING if waiting else queries.OPERATOR_REQUESTS, {})
 
-    def orders_of_host(self, host_uuid: str, waiting: bool = False) -> list[api.Order]:
-        return self._orders(queries.ORDERS_OF_HOST_WAITING if waiting else queries.ORDERS_OF_HOST,
-                            {'host_uuid': host_uuid})
+    def operator_requests_of_host(self, host_uuid: str, waiting: bool = False) -> list[api.OperatorRequest]:
+        statement = queries.OPERATOR_REQUESTS_OF_HOST_WAITING if waiting else queries.OPERATOR_REQUESTS_OF_HOST
+        return self._operator_requests(statement, {'host_uuid': host_uuid})
 
-    def _orders(self, statement: sa.Select[Any], given: Mapping[str, str]) -> list[api.Order]:
+    def _operator_requests(self, statement: sa.Select[Any], given: Mapping[str, str]) -> list[api.OperatorRequest]:
         with self.reading() as connection:
-            return convert.orders(connection.execute(statement, given))
+            return convert.operator_requests(connection.execute(statement, given))
 
-    def answer_order(self, uuid: str, answered_at: int, answer: str) -> bool:
-        return bool(self._execute(queries.ANSWER_ORDER,
+    def answer_operator_request(self, uuid: str, answered_at: int, answer: str) -> bool:
+        return bool(self._execute(queries.ANSWER_OPERATOR_REQUEST,
                                   queries.of(uuid=uuid) | {'answered_at': answered_at, 'answer': answer}))
 
     # -- what is withheld, and what hosts declare ----------------------------------------------------------------------
@@ -403,7 +404,7 @@ def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host) 
         models.assignments.c.host_uuid == before.uuid)).scalar_one()
     if rows:
         raise exception.HostHoldsDevices(before.name, rows)
-    for left in (models.migration_contexts, models.orders, models.declarations):
+    for left in (models.migration_contexts, models.operator_requests, models.declarations):
         connection.execute(sa.delete(left).where(left.c.host_uuid == before.uuid))
     for kept in (models.withheld, models.leftovers, models.events):
         connection.execute(sa.update(kept).where(kept.c.host_uuid == before.uuid).values(host_uuid=after.uuid))
@@ -412,17 +413,17 @@ def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host) 
     connection.execute(sa.insert(table).values(after._replace(epoch=epoch)._asdict()))
 
 
-def _add_order(connection: sa.Connection, order: api.Order) -> None:
-    """Insert an order, and delete the answered ones of its host that nobody will ask for any more.
+def _add_operator_request(connection: sa.Connection, request: api.OperatorRequest) -> None:
+    """Insert an operator request, and delete the answered ones of its host that nobody will ask for any more.
 
     :raises DBDuplicateEntry: the UUID is there already
     """
-    table = models.orders
-    connection.execute(queries.ADD_ORDER, order._asdict())
+    table = models.operator_requests
+    connection.execute(queries.ADD_OPERATOR_REQUEST, request._asdict())
     # Two statements: MariaDB takes no LIMIT in a subquery of IN.
     old = connection.execute(
-        sa.select(table.c.number).where(table.c.host_uuid == order.host_uuid, table.c.answered_at.is_not(None))
-        .order_by(table.c.number.desc()).offset(ANSWERED_ORDERS_KEPT)).scalars().all()
+        sa.select(table.c.number).where(table.c.host_uuid == request.host_uuid, table.c.answered_at.is_not(None))
+        .order_by(table.c.number.desc()).offset(ANSWERED_OPERATOR_REQUESTS_KEPT)).scalars().all()
     if old:
         connection.execute(sa.delete(table).where(table.c.number.in_(old)))
 

@@ -40,10 +40,10 @@ TABLES: Final = ('hosts', 'assignments', 'migration_contexts', 'withheld', 'decl
 
 # Calls that change nothing that outlives the process.
 _READS: Final = frozenset(('check', 'check_epoch', 'host', 'hosts', 'records', 'records_of_host', 'records_of_instance',
-                           'records_everywhere', 'records_of_devices', 'contexts', 'context', 'orders',
-                           'orders_of_host', 'withheld', 'declarations', 'declarations_of_host', 'get_inventory',
-                           'get_usage', 'guest_config', 'guest_records', 'realize', 'unclaim', 'wipe', 'create',
-                           'destroy', 'migration_types', 'live_migration_obstacles', 'count_events',
+                           'records_everywhere', 'records_of_devices', 'contexts', 'context', 'operator_requests',
+                           'operator_requests_of_host', 'withheld', 'declarations', 'declarations_of_host',
+                           'get_inventory', 'get_usage', 'guest_config', 'guest_records', 'realize', 'unclaim', 'wipe',
+                           'create', 'destroy', 'migration_types', 'live_migration_obstacles', 'count_events',
                            'events_of_device', 'events_of_instance'))
 
 

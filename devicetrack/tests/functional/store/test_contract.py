@@ -142,11 +142,12 @@ class TestReplaceHost(StoreTestCase):
         row = record('ns0')
         self.store.write(insert(row)._replace(contexts=(records.put(records.context(row)),)))
         self.store.write(delete(row))
-        orders = [api.Order(host.uuid, host.uuid, 'cordon', '{}', 1) for host in (self.before, self.bystander)]
-        for order in orders:
-            self.store.add_order(order)
+        requests = [api.OperatorRequest(host.uuid, host.uuid, 'cordon', '{}', 1)
+                    for host in (self.before, self.bystander)]
+        for request in requests:
+            self.store.add_operator_request(request)
         self.store.replace_host(self.before, self.after)
-        self.assertEqual(([], orders[1:]), (self.store.contexts(self.before.uuid), self.store.orders()))
+        self.assertEqual(([], requests[1:]), (self.store.contexts(self.before.uuid), self.store.operator_requests()))
 
     def test_a_host_that_is_another_one_by_now_stays(self) -> None:
         for before in (self.before._replace(machine_id='what it was'), self.before._replace(uuid='c' * 36)):
@@ -193,7 +194,7 @@ class TestRecords(StoreTestCase):
                 self.store.records_of_instance(records.HOST_UUID, missing),
                 self.store.records_of_instance(missing, record('ns0').instance_uuid),
                 self.store.records_of_devices(missing, [DeviceKey('vpmem', 'ns0')])])
-            self.assertEqual([[]] * 3, [self.store.contexts(missing), self.store.orders_of_host(missing),
+            self.assertEqual([[]] * 3, [self.store.contexts(missing), self.store.operator_requests_of_host(missing),
                                         self.store.declarations_of_host(missing)])
             self.assertIsNone(self.store.context(records.HOST_UUID, missing))
 

@@ -110,9 +110,9 @@ class TestFence(EpochTestCase):
         self.assertFalse(self.newer.is_taken_over)
 
     def test_all_else_that_an_older_manager_writes_for_its_host_is_refused(self) -> None:
-        order = api.Order('1' * 36, HOST.uuid, 'cordon', '{}', 1)
+        request = api.OperatorRequest('1' * 36, HOST.uuid, 'cordon', '{}', 1)
         leftover = Leftover('1' * 36, records.MIGRATION_UUID)
-        self.store.add_order(order)
+        self.store.add_operator_request(request)
         calls = [functools.partial(self.older.set_boot_id, HOST.uuid, 'boot-1'),
                  functools.partial(self.older.set_nested, HOST.uuid, 1, 1),
                  functools.partial(self.older.set_withheld, [
@@ -121,15 +121,15 @@ class TestFence(EpochTestCase):
                  functools.partial(self.older.trim_events, HOST.uuid, 1 << 60, 0, 100),
                  functools.partial(self.older.set_declarations, HOST.uuid, [
                      api.StoredDeclaration(HOST.uuid, 'mdev', 'p', 'nvidia-35', '{}')]),
-                 functools.partial(self.older.answer_order, order.uuid, 1, '{}'),
+                 functools.partial(self.older.answer_operator_request, request.uuid, 1, '{}'),
                  functools.partial(self.older.add_leftover, HOST.uuid, leftover),
                  functools.partial(self.older.remove_leftover, HOST.uuid, leftover)]
         told = self.store.events_of_device('ns0')
         for call in calls:
             self.assertRaises(exception.HostTakenOver, call)
         self.assertEqual(told, self.store.events_of_device('ns0'))
-        self.assertEqual((HOST._replace(epoch=2), [order], [], [], []), (
-            self.store.host(HOST.name), self.store.orders(), self.store.withheld(HOST.uuid),
+        self.assertEqual((HOST._replace(epoch=2), [request], [], [], []), (
+            self.store.host(HOST.name), self.store.operator_requests(), self.store.withheld(HOST.uuid),
             self.store.declarations(), self.store.leftovers(HOST.uuid)))
 
     def test_an_older_manager_is_told_when_it_asks_and_remembers(self) -> None:

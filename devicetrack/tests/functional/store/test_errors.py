@@ -271,9 +271,9 @@ class TestServer(base.TestCase):
                 lambda: store.set_boot_id(records.HOST_UUID, 'boot'),
                 lambda: store.set_nested(records.HOST_UUID, 1, 5),
                 lambda: store.replace_host(*[api.Host(uuid, 'compute-1', uuid) for uuid in 'ab']),
-                lambda: store.contexts(records.HOST_UUID), store.orders,
-                lambda: store.add_order(api.Order('a', records.HOST_UUID, 'cordon', '{}', 1)),
-                lambda: store.answer_order('a', 1, '{}'), lambda: store.withheld(records.HOST_UUID),
+                lambda: store.contexts(records.HOST_UUID), store.operator_requests,
+                lambda: store.add_operator_request(api.OperatorRequest('a', records.HOST_UUID, 'cordon', '{}', 1)),
+                lambda: store.answer_operator_request('a', 1, '{}'), lambda: store.withheld(records.HOST_UUID),
                 lambda: store.set_withheld([api.WithheldRow(records.HOST_UUID, 'vpmem', 'device', 'a', '{}', 1, 1)]),
                 store.declarations, lambda: store.set_declarations(records.HOST_UUID, [])]
 

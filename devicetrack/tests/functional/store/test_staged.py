@@ -19,7 +19,7 @@ from devicetrack.tests.functional.store.records import record
 _HOST = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1')
 _OTHER = api.Host('0' * 36, 'compute-2', 'digest')
 _ROW = record('ns0')
-_ORDER = api.Order('0' * 36, _HOST.uuid, 'cordon', '{}', 1)
+_REQUEST = api.OperatorRequest('0' * 36, _HOST.uuid, 'cordon', '{}', 1)
 _LEFTOVER = Leftover('1' * 36, records.MIGRATION_UUID)
 _DECLARED = api.StoredDeclaration(_HOST.uuid, 'mdev', 'p', 'nvidia-35', '{}')
 _WITHHELD = api.WithheldRow(_HOST.uuid, 'vpmem', 'device', 'ns0', '{}', 1, 1)
@@ -42,10 +42,10 @@ _CALLS: list[tuple[str, tuple[Any, ...], Any]] = [
     ('records_of_devices', (_HOST.uuid, [_ROW.key]), [_ROW]),
     ('contexts', (_HOST.uuid,), [context(_ROW)]),
     ('context', (_HOST.uuid, _ROW.instance_uuid), context(_ROW)),
-    ('add_order', (_ORDER,), None),
-    ('orders', (True,), [_ORDER]),
-    ('orders_of_host', (_HOST.uuid, True), [_ORDER]),
-    ('answer_order', (_ORDER.uuid, 2, '{}'), True),
+    ('add_operator_request', (_REQUEST,), None),
+    ('operator_requests', (True,), [_REQUEST]),
+    ('operator_requests_of_host', (_HOST.uuid, True), [_REQUEST]),
+    ('answer_operator_request', (_REQUEST.uuid, 2, '{}'), True),
     ('set_withheld', ([_WITHHELD], []), None),
     ('withheld', (_HOST.uuid,), [_WITHHELD]),
     ('set_declarations', (_HOST.uuid, [_DECLARED]), None),

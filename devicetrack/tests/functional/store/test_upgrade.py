@@ -27,7 +27,7 @@ from devicetrack.tests.functional.store.records import record
 from devicetrack.tests.functional.store.records import update
 
 _ROWS = [record('ns0', numa_node=1, position=3), record('ns1', migration_uuid=records.MIGRATION_UUID, parent='p')]
-_ORDER = api.Order('0' * 36, records.HOST_UUID, 'cordon', '{}', 1)
+_REQUEST = api.OperatorRequest('0' * 36, records.HOST_UUID, 'cordon', '{}', 1)
 _WITHHELD = api.WithheldRow(records.HOST_UUID, 'vpmem', 'device', 'ns0', '{}', 1, 1)
 
 _DECLARED = api.StoredDeclaration(records.HOST_UUID, 'mdev', 'p', 'nvidia-35', '{}')
@@ -86,7 +86,7 @@ class TestFromFirst(UpgradeTestCase):
     def test_being_refused_changes_nothing(self) -> None:
         self.assertRaises(exception.SchemaMismatch, self.store.check)
         self.assertEqual('0001', schema.revision(self.store))
-        for read in (self.store.hosts, self.store.orders, self.store.records):
+        for read in (self.store.hosts, self.store.operator_requests, self.store.records):
             self.assertRaises(exception.SchemaMismatch, read)
         schema.sync(self.store)
         self.assertCountEqual(_ROWS, self.store.records())
@@ -96,7 +96,7 @@ class TestFromFirst(UpgradeTestCase):
         self.store.check()
         self.assertEqual([api.Host(records.HOST_UUID, 'compute-1', 'digest')], self.store.hosts())
         self.assertCountEqual(_ROWS, self.store.records())
-        self.assertEqual(([], []), (self.store.contexts(records.HOST_UUID), self.store.orders()))
+        self.assertEqual(([], []), (self.store.contexts(records.HOST_UUID), self.store.operator_requests()))
 
     def test_it_is_used_like_a_new_one(self) -> None:
         schema.sync(self.store)
@@ -106,8 +106,8 @@ class TestFromFirst(UpgradeTestCase):
         self.store.write(delete(_ROWS[0]))
         self.store.write(insert(record('ns0')))
         self.assertEqual([context(_ROWS[1])], self.store.contexts(records.HOST_UUID))
-        self.store.add_order(_ORDER)
-        self.assertEqual([_ORDER], self.store.orders())
+        self.store.add_operator_request(_REQUEST)
+        self.assertEqual([_REQUEST], self.store.operator_requests())
         self.store.set_withheld([_WITHHELD])
         self.assertEqual([_WITHHELD], self.store.withheld(records.HOST_UUID))
         self.store.set_declarations(records.HOST_UUID, [_DECLARED])
@@ -137,7 +137,7 @@ class TestFromFirst(UpgradeTestCase):
 
 
 class TestFromSecond(UpgradeTestCase):
-    """From revision 0002: besides these, migration contexts and orders."""
+    """From revision 0002: besides these, migration contexts and operator requests."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -145,7 +145,7 @@ class TestFromSecond(UpgradeTestCase):
         self.host = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1')
         self.context = context(_ROWS[1])
         for table, rows in (('hosts', [self.host]), ('assignments', _ROWS), ('migration_contexts', [self.context]),
-                            ('orders', [_ORDER])):
+                            ('orders', [_REQUEST])):
             self.fill(table, rows, _LATER - {'boot_id'})
 
     def test_it_is_refused_until_it_is_synced(self) -> None:
@@ -158,8 +158,9 @@ class TestFromSecond(UpgradeTestCase):
         self.store.check()
         self.assertEqual([self.host], self.store.hosts())
         self.assertCountEqual(_ROWS, self.store.records())
-        self.assertEqual(([self.context], [_ORDER], []), (
-            self.store.contexts(records.HOST_UUID), self.store.orders(), self.store.withheld(records.HOST_UUID)))
+        self.assertEqual(([self.context], [_REQUEST], []), (
+            self.store.contexts(records.HOST_UUID), self.store.operator_requests(),
+            self.store.withheld(records.HOST_UUID)))
         self.store.set_withheld([_WITHHELD])
         self.assertEqual([_WITHHELD], self.store.withheld(records.HOST_UUID))
 
@@ -252,6 +253,75 @@ class TestFromSeventh(UpgradeTestCase):
         schema.sync(self.store)
         new = self.useFixture(self.database()).store
         self.assertEqual(_columns(new), _columns(self.store))
+
+
+class TestFromEighth(UpgradeTestCase):
+    """From revision 0008, in which operator requests are called orders."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make('0008')
+        self.fill('hosts', [api.Host(records.HOST_UUID, 'compute-1', 'digest')], ())
+        self.requests = [
+            _REQUEST, _REQUEST._replace(uuid='1' * 36, verb='drain', arguments='{"name": "ns\u00f6 %s ?"}'),
+            _REQUEST._replace(uuid='2' * 36, host_uuid='9' * 36, answered_at=1 << 40, answer='x' * 1_000_000)]
+        # One that was deleted meanwhile, so that the numbers have a gap.
+        self.fill('orders', [self.requests[0], _REQUEST._replace(uuid='8' * 36), *self.requests[1:]], ())
+        self.run_statement('DELETE FROM orders WHERE uuid = :uuid', {'uuid': '8' * 36})
+        self.numbers = self.numbers_in('orders')
+
+    def numbers_in(self, table: str) -> dict[str, int]:
+        with self.store.reading() as connection:
+            return {row.uuid: row.number for row in connection.execute(sa.text(f'SELECT uuid, number FROM {table}'))}
+
+    def test_it_is_refused_until_it_is_synced(self) -> None:
+        error = self.assertRaises(exception.SchemaMismatch, self.store.check)
+        self.assertEqual(('0008', models.REVISION), (error.found, error.wanted))
+        self.assertRaises(exception.SchemaMismatch, self.store.operator_requests)
+        self.assertRaises(exception.SchemaMismatch, self.store.add_operator_request, _REQUEST)
+        self.assertEqual(self.numbers, self.numbers_in('orders'))
+
+    def test_rows_are_kept_with_their_numbers(self) -> None:
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        self.store.check()
+        self.assertEqual(self.requests, self.store.operator_requests())
+        self.assertEqual(self.numbers, self.numbers_in('operator_requests'))
+
+    def test_it_is_used_like_a_new_one(self) -> None:
+        schema.sync(self.store)
+        later = _REQUEST._replace(uuid='7' * 36)
+        self.store.add_operator_request(later)
+        self.store.add_operator_request(later)
+        self.assertRaises(ValueError, self.store.add_operator_request, self.requests[1]._replace(verb='uncordon'))
+        self.assertEqual([*self.requests, later], self.store.operator_requests())
+        self.assertTrue(self.store.answer_operator_request(_REQUEST.uuid, 7, '{}'))
+        self.assertFalse(self.store.answer_operator_request(self.requests[2].uuid, 7, '{}'))
+        self.assertEqual([self.requests[1], later],
+                         self.store.operator_requests_of_host(records.HOST_UUID, waiting=True))
+
+    def test_a_run_that_ended_before_it_wrote_the_version_is_done_again(self) -> None:
+        schema.sync(self.store)
+        self.run_statement("UPDATE alembic_version SET version_num = '0008'")
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        self.assertEqual(self.requests, self.store.operator_requests())
+
+    def test_the_tables_are_those_of_a_new_store(self) -> None:
+        schema.sync(self.store)
+        new = self.useFixture(self.database()).store
+        self.assertEqual(_columns(new), _columns(self.store))
+
+    def test_nothing_is_called_orders_any_more(self) -> None:
+        schema.sync(self.store)
+        with self.store.reading() as connection:
+            inspector = sa.inspect(connection)
+            tables = inspector.get_table_names()
+            names = [*tables, *(inspector.get_sequence_names() if connection.dialect.supports_sequences else ())]
+            for table in tables:
+                names += [inspector.get_pk_constraint(table)['name'],
+                          *[index['name'] for index in inspector.get_indexes(table)],
+                          *[unique['name'] for unique in inspector.get_unique_constraints(table)]]
+        self.assertIn('operator_requests', names)
+        self.assertEqual([], [name for name in names if 'orders' in (name or '')])
 
 
 class TestCutShort(UpgradeTestCase):

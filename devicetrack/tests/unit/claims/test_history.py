@@ -9,7 +9,7 @@ from unittest import mock
 
 from devicetrack import exception
 from devicetrack.claims import history
-from devicetrack.claims import orders
+from devicetrack.claims import operator_requests
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import StoredEvent
 from devicetrack.testing import fixtures
@@ -153,12 +153,12 @@ class ConditionTestCase(HistoryTestCase):
         self.assertIsNone(self.of_device('p0')[-1].event.instance_uuid)
 
     def test_what_was_asked_by_a_command_is_of_its_request(self) -> None:
-        order = orders.make(self.host.manager.host_uuid, orders.CORDON, kind='vpmem', scope='device', name='d0',
-                            reason='firmware')
-        self.host.store.add_order(order)
+        request = operator_requests.make(self.host.manager.host_uuid, operator_requests.CORDON, kind='vpmem',
+                                         scope='device', name='d0', reason='firmware')
+        self.host.store.add_operator_request(request)
         self.host.audit()
         [found] = self.of_device()
-        self.assertEqual(('withheld', order.uuid), (found.event.event, found.event.request_id))
+        self.assertEqual(('withheld', request.uuid), (found.event.event, found.event.request_id))
 
     def test_an_operator_ended_what_they_ended_and_nothing_else(self) -> None:
         instance = self.host.spawn(pmem=1)

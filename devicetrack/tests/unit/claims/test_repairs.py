@@ -8,13 +8,13 @@ from typing import Any
 import fixtures as patches
 
 from devicetrack import exception
-from devicetrack.claims import orders
+from devicetrack.claims import operator_requests
 from devicetrack.claims import repairs
 from devicetrack.engine import repair_plan
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
 from devicetrack.store.api import Host
-from devicetrack.store.api import Order
+from devicetrack.store.api import OperatorRequest
 from devicetrack.store.api import WithheldRow
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
@@ -76,22 +76,22 @@ class MoveTestCase(RepairTestCase):
         self.assertEqual([('forgotten', self.owner.uuid), ('recovered', self.claimant.uuid)], [
             (one.event.event, one.event.instance_uuid) for one in self.host.store.store.events_of_device('d0')][-2:])
 
-    def test_an_order_moves_what_its_author_was_shown(self) -> None:
+    def test_a_request_moves_what_its_author_was_shown(self) -> None:
         another = self.move._replace(new_owner=ANOTHER)
         for moves, owner in (([], self.owner), ([another], self.owner), ([self.move], self.claimant)):
-            self.host.store.add_order(orders.make(self.host.manager.host_uuid, orders.REPAIR, accept=True,
-                                                  moves=moves))
+            self.host.store.add_operator_request(operator_requests.make(
+                self.host.manager.host_uuid, operator_requests.REPAIR, accept=True, moves=moves))
             self.host.audit()
             self.assertEqual({'d0': owner.uuid}, self.host.owners())
 
-    def test_an_order_that_cannot_be_read_moves_nothing(self) -> None:
+    def test_a_request_that_cannot_be_read_moves_nothing(self) -> None:
         for moves in (1, [1], [['d0', 'x']]):
-            self.host.store.add_order(orders.make(self.host.manager.host_uuid, orders.REPAIR, accept=True,
-                                                  moves=moves))
+            self.host.store.add_operator_request(operator_requests.make(
+                self.host.manager.host_uuid, operator_requests.REPAIR, accept=True, moves=moves))
             self.host.audit()
         self.assertEqual({'d0': self.owner.uuid}, self.host.owners())
-        answers = [orders.answer_of(one) for one in self.host.store.orders()]
-        self.assertEqual({orders.REFUSED}, {answer and answer.outcome for answer in answers})
+        answers = [operator_requests.answer_of(one) for one in self.host.store.operator_requests()]
+        self.assertEqual({operator_requests.REFUSED}, {answer and answer.outcome for answer in answers})
 
 
 class AcceptTestCase(RepairTestCase):
@@ -316,63 +316,64 @@ class ForgetTestCase(RepairTestCase):
 D0_AS_TARGET = {'kind': fake.VPMEM, 'scope': 'device', 'name': 'd0'}
 
 
-class OrderTestCase(RepairTestCase):
+class OperatorRequestTestCase(RepairTestCase):
 
-    def order(self, verb: str, arguments: Any = None, text: str | None = None) -> orders.Answer:
-        order = orders.make(self.host.manager.host_uuid, verb, **(arguments or {}))
+    def request(self, verb: str, arguments: Any = None, text: str | None = None) -> operator_requests.Answer:
+        request = operator_requests.make(self.host.manager.host_uuid, verb, **(arguments or {}))
         if text is not None:
-            order = order._replace(arguments=text)
-        self.host.store.add_order(order)
+            request = request._replace(arguments=text)
+        self.host.store.add_operator_request(request)
         self.findings = self.host.audit()
-        return self.answer(order)
+        return self.answer(request)
 
-    def answer(self, order: Order) -> orders.Answer:
-        [answered] = [one for one in self.host.store.orders() if one.uuid == order.uuid]
-        answer = orders.answer_of(answered)
+    def answer(self, request: OperatorRequest) -> operator_requests.Answer:
+        [answered] = [one for one in self.host.store.operator_requests() if one.uuid == request.uuid]
+        answer = operator_requests.answer_of(answered)
         assert answer is not None
         return answer
 
     def test_a_repair_is_done_by_the_next_audit_which_finds_it_done(self) -> None:
         self.host.spawn(pmem=1)
         self.machine.change(D0, devpath='/dev/dax9.0')
-        answer = self.order(orders.REPAIR, {'accept': False})
-        self.assertEqual((orders.DONE, '1 of 1 repairs done', []), (answer.outcome, answer.text, self.findings))
+        answer = self.request(operator_requests.REPAIR, {'accept': False})
+        self.assertEqual((operator_requests.DONE, '1 of 1 repairs done', []),
+                         (answer.outcome, answer.text, self.findings))
         self.assertEqual([('update details', 'vpmem/d0', True)],
                          [(one['verb'], one['device'], one['done']) for one in answer.repairs])
         self.assertIn('/dev/dax9.0', answer.repairs[0]['text'])
-        self.assertEqual([], self.host.store.orders(waiting=True))
+        self.assertEqual([], self.host.store.operator_requests(waiting=True))
 
     def test_a_store_is_accepted(self) -> None:
         self.host.spawn(pmem=1)
         self.restore_backup(self.host.spawn(pmem=1))
-        self.assertEqual('there was nothing to repair', self.order(orders.REPAIR, {'accept': False}).text)
-        self.assertEqual(orders.DONE, self.order(orders.REPAIR, {'accept': True}).outcome)
+        self.assertEqual('there was nothing to repair', self.request(operator_requests.REPAIR, {'accept': False}).text)
+        self.assertEqual(operator_requests.DONE, self.request(operator_requests.REPAIR, {'accept': True}).outcome)
         self.assertEqual(([], None), (self.findings, self.host.running.gate.report_only))
 
     def test_a_device_is_forgotten(self) -> None:
         instance = self.host.spawn(pmem=1)
         arguments = {'kind': 'vpmem', 'identifier': 'd0', 'instance_uuid': instance.uuid}
-        answer = self.order(orders.FORGET, arguments)
-        self.assertEqual(orders.REFUSED, answer.outcome)
+        answer = self.request(operator_requests.FORGET, arguments)
+        self.assertEqual(operator_requests.REFUSED, answer.outcome)
         self.assertIn('the host has it', answer.text)
         self.machine.delete_guest(instance.uuid)
         self.machine.remove(D0)
-        self.assertEqual(orders.DONE, self.order(orders.FORGET, arguments).outcome)
+        self.assertEqual(operator_requests.DONE, self.request(operator_requests.FORGET, arguments).outcome)
         self.assertEqual([], self.findings)
-        self.assertIn('not assigned', self.order(orders.FORGET, arguments).text)
+        self.assertIn('not assigned', self.request(operator_requests.FORGET, arguments).text)
 
     def test_a_device_and_a_parent_are_cordoned_and_not_any_more(self) -> None:
         instance = self.host.spawn(pmem=1)
         of_device = {'kind': 'vpmem', 'scope': 'device', 'name': 'd0'}
         of_parent = {'kind': 'mdev', 'scope': 'parent', 'name': 'gpu'}
-        answer = self.order(orders.CORDON, {**of_device, 'reason': 'firmware'})
-        self.assertEqual((orders.DONE, f'vpmem/d0 is withheld: cordoned (firmware); instance {instance.uuid} has d0, '
-                          'active'), (answer.outcome, answer.text))
+        answer = self.request(operator_requests.CORDON, {**of_device, 'reason': 'firmware'})
+        self.assertEqual((operator_requests.DONE, 'vpmem/d0 is withheld: cordoned (firmware); '
+                          f'instance {instance.uuid} has d0, active'), (answer.outcome, answer.text))
         self.assertEqual('parent mdev/gpu is withheld: cordoned',
-                         self.order(orders.CORDON, {**of_parent, 'reason': ''}).text)
+                         self.request(operator_requests.CORDON, {**of_parent, 'reason': ''}).text)
         self.assertRaises(exception.NoFit, self.host.claim, fixtures.Instance(), None, 0, 1)
         for arguments in (of_device, of_parent):
-            self.assertEqual(orders.DONE, self.order(orders.UNCORDON, arguments).outcome)
+            self.assertEqual(operator_requests.DONE, self.request(operator_requests.UNCORDON, arguments).outcome)
         self.host.claim(fixtures.Instance(), vgpu=1)
 
     def test_a_forgotten_device_is_admitted(self) -> None:
@@ -382,121 +383,127 @@ class OrderTestCase(RepairTestCase):
         self.host.running.repairs.forget(D0, instance.uuid)
         self.machine.unknown_domains['x'] = 'torn'
         arguments = {'kind': 'vpmem', 'identifier': 'd0'}
-        answer = self.order(orders.ADMIT, arguments)
-        self.assertEqual((orders.REFUSED, True), (answer.outcome, 'cannot be read' in answer.text))
+        answer = self.request(operator_requests.ADMIT, arguments)
+        self.assertEqual((operator_requests.REFUSED, True), (answer.outcome, 'cannot be read' in answer.text))
         self.machine.clear()
-        answer = self.order(orders.ADMIT, arguments)
-        self.assertEqual((orders.REFUSED, True), (answer.outcome, 'does not have it' in answer.text))
+        answer = self.request(operator_requests.ADMIT, arguments)
+        self.assertEqual((operator_requests.REFUSED, True), (answer.outcome, 'does not have it' in answer.text))
         self.machine.add_namespace('d0')
-        self.assertEqual('vpmem/d0 is not withheld', self.order(orders.ADMIT, arguments).text)
+        self.assertEqual('vpmem/d0 is not withheld', self.request(operator_requests.ADMIT, arguments).text)
 
-    def test_an_order_to_admit_that_was_left_before_devices_had_identifiers_in_it(self) -> None:
+    def test_a_request_to_admit_that_was_left_before_devices_had_identifiers_in_it(self) -> None:
         instance = self.host.spawn(pmem=1)
         self.machine.delete_guest(instance.uuid)
         self.machine.remove(D0)
         self.host.running.repairs.forget(D0, instance.uuid)
         self.machine.add_namespace('d0')
-        answer = self.order(orders.ADMIT, text='{"kind": "vpmem", "name": "d0"}')
-        self.assertEqual((orders.DONE, 'vpmem/d0 is not withheld'), (answer.outcome, answer.text))
+        answer = self.request(operator_requests.ADMIT, text='{"kind": "vpmem", "name": "d0"}')
+        self.assertEqual((operator_requests.DONE, 'vpmem/d0 is not withheld'), (answer.outcome, answer.text))
 
-    def test_orders_that_waited_since_cordon_had_another_name(self) -> None:
-        drained = self.order('drain', {**D0_AS_TARGET, 'reason': 'hot'})
-        self.assertEqual((orders.DONE, 'withheld: cordoned'), (drained.outcome, self.host.states()['d0']))
-        older = orders.make(self.host.manager.host_uuid, 'drain', **D0_AS_TARGET, reason='')
-        self.host.store.add_order(older)
-        self.assertEqual(orders.DONE, self.order('undrain', D0_AS_TARGET).outcome)
-        self.assertEqual((orders.REFUSED, FREE), (self.answer(older).outcome, self.host.states()['d0']))
+    def test_requests_that_waited_since_cordon_had_another_name(self) -> None:
+        drained = self.request('drain', {**D0_AS_TARGET, 'reason': 'hot'})
+        self.assertEqual((operator_requests.DONE, 'withheld: cordoned'), (drained.outcome, self.host.states()['d0']))
+        older = operator_requests.make(self.host.manager.host_uuid, 'drain', **D0_AS_TARGET, reason='')
+        self.host.store.add_operator_request(older)
+        self.assertEqual(operator_requests.DONE, self.request('undrain', D0_AS_TARGET).outcome)
+        self.assertEqual((operator_requests.REFUSED, FREE), (self.answer(older).outcome, self.host.states()['d0']))
 
     def test_a_cordon_that_the_store_refuses_failed(self) -> None:
         self.host.store.before('set_withheld', exception.StoreUnavailable('it', 'full'))
-        answer = self.order(orders.CORDON, {'kind': 'vpmem', 'scope': 'device', 'name': 'd0', 'reason': ''})
-        self.assertEqual((orders.FAILED, 'it: full'), (answer.outcome, answer.text))
+        answer = self.request(operator_requests.CORDON, {**D0_AS_TARGET, 'reason': ''})
+        self.assertEqual((operator_requests.FAILED, 'it: full'), (answer.outcome, answer.text))
         self.assertEqual(FREE, self.host.states()['d0'])
 
-    def test_orders_that_mean_nothing_are_refused(self) -> None:
-        for verb, text in (('abolish', '{}'), (orders.FORGET, '{}'), (orders.FORGET, '{'), (orders.REPAIR, '[]'),
-                           (orders.FORGET, '{"kind": 1}'), (orders.CORDON, '{}'), (orders.ADMIT, '{"kind": "vpmem"}'),
-                           (orders.CORDON, '{"kind": "vpmem", "scope": "rack", "name": "d0", "reason": ""}'),
-                           (orders.UNCORDON, '{"kind": "vpmem", "scope": "device", "name": "d9"}')):
-            self.assertEqual(orders.REFUSED, self.order(verb, text=text).outcome)
+    def test_requests_that_mean_nothing_are_refused(self) -> None:
+        for verb, text in (('abolish', '{}'), (operator_requests.FORGET, '{}'), (operator_requests.FORGET, '{'),
+                           (operator_requests.REPAIR, '[]'), (operator_requests.FORGET, '{"kind": 1}'),
+                           (operator_requests.CORDON, '{}'), (operator_requests.ADMIT, '{"kind": "vpmem"}'),
+                           (operator_requests.CORDON, '{"kind": "vpmem", "scope": "rack", "name": "d0", "reason": ""}'),
+                           (operator_requests.UNCORDON, '{"kind": "vpmem", "scope": "device", "name": "d9"}')):
+            self.assertEqual(operator_requests.REFUSED, self.request(verb, text=text).outcome)
 
-    def test_a_bad_order_stops_neither_the_audit_nor_the_next_order(self) -> None:
+    def test_a_bad_request_stops_neither_the_audit_nor_the_next_request(self) -> None:
         self.host.spawn(pmem=1)
         self.machine.change(D0, devpath='/dev/dax9.0')
-        first, second = (orders.make(self.host.manager.host_uuid, orders.REPAIR, accept=False) for _ in range(2))
-        for order in (first, second):
-            self.host.store.add_order(order)
+        first, second = (operator_requests.make(self.host.manager.host_uuid, operator_requests.REPAIR, accept=False)
+                         for _ in range(2))
+        for request in (first, second):
+            self.host.store.add_operator_request(request)
         wrong = ZeroDivisionError('a secret')
-        self.host.store.after('orders_of_host', lambda: self.machine.before('get_usage', wrong, times=1))
+        self.host.store.after('operator_requests_of_host', lambda: self.machine.before('get_usage', wrong, times=1))
         self.host.audit()
-        self.assertEqual((orders.FAILED, orders.DONE), (self.answer(first).outcome, self.answer(second).outcome))
+        self.assertEqual((operator_requests.FAILED, operator_requests.DONE),
+                         (self.answer(first).outcome, self.answer(second).outcome))
         self.assertNotIn('a secret', self.answer(first).text)
 
     def test_a_hypervisor_that_goes_away_is_an_answer(self) -> None:
         gone = exception.HypervisorUnreachable('fake', 'restarting')
-        self.host.store.after('orders_of_host', lambda: self.machine.before('get_usage', gone, times=1))
-        answer = self.order(orders.REPAIR)
-        self.assertEqual((orders.FAILED, str(gone)), (answer.outcome, answer.text))
+        self.host.store.after('operator_requests_of_host', lambda: self.machine.before('get_usage', gone, times=1))
+        answer = self.request(operator_requests.REPAIR)
+        self.assertEqual((operator_requests.FAILED, str(gone)), (answer.outcome, answer.text))
 
-    def test_an_order_that_cannot_be_answered_is_carried_out_again(self) -> None:
-        order = orders.make(self.host.manager.host_uuid, orders.REPAIR, accept=False)
-        self.host.store.add_order(order)
-        self.host.store.before('answer_order', exception.StoreUnavailable('it', 'full'))
+    def test_a_request_that_cannot_be_answered_is_carried_out_again(self) -> None:
+        request = operator_requests.make(self.host.manager.host_uuid, operator_requests.REPAIR, accept=False)
+        self.host.store.add_operator_request(request)
+        self.host.store.before('answer_operator_request', exception.StoreUnavailable('it', 'full'))
         self.assertEqual([], self.host.audit())
-        self.assertEqual(1, len(self.host.store.orders(waiting=True)))
+        self.assertEqual(1, len(self.host.store.operator_requests(waiting=True)))
         self.assertEqual([], self.host.audit())
-        self.assertEqual(orders.DONE, self.answer(order).outcome)
+        self.assertEqual(operator_requests.DONE, self.answer(request).outcome)
 
-    def lose_the_answer_of_a_cordon(self) -> Order:
-        """Cordon a device; its order still waits."""
-        cordon = orders.make(self.host.manager.host_uuid, orders.CORDON, **D0_AS_TARGET, reason='')
-        self.host.store.add_order(cordon)
-        self.host.store.before('answer_order', exception.StoreUnavailable('it', 'full'))
+    def lose_the_answer_of_a_cordon(self) -> OperatorRequest:
+        """Cordon a device; its request still waits."""
+        cordon = operator_requests.make(self.host.manager.host_uuid, operator_requests.CORDON, **D0_AS_TARGET,
+                                        reason='')
+        self.host.store.add_operator_request(cordon)
+        self.host.store.before('answer_operator_request', exception.StoreUnavailable('it', 'full'))
         self.host.audit()
         self.assertEqual(('withheld: cordoned', [cordon]),
-                         (self.host.states()['d0'], self.host.store.orders(waiting=True)))
+                         (self.host.states()['d0'], self.host.store.operator_requests(waiting=True)))
         return cordon
 
-    def test_after_a_newer_contrary_one_an_order_whose_answer_was_lost_is_refused(self) -> None:
+    def test_after_a_newer_contrary_one_a_request_whose_answer_was_lost_is_refused(self) -> None:
         for restarted in (False, True):
             cordon = self.lose_the_answer_of_a_cordon()
-            self.assertEqual(orders.DONE, self.order(orders.UNCORDON, D0_AS_TARGET).outcome)
+            self.assertEqual(operator_requests.DONE, self.request(operator_requests.UNCORDON, D0_AS_TARGET).outcome)
             if restarted:
                 self.host.restart()
                 self.host.audit()
             self.assertEqual(FREE, self.host.states()['d0'])
-            self.assertEqual(orders.REFUSED, self.answer(cordon).outcome)
+            self.assertEqual(operator_requests.REFUSED, self.answer(cordon).outcome)
             self.assertIn('is newer', self.answer(cordon).text)
 
-    def test_after_a_newer_order_about_something_else_it_is_done_again(self) -> None:
+    def test_after_a_newer_request_about_something_else_it_is_done_again(self) -> None:
         cordon = self.lose_the_answer_of_a_cordon()
-        self.order(orders.UNCORDON, {**D0_AS_TARGET, 'name': 'd1'})
-        self.assertEqual(('withheld: cordoned', orders.DONE), (self.host.states()['d0'], self.answer(cordon).outcome))
+        self.request(operator_requests.UNCORDON, {**D0_AS_TARGET, 'name': 'd1'})
+        self.assertEqual(('withheld: cordoned', operator_requests.DONE),
+                         (self.host.states()['d0'], self.answer(cordon).outcome))
 
     def test_a_command_without_a_manager_is_newer_than_what_waits(self) -> None:
         cordon = self.lose_the_answer_of_a_cordon()
-        self.host.running.orders.do_now(orders.UNCORDON, D0_AS_TARGET)
+        self.host.running.operator_requests.do_now(operator_requests.UNCORDON, D0_AS_TARGET)
         self.host.audit()
-        self.assertEqual((FREE, orders.REFUSED), (self.host.states()['d0'], self.answer(cordon).outcome))
+        self.assertEqual((FREE, operator_requests.REFUSED), (self.host.states()['d0'], self.answer(cordon).outcome))
 
     def test_a_command_that_cannot_refuse_what_waits_does_nothing(self) -> None:
         self.lose_the_answer_of_a_cordon()
-        self.host.store.before('answer_order', exception.StoreUnavailable('it', 'full'))
-        self.assertRaises(exception.StoreUnavailable, self.host.running.orders.do_now, orders.UNCORDON, D0_AS_TARGET)
+        self.host.store.before('answer_operator_request', exception.StoreUnavailable('it', 'full'))
+        self.assertRaises(exception.StoreUnavailable, self.host.running.operator_requests.do_now,
+                          operator_requests.UNCORDON, D0_AS_TARGET)
         self.assertEqual('withheld: cordoned', self.host.states()['d0'])
 
-    def test_orders_that_cannot_be_read_stop_no_audit(self) -> None:
-        self.host.store.before('orders_of_host', exception.StoreUnavailable('it', 'locked'))
+    def test_requests_that_cannot_be_read_stop_no_audit(self) -> None:
+        self.host.store.before('operator_requests_of_host', exception.StoreUnavailable('it', 'locked'))
         self.assertEqual([], self.host.audit())
 
-    def test_orders_for_another_host_are_left_to_its_manager(self) -> None:
+    def test_requests_for_another_host_are_left_to_its_manager(self) -> None:
         self.host.store.store.add_host(Host(ANOTHER, 'compute-9', 'another machine'))
-        self.host.store.add_order(orders.make(ANOTHER, orders.REPAIR, accept=True))
+        self.host.store.add_operator_request(operator_requests.make(ANOTHER, operator_requests.REPAIR, accept=True))
         self.host.audit()
-        self.assertEqual(1, len(self.host.store.orders(waiting=True)))
+        self.assertEqual(1, len(self.host.store.operator_requests(waiting=True)))
 
     def test_an_answer_that_cannot_be_read(self) -> None:
-        order = orders.make(ANOTHER, orders.REPAIR)
-        self.assertIsNone(orders.answer_of(order))
-        answer = orders.answer_of(order._replace(answer='{'))
-        self.assertEqual(orders.FAILED, answer.outcome if answer else None)
+        request = operator_requests.make(ANOTHER, operator_requests.REPAIR)
+        self.assertIsNone(operator_requests.answer_of(request))
+        answer = operator_requests.answer_of(request._replace(answer='{'))
+        self.assertEqual(operator_requests.FAILED, answer.outcome if answer else None)

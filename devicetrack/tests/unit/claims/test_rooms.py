@@ -144,7 +144,7 @@ class LocksTestCase(RoomsTestCase):
         with reading.turn():
             self.assertEqual([None], self.together(audit))
 
-    def test_an_order_of_a_command_does_not_wait_for_its_instance(self) -> None:
+    def test_a_request_of_a_command_does_not_wait_for_its_instance(self) -> None:
         host = self.host(devices=1)
         instance = host.spawn(pmem=1)
         row = host.records()[0]

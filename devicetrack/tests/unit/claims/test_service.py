@@ -184,7 +184,7 @@ class DeepTestCase(base.TestCase):
         host.restart()
         self.assertEqual({'d0': 'active', 'd1': 'withheld: in doubt'}, host.states())
 
-    def test_of_an_order_and_of_the_context_of_a_move(self):
+    def test_of_an_operator_request_and_of_the_context_of_a_move(self):
         host = self.useFixture(fixtures.Host(devices=2))
         guest = host.spawn(pmem=1)
         migration = host.resize(guest, pmem=1)
@@ -195,9 +195,9 @@ class DeepTestCase(base.TestCase):
             update=(api.Update(row, row._replace(generation=row.generation + 1)),),
             contexts=(api.ContextChange(host_uuid, guest.uuid, migration.uuid, DEEP),)))
         self.assertNotEqual(DEEP, context.context)
-        store.add_order(api.Order(INSTANCE, host_uuid, 'cordon', DEEP, 1))
+        store.add_operator_request(api.OperatorRequest(INSTANCE, host_uuid, 'cordon', DEEP, 1))
         host.audit()
         host.restart()
-        [order] = store.orders()
-        self.assertIn('refused', order.answer or '')
+        [request] = store.operator_requests()
+        self.assertIn('refused', request.answer or '')
         self.assertRaises(exception.DeviceTrackError, host.manager.device_map, guest, migration)

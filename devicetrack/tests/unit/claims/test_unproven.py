@@ -8,7 +8,7 @@ import threading
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import orders
+from devicetrack.claims import operator_requests
 from devicetrack.claims import unproven
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects.values import DeviceKey
@@ -292,14 +292,15 @@ class WipeTestCase(UnprovenTestCase):
         self.assertIn('this host has no such device', str(error))
         self.assertIn('unproven are vpmem/d0', str(error))
 
-    def test_an_order_does_not_keep_the_audit_waiting(self) -> None:
+    def test_a_request_does_not_keep_the_audit_waiting(self) -> None:
         go_on = threading.Event()
         self.machine.before('wipe', lambda: go_on.wait(60))
-        order = orders.make(self.host.running.host_uuid, orders.ADMIT, kind='vpmem', identifier='d0', wipe=True)
-        self.host.store.add_order(order)
+        request = operator_requests.make(self.host.running.host_uuid, operator_requests.ADMIT, kind='vpmem',
+                                         identifier='d0', wipe=True)
+        self.host.store.add_operator_request(request)
         self.host.audit()
-        [answered] = self.host.store.orders_of_host(self.host.running.host_uuid)
-        self.assertEqual(orders.DONE, json.loads(answered.answer or '')['outcome'])
+        [answered] = self.host.store.operator_requests_of_host(self.host.running.host_uuid)
+        self.assertEqual(operator_requests.DONE, json.loads(answered.answer or '')['outcome'])
         self.assertEqual(UNPROVEN, self.host.states()['d0'])
         go_on.set()
         self.settle()

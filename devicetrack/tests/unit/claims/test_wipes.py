@@ -8,7 +8,7 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import orders
+from devicetrack.claims import operator_requests
 from devicetrack.claims import workers
 from devicetrack.engine import reconcile
 from devicetrack.objects.values import DeviceKey
@@ -92,24 +92,24 @@ class StartTestCase(WipesTestCase):
         self.host.wait()
         self.assertEqual(FREE, self.host.states()['d0'])
 
-    def test_an_order_waits_for_no_wipe(self) -> None:
+    def test_a_request_waits_for_no_wipe(self) -> None:
         instance = self.gone()
         self.let_wipes_last()
         store, host_uuid = self.host.store.store, self.host.manager.host_uuid
-        order = orders.make(host_uuid, orders.RELEASE, instance_uuid=instance.uuid)
-        store.add_order(order)
+        request = operator_requests.make(host_uuid, operator_requests.RELEASE, instance_uuid=instance.uuid)
+        store.add_operator_request(request)
         self.host.audit(wait=False)
         self.assertEqual(RELEASING, self.host.states()['d0'])
         self.go_on.set()
         self.host.wait()
         self.assertEqual(FREE, self.host.states()['d0'])
 
-    def repair_by_order(self) -> orders.Answer:
-        order = orders.make(self.host.manager.host_uuid, orders.REPAIR, accept=False)
-        self.host.store.store.add_order(order)
+    def repair_by_request(self) -> operator_requests.Answer:
+        request = operator_requests.make(self.host.manager.host_uuid, operator_requests.REPAIR, accept=False)
+        self.host.store.store.add_operator_request(request)
         self.host.audit(wait=False)
-        [answered] = [one for one in self.host.store.store.orders() if one.uuid == order.uuid]
-        answer = orders.answer_of(answered)
+        [answered] = [one for one in self.host.store.store.operator_requests() if one.uuid == request.uuid]
+        answer = operator_requests.answer_of(answered)
         assert answer is not None
         return answer
 
@@ -122,10 +122,11 @@ class StartTestCase(WipesTestCase):
         self.assertRaises(KeyboardInterrupt, self.host.manager.release, None, instance)
         self.let_wipes_last()
         with self.machine.working_on('mdev', mdev):
-            answer = self.repair_by_order()
+            answer = self.repair_by_request()
         self.assertEqual([('mdev', False, False), ('vpmem', False, True)], sorted(
             (one['kind'], one['done'], one['begun']) for one in answer.repairs))
-        self.assertEqual((orders.PARTLY, True), (answer.outcome, '0 of 2 repairs done, 1 begun: ' in answer.text))
+        self.assertEqual((operator_requests.PARTLY, True),
+                         (answer.outcome, '0 of 2 repairs done, 1 begun: ' in answer.text))
         self.go_on.set()
         self.host.wait()
 
@@ -134,9 +135,9 @@ class StartTestCase(WipesTestCase):
         self.machine.before('wipe', FULL, times=1)
         self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, instance)
         self.let_wipes_last()
-        answer = self.repair_by_order()
-        self.assertEqual((orders.DONE, '0 of 1 repairs done, 1 begun: devices are wiped in the background, and '
-                          '"devicetrack-manage device list" shows how far that is'), (answer.outcome, answer.text))
+        answer = self.repair_by_request()
+        self.assertEqual((operator_requests.DONE, '0 of 1 repairs done, 1 begun: devices are wiped in the background, '
+                          'and "devicetrack-manage device list" shows how far that is'), (answer.outcome, answer.text))
         self.assertEqual([(False, True)], [(one['done'], one['begun']) for one in answer.repairs])
         self.assertEqual(RELEASING, self.host.states()['d0'])
         self.go_on.set()
@@ -491,15 +492,15 @@ class RetirementTestCase(WipesTestCase):
         self.assertEqual((True, False), (first.changed, second.changed))
         self.assertEqual(first.causes[vocabulary.RETIRED], second.causes[vocabulary.RETIRED])
 
-    def test_an_order_whose_answer_was_lost_is_done_again(self) -> None:
+    def test_a_request_whose_answer_was_lost_is_done_again(self) -> None:
         self.retire()
-        order = orders.make(self.host.manager.host_uuid, orders.RETIRE, kind='vpmem', identifier='d0',
-                            instance_uuid=self.instance.uuid, reason='')
-        self.host.store.store.add_order(order)
+        request = operator_requests.make(self.host.manager.host_uuid, operator_requests.RETIRE, kind='vpmem',
+                                         identifier='d0', instance_uuid=self.instance.uuid, reason='')
+        self.host.store.store.add_operator_request(request)
         self.host.audit()
-        [answered] = self.host.store.store.orders()
-        answer = orders.answer_of(answered)
-        self.assertEqual((orders.DONE, False), (answer.outcome, answer.changed) if answer else None)
+        [answered] = self.host.store.store.operator_requests()
+        answer = operator_requests.answer_of(answered)
+        self.assertEqual((operator_requests.DONE, False), (answer.outcome, answer.changed) if answer else None)
 
     def test_nobody_has_it(self) -> None:
         self.assertRaises(exception.NotAssigned, self.host.manager.retire, 'vpmem', 'd1', self.instance.uuid)
@@ -528,11 +529,11 @@ class RetirementTestCase(WipesTestCase):
         self.machine.wiping[D0] = WipeProgress('zero', 0, 4 << 30, 0, None)
         self.assertIn('it is being wiped', self.refused())
 
-    def test_an_order(self) -> None:
+    def test_a_request(self) -> None:
         store = self.host.store.store
-        order = orders.make(self.host.manager.host_uuid, orders.RETIRE, kind='vpmem', identifier='d0',
-                            instance_uuid=self.instance.uuid, reason='')
-        store.add_order(order)
+        request = operator_requests.make(self.host.manager.host_uuid, operator_requests.RETIRE, kind='vpmem',
+                                         identifier='d0', instance_uuid=self.instance.uuid, reason='')
+        store.add_operator_request(request)
         self.host.audit()
         self.assertEqual([], self.host.records())
         self.assertIn(vocabulary.RETIRED, self.host.states()['d0'])

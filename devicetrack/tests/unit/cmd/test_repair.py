@@ -8,7 +8,7 @@ from typing import Any
 
 import fixtures as base_fixtures
 
-from devicetrack.claims import orders
+from devicetrack.claims import operator_requests
 from devicetrack.claims.repairs import Repairs
 from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
@@ -46,7 +46,7 @@ class RepairCommandTestCase(base.TestCase):
         self.useFixture(base_fixtures.MonkeyPatch('devicetrack.cmd.requesting.time.sleep', lambda _seconds: act()))
 
     def waiting(self) -> list[str]:
-        return [order.verb for order in self.host.store.orders(waiting=True)]
+        return [one.verb for one in self.host.store.operator_requests(waiting=True)]
 
 
 class AuditRepairTestCase(RepairCommandTestCase):
@@ -108,10 +108,10 @@ class AuditRepairTestCase(RepairCommandTestCase):
         self.assertEqual(('/dev/fakedax0', ['repair']), (self.path(), self.waiting()))
         self.assertEqual([], self.host.audit())
         self.assertEqual('/dev/dax9.0', self.path())
-        [order] = self.program.ask('request', 'list')
-        self.assertEqual(list(request.List.columns), list(order))
+        [listed] = self.program.ask('request', 'list')
+        self.assertEqual(list(request.List.columns), list(listed))
         self.assertEqual(('compute-7', 'repair', {'accept': False, 'moves': []}, 'done'), tuple(
-            order[name] for name in ('host', 'verb', 'arguments', 'outcome')))
+            listed[name] for name in ('host', 'verb', 'arguments', 'outcome')))
 
     def test_the_answer_is_waited_for(self) -> None:
         self.while_waiting(self.host.audit)
@@ -325,13 +325,13 @@ class ReleaseTestCase(RepairCommandTestCase):
         self.assertEqual(1, len(self.host.records()))
 
 
-class OrderTestCase(RepairCommandTestCase):
+class RequestTestCase(RepairCommandTestCase):
 
     def test_lists_those_that_match(self) -> None:
         store = self.host.store.store
         store.add_host(Host(ANOTHER, 'compute-9', 'another machine'))
         for uuid in (ANOTHER, self.host.manager.host_uuid):
-            store.add_order(orders.make(uuid, orders.REPAIR, accept=True))
+            store.add_operator_request(operator_requests.make(uuid, operator_requests.REPAIR, accept=True))
         self.host.audit()
         for arguments, hosts in (((), ['compute-9', 'compute-7']), (('--waiting',), ['compute-9']),
                                  (('--host', 'compute-7'), ['compute-7']),
@@ -340,9 +340,9 @@ class OrderTestCase(RepairCommandTestCase):
         self.assertEqual(cmd_base.ERROR, self.program.run('request', 'list', '--host', 'compute-8').code)
 
     def test_one_that_waits_and_one_that_nobody_left(self) -> None:
-        order = orders.make(self.host.manager.host_uuid, orders.REPAIR, accept=True)
-        self.host.store.add_order(order._replace(arguments='{'))
-        shown = self.run_to(cmd_base.OK, 'request', 'show', order.uuid).data
+        left = operator_requests.make(self.host.manager.host_uuid, operator_requests.REPAIR, accept=True)
+        self.host.store.add_operator_request(left._replace(arguments='{'))
+        shown = self.run_to(cmd_base.OK, 'request', 'show', left.uuid).data
         self.assertEqual(('waiting', '{', None), tuple(shown[name] for name in ('outcome', 'arguments', 'text')))
         answer = self.program.run('request', 'show', ANOTHER)
         self.assertEqual((cmd_base.ERROR, True), (answer.code, 'there is no request' in answer.err))

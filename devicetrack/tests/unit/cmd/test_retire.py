@@ -6,7 +6,7 @@ import threading
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import orders
+from devicetrack.claims import operator_requests
 from devicetrack.objects.values import WipeProgress
 from devicetrack.testing.fixtures import FREE
 from devicetrack.tests.unit.cmd.test_repair import ANOTHER
@@ -105,7 +105,7 @@ class RetireTestCase(LeavingTestCase):
 
     def test_with_the_manager_up_it_is_requested(self) -> None:
         self.run_to(0, 'device', 'retire', 'vpmem/d0', '--confirm', self.instance.uuid, '--no-wait')
-        self.assertEqual([orders.RETIRE], self.waiting())
+        self.assertEqual([operator_requests.RETIRE], self.waiting())
         self.host.audit()
         self.assertEqual([], self.host.records())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from devicetrack.claims import orders
+from devicetrack.claims import operator_requests
 from devicetrack.cmd import base as cmd_base
 from devicetrack.objects.values import DeviceKey
 from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
@@ -61,11 +61,11 @@ class UuidsTestCase(RepairCommandTestCase):
             self.assertEqual(cmd_base.USAGE, answer.code, str(command))
             self.assertIn("'web-1' is no UUID", answer.err)
 
-    def test_an_order_that_somebody_wrote_with_another_form_is_refused_with_the_form_that_counts(self) -> None:
-        for verb in (orders.FORGET, orders.RETIRE, orders.RELEASE):
-            order = orders.make(self.host.manager.host_uuid, verb, kind='vpmem', identifier='d0', reason='',
-                                instance_uuid=self.instance.uuid.upper())
-            self.host.store.store.add_order(order)
+    def test_a_request_that_somebody_wrote_with_another_form_is_refused_with_the_form_that_counts(self) -> None:
+        for verb in (operator_requests.FORGET, operator_requests.RETIRE, operator_requests.RELEASE):
+            request = operator_requests.make(self.host.manager.host_uuid, verb, kind='vpmem', identifier='d0',
+                                             reason='', instance_uuid=self.instance.uuid.upper())
+            self.host.store.store.add_operator_request(request)
             self.host.audit()
-            shown = self.program.run('request', 'show', order.uuid)
+            shown = self.program.run('request', 'show', request.uuid)
             self.assertIn('must be a UUID as text: lower case, with hyphens', shown.column('Value'))

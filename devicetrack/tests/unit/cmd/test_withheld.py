@@ -56,7 +56,7 @@ class BadOptionTestCase(RepairCommandTestCase):
         self.assertEqual(cmd_base.USAGE, answer.code)
         self.assertIn(self.said, answer.err)
         self.assertLess(len(answer.err), 5000)
-        self.assertEqual([], self.host.store.orders())
+        self.assertEqual([], self.host.store.operator_requests())
 
 
 class CordonTestCase(RepairCommandTestCase):
@@ -146,8 +146,8 @@ class AdmitTestCase(RepairCommandTestCase):
     def test_by_the_manager_and_without(self) -> None:
         self.assertEqual('withheld: in doubt, unproven', self.host.states()['d0'])
         self.assertEqual('requested', self.admit(cmd_base.OK, '--no-wait').data['outcome'])
-        [order] = self.program.ask('request', 'list', '--waiting')
-        self.assertEqual({'kind': 'vpmem', 'identifier': 'd0'}, order['arguments'])
+        [request] = self.program.ask('request', 'list', '--waiting')
+        self.assertEqual({'kind': 'vpmem', 'identifier': 'd0'}, request['arguments'])
         self.host.audit()
         self.assertEqual((FREE, []), (self.host.states()['d0'], self.program.ask('device', 'list', '--withheld')))
         self.assertEqual('refused', self.admit(cmd_base.ERROR).data['outcome'])

@@ -17,23 +17,23 @@ class WordsTestCase(RepairCommandTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.order = api.Order(str(uuid.UUID(int=0)), self.host.store.hosts()[0].uuid, 'cordon', HOSTILE, 1)
-        self.host.store.add_order(self.order)
+        self.request = api.OperatorRequest(str(uuid.UUID(int=0)), self.host.store.hosts()[0].uuid, 'cordon', HOSTILE, 1)
+        self.host.store.add_operator_request(self.request)
 
     def test_every_format_prints_a_line_of_text(self) -> None:
-        for command in (('list',), ('show', self.order.uuid)):
+        for command in (('list',), ('show', self.request.uuid)):
             for form in ('table', 'value', 'csv', 'json', 'yaml', *(('shell',) if command[0] == 'show' else ())):
-                answer = self.program.run('order', *command, '-f', form)
+                answer = self.program.run('request', *command, '-f', form)
                 lines = answer.out.splitlines()
                 self.assertTrue(all(line.isprintable() for line in lines), f'{form}: {answer.out!r}')
                 self.assertFalse([line for line in lines if line.startswith('devicetrack-manage')])
 
     def test_structure_keeps_the_words(self) -> None:
-        answer = self.program.run('request', 'show', self.order.uuid, '-f', 'json')
+        answer = self.program.run('request', 'show', self.request.uuid, '-f', 'json')
         self.assertEqual(HOSTILE, json.loads(answer.out)['arguments'])
 
     def test_a_shell_that_evaluates_them_runs_nothing(self) -> None:
-        answer = self.program.run('request', 'show', self.order.uuid, '-f', 'shell')
+        answer = self.program.run('request', 'show', self.request.uuid, '-f', 'shell')
         done = subprocess.run(('sh', '-c', f'{answer.out}\nprintf %s "$arguments"'), capture_output=True, text=True,
                               check=True)
         self.assertEqual(HOSTILE.replace('\n', r'\n').replace('\x1b', r'\x1b').replace('\u202e', r'\u202e'),

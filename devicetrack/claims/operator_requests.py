@@ -1,9 +1,10 @@
-"""Orders: what a command asks of the manager of a host, which carries it out at its next audit and answers.
+"""Operator requests: what a command asks of the manager of a host, which carries it out at its next audit and answers.
 
-Operators know them as requests (``devicetrack-manage request``).
+For operators they are the requests of ``devicetrack-manage request``. An instance's request for devices is another
+thing: :mod:`devicetrack.objects.request`.
 
-A host's rows are written by its manager alone. So a command that is run beside one leaves an order in the store; with
-the manager down it takes the host's lock and does the same work by the same functions.
+A host's rows are written by its manager alone. So a command that is run beside one leaves an operator request in the
+store; with the manager down it takes the host's lock and does the same work by the same functions.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
-from devicetrack.store.api import Order
+from devicetrack.store.api import OperatorRequest
 from devicetrack.store.api import Store
 
 LOG = log.logger(__name__)
@@ -53,7 +54,7 @@ _EARLIER: Final = {'drain': CORDON, 'undrain': UNCORDON}
 # What is said of a repair that is not done yet.
 GOES_ON: Final = 'devices are wiped in the background, and "devicetrack-manage device list" shows how far that is'
 
-# What an answer says became of an order.
+# What an answer says became of an operator request.
 DONE: Final = 'done'
 PARTLY: Final = 'partly done'
 REFUSED: Final = 'refused'
@@ -72,24 +73,24 @@ class Answer(NamedTuple):
     changed: bool = True
 
 
-def make(host_uuid: str, verb: str, **arguments: Any) -> Order:
-    """A new order."""
-    return Order(str(uuid.uuid4()), host_uuid, verb, json.dumps(arguments, sort_keys=True), int(time.time()))
+def make(host_uuid: str, verb: str, **arguments: Any) -> OperatorRequest:
+    """A new operator request."""
+    return OperatorRequest(str(uuid.uuid4()), host_uuid, verb, json.dumps(arguments, sort_keys=True), int(time.time()))
 
 
-def answer_of(order: Order) -> Answer | None:
-    """The answer of an order, None while there is none."""
-    if order.answer is None:
+def answer_of(request: OperatorRequest) -> Answer | None:
+    """The answer of an operator request, None while there is none."""
+    if request.answer is None:
         return None
     try:
-        data = json.loads(order.answer)
+        data = json.loads(request.answer)
         return Answer(str(data['outcome']), str(data['text']), tuple(data.get('repairs', ())),
                       data.get('changed', True) is True)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return Answer(FAILED, f'the answer cannot be read: {order.answer}')
+        return Answer(FAILED, f'the answer cannot be read: {request.answer}')
 
 
-class Orders:
+class OperatorRequests:
     """Does what commands ask of a started host."""
 
     def __init__(self, host: str, host_uuid: str, store: Store, repairs: Repairs, withheld: WithheldDevices,
@@ -100,61 +101,62 @@ class Orders:
                        UNCORDON: self._uncordon, ADMIT: self._admit, RETIRE: self._retire}
 
     def answer_waiting(self) -> bool:
-        """Do and answer the orders that wait for the host's manager. For the end of an audit.
+        """Do and answer the operator requests that wait for the host's manager. For the end of an audit.
 
-        Whatever is wrong with an order is its answer, and no error of the audit. An order that was done and whose
-        answer was lost is done once more, unless a newer order asks for the contrary.
+        Whatever is wrong with a request is its answer, and no error of the audit. A request that was done and whose
+        answer was lost is done once more, unless a newer request asks for the contrary.
 
         :returns: whether there was any
         """
         try:
-            if not self._store.orders_of_host(self._host_uuid, waiting=True):
+            if not self._store.operator_requests_of_host(self._host_uuid, waiting=True):
                 return False
-            known = self._orders()
+            known = self._operator_requests()
         except exception.StoreError as error:
             LOG.warning('Requests to host %(host)s cannot be read: %(error)s', {'host': self._host, 'error': error})
             return False
-        for number, order in enumerate(known):
-            if order.answer is not None:
+        for number, request in enumerate(known):
+            if request.answer is not None:
                 continue
             LOG.info('Host %(host)s: request %(uuid)s: %(verb)s %(arguments)s', {
-                'host': self._host, 'uuid': order.uuid, 'verb': order.verb, 'arguments': order.arguments})
-            newer = _contrary(order.verb, _target_of(order), known[number + 1:])
-            with requests.during(order.uuid):           # so the history says which one it was
-                answer = self._answer(order) if newer is None else Answer(
+                'host': self._host, 'uuid': request.uuid, 'verb': request.verb, 'arguments': request.arguments})
+            newer = _contrary(request.verb, _target_of(request), known[number + 1:])
+            with requests.during(request.uuid):           # so the history says which one it was
+                answer = self._answer(request) if newer is None else Answer(
                     REFUSED, f'request {newer.uuid}, to {newer.verb} it, is newer')
             LOG.info('Host %(host)s: request %(uuid)s %(outcome)s: %(text)s', {
-                'host': self._host, 'uuid': order.uuid, 'outcome': answer.outcome, 'text': answer.text})
+                'host': self._host, 'uuid': request.uuid, 'outcome': answer.outcome, 'text': answer.text})
             try:
-                self._store_answer(order, answer)
+                self._store_answer(request, answer)
             except exception.StoreError as error:
-                LOG.warning('Request %(uuid)s cannot be answered: %(error)s', {'uuid': order.uuid, 'error': error})
+                LOG.warning('Request %(uuid)s cannot be answered: %(error)s', {'uuid': request.uuid, 'error': error})
         return True
 
-    def _orders(self, waiting: bool = False) -> list[Order]:
-        return [order._replace(verb=_EARLIER.get(order.verb, order.verb))
-                for order in self._store.orders_of_host(self._host_uuid, waiting=waiting)]
+    def _operator_requests(self, waiting: bool = False) -> list[OperatorRequest]:
+        return [request._replace(verb=_EARLIER.get(request.verb, request.verb))
+                for request in self._store.operator_requests_of_host(self._host_uuid, waiting=waiting)]
 
-    def _store_answer(self, order: Order, answer: Answer) -> None:
-        self._store.answer_order(order.uuid, int(time.time()), json.dumps(answer._asdict(), sort_keys=True))
+    def _store_answer(self, request: OperatorRequest, answer: Answer) -> None:
+        text = json.dumps(answer._asdict(), sort_keys=True)
+        self._store.answer_operator_request(request.uuid, int(time.time()), text)
 
-    def _answer(self, order: Order) -> Answer:
-        if order.verb not in self._verbs:
+    def _answer(self, request: OperatorRequest) -> Answer:
+        if request.verb not in self._verbs:
             return Answer(REFUSED,
-                          f'this release knows no request {order.verb}: it knows {", ".join(sorted(self._verbs))}')
+                          f'this release knows no request {request.verb}: it knows {", ".join(sorted(self._verbs))}')
         try:
-            return self.do(order.verb, _arguments(order))
+            return self.do(request.verb, _arguments(request))
         except (exception.BadRequest, exception.NotForgotten, exception.NotReleased, exception.NotAssigned,
                 exception.NotAdmitted, exception.NotRetired) as error:
             return Answer(REFUSED, str(error))
         except exception.DeviceTrackError as error:
             return Answer(FAILED, str(error))
         except Exception as error:
-            LOG.exception('Request %s failed', order.uuid)
+            LOG.exception('Request %s failed', request.uuid)
             return Answer(FAILED, f'unexpected {type(error).__name__}: the log of the service has more')
 
     def do(self, verb: str, arguments: Mapping[str, Any], wait: bool = False) -> Answer:
-        """Do what an order with this verb asks for.
+        """Do what an operator request with this verb asks for.
 
         :param wait: until devices are wiped that have to be; an audit waits for none
         :raises DeviceTrackError: it was not done
@@ -167,7 +169,7 @@ class Orders:
         :raises DeviceTrackError: it was not done
         """
         if verb in _CONTRARIES:
-            waiting = self._orders(waiting=True)
+            waiting = self._operator_requests(waiting=True)
             while (older := _contrary(verb, _target(arguments), waiting)) is not None:
                 self._store_answer(older, Answer(REFUSED, f'a newer command was to {verb} it'))
                 waiting.remove(older)
@@ -202,7 +204,7 @@ class Orders:
         return Answer(DONE, str(uncordoned), changed=uncordoned.changed)
 
     def _admit(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
-        # An order that has waited in its store since an older version says name.
+        # A request that has waited in its store since an older version says name.
         key = _device({'identifier': arguments.get('name'), **arguments})
         return Answer(DONE, str(self._unproven.admit(key, arguments.get('wipe') is True)))
 
@@ -221,13 +223,13 @@ def answer_to_repair(outcomes: Sequence[Outcome]) -> Answer:
          'text': outcome.error or str(outcome.repair)} for outcome in outcomes))
 
 
-def _arguments(order: Order) -> Mapping[str, Any]:
+def _arguments(request: OperatorRequest) -> Mapping[str, Any]:
     try:
-        arguments = json.loads(order.arguments)
+        arguments = json.loads(request.arguments)
     except (ValueError, RecursionError) as error:
-        raise exception.BadRequest('arguments', order.arguments, str(error)) from error
+        raise exception.BadRequest('arguments', request.arguments, str(error)) from error
     if not isinstance(arguments, dict):
-        raise exception.BadRequest('arguments', order.arguments, 'must be an object')
+        raise exception.BadRequest('arguments', request.arguments, 'must be an object')
     return arguments
 
 
@@ -243,24 +245,24 @@ def _text(arguments: Mapping[str, Any], name: str) -> str:
 
 
 def _device(arguments: Mapping[str, Any]) -> DeviceKey:
-    """The device of an order. Where a parent may be meant, an order has a target: a scope and a name."""
+    """The device of an operator request. Where a parent may be meant, a request has a target: a scope and a name."""
     return DeviceKey(_text(arguments, 'kind'), _text(arguments, 'identifier'))
 
 
-def _target_of(order: Order) -> Target | None:
-    """The target of an order, or None if it has none."""
+def _target_of(request: OperatorRequest) -> Target | None:
+    """The target of an operator request, or None if it has none."""
     try:
-        return _target(_arguments(order))
+        return _target(_arguments(request))
     except exception.BadRequest:
         return None
 
 
-def _contrary(verb: str, target: Target | None, among: Sequence[Order]) -> Order | None:
-    """The first order that asks for the contrary of ``verb`` with the same target."""
+def _contrary(verb: str, target: Target | None, among: Sequence[OperatorRequest]) -> OperatorRequest | None:
+    """The first request that asks for the contrary of ``verb`` with the same target."""
     if verb not in _CONTRARIES or target is None:
         return None
-    return next((order for order in among if order.verb in _CONTRARIES and order.verb != verb
-                 and _target_of(order) == target), None)
+    return next((request for request in among if request.verb in _CONTRARIES and request.verb != verb
+                 and _target_of(request) == target), None)
 
 
 def _target(arguments: Mapping[str, Any]) -> Target:

@@ -1,4 +1,4 @@
-"""Orders, and what else changes rows of one host, on stores that hosts share."""
+"""Operator requests, and what else changes rows of one host, on stores that hosts share."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class SharedStoreTestCase(base.TestCase):
         self.assertEqual((1, 1), (len(here.records()), len(there.records())))
         self.assertEqual([], here.audit())
         self.assertEqual((2, 1), (len(here.records()), len(there.records())))
-        [order] = self.run_to(cmd_base.OK, 'request', 'list')
-        self.assertEqual(('compute-7', 'done'), (order['host'], order['outcome']))
+        [request] = self.run_to(cmd_base.OK, 'request', 'list')
+        self.assertEqual(('compute-7', 'done'), (request['host'], request['outcome']))
 
     def test_what_is_cordoned_is_so_on_its_host_alone_and_over_a_restart(self) -> None:
         here, there = self.hosts
