@@ -34,6 +34,7 @@ from devicetrack.engine.views import named_migrations
 from devicetrack.engine.views import Views
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import MigrationContext
+from devicetrack.objects.event import NO_NOTE
 from devicetrack.objects.event import Note
 from devicetrack.objects.migration_context import Carried
 from devicetrack.objects.migration_context import NOTHING
@@ -186,7 +187,9 @@ class Moves:
         settlement = migrations.settle(self._situation(records, views))
         for migration_uuid in settlement.failed:
             self._service.fail_migration(migration_uuid)
-        return self._life.advance(settlement)
+        # An event has room for one migration's ends, and an instance rarely has two here.
+        known = [move for move in map((views.migrations or {}).get, named_migrations(records)) if move is not None]
+        return self._life.advance(settlement, Note(ends=known[0].ends) if len(known) == 1 else NO_NOTE)
 
     def _situation(self, records: Sequence[Record], views: Views) -> migrations.Situation:
         usage = views.usage
@@ -267,15 +270,15 @@ class Moves:
             move = migrations.Move.of(migration)
             if self._here.is_at(move.source) and not self._here.is_at(move.destination) \
                     and getattr(instance, 'host', None) != self._here.host:
-                self.mark_old(instance, migration.uuid, ends_of(migration))
-            return self._confirm(instance, migration.uuid)
+                self.mark_old(instance, migration.uuid, move.ends)
+            return self._confirm(instance, migration.uuid, Note(ends=move.ends))
 
-    def _confirm(self, instance: Any, migration_uuid: str) -> Fields:
+    def _confirm(self, instance: Any, migration_uuid: str, note: Note = NO_NOTE) -> Fields:
         """End a move in one transaction; then what was left goes back. For who works on the instance."""
         ours = [record for record in self._rows.there(instance.uuid) if record.migration_uuid == migration_uuid]
         old = tuple(record for record in ours if record.role == vocabulary.OLD)
         new = tuple(record for record in ours if record.role != vocabulary.OLD)
-        left = self._life.advance(migrations.Settlement(settle=new, give=old, over=True))
+        left = self._life.advance(migrations.Settlement(settle=new, give=old, over=True), note)
         fields: Fields = {'migration_context': None}
         self._instances.set(instance, fields)
         self._life.give_back(left)
@@ -297,7 +300,8 @@ class Moves:
                         if record.role == vocabulary.OLD and record.state != vocabulary.RELEASING)
             new = tuple(record for record in ours if record.role != vocabulary.OLD)
             before = self._resources_before(instance, migration_uuid, old)
-            left = self._life.advance(migrations.Settlement(settle=old, give=new, over=True))
+            left = self._life.advance(migrations.Settlement(settle=old, give=new, over=True),
+                                      NO_NOTE if move is None else Note(ends=move.ends))
             fields: Fields = {'migration_context': None}
             if before is not None:
                 fields['resources'] = before
@@ -383,8 +387,7 @@ class Moves:
 
 def ends_of(migration: Any) -> tuple[str | None, str | None]:
     """The names of the hosts of a migration: from, and to."""
-    move = migrations.Move.of(migration)
-    return move.source[0], move.destination[0]
+    return migrations.Move.of(migration).ends
 
 
 def _named_by(context: MigrationContext) -> str:

@@ -86,6 +86,11 @@ class Move(NamedTuple):
                    (text('source_compute'), text('source_node')), (text('dest_compute'), text('dest_node')))
 
     @property
+    def ends(self) -> tuple[str | None, str | None]:
+        """The names of the two hosts: from, and to."""
+        return self.source[0], self.destination[0]
+
+    @property
     def outcome(self) -> str:
         return outcome_of(self.status)
 

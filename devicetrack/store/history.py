@@ -61,13 +61,13 @@ def _updated(update: api.Update, note: Note, at_ms: int) -> Iterator[Event]:
         yield _event(events.FORGOTTEN, before, note, at_ms)
         yield _event(events.RECOVERED, after, note, at_ms)
     elif before.state != after.state == vocabulary.RELEASING:
-        yield _event(events.RELEASED, after, note, at_ms)
+        yield _event(events.RELEASED, after, note, at_ms, _ends(note) if before.migration_uuid is not None else None)
     elif before.role != after.role or (after.role == vocabulary.OLD and before.migration_uuid != after.migration_uuid):
         what = (events.LEAVING if after.role == vocabulary.OLD else
                 events.MOVED if before.role == vocabulary.INCOMING else events.STAYED)
         # A row that is at rest again has no migration any more, and the event is about that one.
         yield _event(what, after._replace(migration_uuid=after.migration_uuid or before.migration_uuid), note, at_ms,
-                     _ends(note) if what in (events.LEAVING, events.MOVED) else None)
+                     _ends(note))
     elif before.state != after.state:
         yield _event(events.STARTED, after, note, at_ms)
     elif before.details != after.details or before.generation == values.CLAIMED:

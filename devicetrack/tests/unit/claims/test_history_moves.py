@@ -39,13 +39,13 @@ class MovesTestCase(base.TestCase):
                 self.assertEqual({'from': 'one', 'to': 'two'}, one.event.more)
         self.assertEqual({'from': 'one', 'to': 'two'}, at_destination[0].event.more)
 
-
 class ResizeTestCase(MovesTestCase):
 
     def test_confirmed(self) -> None:
         migration = self.region.resize(self.instance, 'two', pmem=1)
         self.region.confirm(self.instance, migration)
         self.check(migration, ['leaving', 'released', 'wiped'], ['claimed', 'realized', 'moved'])
+        self.assertEqual({'from': 'one', 'to': 'two'}, self.of(self.region.one)[4].event.more)
 
     def test_reverted(self) -> None:
         migration = self.region.resize(self.instance, 'two', pmem=1)
@@ -96,6 +96,7 @@ class LiveMigrationTestCase(MovesTestCase):
         self.region.roll_back(self.instance, migration)
         self.region.audit()
         self.check(migration, ['leaving', 'stayed'], ['claimed', 'realized', 'released', 'wiped'])
+        self.assertEqual({'from': 'one', 'to': 'two'}, self.of(self.region.one)[4].event.more)
 
 
 class EvacuationTestCase(MovesTestCase):
