@@ -107,9 +107,9 @@ NO_DEVICE = DeviceKey('', '')
 
 Failures = Mapping[DeviceKey, Cause]
 NO_FAILURES: Final[Failures] = {}
-# A finding names so many rows.
+# How many rows a finding names at most.
 _SHOWN: Final = 5
-# So many times giving a device back fails until that is critical.
+# After this many failures to give a device back, the finding is critical.
 CRITICAL_TRIES: Final = 5
 
 
