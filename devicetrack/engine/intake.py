@@ -29,7 +29,7 @@ from devicetrack.objects.values import InventoryDevice
 _UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
 _EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 
-# What is said of a device anew whenever the host says that it has it, and by which parent.
+# The reasons that each report of the host about a device and its parent sets again.
 _OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.UNPROVEN, vocabulary.CORDONED,
                                  vocabulary.NO_PROVIDER, GONE))
 

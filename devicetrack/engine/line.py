@@ -20,7 +20,7 @@ _READ_AHEAD: Final = 8
 
 
 class Unit(Protocol):
-    """What a line reads of a device."""
+    """The attributes of a device that a line reads."""
 
     identifier: str
     withheld: frozenset[str]

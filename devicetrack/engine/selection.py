@@ -122,7 +122,7 @@ class Unit:
 
 
 class Holding:
-    """What one claim holds for one instance, in the order in which it was taken.
+    """The devices that one claim holds for one instance, in the order in which it took them.
 
     ``anywhere`` says that the request left the choice of every provider to this host. ``affinity`` has the request's
     NUMA nodes and policy, or None. ``from_rows`` says that the holding was made from rows, and not by a take of this

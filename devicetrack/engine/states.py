@@ -9,10 +9,10 @@ from devicetrack.objects.values import DeviceKey
 
 
 class Hold(NamedTuple):
-    """What one take holds for an instance, in the order of the guest.
+    """The devices that one take holds for an instance, in the order of the guest.
 
-    A device that is to be made has no identifier in ``candidates`` and a name of the ledger's own in ``keys``, until
-    :meth:`.Ledger.name` gives it the driver's.
+    A device that will be made has no identifier in ``candidates``, and a temporary name of the ledger in ``keys``.
+    :meth:`.Ledger.name` replaces that by the driver's name.
     """
 
     instance_uuid: str

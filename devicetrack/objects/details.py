@@ -138,7 +138,7 @@ class VPMEMDetails(DeviceDetails):
 
     @property
     def device_api(self) -> str:
-        """What backs the guest's memory. libvirt migrates no running guest from a device to a file, or back."""
+        """The backing of the guest's memory. libvirt migrates no running guest from a device to a file, or back."""
         return 'devdax' if self.devpath.startswith('/dev/dax') else 'file'
 
     @property

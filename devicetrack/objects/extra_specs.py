@@ -1,4 +1,4 @@
-"""What a flavor's extra specs ask of devices, and what the guest's image says beside them.
+"""Reads which devices a flavor's extra specs ask for, and the policy of the guest's image.
 
 ``hw:pmem`` lists labels of persistent-memory namespaces in the order of the guest. ``resources:CLASS`` and the grouped
 ``resources_GROUP:CLASS`` are amounts of resource classes. ``pci_passthrough:alias`` lists names of PCI functions, each
@@ -35,7 +35,7 @@ _NAME_AND_COUNT = re.compile(rf'(?P<name>[^:]*[^:\s])\s*:\s*(?P<count>[0-9]{{1,{
 
 
 class Properties(Protocol):
-    """What is read of an image's properties; a dictionary will do."""
+    """The image's properties, as far as they are read; a dictionary will do."""
 
     def get(self, name: str, /) -> Any: ...
 

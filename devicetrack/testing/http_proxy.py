@@ -32,7 +32,7 @@ _OF_ONE_HOP: Final = {'connection', 'keep-alive', 'transfer-encoding', 'content-
 
 
 class Loss(enum.Enum):
-    """What happens to one request."""
+    """What the proxy does to one request."""
 
     REQUEST = 'it never reaches the server; the client is cut off'
     ANSWER = 'the server answers it; the client is cut off before it hears of that'

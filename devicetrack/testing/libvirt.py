@@ -248,7 +248,7 @@ class Libvirtd(fixtures.Fixture):
         return libvirt.open(self.uri)
 
     def log(self) -> str:
-        """What the daemon printed."""
+        """The output of the daemon."""
         with open(os.path.join(self.path, 'log'), errors='replace') as log:
             return log.read()
 

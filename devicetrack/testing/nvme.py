@@ -139,7 +139,7 @@ class Controller:
             raise nvme_admin.Refused('it', 0x115)
         nsid = next(number for number in range(self.first, 99) if number not in self.namespaces)
         made = self.add(nsid, size << FORMATS[lbaf])
-        # What was there before it, as of a controller that does not say otherwise.
+        # Old data: unless a controller says otherwise, a new namespace may have the bytes of an old one.
         made.fill(b'\xa5')
         made.lbaf, made.shared, made.attached_to = lbaf, bool(sent[30] & 1), set()
         self.unallocated -= made.size

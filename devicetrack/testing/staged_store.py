@@ -111,7 +111,7 @@ class StagedStore(api.Store):
         return epoch
 
     def at_epoch(self, host: api.Host) -> StagedStore:
-        # What is staged and counted is one for both.
+        # Both share the staged failures and the counts.
         store = copy.copy(self)
         store.store = self.store.at_epoch(host)
         return store

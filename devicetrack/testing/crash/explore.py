@@ -403,7 +403,8 @@ class Explorer:
             if variant == AGAIN:
                 continue
             for fault in course.faults(variant):
-                # What a kill leaves behind is known beforehand; the first that leaves it shows the restart from it.
+                # The recorded course says what each kill leaves behind. The first kill that leaves a state records the
+                # restart from that state.
                 is_new = variant == moments.KILL and course.states[fault.number] not in seen
                 if variant == moments.KILL and not is_new and not every_point:
                     continue

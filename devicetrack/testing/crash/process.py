@@ -268,7 +268,7 @@ class _Watched:
 
     line: Line
     is_cut = False
-    # What the database does when it comes back.
+    # The work that the database does when it comes back.
     late: Callable[[], Any] | None = None
 
     def call(self, view: Any, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -375,7 +375,7 @@ def run(connection: Any, make: Callable[[Parts], ComputeProcess], host: str, con
                             format=f'%(process)d {host} %(levelname)s %(message)s')
         line = Line(connection)
         watch_ledgers(line)
-        # What is done in the background is done at once: faults come in an order that can be repeated.
+        # Background work runs at once, so that faults come in the same order in every run.
         setattr(workers.Workers, 'start', workers.Workers.run)                 # noqa: B010
         store = watched_store(line, opened)
         line.process = make(Parts(host, remote_driver(line, host, conf), store, conf,
