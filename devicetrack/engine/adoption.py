@@ -1,7 +1,7 @@
 """Says which rows record devices that a guest has already, on its compute service's word.
 
-Pure: somebody else writes them. A host that ran guests before this library did has such devices. Nobody but the service
-knows whose they are; what the hypervisor and the store say must not contradict it.
+Pure: somebody else writes the rows. If a host ran guests before it used this library, they have such devices. Only the
+service knows the owners; the hypervisor and the store must not contradict the service.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _REASON: Final = 'the compute service says that the guest has it'
 
 def adoptions(views: Views, instance_uuid: str, keys: Iterable[DeviceKey],
               provider_uuid_of: Callable[[str], str | None]) -> list[Repair]:
-    """The rows to write, for those of the devices that have none. A device that the instance has is left as it is.
+    """Return the rows to write for the devices that have none. A device that the instance has already stays as it is.
 
-    :param keys: the devices, in the order of the guest's request; one that stands here twice counts once
+    :param keys: the devices, in the order of the guest's request; a device that is named twice counts once
     :param provider_uuid_of: the UUID of the provider with this stable name, None while it has none
-    :raises NotAdopted: one of the devices is not this instance's, or that cannot be told; then none of them is recorded
+    :raises NotAdopted: a device is not this instance's, or nobody can tell; then no device is recorded
     """
     own = [record for record in views.records if record.instance_uuid == instance_uuid]
     found: list[Repair] = []
@@ -55,7 +55,7 @@ def adoptions(views: Views, instance_uuid: str, keys: Iterable[DeviceKey],
 
 
 def _problem(views: Views, instance_uuid: str, key: DeviceKey) -> str | None:
-    """Why a device cannot be recorded for an instance, or None; also None for one that it has."""
+    """Why a device cannot be recorded for an instance. None if it can be, or if the instance has it already."""
     usage, inventory = views.usage, views.inventory
     state = (views.instances or {}).get(instance_uuid)
     if state is not None and state != reconcile.INSTANCE_HERE:

@@ -25,11 +25,11 @@ from devicetrack.objects.pci_alias import PCIAlias
 
 
 class Item(NamedTuple):
-    """So many devices of a resource class, from one provider or (None) from any of this host.
+    """An amount of devices of one resource class, from one provider, or from any provider of this host if that is None.
 
-    ``accepts`` limits them: it gets the parent's name and the details of a device, and says whether it may be taken.
-    With ``choices`` each is a device that any of them means; then ``resource_class`` is the class of the first.
-    ``numa_policy`` is these devices' own, in the place of the demand's.
+    ``accepts`` limits the devices: it gets the parent's name and the details of a device, and says whether a claim may
+    take it. With ``choices`` each device fits at least one choice; ``resource_class`` is then the class of the first
+    choice. ``numa_policy`` is the policy for these devices, in place of the demand's.
     """
 
     resource_class: str
@@ -45,9 +45,9 @@ class Demand(NamedTuple):
 
     ``order`` names the resource class of the first, second, … device of the guest; devices that it does not name
     follow in the order of the items. ``skipped`` are the providers of other hosts that the request names too.
-    ``alternatives`` are items that mean the same: they share out what is wanted over the providers in other ways.
-    ``ports`` has the port of the first, second, … device of the guest, None for a device that is none; it is empty
-    where no device is one.
+    ``alternatives`` has items that ask for the same devices, divided among the providers in other ways. ``ports`` has
+    the port of the first, second, … device of the guest, with None for a device that is no port; it is empty if no
+    device is a port.
     """
 
     items: tuple[Item, ...]
@@ -59,11 +59,11 @@ class Demand(NamedTuple):
     ports: tuple[Port | None, ...] = ()
 
     def as_asked(self) -> Demand:
-        """The same without ``accepts``, which is of use in this process only."""
+        """Return the demand without ``accepts``, which only this process can use."""
         return self.with_items(tuple(item._replace(accepts=None) for item in self.items))
 
     def with_items(self, items: tuple[Item, ...]) -> Demand:
-        """The same with other items alone."""
+        """Return the demand with these items and no alternatives."""
         return self._replace(items=items, alternatives=())
 
 
@@ -79,15 +79,15 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
                      image_properties: specs.Properties | None = None) -> Demand:
     """Read placement's allocations ``{provider UUID: {'resources': {CLASS: amount}}}``.
 
-    Those of an instance that moves may name providers of both hosts. What is allocated at providers that are not of
-    this host is skipped, where what is allocated here is surely all that was meant for here: the flavor's need, or, if
-    the flavor says none, no less of each class than is allocated elsewhere.
+    The allocations of an instance that moves may name providers of both hosts. The parts at providers of other hosts
+    are skipped, if the part at this host is certainly complete: if it covers the flavor's need or, if the flavor names
+    none, if it has at least as much of each class as there is elsewhere.
 
     :param providers: UUIDs of this host's providers
     :param ours: the resource classes that count our devices; every other class is skipped
     :param extra_specs: the flavor's, when known: they order the devices, and the allocations must not hold less
-    :param below: by provider, the classes that only providers below it count: allocated at it, they come from any of
-        them
+    :param below: by provider, the classes that only providers below it count. What is allocated at the provider comes
+        from any of those below it
     :param certain: whether ``providers`` are all of this host's; if not, only the flavor's need counts
     :param aliases: the names that the flavor's ``pci_passthrough:alias`` may have; None leaves that extra spec to
         others, and so are functions of an alias for classes that are not ``ours``
@@ -129,7 +129,7 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
 
 
 def _for_functions(demand: Demand, needs: specs.Needs, policy: str | None) -> Demand:
-    """Say of which items the functions are that the flavor asks for by names.
+    """Choose the items from which the functions come that the flavor asks for by names.
 
     :param policy: replaces those of the names
     :raises BadRequest: too little was allocated for all names together
@@ -160,7 +160,7 @@ def _for_functions(demand: Demand, needs: specs.Needs, policy: str | None) -> De
 
 
 def _ways(items: Sequence[Item], asked: Sequence[Item]) -> Iterator[list[Item]]:
-    """The ways to take what was asked for from the items of one class; what nobody asked for is any device."""
+    """The ways to take the named functions from the items of one class. The rest of an item may be any device."""
     same = len({(one.choices, one.numa_policy) for one in asked}) == 1
     if same and sum(one.amount for one in asked) == sum(item.amount for item in items):
         yield [item._replace(choices=asked[0].choices, numa_policy=asked[0].numa_policy) for item in items]
@@ -177,10 +177,10 @@ def _ways(items: Sequence[Item], asked: Sequence[Item]) -> Iterator[list[Item]]:
 
 def _check_complete(items: Sequence[Item], elsewhere: Mapping[str, Mapping[str, int]], needs: specs.Needs,
                     providers: Collection[str], certain: bool) -> None:
-    """See that what is allocated at providers of nobody here is another host's, and not a part of what is meant here.
+    """Check that the allocations at unknown providers are for another host, and are no part of this host's.
 
-    A mistake (a resolver that says other UUIDs than the scheduler has, a parent that is gone) shows as a class of which
-    less is allocated here than elsewhere, or none.
+    After a mistake (a resolver that returns other UUIDs than the scheduler has, a parent that is gone) this host has
+    less of a class than the unknown providers, or nothing.
     """
     classes = sorted({resource_class for resources in elsewhere.values() for resource_class in resources})
     amounts = _certain_amounts(needs)
@@ -206,7 +206,7 @@ def _check_enough(items: Sequence[Item], needs: specs.Needs, ours: Collection[st
 
 
 def _certain_amounts(needs: specs.Needs) -> dict[str, int]:
-    """The least amount of each class: functions that may be of several classes are left out."""
+    """The least amount of each class, without the functions that may be of several classes."""
     amounts = dict(needs.amounts)
     for one in needs.functions:
         if len(counted := choice.classes(one.choices)) == 1:
@@ -248,7 +248,7 @@ def from_request(request: Any, providers: Collection[str]) -> Demand:
 def _ports(wanted: Any, where: str) -> list[Port]:
     """The ports of requested devices.
 
-    :raises BadRequest: one of them cannot be meant, or there are more or fewer of them than devices
+    :raises BadRequest: a port is not valid, or there are more or fewer ports than devices
     """
     if wanted.amount != len(wanted.networks) or wanted.choices:
         raise exception.BadRequest(f'{where}.networks', len(wanted.networks),
@@ -280,7 +280,7 @@ def _by_device(ports: Sequence[tuple[int, Sequence[Port]]]) -> tuple[Port | None
 
 
 def of_row(details: str) -> Demand | None:
-    """What a device in the place of a row's device has to be: the same port; None where that is none.
+    """The port that a device must be to replace the device of a row; None if that device is no port.
 
     :raises UnknownObject, MalformedObject: the row cannot be read
     """

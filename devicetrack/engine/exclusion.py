@@ -1,11 +1,11 @@
 """Devices that may not be held beside one another: a card and its virtual functions, functions of one IOMMU group.
 
-The host names tokens for each device, with what the device is to them. Any parts of a token may be held, by any
-instances; a whole goes with no part and no other whole; and what goes together belongs to one instance. A free device
-that may not be held beside one that somebody has is withheld as excluded.
+The host reports pairs of a token and a mode for each device. Several instances may hold ``part`` devices of one token.
+A ``whole`` device may not be held beside a part or another whole. All ``together`` devices of a token that are held
+belong to one instance. If somebody has a device, each free device that may not be held beside it is withheld as
+excluded.
 
-Whoever takes one of many parts looks at the wholes alone, of which there is one. Whoever takes a whole looks at all its
-parts.
+A claim of a part checks only the wholes, and usually there is one. A claim of a whole checks all its parts.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from devicetrack.engine.selection import Unit
 
 Exclusions = tuple[tuple[str, str], ...]
 
-# What may not be held beside a device of each mode. It is the same in both directions.
+# By mode of a device, the modes of those that may not be held beside it. The relation is symmetric.
 _AGAINST: Final = {
     vocabulary.PART: (vocabulary.WHOLE,),
     vocabulary.WHOLE: (vocabulary.PART, vocabulary.WHOLE),
     vocabulary.TOGETHER: (vocabulary.TOGETHER,),
 }
 
-# Somebody whom the ledger does not know has a free device that is withheld for one of these, or may have it.
+# If a free device is withheld for one of these reasons, somebody whom the ledger does not know has it, or may have it.
 _TAKEN_BY_OTHERS: Final = frozenset((vocabulary.FOREIGN, vocabulary.IN_DOUBT))
 
 _ONLY_EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 
-# A text names so many devices.
+# How many devices a text names at most.
 _SHOWN: Final = 3
 
 
 class _Token:
-    """The devices of one token by their modes: all of them, and those that somebody has, in the order of coming."""
+    """The devices of one token by mode: all, and those that somebody has, in the order in which they were added."""
 
     __slots__ = ('members', 'taken')
 
@@ -50,7 +50,7 @@ class _Token:
 
 
 class Exclusion:
-    """The tokens of one host. It knows who excludes whom; the reasons of devices are for its owner to change."""
+    """The tokens of one host. It knows which device excludes which; its owner changes the devices' reasons."""
 
     def __init__(self) -> None:
         self._tokens: dict[str, _Token] = {}
@@ -60,10 +60,10 @@ class Exclusion:
         return bool(self._tokens)
 
     def join(self, unit: Unit, exclusions: Exclusions) -> list[Unit]:
-        """Let a device have these exclusions in the place of those that it has.
+        """Replace the exclusions of a device.
 
-        :returns: the devices that may be excluded now, or not any more
-        :raises ValueError: a mode means nothing, or a token comes twice; the device has the exclusions that it had
+        :returns: the devices that may be excluded now, or no longer
+        :raises ValueError: a mode is unknown, or a token is named twice; the device keeps its old exclusions
         """
         if len(exclusions) > 1 and len({name for name, _mode in exclusions}) < len(exclusions):
             raise ValueError(f'{unit.pool.kind}/{unit.identifier}: the exclusions {exclusions} name a token twice')
@@ -87,7 +87,7 @@ class Exclusion:
     def note(self, unit: Unit) -> list[Unit]:
         """Note whether somebody has a device, after its state or its reasons changed.
 
-        :returns: the devices that may be excluded now, or not any more
+        :returns: the devices that may be excluded now, or no longer
         """
         touched: list[Unit] = []
         taken = is_taken(unit)
@@ -104,7 +104,7 @@ class Exclusion:
             of_mode[unit] = None
         else:
             del of_mode[unit]
-        # Beside two that are taken a third one changes nothing: a card has many functions, and one is taken at a time.
+        # If two are taken, a third one changes nothing. A card has many functions, and claims take one after another.
         if len(of_mode) > 1 + taken:
             return ()
         return [other for against in _AGAINST[mode] for other in token.members[against]]
@@ -119,7 +119,7 @@ class Exclusion:
         return False
 
     def beside(self, ours: Collection[Unit]) -> Iterator[Unit]:
-        """The free devices that nothing but these devices excludes, and that the owner of these may have too."""
+        """The free devices that only these devices exclude, and that the owner of these devices may have too."""
         for unit in ours:
             for name, mode in unit.exclusions:
                 if mode == vocabulary.TOGETHER:
@@ -130,7 +130,7 @@ class Exclusion:
                             yield other
 
     def _excluding(self, unit: Unit) -> Iterator[tuple[str, str, Unit]]:
-        """What somebody has that excludes a device: by which token, and what the device is to it."""
+        """The devices that somebody has and that exclude a device, each with the token and the device's own mode."""
         for name, mode in unit.exclusions:
             for against in _AGAINST[mode]:
                 for other in self._tokens[name].taken[against]:
@@ -138,7 +138,7 @@ class Exclusion:
                         yield name, mode, other
 
     def why(self, unit: Unit) -> str:
-        """Who has what that excludes a device, for people."""
+        """Name the owners whose devices exclude a device, for people."""
         found = [f'{_who_has(other)} of {name}' for name, _mode, other in self._excluding(unit)]
         more = f' and {len(found) - _SHOWN} more' if len(found) > _SHOWN else ''
         return ', '.join(sorted(found)[:_SHOWN]) + more
@@ -150,9 +150,9 @@ def is_taken(unit: Unit) -> bool:
 
 
 def of_device(kind: str, identifier: str, exclusions: Exclusions) -> Exclusions:
-    """The exclusions of a device, with the one against its parts that the host does not have now.
+    """The exclusions of a device. A whole also excludes those of its parts that the host does not have now.
 
-    A host that boots has a card before the card has its virtual functions, which may have owners.
+    A host that boots has a card before it has the card's virtual functions, and these may have owners.
     """
     if any(mode == vocabulary.WHOLE for _name, mode in exclusions):
         return (*exclusions, (_away(kind, identifier), vocabulary.WHOLE))
@@ -160,7 +160,7 @@ def of_device(kind: str, identifier: str, exclusions: Exclusions) -> Exclusions:
 
 
 def of_row(kind: str, parent: str | None) -> Exclusions:
-    """The exclusions of a device that only a row names: a part of its parent, if that is a device which is a whole."""
+    """The exclusions of a device that only a row names: it is a part of its parent, if the parent is a whole."""
     return () if parent is None else ((_away(kind, parent), vocabulary.PART),)
 
 

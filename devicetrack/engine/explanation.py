@@ -22,16 +22,16 @@ class Shortage(NamedTuple):
 
     ``wanted`` counts the devices of this resource class in the whole request (from ``provider_uuid``, if it names one).
     ``exist`` counts the devices that exist and those that could still be made when the host was last read, ``free`` the
-    ones that can be taken now. The others are ``held`` by ``instances`` instances; ``releasing``, that is being wiped
-    or removed; ``withheld``, by reasons and each device once, with those that a cordoned parent, or one
-    without a provider, could make; or free on a
-    ``wrong_numa_node``. Each parent in ``full_parents`` can make no more. ``wrong_provider`` devices of the class are
-    free at other providers, ``wrong_type`` devices of the same provider count as another class. ``unread`` means that a
-    part of the host could not be read, and may have some.
+    ones that can be taken now. The others are ``held`` by ``instances`` instances; ``releasing``, so they are being
+    wiped or removed; ``withheld``; or free on a ``wrong_numa_node``. ``withheld`` counts each device once, by its
+    reasons, and also the devices that a cordoned parent, or one without a provider, could make. Each parent in
+    ``full_parents`` can make no more. ``wrong_provider`` devices of the class are free at other providers,
+    ``wrong_type`` devices of the same provider count as another class. ``unread`` means that a part of the host could
+    not be read, and may have some.
 
-    For what is asked for by an alias, only devices that it means are counted. ``resource_class`` has all of its
-    classes, and ``not_meant`` devices of these are free that the alias does not mean: of another product or type, or
-    without its traits.
+    If the part asks by an alias, it counts only devices that the alias means. ``resource_class`` then names all classes
+    of the alias, and ``not_meant`` counts their free devices that the alias does not mean: they are of another product
+    or type, or lack its traits.
     """
 
     resource_class: str
@@ -83,7 +83,7 @@ class Shortage(NamedTuple):
         why = self.why
         if not self.exist and not self.wrong_provider and not self.full_parents:
             return f'{wanted}, {why}'
-        # What begins with a parenthesis is no reason, and needs no colon.
+        # A text that begins with a parenthesis is no reason, and needs no colon.
         return f'{wanted}, {self.free} of {self.exist} free' + (why if why.startswith(' ') else why and f': {why}')
 
     def _not_meant(self) -> str:

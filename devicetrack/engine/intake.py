@@ -1,4 +1,4 @@
-"""Takes over what the host says of its devices and of their parents."""
+"""Updates the ledger from the host's reports about its devices and their parents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from devicetrack.objects.values import InventoryDevice
 _UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
 _EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 
-# What is said of a device anew whenever the host says that it has it, and by which parent.
+# The reasons that each report of the host about a device and its parent sets again.
 _OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.UNPROVEN, vocabulary.CORDONED,
                                  vocabulary.NO_PROVIDER, GONE))
 
@@ -38,16 +38,16 @@ _ADOPTABLE: Final = operator.itemgetter(InventoryDevice._fields.index('adoptable
 
 
 class Intake(Stock):
-    """The stock of a host that is read again and again. Nothing here changes an owner."""
+    """The stock of a host, updated whenever somebody reads the host. Nothing here changes an owner."""
 
     # -- one device ---------------------------------------------------------------------------------------------------
 
     def realized(self, key: DeviceKey, details: str, capacities: Sequence[Capacity] = (),
                  watch: int | None = None) -> None:
-        """A device exists now, with these details. Until its parent is read again it counts as one of every type.
+        """Note that a device exists now, with these details. Until its parent is read again, it counts for every type.
 
-        ``capacities`` are what the parent said when the device was made, during ``watch``. They are taken over only
-        when nothing else was made or removed there: else nobody knows which of it they include.
+        ``capacities`` are those that the parent reported when the device was made, during ``watch``. They count only if
+        nothing else was made or removed there meanwhile: else nobody knows which changes they include.
         """
         unit = self._find(key)
         if unit is not None:
@@ -71,7 +71,7 @@ class Intake(Stock):
     # -- parents ------------------------------------------------------------------------------------------------------
 
     def read_capacities(self, capacities: Iterable[Capacity]) -> None:
-        """Take over what parents said that they can still make."""
+        """Note how many devices parents can still make, by their own report."""
         added = False
         for capacity in capacities:
             pool, new = self._pool(capacity.kind, self._provider_uuid_of(capacity.provider), capacity.resource_class,
@@ -83,9 +83,9 @@ class Intake(Stock):
             self._pools.index()
 
     def read_parents(self, inventory: Inventory, watch: int) -> None:
-        """Take over what parents can still make, and which of the devices that are known here exist.
+        """Note how many devices parents can still make, and which of the known devices exist.
 
-        No device becomes free by it: who may have it is for :meth:`read_inventory` and what follows it to say.
+        No device becomes free here: :meth:`read_inventory`, and the calls after it, decide who may have it.
         """
         changed = self._watches[watch]
         for device in inventory.devices:
@@ -102,7 +102,7 @@ class Intake(Stock):
         self._read_parents(inventory, changed)
 
     def _miss(self, inventory: Inventory, changed: Collection[DeviceKey]) -> None:
-        """Forget devices that are free and not there; those that are held stay so, as gone."""
+        """Forget free devices that the host does not have. Held ones stay held, and are withheld as gone."""
         # Plain tuples, which hash as keys do: there are thousands, and nearly all of them are seen.
         seen = {(device.kind, device.identifier) for device in inventory.devices}
         for kind in inventory.known_kinds:
@@ -114,7 +114,7 @@ class Intake(Stock):
                         unit.withheld |= {GONE}
 
     def _read_parents(self, inventory: Inventory, changed: Mapping[DeviceKey, Pool]) -> None:
-        """A parent counts what it had when it was read, ``changed`` what was made or removed since then."""
+        """Count what a parent had when it was read, and correct it by ``changed``: what was made or removed since."""
         for pool in self._pools:
             if pool.kind in inventory.known_kinds:
                 pool.available = 0
@@ -137,13 +137,13 @@ class Intake(Stock):
 
     def read_inventory(self, inventory: Inventory, watch: int | None = None,
                        recorded: Collection[tuple[str, str | None]] = ()) -> None:
-        """Take over what the host has now.
+        """Update all devices from a reading of the host.
 
-        New devices are free. Devices of a kind that was read in full and that are missing are forgotten when they
-        are free and withheld as gone when they are held. Nothing here changes an owner. What changed during ``watch``
-        stays as it is.
+        New devices are free. A device that is missing, of a kind that was read in full, is forgotten if it is free, and
+        withheld as gone if it is held. Nothing here changes an owner. A device that changed during ``watch`` stays as
+        it is.
 
-        :param recorded: new devices that are not free, since rows name their owners; :meth:`.Ledger.hold` follows
+        :param recorded: new devices that are not free, because rows name their owners. Call :meth:`.Ledger.hold` next
         """
         changed = self._watches[watch] if watch is not None else {}
         new: list[tuple[Any, ...]] = []         # the fields of each: the garbage collector goes through named tuples
@@ -164,7 +164,7 @@ class Intake(Stock):
                     self._read_device(device, unit, unproven)
                 else:                           # which devices exclude one another is for the host alone to say
                     self._read_exclusions(device, unit)
-        # What a pool is said to be is what the first device of it is: not one that somebody made otherwise.
+        # The first device describes its pool, so devices that somebody else made come last.
         new.sort(key=_IDENTIFIER)
         new.sort(key=_ADOPTABLE, reverse=True)
         self._add(new, unproven, recorded)
@@ -177,7 +177,7 @@ class Intake(Stock):
 
     def _add(self, new: Iterable[tuple[Any, ...]], unproven: Collection[tuple[str, str]],
              recorded: Collection[tuple[str, str | None]]) -> None:
-        """Take in devices that are not known here yet, by their fields, in the order in which they will be taken."""
+        """Add devices that are not known yet, by their fields, in the order in which claims will take them."""
         pools: dict[tuple[Any, ...], Pool] = {}
         standing = bool(self._standing)
         for fields in new:
@@ -211,7 +211,7 @@ class Intake(Stock):
                 self._enter(unit)
 
     def _is_as_it_was(self, device: InventoryDevice, unit: Unit, unproven: Collection[tuple[str, str]]) -> bool:
-        """Whether the host says of a device what it said before, and that it is well: so it is with nearly all."""
+        """Whether the host reports a device as before, and as healthy. That is so for nearly all."""
         pool = unit.pool
         return (device.details == unit.details and device.unhealthy is None and device.adoptable
                 and (not unit.withheld or unit.withheld == _EXCLUDED) and not unit.unborn and not self._standing
@@ -230,7 +230,7 @@ class Intake(Stock):
         return pool
 
     def _read_device(self, device: InventoryDevice, unit: Unit, unproven: Collection[tuple[str, str]]) -> None:
-        """Take over what the host says of a device that is known here."""
+        """Update a known device from the host's report."""
         if unit.unborn:
             self._realized(unit, device.details)                # whoever made it did not say so yet
         unit.details = device.details
@@ -247,7 +247,7 @@ class Intake(Stock):
             self._set_exclusions(unit, exclusions)
 
     def _reasons(self, unhealthy: str | None, adoptable: bool, unit: Unit) -> frozenset[str]:
-        """Why a device must not be handed out, once the host has said what it says now; whoever holds it keeps it."""
+        """Why a device must not be handed out, by the host's present report. Its owner keeps it."""
         free_unproven = unit.unproven and unit.state == FREE
         if (unhealthy is None and adoptable and not unit.withheld and not self._standing
                 and unit.pool.provider_uuid):

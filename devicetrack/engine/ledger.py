@@ -1,8 +1,8 @@
 """The in-memory index of free and held devices of one host.
 
 The ledger decides and remembers. It does no I/O and has no lock of its own: its owner calls it under one, and every
-call takes microseconds. It knows identities and owners, not the rows: whatever lasts is in the store. Keys and frozen
-values go in and out; no caller ever holds an object that the ledger still changes.
+call takes microseconds. It knows identities and owners, not the rows: only the store is durable. Calls take and return
+keys and frozen values; no caller ever holds an object that the ledger still changes.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from devicetrack.objects.values import Record
 
 
 class Ledger(Taking):
-    """Free and held devices of one host: what claims take and give back, and what rows say is held.
+    """The free and held devices of one host.
 
-    It stands on what claims take (:class:`.Taking`), on what the host says (:class:`.Intake`) and on the devices
-    themselves (:class:`.Stock`).
+    This class gives devices back, and holds them for rows. :class:`.Taking` takes devices for claims, :class:`.Intake`
+    reads the host's reports, and :class:`.Stock` has the devices themselves.
     """
 
     # -- giving -------------------------------------------------------------------------------------------------------
 
     def releasing(self, keys: Iterable[DeviceKey]) -> None:
-        """Devices that are held are on their way back: wiped or removed now."""
+        """Note that held devices are on their way back: they are being wiped or removed."""
         for key in keys:
             unit = self._find(key)
             if unit is not None and unit.state == HELD:
@@ -46,9 +46,9 @@ class Ledger(Taking):
                 unit.pool.releasing_count += 1
 
     def free(self, keys: Iterable[DeviceKey], removed: Collection[DeviceKey] = ()) -> None:
-        """Devices that are held have no row and no user any more, and the driver proved that they are clean or gone.
+        """Free held devices. They have no row and no user any more, and the driver proved that they are clean or gone.
 
-        :param removed: those of them that were removed from the host
+        :param removed: those that were removed from the host
         """
         for key in keys:
             unit = self._find(key)
@@ -57,14 +57,15 @@ class Ledger(Taking):
                 self._free(unit, key in removed)
 
     def free_of(self, instance_uuid: str, keys: Iterable[DeviceKey], removed: Collection[DeviceKey] = ()) -> None:
-        """The same for those of the devices that are still held for this instance.
+        """Free those of the devices that are still held for this instance.
 
-        Between its last row's end and this call the ledger may have been built anew and have given a device away.
+        Between the end of the last row and this call, the ledger may have been built again, and a claim may have taken
+        a device.
         """
         self.free(self._held_of(instance_uuid, keys), removed)
 
     def let_go_of(self, instance_uuid: str, keys: Iterable[DeviceKey]) -> None:
-        """Devices that are held for this instance have no row any more, and nobody took them back from a guest."""
+        """Note that devices held for this instance have no row any more, though nobody took them back from a guest."""
         for key in self._held_of(instance_uuid, keys):
             unit = self._find(key)
             if unit is not None:
@@ -77,7 +78,7 @@ class Ledger(Taking):
     # -- what rows say ------------------------------------------------------------------------------------------------
 
     def hold(self, records: Sequence[Record]) -> None:
-        """Hold what rows of one instance say, also devices that the host does not have."""
+        """Hold the devices of one instance's rows, also those that the host does not have."""
         units = []
         for record in records:
             unit = self._units.get(record.kind, {}).get(record.identifier) or self._unit_of_row(record)
@@ -89,7 +90,7 @@ class Ledger(Taking):
                 if unit.exclusions:
                     self._exclude(unit)         # against what rows say elsewhere: it stays held, and is a finding
             if unit.withheld:
-                # Whoever gives it back proves it. By then its owner may have written to it.
+                # The release of the device proves it clean. Until then its owner may write to it.
                 over = {vocabulary.UNPROVEN}
                 if vocabulary.NOT_ADOPTED in unit.withheld and details.is_made(record.details):
                     over.add(vocabulary.NOT_ADOPTED)
@@ -109,7 +110,7 @@ class Ledger(Taking):
         holding.units += tuple(ours)
 
     def _unit_of_row(self, record: Record) -> Unit:
-        """A unit for a device that the host does not have: one that is to be made (again), or one that is gone."""
+        """Make a unit for a device that the host does not have: it will be made (again), or it is gone."""
         pool, new = self._pool(record.kind, record.provider_uuid, record.resource_class, record.parent,
                                record.numa_node)
         unit = self._units.setdefault(record.kind, {})[record.identifier] = Unit(pool, record.identifier,
@@ -137,7 +138,7 @@ class Ledger(Taking):
                 or unit.holding is None or unit.holding.instance_uuid != instance_uuid]
 
     def without_row(self, records: Collection[Record], all_held: bool) -> list[str]:
-        """The instances for which something is held that rows told of, and of which there is no row any more.
+        """The instances for which the ledger holds a device because of a row that no longer exists.
 
         :param records: every row of the host
         :param all_held: whether the device of each is held
@@ -149,9 +150,9 @@ class Ledger(Taking):
                 and any((holding.instance_uuid, unit.key) not in recorded for unit in holding.units)]
 
     def free_without_row(self, instance_uuid: str, keep: Collection[DeviceKey]) -> None:
-        """Free what is held for an instance because of rows that are gone; never what a claim of it just took.
+        """Free the devices held for an instance because of rows that are gone, but not those that its claim just took.
 
-        :param keep: the devices of its rows, and what is in doubt
+        :param keep: the devices of its rows, and those in doubt
         """
         for holding in self._holdings_of(instance_uuid):
             if holding.from_rows:
@@ -160,14 +161,14 @@ class Ledger(Taking):
                         self._free(unit)
 
     def trust_rows(self, keys: Iterable[DeviceKey]) -> None:
-        """From now on rows alone say whether these devices stay held: the claim that took them is over."""
+        """Let only rows decide from now on whether these devices stay held: the claim that took them is over."""
         for key in keys:
             unit = self._find(key)
             if unit is not None and unit.holding is not None:
                 unit.holding.from_rows = True
 
     def has_claim_of_rows(self, instance_uuid: str) -> bool:
-        """Whether the instance holds anything that rows told of, and no take of this process."""
+        """Whether the instance holds a device because of rows, and not because this process took it."""
         return any(holding.from_rows for holding in self._holdings_of(instance_uuid))
 
     def has_claim_of_this_process(self, instance_uuid: str) -> bool:

@@ -1,8 +1,8 @@
-"""The line of free devices of one pool: who has been free for the longest time is taken first.
+"""The line of free devices of one pool: claims take the device that has been free for the longest time.
 
-On a host with many devices, the one that is taken next was last used long ago: its unit and its identifier have to come
-from main memory. A take that waits for the one, and then for the other, costs a fifth more with 100,000 devices than
-with ten. So the line reads the next few devices together, and the processor fetches all of them at the same time.
+On a host with many devices, nobody has used the next device for a long time: its unit and its identifier must come from
+main memory. If a take waits for one and then for the other, it costs a fifth more with 100,000 devices than with ten.
+So the line reads the next few devices together, and the processor fetches all of them at the same time.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Generic
 from typing import Protocol
 from typing import TypeVar
 
-# The processor fetches about as many at the same time. More would leave its caches before they are taken.
+# The processor fetches about this many at the same time. More would leave its caches before a claim takes them.
 _READ_AHEAD: Final = 8
 
 
 class Unit(Protocol):
-    """What a line reads of a device."""
+    """The attributes of a device that a line reads."""
 
     identifier: str
     withheld: frozenset[str]
@@ -30,7 +30,7 @@ Device = TypeVar('Device', bound=Unit)
 
 
 class Line(Generic[Device]):
-    """Devices in the order in which they will be taken. The identifier of one that stands here does not change."""
+    """Devices in the order in which claims take them. While a device is in the line, its identifier does not change."""
 
     __slots__ = ('_devices', '_identifiers', '_ahead')
 
@@ -51,12 +51,12 @@ class Line(Generic[Device]):
         self._identifiers.appendleft(device.identifier)
 
     def remove(self, device: Device) -> None:
-        """Take a device out, wherever it stands. The longer the line, the longer this takes."""
+        """Remove a device from anywhere in the line. The longer the line, the longer this takes."""
         place = self._devices.index(device)
         del self._devices[place], self._identifiers[place]
 
     def take_first(self) -> Device | None:
-        """Take out the first device; None when nobody stands here."""
+        """Remove and return the first device; None if the line is empty."""
         devices = self._devices
         if not devices:
             return None
@@ -68,14 +68,14 @@ class Line(Generic[Device]):
         return devices.popleft()
 
     def _read_ahead(self) -> None:
-        # Whoever makes a list counts a reference to each object in it: that reads the beginning of the object.
+        # A new list counts a reference to each of its objects, and so reads the beginning of each.
         devices = list(itertools.islice(self._devices, _READ_AHEAD))
         list(itertools.islice(self._identifiers, _READ_AHEAD))
-        # And this reads the end of each unit, which is its last field.
+        # And this reads the last field of each unit, at its end.
         self._ahead = len([device.withheld for device in devices]) - 1
 
     def __getstate__(self) -> tuple[deque[Device], deque[str]]:
-        """Lines of the same order are pickled alike, whatever was read ahead."""
+        """Leave out the number of devices read ahead, so that lines of the same order have equal pickles."""
         return self._devices, self._identifiers
 
     def __setstate__(self, state: tuple[deque[Device], deque[str]]) -> None:

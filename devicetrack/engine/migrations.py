@@ -1,4 +1,4 @@
-"""What a migration's status means, and what becomes of the rows of an instance that moves.
+"""Decides what a migration's status means, and what becomes of the rows of an instance that moves.
 
 Pure: it takes rows, a guest and the compute service's state of both, and returns what to do with each row. It leaves a
 row as it is while anything is uncertain: a device that is held too long costs capacity, a device that is given back too

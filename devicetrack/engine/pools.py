@@ -30,7 +30,7 @@ class Pools:
 
     def get(self, kind: str, provider_uuid: str, resource_class: str, parent: str | None,
             numa_node: int | None, features: Features = NO_FEATURES) -> tuple[Pool, bool]:
-        """A pool, and whether it is new: then scopes do not see it before :meth:`index`."""
+        """Return a pool, and whether it is new. Scopes see a new pool only after :meth:`index`."""
         key = (kind, provider_uuid, resource_class, parent, numa_node, features)
         pool = self._pools.get(key)
         if pool is not None:
@@ -40,7 +40,7 @@ class Pools:
         return pool, True
 
     def index(self) -> None:
-        """Bring pools into the order of names and let every scope see them."""
+        """Sort the pools by name, and let every scope see them."""
         ordered = sorted(self, key=lambda pool: (
             pool.parent_name or '', -1 if pool.numa_node is None else pool.numa_node, pool.provider_uuid,
             pool.resource_class, pool.kind, pool.features))
@@ -57,9 +57,9 @@ class Pools:
             scope.rebuild()
 
     def scope(self, resource_class: str, provider_uuid: str | None, choices: tuple[Choice, ...] = ()) -> Scope | None:
-        """The pools of a class, or with choices those of any class that one of the choices means; None without any.
+        """Return the scope of a class or, with choices, of all pools that fit a choice; None if there is no pool.
 
-        It makes the scope of choices when it is first asked for it, from those of the classes.
+        The scope of choices is made when somebody first asks for it, from the scopes of their classes.
         """
         if not choices:
             return self.scopes.get((resource_class, provider_uuid))
@@ -89,12 +89,12 @@ class Pools:
         return [pool for pool in self if pool.parent is parent]
 
     def use_up(self, parent: Parent) -> None:
-        """One device more was made, which counts as one of every type until the parent is read again."""
+        """Note that a parent made one more device. Until the parent is read again, it counts for every type."""
         for pool in self.of_parent(parent):
             pool.available -= 1
 
     def siblings_grew(self, pool: Pool) -> None:
-        """One pending device less: there is room for every type of the parent."""
+        """Note that a parent has one pending device less, and so more room for every type."""
         if pool.creatable:
             for other in self.of_parent(pool.parent):
                 if other.scopes:

@@ -72,7 +72,7 @@ def hosts_of(guests: Iterable[GuestRecord]) -> dict[str, int]:
 
 def rebuild(host_uuid: str, guests: Sequence[GuestRecord], usage: Usage, inventory: Inventory,
             rows: Collection[Record]) -> list[Rebuilt]:
-    """Say for every device that a guest records, a domain names or the host has what becomes of it.
+    """Decide what becomes of every device that a guest records, a domain names or the host has.
 
     :param guests: what the definitions record, all of this host
     :param rows: of this host, as they are in the store

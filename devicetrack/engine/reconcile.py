@@ -107,9 +107,9 @@ NO_DEVICE = DeviceKey('', '')
 
 Failures = Mapping[DeviceKey, Cause]
 NO_FAILURES: Final[Failures] = {}
-# A finding names so many rows.
+# How many rows a finding names at most.
 _SHOWN: Final = 5
-# So many times giving a device back fails until that is critical.
+# After this many failures to give a device back, the finding is critical.
 CRITICAL_TRIES: Final = 5
 
 
@@ -197,7 +197,7 @@ class _Comparison:
                        self.states.get(owner.instance_uuid) if owner else None, None, repair)
 
     def _missed(self, key: _Key, record: Record) -> bool:
-        """Whether a device that is not there may be what a domain names: its address leads to nothing then."""
+        """Whether a domain may name a device that is not there: then the domain's address leads to nothing."""
         return bool(self._nowhere) and (key in self._nowhere or (key[0], record.instance_uuid) in self._nowhere)
 
     def _certain(self, key: _Key) -> bool:
@@ -309,7 +309,7 @@ class _Comparison:
             if alike and row_state == vocabulary.ACTIVE and key in named and state not in INSTANCE_OVER:
                 continue
             same, record, device = alike, self.owners[key], self.devices.get(key)
-            # Of a device that is well all of its identity could be read, so equal texts are of one device.
+            # If a device is healthy, all of its identity could be read. So equal texts are of one device.
             if device is not None and (not alike or device.unhealthy is not None):
                 compared = identity.compare(record.details, device.details)
                 same = alike if compared is None else compared.is_same
@@ -318,7 +318,7 @@ class _Comparison:
         return found
 
     def _is_as_recorded(self) -> bool:
-        """Whether every row is as it should be: what the loop above asks of each, of thousands at once."""
+        """Whether every row is as it should be. It makes the checks of the loop above for thousands of rows at once."""
         rows, states, owners = Compact(Record, self.views.records), self.states, self.owners
         if (self._strange or self._nowhere or len(self.named) != len(owners)            # else each is its domain's
                 or set(rows.column('state')) - {vocabulary.ACTIVE} or any(rows.column('migration_uuid'))
@@ -387,7 +387,7 @@ class _Comparison:
         if record.state == vocabulary.RELEASING:
             away = [] if there or _is_made(record) else list(
                 self._gone(key, record, 'nothing proves what became of its bytes; '))
-            # A device that is away, or another one, does not come back, and that is said. What failed before is not.
+            # If the device is away, or another one, it will not come back. That is reported; earlier failures are not.
             said = bool(away) or key in self._replaced
             if not said or used or self._failure(key) is not None:
                 yield self._pending(key, uuid, used, RETRY_RELEASE if free_of_guests else None)

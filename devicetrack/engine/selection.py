@@ -6,11 +6,10 @@ that a device rests between two owners. Over pools the policy decides: ``pack`` 
 names that has room, ``spread`` the one with the most room, and of equals the first by name. The same history gives the
 same choice.
 
-A scope is the set of pools that an item of a request may be served from. It keeps them in a heap with an entry for
-each pool's room as it was; an outdated entry is corrected when it comes to the top. That is
-correct because room that shrank only makes an entry look better than it is (it comes up early and is corrected), and
-room that grew beyond its entry is pushed anew; the entry that this replaces is dropped when it comes to the top. A
-choice costs the same for any number of devices.
+A scope is the set of pools from which an item of a request may take devices. It keeps the pools in a heap. The entry of
+a pool has the pool's room at the time of the entry, and may be outdated. If the room shrank since, the entry comes to
+the top too early, and is corrected there. If the room grew, the scope pushes a new entry, and drops the old one when
+it comes to the top. So a choice costs the same for any number of devices.
 """
 
 from __future__ import annotations
@@ -39,10 +38,9 @@ Affinity = tuple[frozenset[int | None], str, frozenset[int | None]]
 class Parent:
     """A parent device. ``pending`` counts the devices that were claimed on it and do not exist yet.
 
-    Devices without a parent have one without a name, which makes none.
-
-    One that is ``cordoned`` makes no more. All types that the parent can make share it: what one device of a type takes
-    from another type is not known before the parent is read again, so each counts as one of every type until then.
+    Devices without a parent have a ``Parent`` without a name, which makes no devices. A ``cordoned`` parent makes no
+    more devices. All types of a parent share its room. Until the parent is read again, nobody knows how much room a
+    device takes from other types, so it counts as one device of every type.
     """
 
     __slots__ = ('name', 'pending', 'cordoned')
@@ -51,7 +49,7 @@ class Parent:
         self.name, self.pending, self.cordoned = name, 0, False
 
 
-# In the place of a provider's UUID, while there is no provider. Whatever is in a pool there is withheld.
+# Stands for a provider's UUID while there is no provider. All devices of such a pool are withheld.
 NO_UUID: Final = ''
 
 
@@ -97,7 +95,7 @@ class Pool:
 class Unit:
     """One device. ``unborn`` is true while it is claimed and does not exist on the host yet.
 
-    ``unproven`` says that a guest may have left bytes on it, which nobody took away since. ``exclusions`` say which
+    ``unproven`` says that a guest may have left bytes on it, and nobody has removed them. ``exclusions`` say which
     devices may not be held beside it (:mod:`devicetrack.engine.exclusion`); nearly always there are none.
     """
 
@@ -124,11 +122,12 @@ class Unit:
 
 
 class Holding:
-    """What one claim holds for one instance, in the order in which it was taken.
+    """The devices that one claim holds for one instance, in the order in which it took them.
 
-    ``anywhere`` when the request left the choice of every provider to this host; ``affinity`` is the request's NUMA
-    nodes and policy, None when it has none; ``from_rows`` when it was made of rows and not by a take of this process.
-    ``asked`` has the choices that each device was taken by and its own NUMA policy, None when no device has any.
+    ``anywhere`` says that the request left the choice of every provider to this host. ``affinity`` has the request's
+    NUMA nodes and policy, or None. ``from_rows`` says that the holding was made from rows, and not by a take of this
+    process. ``asked`` has, for each device, the choices by which it was taken and its own NUMA policy; it is None if no
+    device has any.
     """
 
     __slots__ = ('instance_uuid', 'units', 'anywhere', 'affinity', 'from_rows', 'asked')
@@ -152,7 +151,7 @@ class Scope:
         self._entries: dict[int, tuple[int, int, Pool]] = {}    # by index of the pool, the one entry that counts
 
     def rebuild(self) -> None:
-        """Put every pool where it belongs; needed after pools were added or their order changed."""
+        """Build the heaps again. Call it after pools were added or their order changed."""
         self._heaps, self._entries = {}, {}
         for pool in self.pools:
             entry = self._entries[pool.index] = (self._key(pool), pool.index, pool)

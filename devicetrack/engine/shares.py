@@ -1,4 +1,4 @@
-"""Shares out what was allocated among those that ask for it. Pure arithmetic, no devices."""
+"""Divides allocated amounts among the parts of a request that ask for them. Pure arithmetic, no devices."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Sequence
 import itertools
 from typing import Final
 
-# So many ways to share something out are tried.
+# How many ways to divide an amount are tried at most.
 MOST: Final = 24
-# Over more places than this there is one way, which takes from the first place that has something.
+# With more places than this, only one way is tried: to take from the first places that have something.
 _PLACES: Final = 32
 
 
 def classes(asked: Sequence[tuple[Sequence[str], int]], free: Mapping[str, int]) -> list[dict[str, int]] | None:
-    """Decide of which resource class what is asked for is, where it may be of several.
+    """Decide which resource class each part of a request gets, if it accepts several.
 
-    It finds a way whenever there is one: what an earlier one got of a class is exchanged for another class of its own.
+    It finds a way whenever there is one: if needed, an earlier part exchanges its class for another that it accepts.
 
-    :param asked: the classes that will do, in the order of preference, and an amount
-    :param free: the amount that there is of each class
-    :returns: for each, its amounts by class; None when there is too little
+    :param asked: for each part, the classes that it accepts, in the order of preference, and an amount
+    :param free: the free amount of each class
+    :returns: for each part, its amounts by class; None if there is too little
     """
     left = dict(free)
     given: list[dict[str, int]] = [{} for _ in asked]
@@ -53,10 +53,11 @@ def classes(asked: Sequence[tuple[Sequence[str], int]], free: Mapping[str, int])
 
 
 def ways(asked: Sequence[int], places: Sequence[int]) -> Iterator[list[dict[int, int]]]:
-    """The ways to take each amount that is asked for from places that together have enough, at most :data:`MOST`.
+    """The ways to take each amount from the places, at most :data:`MOST`. The places together have enough.
 
+    :param asked: the amount that each part of a request asks for
     :param places: the amount that each place has
-    :returns: for each that asks, what it gets by index of the place
+    :returns: in each way, for each part, its amounts by the index of the place
     """
     many = len(places) > _PLACES
     return itertools.islice(_ways(list(asked), list(places), many), 1 if many else MOST)

@@ -1,4 +1,4 @@
-"""What the ledger says: frozen values, which its callers keep."""
+"""The answers of the ledger: frozen values, which its callers may keep."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from devicetrack.objects.values import DeviceKey
 
 
 class Hold(NamedTuple):
-    """What one take holds for an instance, in the order of the guest.
+    """The devices that one take holds for an instance, in the order of the guest.
 
-    A device that is to be made has no identifier in ``candidates`` and a name of the ledger's own in ``keys``, until
-    :meth:`.Ledger.name` gives it the driver's.
+    A device that will be made has no identifier in ``candidates``, and a temporary name of the ledger in ``keys``.
+    :meth:`.Ledger.name` replaces that by the driver's name.
     """
 
     instance_uuid: str
@@ -47,9 +47,9 @@ class DeviceState(NamedTuple):
 class HeldDevice(NamedTuple):
     """One device that an instance has, as the manager's memory knows it.
 
-    ``identifier`` is None while it is being claimed and not named yet. ``provider_uuid`` is where it is counted now,
-    None while its provider was not created yet. ``releasing`` when it is on its way back. ``in_doubt`` when a commit
-    about it got no answer: whether the instance has it, or gave it up, is for the store to say at the next audit.
+    ``identifier`` is None while the device is being claimed and has no name yet. ``provider_uuid`` is the provider that
+    counts it now, None if that was not created yet. ``releasing`` says that the device is on its way back. ``in_doubt``
+    says that a commit about it got no answer: only the store knows, at the next audit, whether the instance has it.
     """
 
     kind: str
@@ -65,8 +65,9 @@ class HeldDevice(NamedTuple):
 class PoolState(NamedTuple):
     """The devices of one pool, counted.
 
-    ``total`` counts those that are there or claimed, and ``makes`` what the parent could make beside them. ``room`` is
-    what can be had now, of existing devices (``free``) and new ones. ``details`` are those of one of its devices.
+    ``total`` counts the devices that exist or are claimed, and ``makes`` those that the parent could make in addition.
+    ``room`` is the number that claims can take now, existing devices (``free``) and new ones. ``details`` are those of
+    one of its devices.
     """
 
     kind: str
@@ -84,7 +85,7 @@ class PoolState(NamedTuple):
 
 
 class Available(NamedTuple):
-    """A free device, or with ``identifier`` None as many as a parent can make."""
+    """A free device. With ``identifier`` None it stands for ``amount`` devices that a parent can make."""
 
     kind: str
     parent: str | None

@@ -1,8 +1,8 @@
 """The devices of one host and their owners, in memory, and every change of one of them.
 
-A change here keeps the counts of its pool, the lines of free devices and the holdings in step. What makes a change is
-the subject of the modules above: the host's word (:mod:`~devicetrack.engine.intake`), a claim or a row
-(:mod:`~devicetrack.engine.ledger`). Why a device is withheld is said here.
+Every change here keeps the counts of the pool, the lines of free devices and the holdings in step. The modules above
+decide what changes: :mod:`~devicetrack.engine.intake` by the host's report, :mod:`~devicetrack.engine.ledger` by claims
+and rows. This module also has the reasons for which devices are withheld.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from devicetrack.objects.choice import NO_FEATURES
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 
-# A reason of a device that is held: one that is free and not there is not known here.
+# The reason of a held device that the host does not have. The ledger does not know such a device if it is free.
 GONE: Final = 'gone from the host'
 _UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
 _EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 
 
 class Inconsistent(Exception):
-    """The ledger contradicts itself: what did this is a mistake, or an exception in the middle of a change."""
+    """The ledger contradicts itself: the code has a mistake, or an exception came in the middle of a change."""
 
 
 class Stock:
@@ -50,7 +50,8 @@ class Stock:
 
     :param policy: ``pack`` or ``spread``
     :param provider_uuid_of: the UUID of the provider with this stable name ('' is the node)
-    :param numbers: for its own names of devices and watches; ledgers that follow one another share them
+    :param numbers: numbers for the names that the ledger gives to devices and watches. A new ledger of the same manager
+        goes on with the same numbers
     """
 
     def __init__(self, policy: str, provider_uuid_of: Callable[[str], str],
@@ -59,12 +60,12 @@ class Stock:
         self._pools = Pools(policy)
         self._units: dict[str, dict[str, Unit]] = {}
         self._holdings: dict[str, Holding] = {}
-        # What an instance holds besides the above: it moves, or an earlier claim of it is still on its way back.
+        # Further holdings of an instance: it moves, or devices of an earlier claim are still on their way back.
         self._beside: dict[str, tuple[Holding, ...]] = {}
         # Devices that are claimed and not named yet, by the ledger's own names for them.
         self._unnamed: dict[str, Unit] = {}
         self._numbers = itertools.count() if numbers is None else numbers
-        # What was made or given back while somebody reads the host: by watch and device, the pool that it counted in.
+        # By watch and device, the pool of each device that was made or given back while somebody reads the host.
         self._watches: dict[int, dict[DeviceKey, Pool]] = {}
         self._standing = Standing()
         self._exclusion = Exclusion()
@@ -81,7 +82,7 @@ class Stock:
         return (unit for units in self._units.values() for unit in units.values())
 
     def _holdings_of(self, instance_uuid: str) -> tuple[Holding, ...]:
-        """What an instance holds: one holding for each claim of it, or none."""
+        """The holdings of an instance, one for each of its claims."""
         holding = self._holdings.get(instance_uuid)
         return () if holding is None else (holding, *self._beside.get(instance_uuid, ()))
 
@@ -91,7 +92,7 @@ class Stock:
             yield from beside
 
     def held(self, instance_uuid: str | None = None) -> list[HeldDevice]:
-        """What an instance holds, or without one every instance, in whatever role."""
+        """The devices that an instance holds in any role; without an instance, those of all instances."""
         holdings = self._all_holdings() if instance_uuid is None else self._holdings_of(instance_uuid)
         unnamed = self._unnamed
         return [HeldDevice((pool := unit.pool).kind, None if unit.identifier in unnamed else unit.identifier,
@@ -119,7 +120,7 @@ class Stock:
         return frozenset((pool.resource_class, pool.provider_uuid) for pool in self._pools)
 
     def counted_now(self, records: Iterable[Record]) -> list[Record]:
-        """Rows with the provider and class that their devices are counted at now; a row names what its claim knew."""
+        """Return rows with the provider and class that count their devices now. A row names those of its claim."""
         return [record if (unit := self._find(record.key)) is None else record._replace(
             provider_uuid=unit.pool.provider_uuid or record.provider_uuid, resource_class=unit.pool.resource_class)
             for record in records]
@@ -150,9 +151,9 @@ class Stock:
         return unit
 
     def _make(self, pool: Pool) -> Unit:
-        """Take one that will be made.
+        """Take a device that will be made.
 
-        :raises Inconsistent: this pool makes none, or no more
+        :raises Inconsistent: this pool can make no device, or no more
         """
         if not pool.makes() or pool.parent.cordoned:
             raise Inconsistent(pool.kind, pool.parent_name, pool.free_count)
@@ -189,7 +190,7 @@ class Stock:
             self._set_free(unit)
 
     def _leave(self, unit: Unit) -> None:
-        """Take a unit out of its holding, and a holding that is empty then out of the ledger."""
+        """Remove a unit from its holding, and the holding from the ledger if it is empty then."""
         holding, unit.holding = unit.holding, None
         if holding is not None:
             holding.units = tuple(other for other in holding.units if other is not unit)
@@ -199,7 +200,7 @@ class Stock:
                 self._forget(holding)
 
     def _forget(self, holding: Holding) -> None:
-        """Take a holding out of the ledger; one that stands beside it takes its place."""
+        """Remove a holding from the ledger. Another holding of the instance takes its place."""
         uuid = holding.instance_uuid
         rest = [other for other in self._holdings_of(uuid) if other is not holding]
         self._beside.pop(uuid, None)
@@ -225,7 +226,7 @@ class Stock:
         self._enter(unit, first)
 
     def _enter(self, unit: Unit, first: bool = False) -> None:
-        """Let a unit be chosen that has just become free, or is new, unless it is withheld."""
+        """Let claims take a unit that is new or has just become free, unless it is withheld."""
         if not unit.exclusions:
             self._enqueue(unit, first)
             return
@@ -236,7 +237,7 @@ class Stock:
 
     @staticmethod
     def _enqueue(unit: Unit, first: bool = False) -> None:
-        """Let a free unit be chosen, unless it is withheld."""
+        """Let claims take a free unit, unless it is withheld."""
         if unit.withheld:
             return
         pool = unit.pool
@@ -250,7 +251,7 @@ class Stock:
         pool.grew()
 
     def _unmake(self, unit: Unit) -> None:
-        """Forget a unit that is held or free and does not exist on the host (any more, or yet)."""
+        """Forget a unit, held or free, that does not exist on the host any more, or not yet."""
         pool = unit.pool
         if unit.unborn:
             pool.parent.pending -= 1
@@ -303,8 +304,8 @@ class Stock:
     def watch(self) -> int:
         """Note from now on which devices are made or given back, until :meth:`unwatch`.
 
-        The host takes time to read. What it says of a device that was made or given back meanwhile may be of before or
-        after that, so for such a device the ledger knows better.
+        It takes time to read the host. If a device is made or given back meanwhile, the host's report may be from
+        before or after that. For such a device the ledger is right.
 
         :returns: the watch's number
         """
@@ -323,7 +324,7 @@ class Stock:
     # -- withheld devices ---------------------------------------------------------------------------------------------
 
     def withhold(self, key: DeviceKey, reason: str) -> None:
-        """Let nobody have a device from now on, for this reason too; whoever holds it keeps it."""
+        """Withhold a device for this reason too. Its owner keeps it."""
         unit = self._find(key)
         if unit is not None:
             self._withhold(unit, unit.withheld | {reason})
@@ -340,7 +341,7 @@ class Stock:
         self.withhold_free([unit.key for unit in self._all_units()], reason)
 
     def admit(self, key: DeviceKey, reason: str) -> None:
-        """End what :meth:`withhold` began for this reason. What stands goes on, and so do other reasons."""
+        """End what :meth:`withhold` began for this reason. A standing reason stays, and so do other reasons."""
         unit = self._find(key)
         if unit is not None and not self._stands(unit, reason):
             self._withhold(unit, unit.withheld - {reason})
@@ -350,7 +351,7 @@ class Stock:
         return [self._state_of(unit) for unit in self._withheld_units() if unit.withheld == _UNPROVEN]
 
     def proven(self, keys: Iterable[DeviceKey]) -> None:
-        """Devices that nobody holds were proven clean. Other reasons stay."""
+        """Note that devices that nobody holds were proven clean. Other reasons stay."""
         for key in keys:
             unit = self._find(key)
             if unit is not None and unit.state == FREE:
@@ -359,7 +360,7 @@ class Stock:
                 self._withhold(unit, unit.withheld - _UNPROVEN)
 
     def withheld(self, reason: str) -> list[DeviceKey]:
-        """The devices that are withheld for a reason, without those for which it stands."""
+        """The devices that are withheld for a reason, without those for which the reason stands."""
         return [unit.key for unit in self._withheld_units()
                 if reason in unit.withheld and not self._stands(unit, reason)]
 
@@ -376,12 +377,12 @@ class Stock:
         self.withhold(key, reason)
 
     def stand_down(self, key: DeviceKey, reason: str) -> None:
-        """End what :meth:`stand` began. Of a parent that is cordoned the device stays withheld."""
+        """End what :meth:`stand` began. A device of a cordoned parent stays withheld."""
         self._standing.discard(key, reason)
         self.admit(key, reason)
 
     def cordon(self, kind: str, parent: str) -> None:
-        """Let nobody have a device of a parent, which makes no more, until :meth:`uncordon`, even if it is away."""
+        """Withhold all devices of a parent, and let it make no more, until :meth:`uncordon`, even if it is away."""
         self._standing.parents[kind, parent] = None
         self._of_parent(kind, parent, True)
 
@@ -405,7 +406,7 @@ class Stock:
         return bool(self._standing) and reason in self._standing.of(unit.key, unit.pool.parent_name)
 
     def _withhold(self, unit: Unit, reasons: frozenset[str]) -> None:
-        """Let a unit have these reasons and no others. Whether it is excluded is not for its callers to say."""
+        """Set the reasons of a unit. Only this class adds or removes the reason ``excluded``."""
         if not unit.exclusions:
             self._set_reasons(unit, reasons)
             return
@@ -423,13 +424,13 @@ class Stock:
     # -- devices that exclude one another -----------------------------------------------------------------------------
 
     def _exclude(self, unit: Unit) -> None:
-        """Withhold what a unit excludes, and admit what it excludes no more; and the same for the unit itself.
+        """Withhold the units that a unit excludes now, admit those that it no longer excludes, and the unit itself.
 
-        For whoever changed the state or the reasons of a unit with exclusions.
+        Call it after a change of the state or the reasons of a unit with exclusions.
         """
         touched = self._exclusion.note(unit)
         if touched and is_taken(unit):
-            # A card has many functions, and each of them is excluded now: nothing has to be looked up.
+            # A card has many functions, and all of them are excluded now: there is nothing to look up.
             for other in touched:
                 if other.state == FREE and other is not unit:
                     if other.withheld:
@@ -442,14 +443,14 @@ class Stock:
         self._reconsider((unit,))
 
     def _set_exclusions(self, unit: Unit, exclusions: tuple[tuple[str, str], ...]) -> None:
-        """Let a known unit have these exclusions and no others."""
+        """Set the exclusions of a known unit."""
         self._reconsider(self._exclusion.join(unit, exclusions))
         self._exclude(unit)
 
     def _reconsider(self, units: Iterable[Unit]) -> None:
-        """Withhold units that are excluded now, and admit those that are not any more.
+        """Withhold units that are excluded now, and admit those that no longer are.
 
-        A unit that is held is never withheld for this reason, whatever rows say: its owner keeps it.
+        A held unit is never withheld for this reason, whatever rows say: its owner keeps it.
         """
         for unit in units:
             excluded = unit.state == FREE and self._exclusion.is_excluded(unit)
@@ -457,7 +458,7 @@ class Stock:
                 self._set_reasons(unit, unit.withheld ^ _EXCLUDED)
 
     def excluded(self) -> dict[DeviceKey, str]:
-        """Why each device is excluded that is: who has what, for people."""
+        """For each excluded device, the owners and devices that exclude it, for people."""
         return {unit.key: self._exclusion.why(unit) for unit in self._all_units()
                 if vocabulary.EXCLUDED in unit.withheld}
 

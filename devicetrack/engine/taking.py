@@ -34,7 +34,7 @@ from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 
 _NO_NODES: Final[frozenset[int | None]] = frozenset()
-# In so many orders the items of a demand choose, where what they allow may overlap.
+# How many orders of a demand's items are tried if the sets of devices that they allow may overlap.
 _ORDERS: Final = 24
 
 
@@ -86,23 +86,23 @@ class Taking(Intake):
     def _take_all(self, instance_uuid: str, demand: Demand) -> tuple[tuple[Item, ...], dict[int, list[Unit]]]:
         """Take devices for a demand of several items.
 
-        Items that name a provider choose first: what is left serves those that take from anywhere. Of one class, the
-        sets of pools that items allow contain one another or are apart, so whatever fits is found this way. Classes
-        that share parents are another matter: there, the class with the fewest parents chooses first.
+        Items that name a provider choose first, and the others choose from what is left. For two items of one class,
+        one set of allowed pools contains the other, or the two have nothing in common. So if the demand fits, this
+        order finds a way. If classes share parents, the class with the fewest parents chooses first.
 
-        :returns: the items, in the way that they are shared out, and for the index of each its devices
+        :returns: the items that fit (the demand's or an alternative), and by the index of each its devices
         :raises NoFit: with what is short
         """
         for items in (demand.items, *demand.alternatives):
             order = sorted(range(len(items)), key=lambda index: self._choices(items[index]))
             orders: Iterable[Sequence[int]] = (order,)
             if any(item.choices for item in items):
-                # What two items allow may overlap, and the first may have taken the only device for the second.
+                # The sets of two items may overlap, and the first item may have taken the only device for the second.
                 orders = (order, order[::-1]) if demand.alternatives else itertools.chain(
                     (order, order[::-1]), itertools.islice(itertools.permutations(order), 1, _ORDERS))
             elif self._exclusion:
-                # A whole that was chosen first may have excluded the parts that the next item needs, or parts all
-                # wholes. What fits the other way round is found so; not every mix is.
+                # A whole that was chosen first may have excluded the parts that the next item needs, or the other way
+                # round. The opposite order finds what fits then, but not every mix.
                 orders = order, order[::-1]
             for one in orders:
                 taken = self._take_items(instance_uuid, demand, items, one)
@@ -125,7 +125,7 @@ class Taking(Intake):
         return taken
 
     def _exclusive_of(self, instance_uuid: str) -> list[Unit]:
-        """What an instance holds that excludes other devices: of these, it may have those that go together."""
+        """The instance's devices that exclude others. It may have the others if they must go together with its own."""
         return [unit for holding in self._holdings_of(instance_uuid) for unit in holding.units if unit.exclusions]
 
     def _hold_of(self, instance_uuid: str, units: Sequence[Unit]) -> Hold:
@@ -139,7 +139,7 @@ class Taking(Intake):
         return item.provider_uuid is None, len(scope.pools) if scope is not None else 0
 
     def _affinity(self, demand: Demand, item_policy: str | None) -> Affinity:
-        """The nodes and the policy that count for an item, and with ``socket`` the nodes on the sockets of these."""
+        """The nodes and the policy for an item and, for the policy ``socket``, all nodes on their sockets."""
         nodes, policy = demand.numa_nodes, item_policy or demand.numa_policy
         return nodes, policy, self._on_socket(nodes) if policy == vocabulary.SOCKET else _NO_NODES
 
@@ -150,16 +150,16 @@ class Taking(Intake):
     def exchange(self, key: DeviceKey, accepts: Callable[[str | None, str], bool] | None = None,
                  numa_nodes: frozenset[int | None] = _NO_NODES,
                  numa_policy: str = vocabulary.REQUIRED) -> Hold | None:
-        """Hold another device in the place of one that could not be made after all; the first stays held.
+        """Hold another device to replace one that could not be made. The first one stays held.
 
-        It comes from the same provider, unless the request left that to this host, and has the features and the
-        affinity that were asked for. A holding that was made of rows does not know these: the other device has the same
-        features, and is of the same NUMA node, then.
+        The other device comes from the same provider, unless the request left the provider to this host. It has the
+        features and the affinity of the request. A holding that was made from rows does not know these; then the other
+        device has the same features and the same NUMA node as the first.
 
-        :param accepts: as that of an :class:`~devicetrack.engine.demand.Item`
-        :param numa_nodes: its affinity is to these instead, by ``numa_policy``
-        :returns: the other device alone; None when nobody holds the first one
-        :raises NoFit: there is no other; what the holding itself has is left out of what there is
+        :param accepts: as for an :class:`~devicetrack.engine.demand.Item`
+        :param numa_nodes: the other device must be near these nodes instead, by ``numa_policy``
+        :returns: a hold of the other device alone; None if nobody holds the first one
+        :raises NoFit: there is no other device; the error does not count the holding's own devices
         """
         unit = self._find(key)
         if unit is None or unit.holding is None:
@@ -167,7 +167,7 @@ class Taking(Intake):
         holding, pool = unit.holding, unit.pool
         choices, own_policy = (holding.asked or {}).get(unit, ((), None))
         if holding.from_rows and pool.features:
-            # Nobody knows by which of its features it was chosen, so it has all of them.
+            # Nobody knows which of its features the request asked for, so the other device must have all of them.
             choices = (Choice(pool.resource_class, frozenset(pool.features)),)
         provider_uuid = None if holding.anywhere else pool.provider_uuid
         wanted = NOTHING
@@ -199,14 +199,14 @@ class Taking(Intake):
 
     def narrow(self, accepts: Mapping[DeviceKey, Callable[[str | None, str], bool] | None],
                numa_nodes: frozenset[int | None], numa_policy: str | None) -> list[tuple[DeviceKey, Hold]]:
-        """Hold devices near NUMA nodes in the place of devices of one claim that are not; these stay held.
+        """Hold devices near NUMA nodes to replace those devices of a claim that are far. These stay held.
 
-        A device that is far, and that the policy allows, is exchanged where a near one can be had.
+        A far device that the policy allows is exchanged only if a near device is free.
 
         :param accepts: by device of the claim, as for :meth:`exchange`
-        :param numa_policy: None for each device's own: ``preferred`` for one that was asked for without one, and
-            ``required`` where nobody knows any more
-        :returns: the devices that were exchanged, each with the other one
+        :param numa_policy: None for each device's own policy: ``preferred`` if the request named none, and ``required``
+            if nobody knows it any more
+        :returns: the exchanged devices, each with the hold of its replacement
         :raises NoFit: a device that the policy does not allow has no near one; nothing was exchanged
         """
         exchanged: list[tuple[DeviceKey, Hold]] = []
@@ -238,10 +238,10 @@ class Taking(Intake):
 
     def _exchange_for_nearer(self, key: DeviceKey, accepts: Callable[[str | None, str], bool] | None,
                              numa_nodes: frozenset[int | None], policy: str, allowed: bool) -> Hold | None:
-        """Exchange a device for one on the nodes; one that is not ``allowed`` for one that the policy allows, at least.
+        """Exchange a device for one on the nodes. If it is not ``allowed``, one that the policy allows is enough.
 
-        :returns: None when it stays
-        :raises NoFit: it may not stay, and there is no other
+        :returns: None if the device stays
+        :raises NoFit: the device may not stay, and there is no other
         """
         try:
             return self.exchange(key, accepts, numa_nodes)
@@ -252,14 +252,14 @@ class Taking(Intake):
 
     @staticmethod
     def _asked_policy(holding: Holding, unit: Unit) -> str:
-        """The NUMA policy that a device was asked for by."""
+        """The NUMA policy with which a device was requested."""
         if holding.from_rows:
             return vocabulary.REQUIRED
         _choices, own = (holding.asked or {}).get(unit, ((), None))
         return own or vocabulary.PREFERRED
 
     def available(self, resource_class: str, provider_uuid: str | None, demand: Demand) -> list[Available]:
-        """What an item of a demand could be served with."""
+        """The devices that an item of a demand could get."""
         return [Available(pool.kind, pool.parent_name, identifier, text, amount)
                 for pool, identifier, text, amount in self._available(
                     self._pools.scope(resource_class, provider_uuid), self._affinity(demand, None))]
@@ -278,7 +278,7 @@ class Taking(Intake):
     def _take_item(self, item: Item, demand: Demand, own: list[Unit]) -> list[Unit] | None:
         """Take devices for one item of a demand, or nothing.
 
-        :param own: what the instance has that excludes others; what is taken here is added
+        :param own: the instance's devices that exclude others; this call adds those that it takes
         """
         resource_class, amount, provider_uuid, accepts, choices, item_policy = item
         scope = self._pools.scopes.get((resource_class, provider_uuid)) if not choices \
@@ -305,9 +305,10 @@ class Taking(Intake):
         return units
 
     def _take_one(self, scope: Scope, item: Item, demand: Demand, own: Sequence[Unit]) -> Unit | None:
-        """Take a device for an instance that has some which exclude others.
+        """Take a device for an instance that has devices which exclude others.
 
-        Those that only its own exclude are for nobody else, so they are looked at first; but a near one goes before.
+        Devices that only its own exclude come first, because nobody else can have them; but a near device comes before
+        a far one.
         """
         affinity = self._affinity(demand, item.numa_policy)
         unit = self._take_beside(item, affinity, own, near=True) if own else None
@@ -318,7 +319,7 @@ class Taking(Intake):
         return self._take_beside(item, affinity, own, near=False) if unit is None and own else unit
 
     def _take_beside(self, item: Item, affinity: Affinity, own: Sequence[Unit], near: bool) -> Unit | None:
-        """Take a device that nothing excludes but what its instance has itself."""
+        """Take a device that only devices of the same instance exclude."""
         nodes, policy, _on_socket = affinity
         for unit in self._exclusion.beside(own):
             pool = unit.pool
@@ -333,7 +334,7 @@ class Taking(Intake):
 
     def _take_accepted(self, scope: Scope, affinity: Affinity,
                        accepts: Callable[[str | None, str], bool]) -> Unit | None:
-        """Take a device that is accepted. It is looked for: only a guest that comes from another host is so choosy."""
+        """Search for an accepted device and take it. Only a guest that comes from another host needs this search."""
         found = [(pool.numa_node not in affinity[0], identifier is None, pool, identifier)
                  for pool, identifier, details, _amount in self._available(scope, affinity)
                  if accepts(pool.parent_name, details)]
@@ -343,17 +344,17 @@ class Taking(Intake):
         if identifier is None:
             return self._make(pool)
         unit = self._units[pool.kind][identifier]
-        # It stays in its queue, where it is passed over.
+        # It stays in its line, and claims pass over it.
         pool.free_count -= 1
         unit.state = HELD
         pool.held_count += 1
         return unit
 
     def name(self, hold: Hold, candidates: Sequence[Candidate]) -> Hold:
-        """Give devices that will be made their identifiers, as the driver chose them.
+        """Give the devices of a hold that will be made their identifiers, which the driver chose.
 
         :param candidates: those of ``hold``, each with its identifier
-        :returns: the same hold by its new names
+        :returns: the same hold with the new names
         """
         named = list(zip(hold.keys, candidates, strict=True))
         for key, candidate in named:
@@ -379,7 +380,7 @@ class Taking(Intake):
     # -- why a demand does not fit ------------------------------------------------------------------------------------
 
     def shortages(self, demand: Demand, everything: bool = False) -> list[Shortage]:
-        """What of a demand cannot be had, or with ``everything`` each part of it."""
+        """The parts of a demand that do not fit, or with ``everything`` all parts."""
         wanted: dict[Item, int] = {}
         for item in demand.items:
             alike = item._replace(amount=0, accepts=None)
@@ -387,7 +388,7 @@ class Taking(Intake):
         all_of = [self._shortage(item._replace(amount=amount), demand) for item, amount in wanted.items()]
         if everything:
             return all_of
-        # Items that each fit alone may be too much together; then all of them are short.
+        # Each item may fit alone, and all of them together may not. Then all of them are short.
         return [shortage for shortage in all_of if not shortage.fits] or all_of
 
     def _shortage(self, item: Item, demand: Demand, but: Holding | None = None) -> Shortage:
@@ -395,14 +396,14 @@ class Taking(Intake):
                         self._owners(item, but))
 
     def _owners(self, item: Item, but: Holding | None) -> int:
-        """How many instances hold devices that an item means, a holding left out."""
+        """How many instances hold devices that an item means. ``but`` is not counted."""
         return len({holding.instance_uuid for holding in self._all_holdings() if holding is not but and any(
             unit.state == HELD and _is_meant(item, unit.pool)
             and item.provider_uuid in (None, unit.pool.provider_uuid) for unit in holding.units)})
 
 
 def _is_meant(item: Item, pool: Pool) -> bool:
-    """Whether an item may be served from a pool, wherever that is."""
+    """Whether an item may take devices of a pool, at whichever provider the pool is."""
     if not item.choices:
         return pool.resource_class == item.resource_class
     return any(choice.resource_class == pool.resource_class and choice.accepts(pool.features)

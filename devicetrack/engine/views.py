@@ -65,7 +65,7 @@ class Views(_Views):
 
     @functools.cached_property
     def names(self) -> Names:
-        """What domains name."""
+        """The devices and addresses that domains name."""
         uses = Compact(Use, self.usage.uses)
         keys: list[Key] = list(uses.columns('kind', 'identifier'))
         named, strange, nowhere = set(keys), set[Key](), set[Key]()
@@ -84,10 +84,10 @@ class Views(_Views):
 
 
 class Names(NamedTuple):
-    """What the domains of a host name, by kind.
+    """The devices and addresses that the domains of a host name, by kind.
 
-    ``named`` are the devices, and ``strange`` those that another domain names than their owner's, or that have no row.
-    ``nowhere`` has the domains, and the addresses in them, that lead to no device.
+    ``named`` has the devices. ``strange`` has those without a row, and those that another domain than their owner's
+    names. ``nowhere`` has the domains with addresses that lead to no device, and these addresses.
     """
 
     named: Set[Key]

@@ -204,7 +204,7 @@ def without(marks: Marks, target: Target, reason: str) -> Marks:
 
 
 class Ended(NamedTuple):
-    """Who ended a reason, and the proof that the device is clean, where there is one."""
+    """Who ended a reason, and the proof that the device is clean, if there is one."""
 
     by: str
     proof: str | None = None
@@ -212,11 +212,11 @@ class Ended(NamedTuple):
 
 def events_of(host_uuid: str, before: Marks, after: Marks, at_ms: int, request_id: str | None = None,
               ended: Mapping[tuple[Target, str], Ended] | None = None) -> list[Event]:
-    """What happened between two states of what is withheld: an event for each reason that came or went, or is another.
+    """The events between two sets of marks: one for each reason that began, ended or changed.
 
-    A device that cannot be given back is tried again and again, and how it fails is told once.
+    If a device cannot be given back, the manager tries again and again; only the first failure is an event.
 
-    :param ended: how reasons of targets were ended; the others ended because their own source shows them no more
+    :param ended: how reasons of targets were ended. The others ended because their source no longer shows them
     """
     found = []
     for target in sorted(before.keys() | after.keys()):

@@ -72,10 +72,10 @@ class DeviceAssignment(base.DeviceTrackObject):
 
     @property
     def was_only_claimed(self) -> bool:
-        """Whether the row says that no guest was ever to have the device: it was claimed, and then given back.
+        """Whether the row says that the device was claimed, never made ready for a guest, and then given back.
 
-        The manager writes the row when it makes a device ready that keeps bytes (``values.ONLY_CLAIMED``), so one
-        that was written by the claim and by the release alone never was. It says nothing of other users of the device.
+        When the manager makes a device ready that keeps bytes, it writes the row. So if only the claim and the release
+        wrote the row (``values.ONLY_CLAIMED``), the device was never ready. This says nothing about other users.
         """
         return bool(self.state == vocabulary.RELEASING and self.generation == values.ONLY_CLAIMED)
 

@@ -1,4 +1,4 @@
-"""Which devices of a resource class will do: those with some features and without others."""
+"""Which devices of a resource class fit a request: those with some features and without others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 from typing import NamedTuple
 
-# Words that a device's kind gives it, each once and in their order. A tuple of texts costs the garbage collector
-# nothing, which a set would for each of thousands of devices.
+# Words that a device's kind gives the device, each once and sorted. It is a tuple of texts, which costs the garbage
+# collector nothing; a set for each of thousands of devices would.
 Features = tuple[str, ...]
 
 NO_FEATURES: Final[Features] = ()
@@ -25,7 +25,7 @@ class Choice(NamedTuple):
     refuses: frozenset[str] = _NONE
 
     def accepts(self, features: Features) -> bool:
-        """Whether a device of the class will do that has these features."""
+        """Whether a device of the class with these features fits."""
         return self.needs.issubset(features) and self.refuses.isdisjoint(features)
 
 

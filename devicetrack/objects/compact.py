@@ -26,10 +26,10 @@ Key = tuple[str, str | None]
 
 
 class Compact(Sequence[Named]):
-    """Named tuples of one class, in their order. It equals any other sequence of the same ones, and never changes.
+    """A sequence of named tuples of one class. It equals any other sequence of equal tuples, and never changes.
 
-    :param of: their class
-    :param plain: the fields of each in order, in tuples of the right width; a list is not copied, and nobody changes it
+    :param of: the class
+    :param plain: the fields of each, in order, as a tuple of the right width. A list is not copied: do not change it
     """
 
     __slots__ = ('_of', '_make', '_plain')

@@ -26,7 +26,7 @@ from devicetrack.objects import fields
 from devicetrack.objects import traits
 from devicetrack.objects.network_port import Port
 
-# Vendors by the name of the driver that makes the devices. Those of other drivers get no trait of a vendor.
+# Vendors by the name of the driver that makes the devices. Devices of other drivers get no trait of a vendor.
 _VENDORS: Final = {'i915': 'INTEL', 'nvidia': 'NVIDIA'}
 
 _MADE = f'"origin":"{vocabulary.CREATED}"'
@@ -45,17 +45,17 @@ class DeviceDetails(base.DeviceTrackObject):
     fields = {}
 
     IDENTITY: ClassVar[tuple[str, ...] | None] = None
-    """The fields that make a device this one, and no other of its name. If they differ between a row and the host, the
-    host has another device, which is neither handed out nor wiped nor written into the row. None in such a field says
-    that it cannot be read now. A class that declares none has all fields but those of :attr:`OF_THE_ROW`: then nothing
-    of a device may change while it is owned."""
+    """The fields that tell this device from another one of the same name. If they differ between a row and the host,
+    the host has another device, which nobody hands out, wipes or writes into the row. None in such a field says that it
+    cannot be read now. A class that declares no such fields has all fields but those of :attr:`OF_THE_ROW`: then
+    nothing about a device may change while it is owned."""
 
     OF_THE_ROW: ClassVar[tuple[str, ...]] = ()
     """The fields that only the row knows, because the claim chose them. The host's are never compared with them."""
 
     @classmethod
     def identity_fields(cls) -> frozenset[str]:
-        """The fields of the identity, as declared or as they follow from nothing being declared."""
+        """The fields of the identity: those that the class declares, or else all that are not of the row."""
         return frozenset(cls.fields).difference(cls.OF_THE_ROW) if cls.IDENTITY is None else frozenset(cls.IDENTITY)
 
     @property
@@ -78,26 +78,26 @@ class DeviceDetails(base.DeviceTrackObject):
 
     @property
     def migration_obstacle(self) -> str | None:
-        """Why no guest with this device moves while it runs, as far as its details say; None without a known reason.
+        """Why no running guest with this device can move, by the device's details; None without a known reason.
 
-        Devices of one parent that differ in it differ in :attr:`migration_type` too.
+        If devices of one parent differ in this, they differ in :attr:`migration_type` too.
         """
         return None
 
     @property
     def port(self) -> Port | None:
-        """The port of a network that the device is for its guest; None for one that is none."""
+        """The network port that the device is for its guest; None if it is no port."""
         return None
 
     @property
     def needs_port(self) -> bool:
-        """Whether a guest gets the device only as a port of a network, which its request says."""
+        """Whether a guest can get the device only as a network port, which its request must describe."""
         return False
 
     def as_port(self, port: Port) -> DeviceDetails:
         """The details of the same device as that port.
 
-        :raises ValueError: it can be none; says why
+        :raises ValueError: the device cannot be that port; says why
         """
         raise ValueError('it is no function of a physical network')
 
@@ -138,7 +138,7 @@ class VPMEMDetails(DeviceDetails):
 
     @property
     def device_api(self) -> str:
-        """What backs the guest's memory. libvirt migrates no running guest from a device to a file, or back."""
+        """The backing of the guest's memory. libvirt migrates no running guest from a device to a file, or back."""
         return 'devdax' if self.devpath.startswith('/dev/dax') else 'file'
 
     @property
@@ -235,17 +235,22 @@ class VFDetails(DeviceDetails):
 class PCIDetails(DeviceDetails):
     """A PCI function that a guest gets whole (Linux: Documentation/driver-api/vfio.rst).
 
-    ``address`` is where it is in this boot of the host. ``vendor_id`` and ``product_id`` have four hexadecimal digits.
-    ``subsystem`` has both of the card's maker, or is empty. ``serial`` is empty for a function without a serial number,
-    and None while the host cannot read it. For a virtual function ``vf_number`` says which one of its physical function
-    it is, ``parent_address`` where that is in this boot, ``parent_card`` which sort of card it is and which function on
-    it, and ``parent_serial`` its serial number, the last two None while they cannot be read; others have -1 and empty
-    ones. ``driver`` is the host's, to which the function goes back when its guest is gone; empty for none.
-    ``disks`` are its namespaces as the claim found them (identifier, bytes and bytes a block of each), empty for a
-    function without, and None if the host could not tell. ``config`` is what stays the same of its configuration space,
-    as it was before the guest, empty until then. ``traits_of_spec`` are the names of the traits that the options give
-    it. ``physical_network`` is the one that the function leads to, empty for a function that is handed out as such; the
-    port that its guest has in it is ``mac``, ``vlan`` and ``trusted``. Before a claim ``mac`` is empty.
+    ``address`` is the function's address in this boot of the host. ``vendor_id`` and ``product_id`` have four
+    hexadecimal digits. ``subsystem`` has the same two ids of the card's maker, or is empty. ``serial`` is empty for a
+    function without a serial number, and None while the host cannot read it.
+
+    For a virtual function, ``vf_number`` is its number at its physical function, and ``parent_address`` is the physical
+    function's address in this boot. ``parent_card`` says which sort of card that is and which function on it, and
+    ``parent_serial`` is its serial number; both are None while they cannot be read. For other functions ``vf_number``
+    is -1 and the other three are empty.
+
+    ``driver`` is the host's own driver, which gets the function back when its guest is gone, or empty. ``disks`` are
+    the namespaces that the claim found (identifier, bytes, and bytes a block of each), empty if there are none, and
+    None if the host could not tell. ``config`` has the stable parts of the configuration space as they were before the
+    guest, and is empty until then. ``traits_of_spec`` are the names of the traits that the options give the function.
+
+    ``physical_network`` is the network to which the function leads, or empty if the function is not for ports. Its
+    guest's port in this network is ``mac``, ``vlan`` and ``trusted``. Before a claim ``mac`` is empty.
 
     1.1 added ``physical_network``, ``mac``, ``vlan`` and ``trusted``.
     """
@@ -253,8 +258,8 @@ class PCIDetails(DeviceDetails):
     VERSION = '1.1'
     # A card may come to another address at a boot. A virtual function is known by its card and its number there.
     IDENTITY = ('vendor_id', 'product_id', 'subsystem', 'serial', 'parent_card', 'parent_serial', 'vf_number')
-    # The host's own driver shows as long as no guest has the function. What the claim saw is what it goes back to.
-    # And it is the port that was asked for, whatever the options call the network by now.
+    # The host's own driver is visible only while no guest has the function. It goes back to the one that the claim saw.
+    # The port is that of the request, whatever the options call the network by now.
     OF_THE_ROW = ('driver', 'disks', 'config', 'physical_network', 'mac', 'vlan', 'trusted')
     fields = {
         'address': ovo_fields.StringField(),
@@ -358,9 +363,9 @@ def _parse(text: str) -> tuple[str, str, dict[str, Any]]:
 
 
 def _check_data(cls: type[DeviceDetails], data: Mapping[str, Any]) -> None:
-    """See that data has every field of its class, each of its type. Reading would accept and coerce what it has.
+    """Check that data has every field of its class, each of the right type. Reading alone would coerce the values.
 
-    :raises MalformedObject: it does not
+    :raises MalformedObject: a field is missing or has another type
     """
     for name, field in cls.fields.items():
         if name not in data:
@@ -371,7 +376,7 @@ def _check_data(cls: type[DeviceDetails], data: Mapping[str, Any]) -> None:
 
 
 def _is_of(field: Any, value: Any) -> bool:
-    """Whether a value of JSON is of a field's type. Of fields that are neither text nor number, reading decides."""
+    """Whether a value of JSON is of a field's type. For fields that are neither text nor number, reading decides."""
     if isinstance(field, ovo_fields.UUIDField):
         return uuidutils.is_uuid_like(value)
     if isinstance(field, (ovo_fields.StringField, ovo_fields.BaseEnumField)):
@@ -435,9 +440,9 @@ def is_current(text: str) -> bool:
 
 
 def as_port(text: str, port: Port | None) -> str:
-    """The stored text of a device that is to be a port, or is to be none (None).
+    """The stored text of a device that will be this port, or no port (None).
 
-    :raises ValueError: it cannot; says why
+    :raises ValueError: the device cannot; says why
     :raises UnknownObject, MalformedObject: as :func:`from_text`
     """
     if port is not None:
@@ -450,7 +455,7 @@ def as_port(text: str, port: Port | None) -> str:
 
 
 def port_of(text: str) -> Port | None:
-    """The port that the device of a stored text is; None for one that is none.
+    """The port that the device of a stored text is; None if it is no port.
 
     :raises UnknownObject, MalformedObject: as :func:`from_text`
     """

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from devicetrack.objects.values import DeviceKey
 
-# Of ownership. Each is of one device and one instance.
+# Events of ownership. Each is about one device and one instance.
 CLAIMED: Final = 'claimed'          # the instance holds the device
 RECOVERED: Final = 'recovered'      # the row was made for a guest that had the device already
 REALIZED: Final = 'realized'        # the device was made ready for the guest, or has new details
@@ -22,7 +22,7 @@ RELEASED: Final = 'released'        # the instance gave it up; it is not free ye
 WIPED: Final = 'wiped'              # it was wiped after that, and its row is gone
 FREED: Final = 'freed'              # its row is gone; it did not have to be wiped
 FORGOTTEN: Final = 'forgotten'      # its row was ended by an operator, or became another's; it was not taken back
-# Of condition. Those of a parent have the parent's name in ``identifier``.
+# Events of condition. If one is about a parent, ``identifier`` has the parent's name.
 WITHHELD: Final = 'withheld'
 RETIRED: Final = 'retired'
 ADMITTED: Final = 'admitted'
@@ -39,7 +39,7 @@ class Event(NamedTuple):
     ``event`` is one of ``EVENTS``. ``at_ms`` is the time by the clock of the host, in milliseconds since 1970
     (UTC): a label that only the trimming of the history uses. ``instance_uuid``, ``migration_uuid`` and ``claim_id``
     are None where there is none. ``request_id`` is that of the service's context; None for what the manager did by
-    itself. ``details`` is a JSON object with what this event alone has (:attr:`more`), or None.
+    itself. ``details`` is a JSON object with the facts that only this sort of event has (:attr:`more`), or None.
     """
 
     host_uuid: str
@@ -60,7 +60,7 @@ class Event(NamedTuple):
 
     @property
     def more(self) -> dict[str, Any]:
-        """What this event alone has, {} when there is nothing or it cannot be read.
+        """The facts that only this sort of event has; {} if there are none or they cannot be read.
 
         ``claimed``, ``leaving``, ``moved``: ``from``, ``to``, names of hosts. ``wiped``: ``bytes`` (None when nobody
         knows), ``seconds``, ``proof``. ``withheld``, ``retired``, ``admitted``: ``reason``, ``why``, ``by``; ``scope``
@@ -91,9 +91,9 @@ class Wiped(NamedTuple):
 class Note(NamedTuple):
     """What the events of a transaction say beyond its rows.
 
-    ``request_id`` is that of the service's context. ``ends`` are the names of the hosts of a migration, from and to,
-    None for one that is not known. ``wiped`` has the wipes of devices whose rows go. With ``forgotten`` they go without
-    having been taken back.
+    ``request_id`` is that of the service's context. ``ends`` are the names of a migration's source and destination,
+    with None for an unknown one. ``wiped`` has the wipes of the devices whose rows end. ``forgotten`` says that the
+    rows end although nobody took the devices back.
     """
 
     request_id: str | None = None

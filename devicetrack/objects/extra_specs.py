@@ -1,4 +1,4 @@
-"""What a flavor's extra specs ask of devices, and what the guest's image says beside them.
+"""Reads which devices a flavor's extra specs ask for, and the policy of the guest's image.
 
 ``hw:pmem`` lists labels of persistent-memory namespaces in the order of the guest. ``resources:CLASS`` and the grouped
 ``resources_GROUP:CLASS`` are amounts of resource classes. ``pci_passthrough:alias`` lists names of PCI functions, each
@@ -35,15 +35,15 @@ _NAME_AND_COUNT = re.compile(rf'(?P<name>[^:]*[^:\s])\s*:\s*(?P<count>[0-9]{{1,{
 
 
 class Properties(Protocol):
-    """What is read of an image's properties; a dictionary will do."""
+    """The image's properties, as far as they are read; a dictionary will do."""
 
     def get(self, name: str, /) -> Any: ...
 
 
 class Asked(NamedTuple):
-    """So many PCI functions, each of which is one that any of the choices means.
+    """An amount of PCI functions. Each of them fits at least one of the choices.
 
-    ``numa_policy`` is that of the alias by which they are asked for.
+    ``numa_policy`` is that of the alias that asks for them.
     """
 
     alias: str
@@ -72,8 +72,8 @@ def read(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias] | None 
     """Read the needs of a flavor.
 
     :param aliases: the names that ``pci_passthrough:alias`` may have; None leaves that extra spec to others
-    :param ours: the resource classes that count devices here. Functions of an alias for others are left out, because
-        the service hands them out itself. None means that every class counts
+    :param ours: the resource classes that count devices here. If an alias asks for other classes, its functions are
+        left out, because the service hands them out itself. None means that every class counts
     :raises BadRequest: a value is not valid; the error names the extra spec
     """
     if not isinstance(extra_specs, Mapping) or not all(isinstance(name, str) for name in extra_specs):
@@ -102,19 +102,19 @@ def read(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias] | None 
 
 
 def asked_aliases(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias]) -> list[PCIAlias]:
-    """Return the aliases by which a flavor asks for PCI functions; those that this host does not know are left out.
+    """Return the aliases by which a flavor asks for PCI functions, without those that this host does not know.
 
-    For guests that have their functions already: it takes any value.
+    It accepts any value, because it is for guests that have their functions already.
     """
     names = (item.partition(':')[0].strip() for item in str(extra_specs.get(_ALIAS, '')).split(','))
     return [aliases[name] for name in names if name in aliases]
 
 
 def numa_policy(of_flavor: str | None, image_properties: Properties | None) -> str | None:
-    """The policy that counts before those of aliases: the flavor's or the image's, of which there may be one.
+    """The policy of the flavor or the image, which comes before the policies of aliases.
 
     :param of_flavor: :attr:`Needs.policy`
-    :raises BadRequest: the image's is not valid, or is another one than the flavor's
+    :raises BadRequest: the image's policy is not valid, or both have one and they differ
     """
     said = None if image_properties is None else image_properties.get(_POLICY_OF_IMAGE)
     if said is None:
@@ -133,7 +133,7 @@ def _policy(name: str, value: Any) -> str:
 
 
 def _functions(value: str, aliases: Mapping[str, PCIAlias], ours: Collection[str] | None) -> tuple[Asked, ...]:
-    """What each name asks for, with those of its choices alone that are of our classes."""
+    """The functions that each name asks for, with only those of its choices that are of our classes."""
     if not isinstance(value, str):
         raise exception.BadRequest(_ALIAS, value, 'must be NAME:COUNT, separated by commas')
     asked = []
@@ -167,7 +167,7 @@ def _amount(name: str, value: str) -> int:
     """The amount that a flavor asks for; with ``resources:CLASS=0`` it asks for none.
 
     A flavor also names classes that count no devices of ours, such as a port's bandwidth in kilobits per second. So no
-    amount is too large here. Whoever knows which classes are ours sees that the allocations hold as much of them.
+    amount is too large here. A caller that knows our classes checks that the allocations hold as much of them.
     """
     text = str(value)
     if not (text.isascii() and text.isdigit()):

@@ -67,8 +67,8 @@ class AmountField(fields.AutoTypedField):
 class ForeignObject(fields.FieldType):
     """A versioned object of the compute service, which we transport and do not interpret, or one of ours in its place.
 
-    Its primitive names its project (``nova_object.name``). Only a class of that project may read it, and not a class of
-    the same name that is another project's.
+    Its primitive names its project (``nova_object.name``). Only a class of that project may read it, and no class of
+    the same name from another project.
     """
 
     def coerce(self, obj: Any, attr: str, value: Any) -> base.VersionedObject:

@@ -1,8 +1,8 @@
-"""Whether two texts of details are of one device: by the fields that the class of the details declares as its identity.
+"""Whether two texts of details are of one device, by the fields that their class declares as the identity.
 
-Two devices of one name at one address are not one device: a disk was exchanged, a namespace was made anew. The class
-says which fields tell (:attr:`.details.DeviceDetails.IDENTITY`). None in one of them says that the host cannot read it
-now. Then nobody knows which device it is, and nothing is concluded.
+Two devices with one name and one address may be different devices: somebody exchanged a disk, or made a namespace
+again. The class says which fields tell them apart (:attr:`.details.DeviceDetails.IDENTITY`). None in such a field says
+that the host cannot read it now. Then nobody knows which device it is, and nobody concludes anything.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Fields = Mapping[str, tuple[Any, Any]]
 
 
 class Comparison(NamedTuple):
-    """What differs between the details of a row and those of the host, by field: recorded and found.
+    """The differences between the details of a row and those of the host, by field: recorded and found.
 
-    ``itself`` are fields of the identity, ``others`` the rest. ``unread`` are fields of the identity that one side
+    ``itself`` has the fields of the identity, ``others`` the rest. ``unread`` are fields of the identity that one side
     could not read.
     """
 
@@ -77,5 +77,5 @@ def unread(one: details.DeviceDetails) -> tuple[str, ...]:
 
 
 def may_be_unread(cls: type[details.DeviceDetails]) -> tuple[str, ...]:
-    """The fields of the identity for which a class says that there are times when the host cannot read them."""
+    """The fields of the identity that the host cannot always read, by the declaration of the class."""
     return tuple(sorted(name for name in cls.IDENTITY or () if cls.fields[name].nullable))

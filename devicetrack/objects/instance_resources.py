@@ -18,7 +18,7 @@ from devicetrack.objects import details
 from devicetrack.objects import message
 from devicetrack.objects import values
 
-# The host of devices of which another service does not say it.
+# The host UUID of devices if another service does not name their host.
 UNKNOWN_HOST: Final = '00000000-0000-0000-0000-000000000000'
 _KINDS: Final = {details.MdevDetails: 'mdev', details.PCIDetails: 'pci', details.VFDetails: 'vf',
                  details.VPMEMDetails: 'vpmem'}

@@ -1,7 +1,7 @@
 """Objects as texts, for services that carry them in a message of their own, in a key whose value is a string.
 
-Reading checks every field, at any depth, before an object is made. Reading a versioned object alone would coerce what
-is of another type, and leave unset what is missing.
+Reading checks every field, at any depth, before an object is made. The versioned object alone would coerce values of
+another type, and leave missing fields unset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from devicetrack.objects import base
 
 _DATA = 'versioned_object.data'
 _NAME = 'versioned_object.name'
-# So much of a value that is refused is shown.
+# How many characters of a refused value are shown.
 _SHOWN = 40
 
 

@@ -19,7 +19,7 @@ _OF_PCI = ('old_pci_devices', 'new_pci_devices', 'old_pci_requests', 'new_pci_re
 
 
 class Carried(NamedTuple):
-    """What the compute service itself keeps of an instance at one end of a move: versioned objects of its own.
+    """The compute service's own versioned objects for an instance at one end of a move.
 
     A service that tracks no PCI functions there has None for both of ``pci_devices`` and ``pci_requests``.
     """
@@ -29,7 +29,7 @@ class Carried(NamedTuple):
     pci_requests: Any = None
 
     def pci(self, resources: InstanceResources | None) -> tuple[Any, Any]:
-        """Devices and requests: the service's, if it has any, or else those that the instance's resources tell."""
+        """Return devices and requests: the service's own if it has any, or else those of the instance's resources."""
         if self.pci_devices is None and self.pci_requests is None:
             return PCIDeviceList.of(resources), InstancePCIRequests.of(resources)
         return self.pci_devices, self.pci_requests
@@ -66,7 +66,7 @@ class MigrationContext(base.DeviceTrackObject):
     @classmethod
     def of_move(cls, instance_uuid: str, migration_uuid: str, old_resources: InstanceResources | None, old: Carried,
                 new_resources: InstanceResources | None, new: Carried) -> MigrationContext:
-        """Make one from the resources at both ends, and from what the service has of its own there."""
+        """Make one from the resources at both ends, and from the service's own objects there."""
         (old_devices, old_requests), (new_devices, new_requests) = old.pci(old_resources), new.pci(new_resources)
         return cls(
             instance_uuid=instance_uuid, migration_uuid=migration_uuid, old_resources=old_resources,

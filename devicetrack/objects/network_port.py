@@ -20,7 +20,7 @@ _TRUSTED: Final = 'trusted=yes'
 
 
 class Port(NamedTuple):
-    """What a virtual function is to be in a physical network. ``vlan`` is 0 for none."""
+    """The settings of a virtual function in a physical network. ``vlan`` is 0 for none."""
 
     physical_network: str
     mac: str
@@ -28,7 +28,7 @@ class Port(NamedTuple):
     trusted: bool = False
 
     def check(self) -> None:
-        """:raises ValueError: it is no port that a guest can have; says why"""
+        """:raises ValueError: no guest can have this port; says why"""
         resource_class_of(self.physical_network)
         ethernet.check_mac(self.mac)
         if self.mac == ethernet.NO_MAC:
@@ -53,11 +53,11 @@ def resource_class_of(physical_network: str) -> str:
 
 
 def features(physical_network: str, trusted: bool) -> Features:
-    """What a function of a physical network has, and a port needs, of features.
+    """The features that a function of a physical network has, and that a port needs.
 
-    Its resource class does not tell it: names that differ in their signs alone have one.
+    The resource class is not enough: names that differ only in punctuation have the same class.
 
-    :param trusted: whether the options let a guest have it that is trusted
+    :param trusted: whether the options let a trusted guest have the function
     """
     return f'physical_network={physical_network}', *((_TRUSTED,) if trusted else ())
 
@@ -66,9 +66,9 @@ def features(physical_network: str, trusted: bool) -> Features:
 class NetworkPort(base.DeviceTrackObject):
     """A port of a physical network, which a guest gets as a virtual function.
 
-    ``physical_network`` is the name that ``[pci] device_spec`` has for it. ``mac`` is the address of the port, in small
-    digits, and ``vlan`` its VLAN, 0 for none. A guest that is ``trusted`` may change its address and see what is not
-    for it; it gets a function of which the options say so.
+    ``physical_network`` is the name that ``[pci] device_spec`` has for it. ``mac`` is the address of the port, in lower
+    case, and ``vlan`` its VLAN, 0 for none. A ``trusted`` guest may change its address and see traffic that is not
+    for it; it gets only a function for which the options allow that.
     """
 
     VERSION = '1.0'

@@ -1,4 +1,4 @@
-"""Names by which flavors ask for PCI functions, and what these names say of a function."""
+"""The names by which flavors ask for PCI functions, and the functions that these names mean."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PHYSICAL_FUNCTION: Final = 'type-PF'
 @functools.lru_cache(maxsize=1024)
 def features(vendor_id: str | None = None, product_id: str | None = None, device_type: str | None = None,
              traits: frozenset[str] = frozenset(), live_migratable: bool | None = None) -> Features:
-    """What a function is, or what of it matters, as features of a device. None says nothing.
+    """Describe a function as features of a device. None for a property leaves it out.
 
-    :param live_migratable: what the options say of the function: they may also say nothing
+    :param live_migratable: whether guests with it may migrate, by the options; None if they do not say
     """
     words = [f'{name}={value}' for name, value in (('vendor_id', vendor_id), ('product_id', product_id)) if value]
     if device_type is not None:
@@ -31,8 +31,8 @@ def features(vendor_id: str | None = None, product_id: str | None = None, device
 class PCIChoice(NamedTuple):
     """Functions that a name may stand for: those of one resource class, with all of these traits.
 
-    ``live_migratable`` is None when either will do; else the options of the host must say the same of the function.
-    ``vendor_id`` and ``product_id`` have four hexadecimal digits, and are None when any will do.
+    If ``live_migratable`` is not None, the host's options must say the same about the function. ``vendor_id`` and
+    ``product_id`` have four hexadecimal digits, and are None if any will do.
     """
 
     resource_class: str
@@ -45,10 +45,10 @@ class PCIChoice(NamedTuple):
 class PCIAlias(NamedTuple):
     """A name in the extra spec ``pci_passthrough:alias``.
 
-    ``choices`` has one or more: any of them will do. ``numa_policy`` is one of
+    ``choices`` has one choice or more, and any of them will do. ``numa_policy`` is one of
     :data:`devicetrack.vocabulary.NUMA_AFFINITY_POLICIES`. ``device_type`` is ``type-PCI``, ``type-PF``, ``type-VF`` or,
-    where the alias says none, None. Then any function will do that is not a physical function with virtual ones: that
-    would take these from others.
+    if the alias names no type, None. Then any function will do except a physical function with virtual ones, because
+    its owner would take these from others.
     """
 
     name: str
@@ -63,7 +63,7 @@ class PCIAlias(NamedTuple):
 
     @property
     def asked(self) -> tuple[Choice, ...]:
-        """The choices by the features that a function has to have."""
+        """The choices, by the features that a function must have."""
         refused = frozenset((PHYSICAL_FUNCTION,) if self.device_type is None else ())
         return tuple(
             Choice(one.resource_class, frozenset(features(
@@ -72,5 +72,5 @@ class PCIAlias(NamedTuple):
 
     @property
     def is_live_migratable(self) -> bool:
-        """Whether whoever asks by this name can be moved while it runs, whichever of the choices it was given."""
+        """Whether a running guest that asks by this name can move, whichever of the choices it got."""
         return all(choice.live_migratable for choice in self.choices)

@@ -1,8 +1,8 @@
 """The PCI functions of an instance at one end of a move, in the form in which compute services keep them.
 
-Services have had these in their migration contexts for long: a list of devices, and the requests that they were given
-for (Nova: ``nova/objects/pci_device.py``, ``nova/objects/instance_pci_requests.py``). The fields here have their names
-and values, so who reads a context need not ask who tracks the functions.
+Services have had these in their migration contexts for long: a list of devices, and the requests for which they were
+given (Nova: ``nova/objects/pci_device.py``, ``nova/objects/instance_pci_requests.py``). The fields here have the same
+names and values, so a reader of a context need not ask who tracks the functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PCIDevice(base.DeviceTrackObject):
     """One PCI function that an instance has at one end of a move.
 
     ``dev_type`` is ``type-PCI``, ``type-PF`` or ``type-VF``. ``parent_addr`` is the address of a virtual function's
-    physical one, else None. ``request_id`` names the :class:`InstancePCIRequest` that it was given for.
+    physical one, else None. ``request_id`` names the :class:`InstancePCIRequest` for which it was given.
     """
 
     VERSION = '1.0'
@@ -80,7 +80,7 @@ class InstancePCIRequest(base.DeviceTrackObject):
 
 @base.register
 class InstancePCIRequests(base.DeviceTrackObject):
-    """What an instance's functions at one end of a move were given for."""
+    """The requests for which an instance got its functions at one end of a move."""
 
     VERSION = '1.0'
     fields = {

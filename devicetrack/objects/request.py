@@ -45,14 +45,14 @@ class DeviceChoice(base.DeviceTrackObject):
 class RequestedDevices(base.DeviceTrackObject):
     """``amount`` devices of one resource class, all from the provider ``provider_uuid`` unless it is None.
 
-    With ``choices`` each device is one that any of them means, and ``resource_class`` is the class of the first.
-    ``numa_affinity_policy`` is these devices' own, in the place of the request's; None is the request's.
+    With ``choices`` each device fits at least one choice, and ``resource_class`` is the class of the first choice.
+    ``numa_affinity_policy`` is the policy for these devices; None means the request's.
 
-    With ``networks`` the devices are virtual functions, the first for the first of these ports, and so on: there are as
-    many as ``amount``, and no ``choices``.
+    With ``networks`` the devices are virtual functions, the first for the first of these ports, and so on. There are as
+    many ports as ``amount`` says, and no ``choices``.
 
-    1.1 added ``choices`` and ``numa_affinity_policy``, 1.2 ``networks``. A peer that does not know them cannot have a
-    request with them: it would take any device of the class.
+    1.1 added ``choices`` and ``numa_affinity_policy``, 1.2 ``networks``. A request with them is not sent to a peer that
+    does not know them: it would take any device of the class.
     """
 
     VERSION = '1.2'
@@ -133,7 +133,7 @@ class DeviceRequest(base.DeviceTrackObject):
                        numa_nodes, numa_affinity_policy)
 
     def with_ports(self, ports: Sequence[NetworkPort]) -> DeviceRequest:
-        """The same request, and after its devices a virtual function for each port.
+        """Return the same request with a virtual function for each port after its devices.
 
         :raises BadRequest: a physical network has no name that placement takes
         """

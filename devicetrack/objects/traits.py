@@ -4,7 +4,7 @@ We use a trait of os-traits where one exists. Other names are ours:
 ``CUSTOM_DEVICETRACK_<SUBJECT>_<VALUE>``, the value in capitals, with an underscore for each character that placement
 does not take in a name. So ``nvidia-35`` becomes ``CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_35``.
 
-What a host has for guests that come while they run is said by names that begin with ``CUSTOM_MIG_``:
+Names that begin with ``CUSTOM_MIG_`` say what a host offers to guests that migrate live:
 :mod:`devicetrack.compatibility.traits`.
 """
 

@@ -89,13 +89,13 @@ class InventoryDevice(NamedTuple):
     ``unhealthy`` is None, or the reason why the device must not be handed out. A device that is not ``adoptable`` is
     healthy, but somebody else made it for their own use, and we do not hand it out. ``details`` comes from
     :func:`devicetrack.objects.details.to_text` and is never ''. Assignments of the device are read with it.
-    ``migration_type`` is what these details say it is, or None: then they are read for it. A kind that may have
-    thousands of devices says it.
+    ``migration_type`` is the same as in these details, or None: then the details are read for it. A kind that may have
+    thousands of devices sets it.
 
     ``exclusions`` are pairs of a token and a mode (:data:`devicetrack.vocabulary.EXCLUSION_MODES`), each token once.
-    They say which devices may not be held beside it: a physical function is the whole of a token of which its virtual
-    functions are parts, and the functions of one IOMMU group go together. A device that is a whole also excludes those
-    devices in rows whose parent is its identifier, while the host does not have them.
+    They say which devices may not be held beside it: a physical function is the whole of a token and its virtual
+    functions are the parts, and the functions of one IOMMU group go together. If a row names a whole as the parent of
+    its device, the whole also excludes that device while the host does not have it.
 
     ``features`` are words by which a request chooses among the devices of a class (:class:`.choice.Choice`), each once
     and in their order.
@@ -155,9 +155,9 @@ class Missing(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Something of the host that is not as an option wants it, and why. ``key`` names it as it is named as a device.
+    """A part of the host that is not as an option wants it, and why. ``key`` is its name as a device.
 
-    Other devices are not concerned by it.
+    It concerns no other device.
     """
 
     key: DeviceKey
@@ -180,11 +180,11 @@ class Inventory(NamedTuple):
     options name and that the host does not have.
 
     ``keeping`` are the kinds whose devices keep what a guest wrote to them. ``unproven`` are those of their devices
-    that nothing on this host proves clean. A device that somebody has is mostly among them, which means nothing.
+    that nothing on this host proves clean. Most devices that somebody has are among them, and that means nothing.
     Devices that are in ``overlaps`` are unhealthy: a guest on one of them would be a guest on both. ``faults`` is for
     people.
 
-    ``sockets`` are pairs of a NUMA node and its processor socket. It is empty when that of any node is unknown.
+    ``sockets`` are pairs of a NUMA node and its processor socket. It is empty if the socket of any node is unknown.
     """
 
     devices: Sequence[InventoryDevice]
@@ -329,7 +329,7 @@ class MigrationDefinitions(NamedTuple):
         return f'MigrationDefinitions({", ".join(lengths)})'
 
 
-# The phase of a device that is not wiped: somebody reads it through, to see that it is clean.
+# The phase of a device that is not wiped: every byte is read, to see that the device is clean.
 READ: Final = 'read'
 
 _DONE_IN: Final = {'zero': 'written', 'discard': 'discarded', 'format': 'erased', 'sanitize': 'erased', READ: 'read'}
@@ -338,8 +338,8 @@ _DONE_IN: Final = {'zero': 'written', 'discard': 'discarded', 'format': 'erased'
 class WipeProgress(NamedTuple):
     """How far the wipe of a device is: first every byte is written or erased, then every byte is read back.
 
-    ``phase`` is ``zero``, ``discard``, ``format``, ``sanitize`` or ``verify``. In ``program``, which an operator's
-    program has, 100 "bytes" are the whole. In ``read`` nothing is wiped: a device without a proof is read through.
+    ``phase`` is ``zero``, ``discard``, ``format``, ``sanitize`` or ``verify``. An operator's program has the phase
+    ``program``, in which 100 "bytes" are the whole. In ``read`` nothing is wiped: a device without a proof is read.
     ``left_s`` is an estimate for all phases together, None when nobody can say.
     """
 

@@ -1,8 +1,8 @@
 """A compute service for tests: its data, what it answers to claim managers, and what it does on a host.
 
 :class:`ServiceData` has the instances and the migrations. :class:`View` answers the manager of one host from them.
-:class:`Compute` is the service on one host: it makes the calls of the manager, each in its place. A subclass says how
-guests are started and ended there, and overrides the steps in which its service differs::
+:class:`Compute` is the service on one host: it makes the calls of the manager, each at its time. A subclass says how
+guests start and end on the host, and overrides the steps in which its service differs::
 
     class Compute(compute_service.Compute):
         def __init__(self, data, host, driver, store, conf):
@@ -16,7 +16,7 @@ guests are started and ended there, and overrides the steps in which its service
             self.hypervisor.define_and_start(instance_uuid, *config)
         …
 
-A move is a call of the one host and then of the other, as :class:`~devicetrack.testing.region.Region` makes them.
+A move is a call on one host and then on the other, as :class:`~devicetrack.testing.region.Region` makes them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Flavor:
 
 @dataclasses.dataclass
 class Instance:
-    """What a manager reads from and sets on a compute service's instance, and its ``state`` for the service."""
+    """A compute service's instance, as far as a manager reads and sets it, with its ``state`` for the service."""
 
     uuid: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
     flavor: Any = None
@@ -73,7 +73,7 @@ class Instance:
 
 @dataclasses.dataclass
 class Migration:
-    """What a manager reads from a compute service's migration, and its ``kind``. Nodes are named like their hosts."""
+    """A compute service's migration, as far as a manager reads it, and its ``kind``. Nodes have their hosts' names."""
 
     source_compute: str | None = None
     dest_compute: str | None = None
@@ -93,7 +93,7 @@ class Migration:
 
 
 class ServiceData:
-    """The instances and migrations of all hosts, and what they mean to each host."""
+    """The instances and migrations of all hosts, and the answers about them to each host's manager."""
 
     def __init__(self) -> None:
         self.instances: list[Any] = []
@@ -182,8 +182,8 @@ class View:
 class Compute:
     """The compute service on one host.
 
-    Subclasses set ``host``, ``manager`` and ``context``. Each method saves what it changed of its instance and its
-    migration. Those that begin or end a move on one side are named as in Nova.
+    Subclasses set ``host``, ``manager`` and ``context``. Each method saves its changes to the instance and the
+    migration. Methods that begin or end a move on one side have the names of Nova's methods.
     """
 
     host: str
@@ -224,7 +224,7 @@ class Compute:
         return instance
 
     def boot_or_clean_up(self, instance: Any) -> None:
-        """Boot a guest in the block of its claim: after an error it is removed before the claim gives back."""
+        """Boot a guest in the block of its claim. After an error, remove the guest before the claim gives back."""
         try:
             self.boot(instance)
         except Exception:
@@ -261,7 +261,7 @@ class Compute:
         self.save(instance)
 
     def delete(self, instance: Any) -> None:
-        """Remove the guest and give back what it had."""
+        """Remove the guest and give back its devices."""
         instance.state = DELETING
         self.save(instance)
         self.delete_guest(instance.uuid)
@@ -310,7 +310,7 @@ class Compute:
         self.save(instance)
 
     def revert_resize(self, instance: Any, migration: Any) -> None:
-        """At the destination: undo what was done there."""
+        """At the destination: undo everything that was done there."""
         migration.status = 'reverting'
         self.save(migration)
         self.delete_guest(instance.uuid)
@@ -329,11 +329,11 @@ class Compute:
     # -- live migration and evacuation --------------------------------------------------------------------------------
 
     def check_destination(self, instance: Any) -> LiveMigrationCheck:
-        """At the destination: whether the guest may come. The answer goes to the source."""
+        """At the destination: check whether the guest may come. The answer goes to the source."""
         return self.manager.check_can_live_migrate_destination(instance)
 
     def check_source(self, instance: Any, check: LiveMigrationCheck | None) -> LiveMigrationCheck:
-        """At the source: what it declares of the guest's devices. The answer goes to the destination."""
+        """At the source: fill in the declarations of the guest's devices. The answer goes to the destination."""
         return self.manager.check_can_live_migrate_source(instance, check)
 
     def prepare_live_migration(self, instance: Any, migration: Any, request: Any,
@@ -347,7 +347,7 @@ class Compute:
             return self.manager.device_map(instance, migration)
 
     def begin_live_migration(self, instance: Any, migration: Any, device_map: DeviceMap) -> MigrationDefinitions:
-        """At the source: what to hand to the hypervisor, which then copies the guest."""
+        """At the source: return the definitions for the hypervisor, which then copies the guest."""
         migration.status = 'running'
         self.save(migration)
         return self.manager.migration_definitions(self.context, instance, migration, device_map)
@@ -373,7 +373,7 @@ class Compute:
         self.save(instance, migration)
 
     def evacuate(self, instance: Any, migration: Any, request: Any) -> None:
-        """At the destination: make the guest of a host that is down."""
+        """At the destination: build the guest of a host that is down."""
         with self.manager.rebuild_claim(self.context, instance, self.host, request, migration=migration):
             migration.status = 'pre-migrating'
             self.save(instance, migration)

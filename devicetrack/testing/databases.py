@@ -8,15 +8,15 @@ Each fixture gives a test a store of its own, empty and with the current schema:
         def test_...(self):
             store = self.useFixture(self.database()).store
 
-The migrations run once for each server of a test process; every test gets a copy of what they made.
+The migrations run once for each server of a test process. Every test gets a copy of their result.
 
-The servers are the distribution's. A test process starts one of each kind when it first needs it, in a temporary
-directory and on a unix socket, and stops it when it ends. A test that stops or kills a server starts one of its own:
-``self.useFixture(databases.PostgreSQLServer())``.
+The servers are the distribution's. A test process starts a server of each kind when a test first needs it, in a
+temporary directory and on a unix socket, and stops it at the end of the process. If a test stops or kills a server, it
+must start its own: ``self.useFixture(databases.PostgreSQLServer())``.
 
-A commit survives the end of the server and of the test process, but not a power failure: the servers write every commit
-and do not wait for the disk, and their data is in memory where the machine has room there. ``durable=True`` asks for
-the disk and for every wait, as production has them.
+A commit survives the end of the server and of the test process, but not a power failure. The servers write every commit
+and do not wait for the disk, and their data is in memory if there is room. With ``durable=True`` the data is on the
+disk, and commits wait for the disk as in production.
 
 A test whose server is not installed fails and says what to install; it never skips.
 """
@@ -54,7 +54,7 @@ from devicetrack.store.sql.store import SQLStore
 from devicetrack.testing import scratch
 from devicetrack.testing import stopping
 
-# For hanging, not for slowness.
+# A limit for what hangs; nothing that is only slow takes so long.
 _START_TIMEOUT_S: Final = 900
 _STOP_TIMEOUT_S: Final = 900
 _BUSY_TIMEOUT_S: Final = 600
@@ -67,13 +67,13 @@ class ServerFailed(Exception):
 # -- servers ----------------------------------------------------------------------------------------------------------
 
 
-# The servers refuse to run as root, so they run as this user when the tests run as root. Every Debian has it; the
-# servers' own accounts come with packages that the tests do not need.
+# The servers refuse to run as root, so they run as this user when the tests run as root. Every Debian has this user;
+# the servers' own accounts come with packages that the tests do not need.
 _UNPRIVILEGED: Final = 'nobody'
 
 
 class Server(fixtures.Fixture, abc.ABC):
-    """A database server of this test, or with :meth:`shared` the one of this process.
+    """A database server of this test; :meth:`shared` returns the one of this process.
 
     ``socket`` is the path of its unix socket, and ``password`` is the password of its only user, ``devicetrack``.
     :meth:`kill` ends the server as a crash would, :meth:`stop` in order; :meth:`start` starts it again on its data.
@@ -99,7 +99,7 @@ class Server(fixtures.Fixture, abc.ABC):
 
     @classmethod
     def shared(cls) -> Server:
-        """The server of this kind that the tests of this process share; started at the first call."""
+        """Return the server of this kind that the tests of this process share. The first call starts it."""
         server = Server._shared.get(cls)
         if server is None or server.process_id != os.getpid():
             server = Server._shared[cls] = cls()
@@ -196,7 +196,7 @@ class Server(fixtures.Fixture, abc.ABC):
         self.administer(f'DROP DATABASE {name}')
 
     def text_url(self, database: str, host: str | None = None, port: int | None = None) -> str:
-        """The same with its password, as ``[devicetrack_database] connection`` takes it."""
+        """The URL with the password, as ``[devicetrack_database] connection`` takes it."""
         return self.url(database, host, port).render_as_string(hide_password=False)
 
     def start(self) -> None:
@@ -225,7 +225,7 @@ class Server(fixtures.Fixture, abc.ABC):
         self._end(self.stop_signal)
 
     def kill(self) -> None:
-        """Stop the server like a crash, with its processes: none of them answers once more."""
+        """Kill the server and all its processes, as a crash does: none of them answers again."""
         assert self._process is not None
         below = _below(self._process.pid)
         self._process.send_signal(signal.SIGSTOP)               # it starts no others
@@ -234,7 +234,7 @@ class Server(fixtures.Fixture, abc.ABC):
 
     @contextlib.contextmanager
     def hanging(self) -> Iterator[None]:
-        """Let no process of the server run during the block: connections stay, and nothing is answered."""
+        """Stop all processes of the server during the block: connections stay open, and get no answer."""
         assert self._process is not None
         stopped = [self._process.pid, *_below(self._process.pid)]
         try:
@@ -403,7 +403,7 @@ class MariaDBServer(Server):
 
 
 def configuration(**options: Any) -> cfg.ConfigOpts:
-    """This library's options with their defaults; ``options`` set some of ``[devicetrack_database]``."""
+    """Return this library's options with their defaults; ``options`` set some of ``[devicetrack_database]``."""
     conf = cfg.ConfigOpts()
     opts.register_options(conf)
     conf([], default_config_files=[], default_config_dirs=[], use_env=False)
@@ -413,7 +413,7 @@ def configuration(**options: Any) -> cfg.ConfigOpts:
 
 
 def open_store(conf: cfg.ConfigOpts) -> SQLStore:
-    """Open a store as :func:`devicetrack.store.sql.open_store` does, with what others of this process have compiled."""
+    """Open a store as :func:`devicetrack.store.sql.open_store` does, with the statements that others have compiled."""
     store = sql.open_store(conf)
     store.engine.update_execution_options(compiled_cache=_compiled)
     return store
@@ -422,8 +422,8 @@ def open_store(conf: cfg.ConfigOpts) -> SQLStore:
 class _Compiled(sa.util.LRUCache[Any, Any]):
     """SQLAlchemy's cache of compiled statements, for the stores of all tests.
 
-    SQLAlchemy keeps one for each engine, and tells statements apart by the dialect object too. The engines of tests
-    are thousands, and their dialects are alike when they are of one class.
+    SQLAlchemy keeps a cache for each engine, and its keys contain the dialect object. Tests make thousands of engines,
+    and all dialects of one class are alike.
     """
 
     def get(self, key: Any, default: Any = None) -> Any:

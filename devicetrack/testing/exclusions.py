@@ -1,7 +1,7 @@
-"""Says, pair by pair, which devices a host may not have handed out beside one another, for tests.
+"""Checks for tests, pair by pair, which devices may not be handed out beside one another.
 
-Nothing here asks the ledger for its tokens and counts: the ledger is held against this. It takes time that grows with
-the square of the number of devices.
+Tests compare the ledger with this module, so nothing here uses the ledger's tokens and counts. The time grows with the
+square of the number of devices.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from devicetrack.objects.values import DeviceKey
 class ExclusiveDevice(NamedTuple):
     """A device, its exclusions, and what the ledger says of it.
 
-    ``owner`` is the instance that has it, or None. ``in_strange_hands`` when nobody is known to have it and somebody
-    may. ``excluded`` when the ledger withholds it for that reason.
+    ``owner`` is the instance that has it, or None. ``in_strange_hands`` says that the ledger knows no owner, but
+    somebody may have the device. ``excluded`` says that the ledger withholds it for that reason.
     """
 
     key: DeviceKey
@@ -45,7 +45,7 @@ def of_ledger(ledger: Ledger) -> list[ExclusiveDevice]:
 
 
 def may_not_go_beside(one: ExclusiveDevice, other: ExclusiveDevice) -> bool:
-    """Whether the owners of two devices, as they are, keep one of them from having its."""
+    """Whether two devices, with their present owners, may not be owned beside one another."""
     for token, mode in one.exclusions:
         for other_token, other_mode in other.exclusions:
             if token == other_token:
@@ -58,7 +58,7 @@ def may_not_go_beside(one: ExclusiveDevice, other: ExclusiveDevice) -> bool:
 
 
 def disagreements(devices: Iterable[ExclusiveDevice]) -> Iterator[str]:
-    """The devices that the ledger excludes for no reason, or does not exclude for all the reason there is."""
+    """The devices that the ledger excludes without a reason, or should exclude and does not."""
     devices = list(devices)
     for device in devices:
         by = [other.key.identifier for other in devices

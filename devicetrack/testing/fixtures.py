@@ -63,12 +63,12 @@ VGPU = 'VGPU'
 
 
 class Service(compute_service.View):
-    """The compute service's view, whose answers a test can set: a value, None for unknown, or an error to raise.
+    """The compute service's view. A test can set its answers: a value, None for unknown, or an error to raise.
 
-    ``known`` answers ``instances``, ``moves`` are the migrations, ``evacuated`` the instances that were evacuated from
+    ``known`` answers ``instances``, ``moves`` has the migrations, ``evacuated`` the instances that were evacuated from
     here.
 
-    :param data: gives the answers that are not set; without it they are unknown
+    :param data: gives the answers that no test has set; without it these are unknown
     """
 
     def __init__(self, data: compute_service.ServiceData | None = None, host: str = '') -> None:
@@ -82,7 +82,7 @@ class Service(compute_service.View):
         if self._tells and self.known is None:
             return super().instances(uuids)
         said = _said(self.known)
-        # A real service answers what it was asked; an answer that is no mapping is a test's.
+        # A real service answers only about the instances in question. Only a test sets an answer that is no mapping.
         return {uuid: said[uuid] for uuid in uuids if uuid in said} if isinstance(said, Mapping) else said
 
     def migrations(self, uuids: Sequence[str]) -> Mapping[str, Migration] | None:
@@ -103,9 +103,9 @@ def _said(answer: Answer | BaseException) -> Answer:
 
 
 class Configuration(fixtures.Fixture):
-    """Every option at its default, except what keeps a test in its own directory; ``set`` changes more.
+    """Every option at its default, except those that keep a test in its own directory; ``set`` changes more.
 
-    ``state_path`` is a new directory; the machine id is a file in it, one for each ``machine``.
+    ``state_path`` is a new directory. The machine id is a file in it, with another name for each ``machine``.
     """
 
     def __init__(self, state_path: str | None = None, machine: str = 'a') -> None:
@@ -144,7 +144,7 @@ class SQLiteStore(fixtures.Fixture):
 class Host(fixtures.Fixture, compute_service.Compute):
     """One compute host: its machine in memory, its store, and a claim manager that is ready.
 
-    It does what a compute service does there: see :class:`~devicetrack.testing.compute_service.Compute`.
+    It also makes the calls of a compute service: see :class:`~devicetrack.testing.compute_service.Compute`.
 
     :param devices: so many namespaces ``d0``, ``d1``, … of class ``PMEM``
     :param parents: mdev parents by name: how many devices of type ``nvidia-35``, class ``VGPU``, each can make
@@ -197,15 +197,15 @@ class Host(fixtures.Fixture, compute_service.Compute):
         return manager
 
     def wait(self) -> None:
-        """Wait until the manager has wiped what it wipes in the background."""
+        """Wait until the manager has finished all wipes in the background."""
         self.manager.wait_for_wipes()
 
     def restart(self, wait: bool = True) -> list[Any]:
         """Replace the manager by a new one, as after a kill of its process.
 
-        Memory is lost, rows and machine are not; what was staged in the store and the machine stays staged.
+        The memory is lost; rows and machine stay. Staged failures of the store and the machine stay too.
 
-        :param wait: until the new one has wiped what the last one had begun to give back
+        :param wait: until the new manager has finished the wipes of the last one
         :returns: what ``init_host`` found
         """
         self.manager.close()
@@ -218,7 +218,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
     def audit(self, wait: bool = True) -> list[Any]:
         """Audit the host.
 
-        :param wait: until what the audit gives back is wiped
+        :param wait: until the devices that the audit gives back are wiped
         :returns: what the audit found
         """
         self.findings = self.manager.update_available_resource(self.context, self.name)
@@ -229,13 +229,13 @@ class Host(fixtures.Fixture, compute_service.Compute):
     # -- what a compute service does ----------------------------------------------------------------------------------
 
     def claim(self, instance: Instance, request: Any = None, pmem: int = 0, vgpu: int = 0) -> Claim:
-        """Claim for an instance what ``request`` says (allocations or a request), or so many namespaces and vGPUs."""
+        """Claim devices for an instance: by ``request`` (allocations or a request), or so many namespaces and vGPUs."""
         if request is None:
             request = a_request(pmem=pmem, vgpu=vgpu)
         return self.manager.instance_claim(self.context, instance, self.name, request)
 
     def spawn(self, instance: Instance | None = None, request: Any = None, pmem: int = 0, vgpu: int = 0) -> Instance:
-        """Boot an instance with what ``request`` says, or with so many namespaces and vGPUs."""
+        """Boot an instance with the devices of ``request``, or with so many namespaces and vGPUs."""
         spawned: Instance = super().spawn(instance or Instance(), request or a_request(pmem=pmem, vgpu=vgpu))
         return spawned
 
@@ -291,7 +291,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
         return [key.identifier for key in self.machine.devices if key.kind == fake.MDEV]
 
     def records(self, instance: Instance | None = None) -> list[Any]:
-        """Rows of this host, read past everything that is staged."""
+        """The rows of this host. Staged failures do not affect this reading."""
         host = self.store.store.host(self.name)
         if host is None:
             return []
@@ -312,15 +312,15 @@ class Host(fixtures.Fixture, compute_service.Compute):
 
     @property
     def running(self) -> Running:
-        """What the manager's host consists of, for tests that stage what no call does."""
+        """The parts of the manager's host, for tests that stage what no public call does."""
         running: Running = self.manager._started()
         return running
 
     def disagreements(self) -> list[str]:
         """Rows whose devices the ledger does not hold for their owner, and guests on devices without a row of theirs.
 
-        The invariant for guests that this library placed: used by a guest, then a row, then held. Also the devices
-        that the ledger excludes wrongly.
+        This is the invariant for guests that this library placed: a device that a guest uses has a row, and is held.
+        The answer also has the devices that the ledger excludes wrongly.
         """
         ledger = vars(self.running.ledger)['_ledger'] if self.is_ready else None
         wrong = [] if ledger is None else list(exclusions.disagreements(exclusions.of_ledger(ledger)))
@@ -340,7 +340,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
             manager.close()
 
     def forgotten_contexts(self) -> list[str]:
-        """Migration contexts of instances that do not move here any more, for all that their rows say."""
+        """Migration contexts of instances that no longer move here, by their rows."""
         host = self.store.store.host(self.name)
         moving = {(record.instance_uuid, record.migration_uuid) for record in self.records()}
         return [f'the context of migration {one.migration_uuid} of {one.instance_uuid} is left'
@@ -357,7 +357,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
 
 
 def path_of(device: InventoryDevice) -> str:
-    """The device node of a namespace, by which a domain names it."""
+    """The path of a namespace's device node, by which domains name the namespace."""
     path: str = details.from_text(device.details).devpath
     return path
 

@@ -26,13 +26,13 @@ from urllib import parse
 
 import fixtures
 
-# For hanging, not for slowness.
+# A limit for what hangs; nothing that is only slow takes so long.
 _TIMEOUT_S: Final = 900
 _OF_ONE_HOP: Final = {'connection', 'keep-alive', 'transfer-encoding', 'content-length', 'host', 'date', 'server'}
 
 
 class Loss(enum.Enum):
-    """What happens to one request."""
+    """What the proxy does to one request."""
 
     REQUEST = 'it never reaches the server; the client is cut off'
     ANSWER = 'the server answers it; the client is cut off before it hears of that'
@@ -58,9 +58,9 @@ class Answer(NamedTuple):
 class HTTPProxy(fixtures.Fixture):
     """Listens on a loopback port (``url``) and passes requests on to ``address``.
 
-    ``requests`` has what came, in order, as pairs of the method and the path without its query; ``heard`` is called
-    whenever there is one more. A connection stays open for many requests, as it does before a real service, and has one
-    of its own to ``address``.
+    ``requests`` has all requests in order, as pairs of the method and the path without its query. ``heard`` is called
+    after each new one. A connection stays open for many requests, as with a real service, and has its own connection to
+    ``address``.
     """
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -83,28 +83,28 @@ class HTTPProxy(fixtures.Fixture):
         self.addCleanup(self._server.socket.shutdown, socket.SHUT_RDWR)
 
     def at_next(self, method: str, path: str, loss: Loss) -> None:
-        """Lose the next request of this method whose path begins so."""
+        """Lose the next request with this method and this beginning of the path."""
         self._stage(_Staged(method, path, None, loss))
 
     def before_next(self, method: str, path: str, call: Callable[[], Any], loss: Loss | None = None) -> None:
-        """Call something when the next request of this method whose path begins so has come, before it is passed on.
+        """Call a function before the next request with this method and beginning of the path is passed on.
 
         :param loss: lose that request too
         """
         self._stage(_Staged(method, path, call, loss))
 
     def _stage(self, staged: _Staged) -> None:
-        """Stage a loss or a call for one request. Several are for one request after another, in this order."""
+        """Stage a loss or a call for one request. If you stage several, each is for the next such request, in order."""
         with self._lock:
             self._staged.append(staged)
 
     @property
     def staged(self) -> int:
-        """How many of the staged have not happened yet."""
+        """How many of the staged losses and calls have not happened yet."""
         return len(self._staged)
 
     def cut_idle(self) -> None:
-        """Cut every connection that there is, as a restart of the server would."""
+        """Cut every open connection, as a restart of the server would."""
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
@@ -125,7 +125,7 @@ class HTTPProxy(fixtures.Fixture):
 
     def pass_on(self, connection: http.client.HTTPConnection, method: str, path: str, headers: dict[str, str],
                 body: bytes) -> Answer | None:
-        """Ask the server and read its answer; None when the client shall get none."""
+        """Ask the server and read its answer; None if the client must get no answer."""
         plain = parse.urlsplit(path).path
         with self._lock:
             self.requests.append((method, plain))
@@ -214,4 +214,4 @@ class _Handler(http_server.BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = _pass_on
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: ``requests`` has it."""
+        """Log nothing: ``requests`` has all requests."""

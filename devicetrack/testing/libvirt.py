@@ -51,16 +51,16 @@ _NODE = """
 
 def guest(uuid: str, config: GuestConfig, kind: str = 'test', memory_kib: int = 65536,
           firmware: str | None = None) -> str:
-    """A definition of a small guest with what a driver's ``guest_config`` returned.
+    """The definition of a small guest with the devices that a driver's ``guest_config`` returned.
 
-    Its memory is what its NVDIMMs need besides ``memory_kib`` of RAM. It has no disk: firmware that waits is enough.
+    It has ``memory_kib`` of RAM and the memory of its NVDIMMs. It has no disk: firmware that waits is enough.
 
     :param kind: ``test``, or ``qemu`` for software emulation
-    :param firmware: a file with other firmware than QEMU's own, which takes seconds where QEMU itself is emulated
+    :param firmware: a file with firmware. QEMU's own takes seconds on a machine that is itself emulated
     """
     nvdimm_kib = sum(int(etree.fromstring(device).findtext('target/size') or 0) for device in config.devices)
     os_type = "<type arch='x86_64' machine='q35'>hvm</type>" if kind == 'qemu' else '<type>hvm</type>'
-    # The kernel pins the memory of a guest with a PCI function for good, which it refuses for the pages of a file.
+    # The kernel pins all memory of a guest with a PCI function, and it refuses to pin the pages of a file.
     backing = "<memoryBacking><source type='memfd'/></memoryBacking>" if any(
         "type='pci'" in device for device in config.devices) else ''
     loader = f"<loader readonly='yes' type='rom'>{firmware}</loader>" if firmware else ''
@@ -84,10 +84,10 @@ def _address_of(address: str) -> str:
 
 
 class TestNode(fixtures.Fixture):
-    """A host of libvirt's in-process test driver: what is added before :meth:`connect` is what it has.
+    """A host of libvirt's in-process test driver. Add its devices before you call :meth:`connect`.
 
-    ``uri`` names its file. Every ``libvirt.open(uri)`` makes another host from the same file; ``connect`` gives the one
-    connection that all parts of a test share.
+    ``uri`` names its file. Every ``libvirt.open(uri)`` makes another host from the same file. ``connect`` returns the
+    one connection that all parts of a test share.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class TestNode(fixtures.Fixture):
         self.addCleanup(self._close)
 
     def add_parent(self, address: str, types: Mapping[str, int], numa_node: int | None = 0) -> str:
-        """Add a PCI device that makes mediated devices: how many more of each type.
+        """Add a PCI device that can make mediated devices: so many of each type.
 
         :returns: its node-device name
         """
@@ -178,7 +178,7 @@ class TestNode(fixtures.Fixture):
 
 @functools.cache
 def _capabilities() -> str:
-    """The directory in which the daemons of this process keep what QEMU can do: to ask it takes seconds."""
+    """The directory where the daemons of this process cache QEMU's capabilities. It takes seconds to ask QEMU."""
     directory = scratch.make('libvirt')
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
@@ -187,10 +187,11 @@ def _capabilities() -> str:
 class Libvirtd(fixtures.Fixture):
     """A libvirtd of the test's own, with its QEMU and node-device drivers. Needs root, libvirtd and qemu-system-x86.
 
-    It runs in a mount namespace in which the directories of libvirt are a temporary one: it shares no file, socket or
-    guest with the machine's own. ``uri`` reaches it from outside. When the test ends its guests are ended with it.
+    It runs in a mount namespace in which a temporary directory replaces libvirt's directories. So it shares no file,
+    socket or guest with the machine's own libvirtd. ``uri`` reaches it from outside. At the end of the test, the daemon
+    and its guests end.
 
-    :param sysfs: the PCI devices of its host are those of this directory (:class:`.pci.PCIHost`)
+    :param sysfs: a directory with the PCI devices of the daemon's host (:class:`.pci.PCIHost`)
     """
 
     def __init__(self, sysfs: str = '') -> None:
@@ -233,7 +234,7 @@ class Libvirtd(fixtures.Fixture):
 
     @contextlib.contextmanager
     def hanging(self) -> Iterator[None]:
-        """Let the daemon answer nothing during the block; connections to it stay."""
+        """Stop the daemon during the block: connections stay open, and get no answer."""
         assert self._process is not None
         stopping.stop(self._process.pid)
         try:
@@ -247,7 +248,7 @@ class Libvirtd(fixtures.Fixture):
         return libvirt.open(self.uri)
 
     def log(self) -> str:
-        """What the daemon printed."""
+        """The output of the daemon."""
         with open(os.path.join(self.path, 'log'), errors='replace') as log:
             return log.read()
 
@@ -259,7 +260,7 @@ class Libvirtd(fixtures.Fixture):
                 os.kill(pid, signal.SIGKILL)
 
     def _guests(self) -> list[int]:
-        """The processes of guests, which outlive the daemon: libvirt writes a file with the number of each."""
+        """The process numbers of the guests, which outlive the daemon, from the files that libvirt writes."""
         found = []
         run = os.path.join(self.path, 'run', 'qemu')
         for name in os.listdir(run) if os.path.isdir(run) else ():

@@ -17,7 +17,7 @@ somebody caught the first. The fixture sees I/O by:
   engines), every function of libvirt's C module, HTTP requests, ``os.stat``, ``os.read``, ``os.write``, ``os.fsync``,
   waiting (``time.sleep``), and records that reach a logger's handlers.
 
-An audit hook cannot be taken away again, so hook and wrappers stay in the process and cost a comparison each when no
+An audit hook cannot be removed. So hook and wrappers stay in the process, and each costs one comparison while no
 fixture is in use.
 """
 
@@ -70,7 +70,7 @@ class IOUnderTheLock(AssertionError):
 
 
 class _Watch:
-    """The one watch of this process: how many fixtures want it, and what it has seen."""
+    """The one watch of this process: how many fixtures use it, and the I/O that it has seen."""
 
     def __init__(self) -> None:
         self.wanted = 0
@@ -109,9 +109,9 @@ class _Watch:
 
 
 def _collected() -> bool:
-    """Whether a finalizer calls: the garbage collector runs it in any thread.
+    """Whether the caller is a finalizer, which the garbage collector may run in any thread.
 
-    It closes an object that nobody uses any more, whatever thread holds the lock.
+    A finalizer closes an object that nobody uses any more, so it may do so in a thread that holds the lock.
     """
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
@@ -152,7 +152,7 @@ def _watched(plain: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 
 def _wrap_libvirt() -> None:
-    """libvirt.py looks every function up in its C module when it calls it."""
+    """Wrap libvirt's C module: libvirt.py looks up each function there at each call."""
     with contextlib.suppress(ImportError):
         module = importlib.import_module('libvirtmod')
         _wrap(module, tuple(name for name in vars(module) if name.startswith('vir')), 'libvirt')
@@ -161,13 +161,13 @@ def _wrap_libvirt() -> None:
 
 
 def _wrap_requests() -> None:
-    """A request is seen even when a test has replaced the network by an adapter of its own."""
+    """Wrap requests, so that the watch sees a request even if a test has replaced the network by an adapter."""
     if importlib.util.find_spec('requests') is not None:
         _wrap(importlib.import_module('requests').Session, ('send',), 'HTTP')
 
 
 def _wrap_sql() -> None:
-    """The store's backends call their drivers directly. Other users of SQLAlchemy are seen by its events."""
+    """Wrap the drivers of the store's backends, which call them directly. SQLAlchemy's events show all other users."""
     if importlib.util.find_spec('sqlalchemy') is None:
         return
     sa = importlib.import_module('sqlalchemy')
@@ -187,12 +187,12 @@ def _wrap_sql() -> None:
 
 
 class NoIOUnderTheLock(fixtures.Fixture):
-    """While it is in use, I/O of a thread that holds any ledger's lock in this process fails that thread.
+    """Fails each thread of this process that does I/O while it holds a ledger's lock.
 
-    So does a lock that is asked for against the order in :mod:`devicetrack.claims.locks`.
+    It also fails a thread that asks for a lock against the order in :mod:`devicetrack.claims.locks`.
 
-    The fixture fails too, when it is cleaned up, in case somebody caught the first failure. ``seen`` has every
-    :class:`IOUnderTheLock` since it was set up; a test that provokes one takes it out with :meth:`expect`.
+    The fixture fails again when it is cleaned up, in case somebody caught the first failure. ``seen`` has every
+    :class:`IOUnderTheLock` since the set-up. If a test provokes one, it removes the error with :meth:`expect`.
     """
 
     def _setUp(self) -> None:
@@ -216,7 +216,7 @@ class NoIOUnderTheLock(fixtures.Fixture):
         return _WATCH.seen[self._from:]
 
     def expect(self) -> list[IOUnderTheLock]:
-        """Take out and return the I/O that was seen up to now, because the test meant it."""
+        """Remove and return the I/O seen up to now, because the test wanted it."""
         seen = self.seen
         del _WATCH.seen[self._from:]
         return seen

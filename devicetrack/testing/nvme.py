@@ -1,4 +1,4 @@
-"""NVMe controllers without the hardware: they answer admin commands by bytes, as the specification lays them out.
+"""NVMe controllers without the hardware. They answer admin commands with bytes laid out by the specification.
 
 ::
 
@@ -6,9 +6,9 @@
     made = controllers.add('0000:01:00.0')                          # one namespace of 1 MiB
     made.sanicap = 0b010
 
-A namespace is a file in the place of its block device. A format makes it zero, and as large as its blocks say. A
-physical function's controller has secondary ones for the virtual functions: offline, and with nothing to work with,
-as long as nobody gives them anything.
+A file stands for the block device of a namespace. A format fills it with zeroes and gives it the size that the
+namespace's blocks have. The controller of a physical function has secondary controllers for the virtual functions. They
+are offline and have no queues and interrupts until somebody assigns some.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class Namespace:
 class Controller:
     """One controller. ``commands`` are the opcodes that it got, without Identify; ``refuses`` are those it refuses.
 
-    ``secondaries`` has, by the number of their virtual function from 1, which is their own too, whether they are
-    online, and how many queues and interrupts they have. ``flexible`` are those that can be given, the physical
-    function's own of these, and what one can have at most, of both sorts. ``others`` are the numbers of other
-    controllers of the subsystem. ``stubborn`` is whether it says that it brought a controller online, and does not.
-    ``first`` is the least number that a new namespace gets.
+    ``secondaries`` has the secondary controllers by number, which is also the number of the virtual function, from 1:
+    whether each is online, and how many queues and interrupts it has. ``flexible`` has, for queues and interrupts, how
+    many can be assigned, how many of these the physical function has, and how many one controller can have at most.
+    ``others`` are the numbers of other controllers of the subsystem. A ``stubborn`` controller says that it brought a
+    secondary controller online, and does not. ``first`` is the least number that a new namespace gets.
 
-    ``sanitizing`` are the progresses that it tells one after the other before a sanitize operation is over, and
-    ``fails`` is whether that fails then.
+    ``sanitizing`` are the values of progress that it reports, one after another, until a sanitize operation is over.
+    With ``fails`` the operation fails then.
     """
 
     def __init__(self, directory: str) -> None:
@@ -139,7 +139,7 @@ class Controller:
             raise nvme_admin.Refused('it', 0x115)
         nsid = next(number for number in range(self.first, 99) if number not in self.namespaces)
         made = self.add(nsid, size << FORMATS[lbaf])
-        # What was there before it, as of a controller that does not say otherwise.
+        # Old data: unless a controller says otherwise, a new namespace may have the bytes of an old one.
         made.fill(b'\xa5')
         made.lbaf, made.shared, made.attached_to = lbaf, bool(sent[30] & 1), set()
         self.unallocated -= made.size
@@ -215,7 +215,7 @@ def _list(cntlids: set[int]) -> bytes:
 
 
 class Controllers(fixtures.Fixture):
-    """The controllers of a made host, by the addresses of their functions: ``controllers``."""
+    """The NVMe controllers of a :class:`.pci.PCIHost`; ``controllers`` has them by the addresses of their functions."""
 
     def __init__(self, host: pci.PCIHost) -> None:
         super().__init__()
@@ -231,16 +231,16 @@ class Controllers(fixtures.Fixture):
             self.useFixture(fixtures.MonkeyPatch(f'{module.__name__}.{name}', made))
 
     def add(self, address: str, size: int = MIB) -> Controller:
-        """Give a disk of the host a controller that answers, and one namespace."""
+        """Give a disk of the host a controller that answers, with one namespace."""
         controller = self.controllers[address] = Controller(self.useFixture(fixtures.TempDir()).path)
         controller.add(1, size)
         self.show(address)
         return controller
 
     def add_secondaries(self, address: str) -> Controller:
-        """Give a physical function a controller with a secondary one for each function that it can have.
+        """Give a physical function a controller, with a secondary one for each virtual function that it can have.
 
-        Each has a namespace of its own, of which the number is one more than that of the function, from 1.
+        Each controller has its own namespace. The namespace's number is one more than the number of the function.
         """
         controller = self.add(address)
         total = self._host.total_vfs_of(address)

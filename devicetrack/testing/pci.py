@@ -1,4 +1,4 @@
-"""PCI functions of a host, and what the host uses them for, without the hardware.
+"""PCI functions of a host, and the host's own use of them, without the hardware.
 
 ::
 
@@ -11,8 +11,8 @@
     with host.opened(first):                                        # a guest has it
         ...
 
-The files are as QEMU's emulated devices have them on Linux 6.12. What :mod:`devicetrack.virt.libvirt.privileged` writes
-there has the effects that the kernel's drivers have: see :class:`PCIHost`. Whatever is written another way has none.
+The files are those of QEMU's emulated devices on Linux 6.12. If :mod:`devicetrack.virt.libvirt.privileged` writes to
+them, the fixture does what the kernel's drivers do: see :class:`PCIHost`. Other writes have no effect.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _ETHERNET: Final = '020000'
 
 
 class Kind(NamedTuple):
-    """What a function is. ``driver`` takes it when nobody names another one.
+    """A model of function. ``driver`` takes it if nobody names another driver.
 
-    ``vf`` is what its virtual functions are. ``vf_offset`` and ``vf_stride`` say where they are, as the capability of
-    the function does. ``drops_vfs`` is whether they go when the driver ends.
+    ``vf`` is the model of its virtual functions. ``vf_offset`` and ``vf_stride`` give their addresses, as in the SR-IOV
+    capability of the function. ``drops_vfs`` says whether the virtual functions vanish when the driver ends.
     """
 
     product: str
@@ -67,7 +67,7 @@ class Kind(NamedTuple):
 
 
 NVME: Final = Kind('1b36:0010', _NVME_REGISTERS, 'nvme')
-# A virtual function of it has no driver: its controller is offline until somebody gives it resources.
+# Its virtual functions have no driver: their controllers are offline until somebody assigns resources.
 NVME_SRIOV: Final = NVME._replace(total_vfs=4, vf=NVME._replace(driver=None, reset_methods=('flr',)), vf_offset=1,
                                   drops_vfs=False)
 IGB: Final = Kind('8086:10c9', _ETHERNET, 'igb', ('flr', 'pm', 'bus'), 7,
@@ -92,26 +92,26 @@ class _Function(NamedTuple):
 class PCIHost(fixtures.Fixture):
     """Parts of sysfs, of the process file system and of ``/dev`` in a temporary directory: ``root``, ``proc``, ``dev``.
 
-    ``written`` are the paths below ``root`` and the texts that were written by the privileged functions, the refused
-    ones too. They have these effects:
+    ``written`` has the paths below ``root`` and the texts that the privileged functions wrote, including refused ones.
+    These writes have effects:
 
-    - ``driver_override``, ``unbind`` and ``drivers_probe`` give functions to drivers and take them away. nvme has a
-      controller with a block device, which has another number each time, network drivers have an interface. vfio-pci
-      takes no physical function that has virtual ones. A host driver takes no function while a guest has another one of
-      its group: the function stays without a driver.
-    - ``sriov_numvfs`` makes virtual functions, with their drivers unless ``sriov_drivers_autoprobe`` is 0. It is a FIFO
-      here: whoever reads it hangs, as on a host whose virtual functions somebody takes away while a guest has one. The
-      kernel makes no answer about a function in ``hanging``. When igb ends, its virtual functions go.
-    - ``reset_method`` takes the methods that the function has. ``resets`` are the functions that were reset, and by
-      which methods. The reset of a function in ``failing`` fails.
+    - ``driver_override``, ``unbind`` and ``drivers_probe`` give functions to drivers and take them away. With nvme a
+      function has a controller and a block device, which gets another number each time; with a network driver it has an
+      interface. vfio-pci takes no physical function that has virtual ones. While a guest has a function, no host driver
+      takes another function of its group: that function stays without a driver.
+    - ``sriov_numvfs`` makes virtual functions, with their drivers unless ``sriov_drivers_autoprobe`` is 0. Here it is a
+      FIFO, so a reader hangs, as on a host where somebody removes virtual functions while a guest has one. The kernel
+      does not answer about a function in ``hanging``. When igb ends, its virtual functions vanish.
+    - ``reset_method`` accepts the methods that the function has. ``resets`` has the functions that were reset, each
+      with the methods. The reset of a function in ``failing`` fails.
 
     ``links`` has the MAC addresses, VLANs and trust of virtual functions, which privileged functions set by rtnetlink.
 
-    Device nodes that processes have open need root to be made. :class:`.libvirt.Libvirtd` can have ``root`` for the PCI
+    Only root can make the device nodes that processes have open. :class:`.libvirt.Libvirtd` accepts ``root`` as the PCI
     devices of its host.
 
-    :param beside: another host of the same test. What is asked of the kernel by the number of an IOMMU group is asked
-        of both, so this one has other numbers, and the directory of ``/dev/vfio`` is that of the other
+    :param beside: another host of the same test. Questions to the kernel by the number of an IOMMU group go to both
+        hosts. So this one has other numbers, and uses the other's directory of ``/dev/vfio``
     """
 
     def __init__(self, beside: PCIHost | None = None) -> None:
@@ -173,7 +173,7 @@ class PCIHost(fixtures.Fixture):
         """Add a function, and let its driver take it.
 
         :param serial: the serial number of an NVMe controller
-        :param behind: the address of the bridge that it is behind; a root port by default
+        :param behind: the address of the bridge above it; a root port by default
         :param group: the number of its IOMMU group, a new one by default
         :param physfn: the physical function of a virtual one
         :param interface: the name of its interface while a network driver has it; by the address by default
@@ -222,7 +222,7 @@ class PCIHost(fixtures.Fixture):
         return self.add(address, NVME, serial=serial, group=group, numa_node=numa_node)
 
     def give_serial(self, address: str, serial: str) -> None:
-        """Let the product data of a function have a serial number."""
+        """Write a serial number into the product data of a function."""
         field = b'SN' + bytes((len(serial),)) + serial.encode()
         data = b'\x82\x04\0card\x90' + len(field).to_bytes(2, 'little') + field + b'\x78'
         self._put(self.path(address, 'vpd'), data.decode('latin-1'))
@@ -288,7 +288,7 @@ class PCIHost(fixtures.Fixture):
         return made
 
     def remove(self, address: str) -> None:
-        """Take a function away: somebody pulls it out, or it was a virtual one."""
+        """Remove a function: somebody pulls the card out, or it was a virtual function."""
         self.unbind(address)
         physfn = self._functions[address].physfn
         if physfn is not None:
@@ -326,7 +326,7 @@ class PCIHost(fixtures.Fixture):
         return [vf for vf, function in self._functions.items() if function.physfn == address]
 
     def bind(self, address: str, driver: str) -> None:
-        """Let a driver take a function that has none."""
+        """Let a driver take a function that has no driver."""
         function = self._functions[address]
         directory = self._at('bus/pci/drivers', driver)
         if not os.path.isdir(directory):
@@ -380,16 +380,16 @@ class PCIHost(fixtures.Fixture):
             file.write(f'alias vfio_pci:v0000{vendor}d0000{product}sv*sd*bc*sc*i* {name}\n')
 
     def interface_of(self, address: str) -> str:
-        """The name that the interface of a function has while a network driver has the function."""
+        """The name of a function's interface while a network driver has the function."""
         return self._functions[address].interface
 
     def fail_after(self, writes: int | None) -> None:
-        """Let so many writes of the privileged functions pass, and no other one; None lets all pass again."""
+        """Let only so many more writes of the privileged functions pass; with None all pass again."""
         self._before_failing = writes
 
     @contextlib.contextmanager
     def opened(self, address: str) -> Iterator[None]:
-        """A guest has a function, which vfio-pci has already."""
+        """Let a guest have a function, which vfio-pci has already, during the block."""
         self._open.add(address)
         try:
             yield
@@ -435,7 +435,7 @@ class PCIHost(fixtures.Fixture):
         os.symlink(node, os.path.join(directory, str(3 + len(os.listdir(directory)))))
 
     def add_device(self, below: str, name: str, kind: str = '', number: str = '') -> None:
-        """Add what a driver makes: its directory, and the links of its class and of its number to it.
+        """Add a device that a driver makes: its directory, and the links of its class and its number.
 
         :param below: where in ``devices``, or an address and where below that function
         :param kind: its class, ``net``, by default none
@@ -577,7 +577,7 @@ class PCIHost(fixtures.Fixture):
         return self.links.exchange(request) if is_ours else self._exchange(request)
 
     def _card_of(self, index: int) -> pci_links.Card | None:
-        """The interface with a number, while a driver has it."""
+        """Return the interface with a number, while a driver has it."""
         name = self._interfaces[index - self._first_interface - 1]
         for address in self._functions:
             path = self.path(address, f'net/{name}/ifindex')

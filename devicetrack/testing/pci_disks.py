@@ -7,9 +7,8 @@
     with open(host.content_of('0000:01:00.0'), 'r+b') as file:
         file.write(b'what a guest leaves')
 
-A file stands for the bytes of a disk, whichever driver has it. Whoever opens the disk by
-:func:`devicetrack.virt.libvirt.privileged.open_disk` opens that file. Its controller can do nothing but answer which
-namespace it has.
+A file has the bytes of a disk, whichever driver has the disk. :func:`devicetrack.virt.libvirt.privileged.open_disk`
+opens that file. The disk's controller can only answer which namespace it has.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _BLOCK_BYTES: Final = 512
 
 
 class DiskHost(pci.PCIHost):
-    """A host whose NVMe controllers may have a namespace of their own, number 1, with blocks of 512 bytes."""
+    """A host whose NVMe controllers may have one namespace each, number 1, with blocks of 512 bytes."""
 
     def _setUp(self) -> None:
         self._contents: dict[str, str] = {}

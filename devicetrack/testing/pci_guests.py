@@ -1,4 +1,4 @@
-"""What libvirt does to the PCI functions of guests, on a :class:`~devicetrack.testing.pci.PCIHost`.
+"""Does to the PCI functions of guests what libvirt does, on a :class:`~devicetrack.testing.pci.PCIHost`.
 
 ::
 
@@ -17,9 +17,9 @@ from devicetrack.testing import pci
 
 
 class GuestFunctions:
-    """The functions that guests have, by ``managed='yes'``.
+    """The functions that guests have with ``managed='yes'``.
 
-    While libvirt ``dies`` it gives nothing back: functions stay with the driver for guests, as they do when libvirt is
+    While ``dies`` is true, libvirt gives nothing back: functions stay with the driver for guests, as if libvirt was
     killed at the wrong moment.
     """
 
@@ -42,7 +42,7 @@ class GuestFunctions:
             opened.enter_context(self.host.opened(address))
 
     def end(self, guest: str) -> None:
-        """Take them back from a guest that has ended. One that has none is no error."""
+        """Take its functions back from a guest that has ended. It is no error if the guest has none."""
         self._open.pop(guest, contextlib.ExitStack()).close()
         for address, driver in self._had.pop(guest, {}).items():
             if not self.dies and address in self.host.addresses:

@@ -1,7 +1,7 @@
 """The kernel's answers about the settings of virtual functions, for :class:`devicetrack.testing.pci.PCIHost`.
 
-Messages come in and go out as bytes, laid out as Linux does it (rtnl_fill_vfinfo and do_setvfinfo in
-net/core/rtnetlink.c). The settings are what igb makes of them (drivers/net/ethernet/intel/igb/igb_main.c).
+Messages come in and go out as bytes in the layout of Linux (rtnl_fill_vfinfo and do_setvfinfo in
+net/core/rtnetlink.c). The settings follow the rules of igb (drivers/net/ethernet/intel/igb/igb_main.c).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Card(NamedTuple):
 class Links:
     """The settings of all virtual functions of one host, by their addresses: ``settings``.
 
-    :param card: finds an interface by its number; None for none
+    :param card: finds an interface by its number, or returns None
 
-    The driver of a function in ``untrusting`` knows no trust: it says nothing of it, and refuses to set it. That of one
-    in ``clinging`` lets nobody take an address away. That of one in ``deaf`` answers that it did what it did not do.
-    ``written`` are the addresses and what was written.
+    The driver of a function in ``untrusting`` has no setting for trust: it does not report it, and refuses to set it. A
+    driver in ``clinging`` refuses to remove an address. A driver in ``deaf`` reports success and changes nothing.
+    ``written`` has the addresses and the written settings.
     """
 
     def __init__(self, card: Callable[[int], Card | None]) -> None:
@@ -90,7 +90,7 @@ class Links:
             _attribute(_VF_VLAN_LIST | _NESTED, _attribute(1, vlan))))
 
     def _set(self, card: Card, attributes: bytes) -> int:
-        """Do what a request says; 0, or the number of an error."""
+        """Carry out a request; returns 0 or the number of an error."""
         [(kind, vfs)] = _attributes(attributes)
         assert kind == _IFLA_VFINFO_LIST, kind
         [(_info, settings)] = _attributes(vfs)

@@ -9,8 +9,8 @@
             placement.client.get_inventories(root)
             self.assertEqual([('GET', f'/resource_providers/{root}/inventories')], placement.requests)
 
-The server is placement's own WSGI application, unmodified, in a process of its own on a loopback port. A test without
-what it needs to run fails and names what to install; it never skips.
+The server is placement's own WSGI application, unmodified, in its own process on a loopback port. If something that it
+needs is not installed, the test fails and names what to install; it never skips.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from devicetrack.testing import scratch
 
 TOKEN: Final = 'admin'                      # noauth2's name for the administrator
 
-# For hanging, not for slowness.
+# A limit for what hangs; nothing that is only slow takes so long.
 _START_TIMEOUT_S: Final = 900
 _REQUEST_TIMEOUT_S: Final = 900
 _READY: Final = 'placement is ready'        # from placement_server
 
 
 class PlacementServer(fixtures.Fixture):
-    """A placement server of this test, or with :meth:`shared` one of this process, with an empty database.
+    """A placement server of this test with an empty database; :meth:`shared` returns one of this process.
 
-    :param database: None for SQLite in memory, where requests run one at a time; or a server of databases, such as
+    :param database: None for SQLite in memory, where requests run one at a time; or a database server, for example
         ``databases.PostgreSQLServer.shared()``
     :param options: options of the section ``[placement]`` of its configuration
 
@@ -68,9 +68,9 @@ class PlacementServer(fixtures.Fixture):
 
     @classmethod
     def shared(cls, database: databases.Server | None = None, **options: object) -> PlacementServer:
-        """The server of this kind that the tests of this process share, started when it does not run.
+        """Return the server of this kind that the tests of this process share; start it if it does not run.
 
-        A test may stop it and start it again; what others made there is not its own.
+        A test may stop it and start it again. The server also has the data of other tests.
         """
         kind = f'{database.kind if database is not None else "SQLite"} {sorted(options.items())}'
         server = cls._shared.get(kind)
@@ -96,7 +96,7 @@ class PlacementServer(fixtures.Fixture):
         self.directory = scratch.make('placement')
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self._configure()
-        # Bound, and nobody listens: while the server is down, its port refuses connections and nobody else gets it.
+        # Bound without listening: while the server is down, its port refuses connections, and nobody else gets it.
         kept = socket.socket()
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         kept.bind(('127.0.0.1', 0))
@@ -159,8 +159,9 @@ class Placement(fixtures.Fixture):
 
     :param server: the server; None means the one on SQLite that the tests of this process share
 
-    ``url`` takes the token ``TOKEN``, which has the roles ``admin`` and ``service``. ``client`` goes through the
-    ``proxy`` (:class:`~devicetrack.testing.http_proxy.HTTPProxy`), ``direct`` does not and plays everybody else.
+    ``url`` accepts the token ``TOKEN``, which has the roles ``admin`` and ``service``. ``client`` sends its requests
+    through the ``proxy`` (:class:`~devicetrack.testing.http_proxy.HTTPProxy`). ``direct`` does not, and stands for all
+    other clients.
     """
 
     def __init__(self, server: PlacementServer | None = None) -> None:

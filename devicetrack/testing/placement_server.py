@@ -52,8 +52,8 @@ class _Server(socketserver.ThreadingMixIn, http_server.HTTPServer):
 class _Handler(http_server.BaseHTTPRequestHandler):
     """A connection, which stays open for many requests as it does before a real service.
 
-    The standard library's own server for WSGI takes as long for a request as placement: it opens a connection for each,
-    and sends each answer in many pieces.
+    The standard library's own WSGI server takes as long for a request as placement itself: it opens a connection for
+    each request, and sends each answer in many pieces.
     """
 
     protocol_version = 'HTTP/1.1'
@@ -103,7 +103,7 @@ def _with_roles(application: Callable[..., Iterable[bytes]]) -> Callable[..., It
 
 
 def _begin(connection: sqlalchemy.Connection) -> None:
-    """Begin a transaction on SQLite, before oslo.db does, which then leaves it as it is."""
+    """Begin a transaction on SQLite before oslo.db does. oslo.db then does not begin one."""
     if connection.dialect.name == 'sqlite' and 'in_transaction' not in connection.info:
         driver_connection: Any = connection.connection.dbapi_connection
         driver_connection.execute('BEGIN')
@@ -111,7 +111,7 @@ def _begin(connection: sqlalchemy.Connection) -> None:
 
 
 def _spare_time() -> None:
-    """Leave out what takes more than half of a request's time and has no part in its answer."""
+    """Leave out the work that takes more than half of a request's time and does not change its answer."""
     # Each request would have the schema of its body checked, which is one of placement's own;
     validators.validator_for({}).check_schema = lambda *_schema, **_options: None
     # sleep after each of its transactions;

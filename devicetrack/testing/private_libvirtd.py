@@ -1,8 +1,8 @@
-"""Becomes a libvirtd whose directories are below one that is given, but for its cache, which several daemons share.
+"""Becomes a libvirtd whose directories are below a given one, except its cache, which several daemons share.
 
-Run as root in a mount namespace of its own.
+Run it as root in its own mount namespace.
 
-libvirtd has the paths of its system mode compiled in, so the paths stay and something else is mounted there.
+libvirtd has the paths of its system mode compiled in. So the paths stay, and other directories are mounted there.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ auth_unix_ro = "none"
 auth_unix_rw = "none"
 """
 
-# Guests run as root and without the confinement that a host in production has: a container that tests run in may
-# allow none of it, and nothing here depends on it.
+# Guests run as root and without the confinement of a host in production: a container in which tests run may allow none
+# of it, and no test depends on it.
 _QEMU = """
 user = "root"
 group = "root"
@@ -39,8 +39,8 @@ stdio_handler = "file"
 """
 
 
-# The account that Debian compiled in for guests. libvirt 9 looks it up before it reads that another is configured, and
-# the package that makes it brings the system-wide daemon and its units.
+# The account that Debian compiled in for guests. libvirt 9 looks it up before it reads that another one is configured.
+# The package that makes this account also brings the system-wide daemon and its units.
 _ACCOUNT = 'libvirt-qemu'
 _ACCOUNTS = {
     '/etc/passwd': f'{_ACCOUNT}:x:64055:64055::/nonexistent:/usr/sbin/nologin',
@@ -73,7 +73,7 @@ def _show(root: str, sysfs: str) -> None:
                            *((os.path.join(sysfs, name), os.path.join('/sys', name)) for name in _DEVICES),
                            (processors, os.path.join('/sys', _PROCESSORS))):
         subprocess.run(('mount', '--bind', source, target), check=True)
-    # Of libudev: it takes what is no sysfs, too (systemd: docs/ENVIRONMENT.md).
+    # libudev then also accepts a directory that is no sysfs (systemd: docs/ENVIRONMENT.md).
     os.environ['SYSTEMD_DEVICE_VERIFY_SYSFS'] = '0'
 
 

@@ -10,7 +10,7 @@
     ...
     proxy.deliver()                                                         # now it does
 
-It understands of the protocols of PostgreSQL and MariaDB just what it needs to find the text of a query.
+It understands just enough of the protocols of PostgreSQL and MariaDB to find the text of a query.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import fixtures
 
 from devicetrack.testing import databases
 
-# For hanging, not for slowness.
+# A limit for what hangs; nothing that is only slow takes so long.
 _TIMEOUT_S: Final = 900
 
 
 class Action(enum.Enum):
-    """What happens to the client's connection, and to what it sent."""
+    """What the proxy does to the client's connection and to the COMMIT."""
 
     LOSE_ANSWER = 'the server commits; the client is cut before it hears of it'
     HOLD = 'the COMMIT is kept back and the client cut; deliver() sends it later'
@@ -42,8 +42,8 @@ class Action(enum.Enum):
 class CommitProxy(fixtures.Fixture):
     """Listens on a loopback port (``address``) and passes connections on to a server's unix socket.
 
-    An action is for one COMMIT or statement, on the connection that sends it first; all else passes unchanged. Clients
-    must not ask for TLS: the servers of :mod:`devicetrack.testing.databases` refuse it on a unix socket.
+    An action is for one COMMIT or statement, on the connection that sends it first. Everything else passes unchanged.
+    Clients must not ask for TLS: the servers of :mod:`devicetrack.testing.databases` refuse TLS on a unix socket.
     """
 
     def __init__(self, server: databases.Server) -> None:
@@ -63,12 +63,12 @@ class CommitProxy(fixtures.Fixture):
         self._acceptor.start()
 
     def at_next_commit(self, action: Action) -> None:
-        """Do this to the next COMMIT."""
+        """Stage an action for the next COMMIT."""
         with self._lock:
             self._at_commit = action
 
     def cut_at_next(self, word: str) -> None:
-        """Cut both ends when a query arrives that has this word in it. The server gets nothing of the query."""
+        """Cut both ends when a query with this word arrives. The server gets nothing of the query."""
         with self._lock:
             self._at_statement = word.encode()
 
@@ -87,7 +87,7 @@ class CommitProxy(fixtures.Fixture):
             session.cut()
 
     def action_for(self, session: _Session, query: bytes) -> Action | None:
-        """The action for this query, which is then done with; None if there is none."""
+        """Return the action for this query, and forget it; None if there is none."""
         with self._lock:
             if self._at_statement is not None and self._at_statement in query:
                 self._at_statement = None

@@ -1,14 +1,14 @@
 """Two compute hosts and the service that moves instances between them, in one process.
 
-The hosts are :class:`~devicetrack.testing.fixtures.Host`: real managers and stores, machines in memory, or hosts of a
-test's own. The service's side is what a Nova-like one does, in its order, with its calls and no others::
+The hosts are :class:`~devicetrack.testing.fixtures.Host`, with real managers and stores and machines in memory, or a
+test's own hosts. The service makes the calls of a Nova-like service, in the same order, and no others::
 
     region = self.useFixture(region.Region(devices=2, shared_store=False))
     instance = region.spawn('one', pmem=1)
     migration = region.resize(instance, 'two', pmem=1)      # it waits for its confirmation
     region.confirm(instance, migration)
 
-The managers of both hosts are told the truth when they ask where an instance is and how its migration stands.
+The managers of both hosts get true answers when they ask where an instance is and what state its migration has.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Region(fixtures.Fixture, compute_service.ServiceData):
     :param devices: so many namespaces ``d0``, ``d1``, … on each
     :param parents: mdev parents of each, as :class:`~devicetrack.testing.fixtures.Host` takes them
     :param shared_store: one store for both; else a store for each
-    :param store: the store to share, when it is not a new SQLite file
+    :param store: the store to share, if not a new SQLite file
     :param host: makes a host that is not ready, from the arguments of :class:`~devicetrack.testing.fixtures.Host`; its
         ``machine`` has the methods of :class:`~devicetrack.virt.fake.FakeHost` that start and end guests
     """
@@ -68,7 +68,7 @@ class Region(fixtures.Fixture, compute_service.ServiceData):
     # -- what the service does ----------------------------------------------------------------------------------------
 
     def spawn(self, name: str, pmem: int = 0, vgpu: int = 0, request: Any = None) -> Instance:
-        """Boot an instance. ``request`` is for what amounts cannot say, here as in the other methods."""
+        """Boot an instance. Use ``request``, here and in the other methods, if amounts are not enough."""
         instance = Instance()
         self.instances.append(instance)
         return self.hosts[name].spawn(instance, request, pmem, vgpu)
@@ -82,7 +82,7 @@ class Region(fixtures.Fixture, compute_service.ServiceData):
         return self.hosts[str(migration.source_compute)], self.hosts[str(migration.dest_compute)]
 
     def resize(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0, request: Any = None) -> Migration:
-        """Resize or cold-migrate, to the same host too. The guest runs on its new devices when this ends.
+        """Resize or cold-migrate, also to the same host. Afterwards the guest runs on its new devices.
 
         :returns: the migration, which waits for its confirmation
         """
@@ -115,7 +115,7 @@ class Region(fixtures.Fixture, compute_service.ServiceData):
         return migration
 
     def check(self, instance: Instance, name: str) -> LiveMigrationCheck:
-        """Check at both ends whether an instance's guest may go to a host, with all that they send serialized."""
+        """Check at both ends whether a guest may go to a host. All that the ends send each other is serialized."""
         asked = self.hosts[name].check_destination(instance)
         answered = self.hosts[str(instance.host)].check_source(
             instance, LiveMigrationCheck.obj_from_primitive(asked.obj_to_primitive()))
@@ -143,11 +143,11 @@ class Region(fixtures.Fixture, compute_service.ServiceData):
         migration.status = 'completed'
 
     def roll_back(self, instance: Instance, migration: Migration) -> None:
-        """Give a live migration up: tell the destination alone."""
+        """Abort a live migration: tell only the destination."""
         self._ends(migration)[1].roll_back(instance, migration)
 
     def evacuate(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0, request: Any = None) -> Migration:
-        """Rebuild an instance of a host that is down on another one. The guest of the dead host may still be there."""
+        """Rebuild an instance of a host that is down on another host. The dead host may still have its guest."""
         migration = self.migration(instance, name, compute_service.EVACUATION)
         self.hosts[name].evacuate(instance, migration, request or our_fixtures.a_request(pmem=pmem, vgpu=vgpu))
         return migration
@@ -159,9 +159,9 @@ class Region(fixtures.Fixture, compute_service.ServiceData):
     # -- what is asked in tests ---------------------------------------------------------------------------------------
 
     def audit(self) -> list[Any]:
-        """Audit both hosts, twice, so that each has heard what the other changed.
+        """Audit both hosts twice, so that each notices what the other changed.
 
-        :returns: what the second audits found
+        :returns: the findings of the second audits
         """
         for _ in range(2):
             found = [finding for host in self.hosts.values() for finding in host.audit()]

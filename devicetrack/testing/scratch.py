@@ -1,4 +1,4 @@
-"""Where tests keep what nobody needs after them."""
+"""The directories for data that nobody needs after a test."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Final
 # /var/tmp, because /tmp may be in memory, and because servers that run as another user may enter it.
 DISK: Final = '/var/tmp'
 _MEMORY: Final = '/dev/shm'
-# All servers of a run fit into this, with what tests write to them. Containers often have 64 MiB.
+# All servers of a run fit into this, with the data of the tests. Containers often have only 64 MiB.
 _ROOM_MIB: Final = 2048
 
 
 def directory(durable: bool = False) -> str:
-    """The directory for the data of tests: in memory where that has room, since a killed process loses nothing there.
+    """The directory for the data of tests. It is in memory if there is room: a killed process loses nothing there.
 
-    :param durable: the data has to survive a power failure, or the wait for the disk is what is measured
+    :param durable: the data must survive a power failure, or the test measures the wait for the disk
     """
     if not durable:
         with contextlib.suppress(OSError):
@@ -32,9 +32,9 @@ def directory(durable: bool = False) -> str:
 
 
 def make(kind: str, durable: bool = False) -> str:
-    """Make a directory for something of this kind. The caller removes it; ``durable`` as for :func:`directory`.
+    """Make a directory for data of this kind. The caller removes it. ``durable`` is as for :func:`directory`.
 
-    The first call of a process also removes what processes have left behind that were killed: memory is scarce.
+    The first call of a process also removes the directories of killed processes, because memory is scarce.
     """
     parent = directory(durable)
     _sweep(parent)

@@ -22,7 +22,7 @@ Action = BaseException | Callable[[], object]
 class StagedStore(api.Store):
     """Passes every call on to a real store, and fails where a test has staged a failure.
 
-    The real store does the real work; the test stages when a caller hears of an error. ``calls`` counts calls by name,
+    The real store does the work; the test decides when a caller gets an error. ``calls`` counts calls by name.
     ``written`` has the changes of every transaction that a caller asked for, in order::
 
         store.before('write', exception.StoreUnavailable('store', 'gone'))      # nothing is written
@@ -48,7 +48,7 @@ class StagedStore(api.Store):
         self._before.setdefault(call, []).append([action, times, skip])
 
     def after(self, call: str, action: Action, times: int | None = 1, skip: int = 0) -> None:
-        """The same after the real call has had its effect."""
+        """Raise or call as :meth:`before`, but after the real call has had its effect."""
         self._after.setdefault(call, []).append([action, times, skip])
 
     def lose_answer(self, skip: int = 0) -> None:
@@ -111,7 +111,7 @@ class StagedStore(api.Store):
         return epoch
 
     def at_epoch(self, host: api.Host) -> StagedStore:
-        # What is staged and counted is one for both.
+        # Both share the staged failures and the counts.
         store = copy.copy(self)
         store.store = self.store.at_epoch(host)
         return store

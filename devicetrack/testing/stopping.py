@@ -9,7 +9,7 @@ import time
 
 
 def stop(pid: int) -> None:
-    """Stop a process, and wait until none of its threads runs: they go on for a moment after the signal."""
+    """Stop a process, and wait until none of its threads runs: they run on for a moment after the signal."""
     with contextlib.suppress(ProcessLookupError):       # it has ended
         os.kill(pid, signal.SIGSTOP)
         while not _has_stopped(pid):

@@ -1,4 +1,4 @@
-"""Cards whose driver gives virtual functions their vGPU types, without a card.
+"""Simulated cards whose driver gives virtual functions their vGPU types.
 
 ::
 
@@ -31,11 +31,11 @@ class _Function(NamedTuple):
 
 
 class Cards(fixtures.Fixture):
-    """A part of sysfs in a temporary directory, and a driver that takes the types as NVIDIA's does.
+    """A part of sysfs in a temporary directory, and a driver that accepts types as NVIDIA's does.
 
-    All virtual functions of a card have one type at a time, and only so many of them; what can be set is listed
-    accordingly. ``root`` is what stands for ``/sys``. ``written`` are the functions and numbers that were written, the
-    refused ones too.
+    All virtual functions of a card have the same type, and only a limited number of them can have it. The driver lists
+    the types that can be set now. ``root`` stands for ``/sys``. ``written`` has the functions and numbers that were
+    written, including refused ones.
     """
 
     def _setUp(self) -> None:
@@ -65,7 +65,7 @@ class Cards(fixtures.Fixture):
         self._write(address, 'sriov_numvfs', f'{functions}\n')
         added = []
         for number in range(functions):
-            # As cards number them: behind the physical function, four on.
+            # As cards number them: four after the physical function.
             place = number + 4
             function = f'{address[:-4]}{place // 8:02x}.{place % 8}'
             self._functions[function] = _Function(address, len(self._functions) + 70)
@@ -95,7 +95,7 @@ class Cards(fixtures.Fixture):
             self._list_types(card)
 
     def fail(self, function: str) -> None:
-        """Let the list of a function be unreadable from now on."""
+        """Make the list of a function's types unreadable from now on."""
         path = self._path(function, 'nvidia/creatable_vgpu_types')
         os.unlink(path)
         os.mkdir(path)
@@ -115,7 +115,7 @@ class Cards(fixtures.Fixture):
 
     @contextlib.contextmanager
     def opened(self, function: str) -> Iterator[None]:
-        """A process has a function open."""
+        """Let a process have a function open."""
         self._open.add(function)
         try:
             yield

@@ -1,23 +1,24 @@
-"""Does it survive a crash at every step? A kit that finds the steps of an operation, and kills a process at each.
+"""Finds the steps of an operation, kills a process at each of them, and checks that the operation survives.
 
-An operation (:class:`Operation`) runs once while the kit notes every call that its processes make of store, driver and
-ledger, and whether that changed anything. Each such call makes two points: before it, and after its effect and before
-its return. Then the operation runs again for each point, in a real process that kills itself there. The process is
-started anew, and the kit looks whether
+An operation (:class:`Operation`) runs once while the kit notes every call of its processes to store, driver and ledger,
+and whether the call changed anything. Each such call has two points: before it, and after its effect but before its
+return. Then the operation runs again for each point, in a real process that kills itself there. The kit starts the
+process again, and checks that
 
-* in use by a guest ⊆ realized on the host ⊆ rows in the store ⊆ held in the ledger, right after the crash, after the
-  restart, and at the end, and at every moment of the runs that are recorded;
+* in use by a guest ⊆ realized on the host ⊆ rows in the store ⊆ held in the ledger: right after the crash, after the
+  restart, at the end, and at every moment of the recorded runs;
 * no device has two owners;
-* what an instance wrote to a device is there as long as the instance owns it, and gone afterwards; no device is wiped
-  under a guest, whoever started it;
-* and, when the operation was carried on or undone, every device is free or owned as the service's own data says.
+* the data of an instance stays on a device as long as the instance owns the device, and is gone afterwards; no device
+  is wiped under a guest, whoever started the guest;
+* after the operation was finished or undone, every device is free or owned as the service's own data says.
 
-Besides being killed, a process has its database cut off, and loses the answer to a commit; hypervisor or database hang;
-another manager takes its host over; somebody starts a guest on what is being given back: ``VARIANTS``.
+``VARIANTS`` has more faults than the kill: a process is cut off from its database, or loses the answer to a commit; the
+hypervisor or the database hangs; another manager takes over the host; somebody starts a guest on a device that is being
+given back.
 
-What runs in the processes is real: the claim manager, a store on SQLite, PostgreSQL or MariaDB, and a compute service
-(:class:`ComputeProcess`). What must outlive them is at the other end of a line: machines in memory
-(:class:`~devicetrack.testing.crash.world.Machine`) with their guests, and the service's data.
+The processes run the real claim manager, a real store on SQLite, PostgreSQL or MariaDB, and a compute service
+(:class:`ComputeProcess`). Machines in memory (:class:`~devicetrack.testing.crash.world.Machine`) with their guests, and
+the service's data, outlive the processes: they are at the other end of a pipe, the *line*.
 """
 
 from devicetrack.testing.crash.explore import Explorer

@@ -1,4 +1,4 @@
-"""Runs an operation once for each of its points, and says whether it survived."""
+"""Runs an operation once for each of its points, and reports whether it survived."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ VARIANTS: Final = {
 
 
 class Operation:
-    """Something that a compute service does, and how to tell whether it survived a crash.
+    """An operation of a compute service, and how to tell whether it survived a crash.
 
-    ``setup``, ``run`` and ``finish`` run beside the hosts' processes and tell these what to do, as the parts of a
-    service that are not on a host do: ``world['a'].boot(uuid)`` calls ``boot`` of the process of host ``a``. ``run``
-    is what is interrupted: once its process is killed it ends with :class:`~devicetrack.testing.crash.world.Crashed`.
-    The process is then started again, and audits; then ``finish`` does what the service does about it: carries on or
-    undoes.
+    ``setup``, ``run`` and ``finish`` run beside the hosts' processes and give these their orders, like the parts of a
+    service that are not on a host: ``world['a'].boot(uuid)`` calls ``boot`` of the process of host ``a``. The faults
+    interrupt ``run``: when its process is killed, it ends with :class:`~devicetrack.testing.crash.world.Crashed`. The
+    kit then starts the process again and lets it audit. Then ``finish`` reacts as the service does: it continues or
+    undoes the operation.
     """
 
     name = ''
@@ -64,42 +64,42 @@ class Operation:
         raise NotImplementedError
 
     def data(self) -> Any:
-        """The compute service's own data, empty: an object that outlives processes. Its attributes can be pickled."""
+        """Make the compute service's own data, empty. It outlives processes, and its attributes can be pickled."""
         raise NotImplementedError
 
     def setup(self, world: World) -> None:
-        """Reach the state in which the operation begins; the processes run already."""
+        """Bring the world into the state in which the operation begins. The processes run already."""
 
     def run(self, world: World) -> None:
         """The operation."""
         raise NotImplementedError
 
     def finish(self, world: World) -> None:
-        """See that nothing is under way any more: carry on or undo what was interrupted.
+        """Continue or undo what was interrupted, until nothing is under way.
 
-        Called after the restart, and also when all went well. It is called again when a connection turns out to be dead
-        after an outage.
+        The kit calls it after the restart, and also if nothing was interrupted. It calls it again if a connection turns
+        out to be dead after an outage.
         """
         raise NotImplementedError
 
     def take_over(self, world: World, host: str) -> None:
-        """What the service of another manager does that took a host over, while the older one is in ``run``.
+        """Act as the service of another manager, which took over a host while the older one is in ``run``.
 
-        The newer manager has started and audited. It is the one that ``world`` reaches by the name of the host.
+        The newer manager has started and audited. ``world`` reaches the newer one by the name of the host.
         """
 
     def owners(self, world: World) -> invariant.Owners:
-        """Who owns what by the service's data: by host and instance, how many devices of each class."""
+        """The owners by the service's data: by host and instance, how many devices of each class."""
         raise NotImplementedError
 
     def check(self, world: World) -> list[str]:
-        """Anything else that is wrong when all is over."""
+        """Anything else that is wrong at the end."""
         return []
 
 
 @dataclasses.dataclass
 class Result:
-    """The result of one run. ``wrong`` is empty when it was survived; ``courses`` are of the run and its restarts."""
+    """The result of one run. ``wrong`` is empty if it survived. ``courses`` has the run's course and its restarts'."""
 
     faults: tuple[Fault, ...]
     wrong: list[str]
@@ -189,7 +189,7 @@ class _Run:
         return wrong + operation.check(world)
 
     def _after(self, how: str) -> list[str]:
-        """What happens between the operation in which there was a fault and the restart; what is wrong then."""
+        """Do what happens between the fault and the restart; returns what is wrong then."""
         world, wrong = self.world, []
         if how in moments.CUTS:
             self.stores.mend()
@@ -242,8 +242,8 @@ class _Run:
             self.world.audit()
 
     def _finish(self, how: str | None) -> None:
-        # After an outage the connection that a process wrote by is found to be dead when it writes again. Nothing was
-        # written then, and a service tries again.
+        # After an outage, a process notices that its connection is dead when it writes again. Nothing was written
+        # then, and a service tries again.
         for left in reversed(range(1 + len(list(self.world)) if how == moments.OUTAGE else 1)):
             try:
                 self.operation.finish(self.world)
@@ -264,7 +264,7 @@ class _Run:
         return course
 
     def _look(self, host: Host, kind: str, when: str, view: LedgerView | None) -> list[str]:
-        """At each moment of a phase that is recorded; where nothing changed since the last one, at that is looked."""
+        """Check each moment of a recorded phase. If nothing changed since the last one, its result counts again."""
         world, course = self.world, self.world.course
         begins = world.contents is None or self._view is None or self._view[0] != host.name
         if world.contents is None:
@@ -288,9 +288,9 @@ class _Run:
                             sorted(host.machine.lent)) for host in self.world}
 
     def _canonical(self, dying: Host | None = None) -> str:
-        """A digest of all that a restart can see, with random names replaced by numbers.
+        """A digest of everything that a restart can see, with random names replaced by numbers.
 
-        :param dying: the host whose process is in the middle of something, and would be dead
+        :param dying: the host whose process is in the middle of a call, and counts as dead
         """
         alive = [host for host in self.world if host.alive and host is not dying]
         numbers: dict[str, str] = {}
@@ -316,9 +316,9 @@ _DRAWN: Final = re.compile(r'[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-
 class Report:
     """The runs that an operation survived on one kind of store.
 
-    ``points`` is the number of points of the operation, ``restarts`` that of all its restarts together, and ``states``
-    how many different things were left behind at all of them. ``runs`` and ``failures`` are by variant, ``first`` is
-    the smallest failure.
+    ``points`` is the number of points of the operation, ``restarts`` the number for all its restarts together, and
+    ``states`` the number of different states that a kill at these points leaves behind. ``runs`` and ``failures`` are
+    by variant; ``first`` is the smallest failure.
     """
 
     operation: str
@@ -342,7 +342,7 @@ class Report:
                 self.first = result
 
     def describe(self) -> str:
-        """The smallest failure: what was done where, what was passed, what is wrong."""
+        """The smallest failure as text: the faults, the moments before them, and what is wrong."""
         assert self.first is not None
         struck = [f'{moments.FAULTS[course.fault.how]}: {course.struck or course.fault}'
                   for course in self.first.courses if course.fault is not None]
@@ -370,10 +370,10 @@ class Explorer:
 
     def try_out(self, operation: Operation, faults: Sequence[Fault] = (),
                 recorded: Sequence[Sequence[Moment]] = (), record: bool = False) -> Result:
-        """One run. With ``record`` its last phase is recorded: the operation, or the restart after all faults.
+        """Do one run. With ``record`` it records its last phase: the operation, or the restart after all faults.
 
-        One that does not pass the moments that were recorded is repeated some times: a database gives rows that stand
-        equal in any order.
+        If a run does not pass the recorded moments, it is repeated some times, because a database may return equally
+        sorted rows in any order.
         """
         for _ in range(_ATTEMPTS):
             run = _Run(operation, self._stores, self._seats, faults, recorded, record)
@@ -384,11 +384,11 @@ class Explorer:
 
     def explore(self, operation: Operation, variants: Sequence[str] = tuple(VARIANTS),
                 every_point: bool = True, until_failure: bool = False) -> Report:
-        """Every run of every variant, after one that records the operation's moments.
+        """Do every run of every variant, after a run that records the operation's moments.
 
         :param variants: AGAIN needs KILL among them
-        :param every_point: without it KILL leaves out points at which it would leave the same behind as at another one
-        :param until_failure: end with the first run that is not survived; the report is of the runs up to it
+        :param every_point: without it KILL skips points where a kill leaves the same state as at another point
+        :param until_failure: stop at the first failure; the report is of the runs up to it
         """
         report = Report(operation.name, self._stores.kind)
         recording = self.try_out(operation, record=True)
@@ -403,7 +403,8 @@ class Explorer:
             if variant == AGAIN:
                 continue
             for fault in course.faults(variant):
-                # What a kill leaves behind is known beforehand; the first that leaves it shows the restart from it.
+                # The recorded course says what each kill leaves behind. The first kill that leaves a state records the
+                # restart from that state.
                 is_new = variant == moments.KILL and course.states[fault.number] not in seen
                 if variant == moments.KILL and not is_new and not every_point:
                     continue
@@ -421,9 +422,9 @@ class Explorer:
 
     def _again(self, operation: Operation, course: Course, seen: dict[str, tuple[Fault, ...]], restarted: Result,
                report: Report) -> None:
-        """Kill a restart wherever it leaves something new behind, and so on with the restart from that.
+        """Kill a restart at each point where that leaves a new state, and continue with the restart from that state.
 
-        A restart sees what was left behind and nothing else. So what is left behind once more need not be tried again.
+        A restart sees only the state that was left behind. So no state needs to be tried twice.
         """
         if restarted.wrong:
             return
@@ -444,7 +445,7 @@ class Explorer:
 
 @functools.cache
 def warm_up() -> None:
-    """Do once in this process what its children will do a thousand times: what is made at the first use, they have."""
+    """Do once in this process what its children will do a thousand times, so that they have all that is made once."""
     with fixtures.Host(devices=1, parents={'parent': 1}) as host:
         instance = host.spawn(pmem=1, vgpu=1)
         host.restart()

@@ -1,6 +1,6 @@
-"""What must hold at every moment, when nothing is under way, and when the operation is over.
+"""Checks what must hold at every moment, while nothing is under way, and after the operation.
 
-Each function returns what is wrong, in words; an empty list is good.
+Each function returns what is wrong, in words. An empty list means that all is well.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Owners = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 def at_a_moment(world: World, views: Mapping[str, LedgerView]) -> list[str]:
-    """In use by a guest ⊆ realized ⊆ rows ⊆ held in the ledgers that ``views`` shows, and what guests wrote.
+    """Check that in use by a guest ⊆ realized ⊆ rows ⊆ held in the ledgers of ``views``, and the guests' data.
 
-    Besides, nobody owns a device beside one that excludes it.
+    Also check that nobody owns a device beside one that excludes it.
     """
     records = world.records()
     wrong = []
@@ -93,7 +93,7 @@ def _exclusive(machine: Any, rows: Mapping[DeviceKey, Record],
                excluded: Iterable[DeviceKey] = ()) -> list[exclusions.ExclusiveDevice]:
     """The devices that exclude others, with their owners by the rows.
 
-    :param excluded: the devices that a ledger withholds for that reason
+    :param excluded: the devices that a ledger withholds as excluded
     """
     return [exclusions.ExclusiveDevice(key, device.exclusions, rows[key].instance_uuid if key in rows else None, False,
                                        key in excluded)
@@ -107,9 +107,10 @@ def _held(rows: Mapping[DeviceKey, Record], view: LedgerView) -> list[str]:
 
 
 def at_rest(world: World, views: Mapping[str, LedgerView]) -> list[str]:
-    """After a start and an audit, with nothing under way: besides the above, nothing is half done or forgotten.
+    """Check a state after a start and an audit, with nothing under way: nothing is half done or forgotten.
 
-    A function without an owner has the host's driver, and just what somebody's devices exclude is withheld as that.
+    A function without an owner has the host's driver. Exactly the devices that somebody's devices exclude are withheld
+    as excluded.
     """
     wrong = at_a_moment(world, views)
     records = world.records()
@@ -145,11 +146,11 @@ def _forgotten(rows: Mapping[DeviceKey, Record], view: LedgerView) -> list[str]:
 
 def at_the_end(world: World, views: Mapping[str, LedgerView], findings: Mapping[str, list[Any]],
                room: Mapping[str, Mapping[str, int]], owners: Owners) -> list[str]:
-    """When the operation is over: besides, every device is free, cordoned or owned as the service's data says.
+    """Check the state after the operation: every device is free, cordoned or owned as the service's data says.
 
-    :param findings: what the last audit of each host found
-    :param room: by host and resource class, how many devices could be had before there was any instance
-    :param owners: who owns what by the service's data
+    :param findings: the findings of each host's last audit
+    :param room: by host and resource class, how many devices claims could take before there was any instance
+    :param owners: the owners by the service's data
     """
     wrong = at_rest(world, views)
     records = world.records()

@@ -1,8 +1,8 @@
-"""Moments of a run, the points among them, and what is done to the run at one of them.
+"""Moments of a run, the points among them, and the faults at such a moment.
 
-A moment is before or after a call that a process makes of its store, driver, ledger, hypervisor or service's data, or
-inside one, where the machine says so. They are numbered while an operation runs, whatever the calls do; a run that
-records finds out which of the calls change something. Those, and every call of the driver, make points.
+A moment is before or after a call of a process to its store, driver, ledger, hypervisor or service's data. The machine
+may report moments inside a call, too. Moments are numbered while an operation runs, whatever the calls do. A recording
+run finds out which calls change something. Those calls, and every call of the driver, make points.
 """
 
 from __future__ import annotations
@@ -86,10 +86,11 @@ class Fault(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """The moments that a process must report at once; ``number`` is that of the next moment.
+    """The moments that a process must report at once; ``number`` is the number of the next moment.
 
-    To report every moment would take most of a run. A process whose moments do not count does not note them. One that
-    waits for a fault reports two moments at once, that of the fault and the one before, and the others with them.
+    It would take most of a run to report every moment at once. A process whose moments do not count does not note them.
+    A process that waits for a fault reports at once the moment of the fault and the one before it, together with all
+    earlier ones.
     """
 
     counts: bool = False
@@ -103,15 +104,15 @@ class Attention(NamedTuple):
 
 
 class WentAnotherWay(Exception):
-    """A run did not pass the moments that were recorded, so nothing can be said about one of them."""
+    """A run did not pass the recorded moments, so it says nothing about any of them."""
 
 
 @dataclasses.dataclass
 class Course:
     """The moments of one phase of a run, as they pass.
 
-    With ``recording`` it learns which calls change something, and what a kill would leave behind at each moment, as a
-    digest in ``states``. ``recorded`` are the moments of an earlier run, which this run must pass up to its fault.
+    With ``recording`` it finds out which calls change something, and what a kill would leave behind at each moment (a
+    digest in ``states``). ``recorded`` are the moments of an earlier run, which this run must pass up to its fault.
     """
 
     fault: Fault | None = None
@@ -156,11 +157,11 @@ class Course:
                 self.changing.update((before.number, moment.number))
 
     def points(self) -> list[Moment]:
-        """Where the process is killed: the moments of calls that change something, and of the driver."""
+        """The moments at which the kit kills the process: those of calls that change something, and of the driver."""
         return [moment for moment in self.moments if moment.number in self.changing]
 
     def faults(self, how: str) -> list[Fault]:
-        """Every fault of a kind that a run of this course can meet, each once."""
+        """Every fault of this kind that can happen in a run of this course, each once."""
         if how == KILL:
             chosen = self.points()
         elif how == ORPHAN:

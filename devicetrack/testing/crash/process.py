@@ -1,7 +1,7 @@
-"""The process of one host: a compute service, and proxies for all that it can change.
+"""The process of one host: a compute service, and proxies for everything that it can change.
 
-The process is forked and makes its manager itself. The machine and the service's data outlive it: they are in the
-process that forked it, at the other end of a line.
+The kit forks the process, which makes its manager itself. The machine and the service's data outlive it: they are in
+the process that forked it, at the other end of a line.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from devicetrack.store import api
 from devicetrack.testing.crash import moments
 from devicetrack.virt import driver as virt_driver
 
-# Messages on the line. The process sends that it is at a moment, or that it calls something at the other end, or the
-# answer to what it was told to do. It is sent what to do, and the answers to its calls; or, before such an answer, what
-# a driver wants to have confirmed, and it answers that first.
+# Messages on the line. The process sends its moments, its calls to the other end, and the answers to its orders. It
+# receives orders, and the answers to its calls. Before such an answer it may receive a question that a driver wants to
+# have confirmed, and it answers that first.
 MOMENT = 'moment'
 CALL = 'call'
 CONFIRM = 'confirm'
 ANSWER = 'answer'
 ERROR = 'error'
 
-# What is called at the other end, besides the parts there: a commit that the database is to do later.
+# A name for calls at the other end that are for none of the parts there: a commit that the database will do later.
 LATE = 'late'
 
 
@@ -51,8 +51,8 @@ class Parts(NamedTuple):
     """The parts that a compute service's process is given.
 
     ``driver`` and ``store`` are for its manager. ``hypervisor`` starts and stops guests
-    (:class:`~devicetrack.testing.crash.world.Hypervisor`), ``data`` is the service's own data (what the operation's
-    ``data()`` made), both by way of the line: arguments and answers are copies.
+    (:class:`~devicetrack.testing.crash.world.Hypervisor`), ``data`` is the service's own data (from the operation's
+    ``data()``). Both are called over the line, so arguments and answers are copies.
     """
 
     host: str
@@ -66,7 +66,7 @@ class Parts(NamedTuple):
 class ComputeProcess:
     """A compute service's process on one host. An operation calls its methods by name; subclasses add them.
 
-    ``manager`` has to be there after ``__init__``, for the kit to look at its ledger.
+    ``__init__`` must set ``manager``, because the kit looks at its ledger.
     """
 
     manager: ClaimManager
@@ -82,7 +82,7 @@ class ComputeProcess:
         self.manager.init_host(self.context)
 
     def audit(self) -> list[Any]:
-        """The periodic audit; what it found."""
+        """Do the periodic audit; returns its findings."""
         return list(self.manager.update_available_resource(self.context, self.manager.nodename))
 
 
@@ -96,9 +96,9 @@ class UnitView(NamedTuple):
 
 
 class LedgerView(NamedTuple):
-    """A ledger from outside: its devices, how many can still be had of each class, and commits that are in doubt.
+    """A ledger from outside: its devices, how many of each class claims can still take, and commits in doubt.
 
-    ``cordoned`` is how many more could be had of each class if nothing were cordoned.
+    ``cordoned`` says how many more of each class there would be if nothing were cordoned.
     """
 
     units: tuple[UnitView, ...]
@@ -108,7 +108,7 @@ class LedgerView(NamedTuple):
 
 
 def view_of(manager: ClaimManager) -> LedgerView | None:
-    """What the manager's ledger says, or None before it is ready. Takes no lock: everything else stands still."""
+    """The manager's ledger, or None before it is ready. Takes no lock, because everything else stands still."""
     running = vars(manager)['_running']
     if running is None:
         return None
@@ -160,7 +160,7 @@ class Line:
         self._passed = []
 
     def ask(self, tag: str, *message: Any, confirm: virt_driver.Confirm | None = None) -> Any:
-        """:param confirm: what the other end may call before it answers"""
+        """:param confirm: a function that the other end may call before it answers"""
         with self._lock:
             self._connection.send((tag, self._passed, *message))
             self._passed = []
@@ -177,9 +177,9 @@ class Line:
                     self.answer(ANSWER, None)
 
     def reach(self, kind: str, call: str, when: str, state: object = None) -> str | None:
-        """Pass a moment; the process is killed here if the run says so.
+        """Pass a moment. If the run says so, the process is killed here.
 
-        :returns: another fault to act out, or None
+        :returns: another fault, which the caller must act out, or None
         """
         if not self._attention.wants(len(self._passed)):
             if self._attention.counts:
@@ -209,7 +209,7 @@ class Line:
 
     @contextlib.contextmanager
     def around(self, kind: str, call: str, state: Callable[[], object] = lambda: None) -> Iterator[None]:
-        """Pass a moment before a call and one after it. A call inside one of the same kind passes none of its own."""
+        """Pass a moment before a call and one after it. A call inside another of the same kind passes no moments."""
         if getattr(self._calls, kind, False):
             yield
             return
@@ -221,7 +221,7 @@ class Line:
             self.reach(kind, call, moments.AFTER, state())
 
     def call(self, kind: str, name: str, *args: Any, confirm: virt_driver.Confirm | None = None, **kwargs: Any) -> Any:
-        """Call something at the other end, which is given a ``confirm`` of its own in the place of this one."""
+        """Call a method at the other end. ``confirm`` cannot travel; a function at the other end replaces it."""
         with self.around(kind, name):
             tag, value = self.ask(CALL, kind, name, args, kwargs, confirm=confirm)
             if tag == ERROR:
@@ -264,11 +264,11 @@ def remote_driver(line: Line, host: str, conf: cfg.ConfigOpts) -> virt_driver.Vi
 
 
 class _Watched:
-    """Calls of a store and its views, which may be cut off from their process."""
+    """Makes the calls of a store and its views. They may be cut off from their process."""
 
     line: Line
     is_cut = False
-    # What the database does when it comes back.
+    # The work that the database does when it comes back.
     late: Callable[[], Any] | None = None
 
     def call(self, view: Any, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -310,13 +310,13 @@ class _Watched:
 
 
 def do_late(store: api.Store, host: api.Host | None, name: str, args: tuple[Any, ...]) -> None:
-    """Let a database do what a process asked that is dead, as the manager that it had in it."""
+    """Let a database do what a dead process asked, on behalf of that process's manager."""
     with contextlib.suppress(exception.StoreError):
         getattr(store.at_epoch(host) if host is not None else store, name)(*args)
 
 
 def watched_store(line: Line, store: api.Store) -> Any:
-    """A store that is asked by way of the line, with every method of the interface and of the store itself."""
+    """A store whose calls pass moments on the line. It has every method of the interface and of the store itself."""
 
     def forward(name: str) -> Callable[..., Any]:
         return lambda self, *args, **kwargs: self.calls.call(self, name, *args, **kwargs)
@@ -342,12 +342,12 @@ def watched_store(line: Line, store: api.Store) -> Any:
 
 
 def _state_of(ledger: ledgers.Ledger) -> bytes:
-    """Everything in a ledger but what somebody notes who reads the host: that is for nobody else."""
+    """The state of a ledger without its watches, which only the readers of the host use."""
     return pickle.dumps({name: value for name, value in vars(ledger).items() if name != '_watches'})
 
 
 def watch_ledgers(line: Line) -> None:
-    """Let every ledger of this process tell of its calls. There is no way back: the process is forked for this."""
+    """Let every ledger of this process report its calls. This cannot be undone; the process was forked for it."""
 
     def wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -375,7 +375,7 @@ def run(connection: Any, make: Callable[[Parts], ComputeProcess], host: str, con
                             format=f'%(process)d {host} %(levelname)s %(message)s')
         line = Line(connection)
         watch_ledgers(line)
-        # What is done in the background is done at once: faults come in an order that can be repeated.
+        # Background work runs at once, so that faults come in the same order in every run.
         setattr(workers.Workers, 'start', workers.Workers.run)                 # noqa: B010
         store = watched_store(line, opened)
         line.process = make(Parts(host, remote_driver(line, host, conf), store, conf,

@@ -1,4 +1,4 @@
-"""The program that explores many operations on three kinds of stores, and prints what they survived.
+"""The program that explores many operations on three kinds of stores, and prints which faults they survived.
 
 ::
 
@@ -45,7 +45,7 @@ STORES: Final = {SQLITE: None, POSTGRESQL: databases.PostgreSQLStore, MARIADB: d
 def main(operations: Sequence[Callable[[], Operation]], arguments: Sequence[str] | None = None) -> int:
     """Explore operations, print a table and the smallest failure.
 
-    :returns: the exit status: 0 when everything was survived
+    :returns: the exit status: 0 if all operations survived everything
     """
     options = _options(arguments)
     chosen = [number for number, operation in enumerate(operations)
@@ -125,7 +125,7 @@ def _explore(operations: Sequence[Callable[[], Operation]], chosen: Sequence[int
 
 
 class _Worker:
-    """A process that explores. It is told of each store first, then of operations and stores by number and name."""
+    """A process that explores. It first gets the stores, then pairs of an operation's number and a store's name."""
 
     def __init__(self, operations: Sequence[Callable[[], Operation]], options: argparse.Namespace) -> None:
         self.line, theirs = multiprocessing.Pipe()
@@ -146,7 +146,7 @@ class _Worker:
         return report
 
     def end(self) -> None:
-        """Have it clean up and end, whatever it is at."""
+        """Let the process clean up and end, whatever it is doing."""
         os.kill(self._pid, signal.SIGTERM)
         os.waitpid(self._pid, 0)
 

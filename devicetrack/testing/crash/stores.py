@@ -1,6 +1,7 @@
-"""The stores of a run: emptied before it, looked at from outside, cut off from the processes that use them.
+"""The stores of a run. The kit empties them before it, reads them from outside, and cuts processes off from them.
 
-An attendant, a process of its own, does all of it, because a process that forks users of a store must not have it open.
+A process of its own, the attendant, does all of this, because a process that forks users of a store must not have the
+store open.
 """
 
 from __future__ import annotations
@@ -61,13 +62,13 @@ class Stores(abc.ABC):
         """Cut the next COMMIT's connection after the server has done it."""
 
     def cut(self) -> None:
-        """Cut every connection that there is and refuse others."""
+        """Cut every open connection, and refuse new ones."""
 
     def mend(self) -> None:
-        """Let connections be made again."""
+        """Accept connections again."""
 
     def route(self, through_proxy: bool) -> None:
-        """Whether processes that start from now on can be cut off."""
+        """Say whether processes that start from now on can be cut off."""
 
     def close(self) -> None:
         """End the attendant."""
@@ -247,16 +248,16 @@ class _ServerSide:
 
 
 def server_of(database: Any) -> Server:
-    """What is needed of a :class:`~devicetrack.testing.databases.ServerStore`, in a form that travels."""
+    """The needed parts of a :class:`~devicetrack.testing.databases.ServerStore`, in a form that can be pickled."""
     server, name = database.server, database.database
     return Server(server.kind, server.socket, server.text_url(name), server.text_url(name, 'HOST', 1))
 
 
 def rows_of(contents: Contents) -> Iterable[tuple[str, str, tuple[Any, ...]]]:
-    """Every row that a start decides by, with its store's and its table's name.
+    """Every row that may influence a start, with its store's and its table's name.
 
-    Hosts have no epoch: every start raises it, and nothing else comes of that while no older manager lives. Events are
-    left out: they have the time in them, and no two runs the same.
+    The rows of hosts come without the epoch: every start raises it, and that matters only while an older manager lives.
+    Events are left out, because they contain times, which differ in every run.
     """
     epoch = Host._fields.index('epoch')
     for store, tables in contents.items():

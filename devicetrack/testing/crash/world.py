@@ -1,4 +1,4 @@
-"""The world of a run: machines, stores and the service's data, which outlive a killed process, and the processes."""
+"""The world of a run: the processes, and the machines, stores and service's data, which outlive killed processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ STRANGER: Final = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'stranger'))
 
 
 class Crashed(Exception):
-    """The process that was told to do something was killed."""
+    """The process was killed while it carried out an order."""
 
 
 class Stuck(Exception):
@@ -58,7 +58,7 @@ class _Killed(BaseException):
 
 
 class Machine(fake.FakeHost):
-    """A machine that says when a driver's call is in the middle of its work."""
+    """A machine that reports moments in the middle of a driver's call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Machine(fake.FakeHost):
         self._late: Callable[[], object] | None = None
 
     def reboot(self) -> None:
-        """Boot again. Mediated devices that were made since the beginning are gone, as they are on a real machine."""
+        """Boot again. Mediated devices that were made since the beginning are gone, as on a real machine."""
         for key in [key for key in self.devices if key.kind == fake.MDEV and key not in self.not_ours]:
             self.remove(key)
             self._owners_of_addresses[key.identifier] = key     # its UUID names the device while it is away too
@@ -88,9 +88,9 @@ class Machine(fake.FakeHost):
         return DeviceKey(self._works_on.kind, self._works_on.identifier) if self._works_on is not None else None
 
     def hang(self, late: str | None = None) -> None:
-        """Let the hypervisor answer nobody, until :meth:`come_back`.
+        """Let the hypervisor hang until :meth:`come_back`.
 
-        :param late: ``create`` or ``destroy``, when it has just been asked for that
+        :param late: ``create`` or ``destroy``, if somebody has just asked for that
         """
         self.disconnected = 'it hangs'
         if late is not None and self._works_on is not None:
@@ -98,7 +98,7 @@ class Machine(fake.FakeHost):
             self._late = functools.partial(step, self, self._works_on)
 
     def come_back(self) -> None:
-        """Let the hypervisor do what it was asked, and answer again."""
+        """Let the hypervisor carry out the pending request, and answer again."""
         self.disconnected = None
         late, self._late = self._late, None
         at_work, self.at_work = self.at_work, None
@@ -107,7 +107,7 @@ class Machine(fake.FakeHost):
         self.at_work = at_work
 
     def start_strange_guest(self, domain_uuid: str, keys: Collection[DeviceKey]) -> None:
-        """Start a guest that nobody here knows, on these devices. It leaves its name on those that keep it."""
+        """Start an unknown guest on these devices. It writes its name to the devices that keep bytes."""
         self.start_guest(domain_uuid, [fake_guests.element(key.kind, self._addresses[key]) for key in keys],
                          define=False)
         for key in keys:
@@ -115,9 +115,9 @@ class Machine(fake.FakeHost):
                 self.write(key, domain_uuid.encode())
 
     def leave_to_child(self) -> Callable[[], None]:
-        """Keep the lock of the device that is being given back, for a child that outlives its process.
+        """Keep the lock of the device that is being given back, like a child that outlives its process.
 
-        :returns: what ends the child's work, and then the lock
+        :returns: a function that ends the child's work, and then the lock
         """
         assignment = self._works_on
         assert assignment is not None
@@ -137,7 +137,7 @@ class Machine(fake.FakeHost):
 
 
 class Driver(fake.FakeDriver):
-    """Chooses the same names in every run for devices that are to be made."""
+    """Chooses the names of new devices: the same names in every run."""
 
     _numbers = 0
 
@@ -159,21 +159,21 @@ class Hypervisor:
         self._machine, self._host, self._world = machine, host, world
 
     def start_guest(self, instance_uuid: str, config: GuestConfig, define: bool = True) -> None:
-        """Start a guest with what ``guest_config`` said. It leaves its name on the devices that keep it."""
+        """Start a guest with the result of ``guest_config``. It writes its name to the devices that keep bytes."""
         self._machine.start_guest(instance_uuid, config.devices, define, config.metadata)
         self._world.guest_writes(self._host, instance_uuid)
 
     def receive_guest(self, instance_uuid: str, definitions: MigrationDefinitions) -> None:
-        """Let a guest wait for its live migration, with what the source's ``migration_definitions`` said."""
+        """Let a guest wait for its live migration, with the source's ``migration_definitions``."""
         self._machine.receive_guest(instance_uuid, definitions)
         self._world.guest_writes(self._host, instance_uuid)
 
     def arrived(self, instance_uuid: str) -> None:
-        """Let a guest that waited run."""
+        """Let a guest run that waited for its migration."""
         self._machine.arrived(instance_uuid)
 
     def power_on(self, instance_uuid: str) -> None:
-        """Start a guest by what is there: its managed-save image, or its definition."""
+        """Start a guest from its managed-save image or, without one, from its definition."""
         self._machine.power_on(instance_uuid)
 
     def save_guest(self, instance_uuid: str) -> None:
@@ -186,7 +186,7 @@ class Hypervisor:
         self._world[host].hypervisor.receive_guest(instance_uuid, definitions)
 
     def hand_over(self, instance_uuid: str, host: str) -> None:
-        """End a live migration: the guest runs there and nothing of it is here."""
+        """End a live migration: the guest runs on the other host, and nothing of it is left here."""
         self._world[host].hypervisor.arrived(instance_uuid)
         self.delete_guest(instance_uuid)
 
@@ -206,8 +206,8 @@ class Hypervisor:
 class Host:
     """A host and the compute service's process on it, once it is started.
 
-    Any other method is one of the process's :class:`~devicetrack.testing.crash.process.ComputeProcess`: it is called
-    there, and raises what it raises there, or :class:`Crashed`.
+    All other methods are those of the process's :class:`~devicetrack.testing.crash.process.ComputeProcess`. They run in
+    the process, and raise the process's errors, or :class:`Crashed`.
     """
 
     def __init__(self, name: str, machine: Machine, world: World, configuration: fixtures.Configuration) -> None:
@@ -251,7 +251,7 @@ class Host:
         self.pid, self._line = 0, None
 
     def tell(self, name: str, *args: Any) -> Any:
-        """Have the process do something, and serve it until it has."""
+        """Give the process an order, and serve its calls until it has answered."""
         if not self.alive:
             raise Crashed(self.name)
         try:
@@ -268,7 +268,7 @@ class Host:
             raise Crashed(self.name) from None
 
     def _serve(self, name: str) -> Any:
-        """Serve the process until it answers."""
+        """Serve the process's calls until it answers."""
         while True:
             if not self._line.poll(_PATIENCE_S):
                 raise Stuck(f'host {self.name} in {name}')
@@ -283,7 +283,7 @@ class Host:
             self._line.send((answer, self.world.course.attention()))
 
     def _confirm(self, assignment: DeviceAssignment) -> None:
-        """Ask the process on behalf of its driver."""
+        """Ask the process a question of its driver."""
         try:
             self._line.send((process.CONFIRM, self.world.course.attention(), assignment))
             self._serve('a confirmation')
@@ -312,9 +312,9 @@ class Host:
 
 
 class Seats:
-    """The configuration of each host, and its store, for the processes to start with. Nobody has the store open.
+    """The configuration and the store of each host, with which its processes start. Nobody has the store open.
 
-    Both are kept from run to run, because they take longer to make than a run takes.
+    Both stay from run to run, because it takes longer to make them than to do a run.
     """
 
     def __init__(self, directory: str) -> None:
@@ -334,7 +334,7 @@ class Seats:
         return self._configurations[name]
 
     def store(self, host: str, url: str | None, newer: bool = False) -> Any:
-        """The store of a host that is reached by an URL. It is there."""
+        """The store of a host, by its URL. The database exists, and the store is closed."""
         if newer:
             url = url or f'sqlite:///{os.path.join(self.configuration(host).state_path, "devicetrack.sqlite")}'
         if (host, url) not in self._stores:
@@ -357,11 +357,11 @@ class Seats:
 class World:
     """Hosts by name, as ``world['a']``; their stores; and the service's data, ``world.data``.
 
-    ``contents`` is what stands in the stores, while somebody sees to it that it is up to date; else None. ``written``
-    has, by host and device, the row for which a guest wrote to the device. ``trouble`` collects what was
-    wrong at some moment of a run that records. ``older`` are the processes whose hosts others took over.
+    ``contents`` has the rows of all stores while somebody keeps it up to date, else None. ``written`` has, by host and
+    device, the row for which a guest wrote to the device. ``trouble`` collects what was wrong at some moment of a
+    recording run. ``older`` has the processes whose hosts others took over.
 
-    :param newcomer: what the service of a manager that takes a host over does there, when it has started and audited
+    :param newcomer: called for a manager that takes over a host, when it has started and audited
     """
 
     def __init__(self, machines: Mapping[str, Machine], data: Any, stores: Stores, seats: Seats,
@@ -409,9 +409,9 @@ class World:
         host.fork(self._make, self._seats.store(host.name, self.stores.url(), newer), self.log)
 
     def take_over(self, host: Host) -> None:
-        """Start another manager of a host, whose service works, while the one that is there is in the middle of a call.
+        """Start another manager of a host, and let its service work, while the old manager is in the middle of a call.
 
-        Nothing of it counts as a moment.
+        No moment counts here.
         """
         course, self.course = self.course, moments.Course()
         newer = Host(host.name, host.machine, self, self._seats.configuration(host.name, newer=True))
@@ -426,7 +426,7 @@ class World:
     def start_while_it_hangs(self, host: Host, without_store: bool) -> list[str]:
         """Start the service on a host where the hypervisor or the database hangs.
 
-        :returns: what is wrong: it has started
+        :returns: what is wrong, if the service started although it must not
         """
         self.fork(host)
         if without_store:
@@ -440,14 +440,14 @@ class World:
         return [f'host {host.name} starts without an answer']
 
     def come_back(self) -> None:
-        """Let what hangs answer again, and do first what it was asked by processes that go on."""
+        """Let what hangs answer again, after it has done what running processes asked of it."""
         for host in self:
             host.machine.come_back()
             if host.alive:
                 host.tell(process.MEND)
 
     def do_late(self) -> None:
-        """Let the database do what processes that were killed since had asked."""
+        """Let the database do what processes asked that were killed since."""
         for host in self:
             late, host.late = host.late, None
             if late is not None:
@@ -473,11 +473,11 @@ class World:
                     raise
 
     def audit(self) -> dict[str, list[Any]]:
-        """Have every process audit; what they found."""
+        """Let every process audit; returns the findings."""
         return {host.name: host.audit() for host in self if host.alive}
 
     def switch_off(self, name: str) -> None:
-        """Switch a machine off, with all that runs on it."""
+        """Switch a machine off, with everything that runs on it."""
         host = self[name]
         host.kill()
         host.down = True
@@ -553,7 +553,7 @@ class World:
     def start_stranger(self, host: Host, call: str = '') -> None:
         """Let somebody start a guest on the devices of a host that are being given back.
 
-        :param call: inside this step of the driver, which may be changing one of them already: that one is left out
+        :param call: the step of the driver in which this happens. A device that the step may be changing is left out
         """
         changes = host.machine.works_on if call in moments.CHANGES else None
         keys = [record.key for name, record in self.records()

@@ -1,4 +1,4 @@
-"""What the tests of the contract are made of."""
+"""The base of the contract's tests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class KindTestCase(testtools.TestCase):
         self.kind = self.made()
 
     def run(self, result: Any = None) -> Any:
-        """Run the test; what the world cannot do skips it."""
+        """Run the test. It is skipped if it needs something that the world cannot do."""
         method = getattr(self, self._testMethodName)
 
         def skips_what_the_world_cannot_do() -> None:
@@ -58,7 +58,7 @@ class KindTestCase(testtools.TestCase):
         return super().run(result)
 
     def made(self) -> api.DeviceKind:
-        """The kind, as a service makes it that starts now."""
+        """Make the kind as a starting service does."""
         cls = self.world.kind_class
         kind = installed.make([cls], self.world.configuration.conf, self.world.hypervisor)[cls.name]
         kind.state_path, kind.boot_id = self.world.configuration.state_path, lambda: self.world.boot
@@ -66,25 +66,25 @@ class KindTestCase(testtools.TestCase):
         return kind
 
     def stock(self, kind: api.DeviceKind | None = None) -> Mapping[str, InventoryDevice]:
-        """The stock by identifier, as the driver reads and checks it."""
+        """Read the stock as the driver does, with its checks; returns it by identifier."""
         devices = list(installed.stock(kind or self.kind).devices)
         found = {device.identifier: device for device in devices}
         self.assertEqual(len(devices), len(found), 'two devices have one identifier')
         return found
 
     def assigned(self, identifier: str | None = None, position: int = 0) -> DeviceAssignment:
-        """A device of the stock, the first by default, as the row of a claim records it."""
+        """An assignment of a device of the stock, the first by default, as a claim records it."""
         device = self.stock()[identifier or self.world.devices[0]]
         return assignment(self.instance, self.kind.name, device.identifier, device.parent, device.details, position)
 
     def realized(self, identifier: str | None = None, position: int = 0) -> DeviceAssignment:
-        """A device that is ready for its guest."""
+        """Realize a device; returns its assignment."""
         wanted = self.assigned(identifier, position)
         made = self.kind.realize(wanted)
         return assignment(self.instance, wanted.kind, wanted.identifier, wanted.parent, made.details, position)
 
     def unclaim(self, wanted: DeviceAssignment) -> None:
-        """Take a device back, with a lock file as the driver's."""
+        """Take a device back, with a lock file like the driver's."""
         with open(os.path.join(self.world.configuration.state_path, 'contract.lock'), 'w') as lock:
             self.kind.unclaim(wanted, lock.fileno())
             self.assertTrue(os.fstat(lock.fileno()), 'the lock belongs to the driver')

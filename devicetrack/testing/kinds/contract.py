@@ -12,8 +12,8 @@
     class OurKindTestCase(contract.KindContract):
         world_class = OurWorld
 
-Where several worlds are wanted, a class that also derives from ``testscenarios.WithScenarios`` takes ``world_class``
-from its scenarios. The tests need the extras ``libvirt`` and ``test``.
+To test several worlds, derive the class also from ``testscenarios.WithScenarios``, and set ``world_class`` in its
+scenarios. The tests need the extras ``libvirt`` and ``test``.
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ from devicetrack.testing.kinds import stock
 class KindContract(stock.StockContract, guests.GuestContract, giving.GivingContract, privileges.PrivilegesContract):
     """Every promise of :class:`devicetrack.virt.libvirt.kinds.api.DeviceKind`, on the host of ``world_class``.
 
-    A test that needs what the world cannot do is skipped, and its reason names the method of the world.
+    If a test needs a method that the world does not have, it is skipped, and the reason names the method.
     """

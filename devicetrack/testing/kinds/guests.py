@@ -11,7 +11,7 @@ from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt.kinds import api
 
-# Devices of other sorts, and of every form ones that no host of a test has.
+# Devices of other sorts, and for every form a device that no host of a test has.
 FOREIGN = (
     "<disk type='file' device='disk'><source file='/var/lib/images/other.img'/><target dev='vda'/></disk>",
     "<interface type='network'><mac address='52:54:00:00:00:01'/><source network='default'/></interface>",
@@ -34,7 +34,7 @@ class GuestContract(base.KindTestCase):
         return list(self.kind.guest_elements(wanted))
 
     def named(self, definition: str) -> list[str | None]:
-        """The devices that a definition means, in its order, without what is certainly no device of the kind."""
+        """The devices that a definition names, in its order, without addresses that certainly mean another sort."""
         addresses = list(self.kind.addresses(domain_xml.parse(definition)))
         meant = self.kind.identify(addresses)
         return [meant[address] for address in addresses if address in meant]

@@ -1,4 +1,4 @@
-"""Where a kind stands among the layers, what its reading may do, and what it can without rights."""
+"""What a kind may import, what it may do while it only reads, and what it does without privileges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kind says of its devices: identity, health, groups, NUMA nodes and details."""
+"""A kind's report about its devices: identity, health, groups, NUMA nodes and details."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class StockContract(base.KindTestCase):
     # -- what excludes what -------------------------------------------------------------------------------------------
 
     def modes(self, one: str, other: str) -> set[tuple[str, str]]:
-        """What two devices are to each token that they share."""
+        """The modes of two devices for each token that they share."""
         found = self.stock()
         ours, theirs = dict(found[one].exclusions), dict(found[other].exclusions)
         return {(ours[token], theirs[token]) for token in ours.keys() & theirs.keys()}

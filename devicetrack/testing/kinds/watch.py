@@ -1,4 +1,4 @@
-"""Sees what a block of code does to the world, by the interpreter's audit events (PEP 578)."""
+"""Watches what a block of code reads and changes, by the interpreter's audit events (PEP 578)."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def _see(event: str, arguments: tuple[Any, ...]) -> None:
 
 @contextlib.contextmanager
 def watching() -> Iterator[Sequence[tuple[str, str]]]:
-    """Give the block the list of what its thread does: pairs of ``change`` or ``read``, and what.
+    """Give the block the list of its thread's actions: pairs of ``change`` or ``read``, and the thing.
 
-    A hook cannot be taken away, so it stays in the process. Outside a block it costs one look.
+    A hook cannot be removed, so it stays in the process. Outside a block it costs one comparison.
     """
     with _installed:
         if not _hooks:

@@ -18,7 +18,7 @@ from devicetrack.virt.libvirt.kinds import api
 
 
 class NotOnThisHost(NotImplementedError):
-    """A world cannot do this. The tests that need it are skipped, and say so."""
+    """The world cannot do this. Tests that need it are skipped, and say so."""
 
 
 class KindWorld(fixtures.Fixture, abc.ABC):
@@ -27,8 +27,8 @@ class KindWorld(fixtures.Fixture, abc.ABC):
     Subclasses make it in :meth:`make_host`, with options in ``configuration``, and set ``devices``. ``libvirt`` is a
     host of libvirt's test driver (``devicetrack.testing.libvirt.TestNode``); the kind gets its connection.
 
-    Methods that change the host raise :class:`NotOnThisHost` until a subclass overrides them. Override all that can
-    happen to a device of the kind: what is skipped is not tested.
+    Methods that change the host raise :class:`NotOnThisHost` until a subclass overrides them. Override each method
+    whose effect can happen to a device of the kind: a skipped test tests nothing.
     """
 
     kind_class: type[api.DeviceKind]
@@ -66,7 +66,7 @@ class KindWorld(fixtures.Fixture, abc.ABC):
         """Make the devices, and set the options with which the kind offers them."""
 
     def adjust(self, kind: api.DeviceKind) -> None:
-        """Turn a kind that was just made to this host, where options cannot do it. By default nothing."""
+        """Make a new kind use this host's files where options cannot. By default nothing."""
 
     def reboot(self) -> None:
         """Boot the host again. By default only its name changes; override it if nodes or paths change too."""
@@ -79,7 +79,7 @@ class KindWorld(fixtures.Fixture, abc.ABC):
         raise NotOnThisHost('remove')
 
     def replace(self, identifier: str) -> None:
-        """Put another device of the same name there. If the kind keeps bytes, it is not clean."""
+        """Replace the device by another one of the same name. If the kind keeps bytes, the new one is not clean."""
         raise NotOnThisHost('replace')
 
     def use(self, identifier: str) -> None:
@@ -87,7 +87,7 @@ class KindWorld(fixtures.Fixture, abc.ABC):
         raise NotOnThisHost('use')
 
     def let_go(self, identifier: str) -> None:
-        """Let the host use the device no more."""
+        """Let the host stop using the device."""
         raise NotOnThisHost('let_go')
 
     def write(self, identifier: str) -> None:

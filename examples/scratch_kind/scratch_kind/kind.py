@@ -37,7 +37,7 @@ RESOURCE_CLASS = 'CUSTOM_SCRATCH'
 # begin: details
 @base.register
 class ScratchDetails(details.DeviceDetails):
-    """What only this kind knows of a device. It is stored with the assignment, and versioned like every object."""
+    """The facts that only this kind knows, stored with the assignment and versioned like every object."""
 
     VERSION = '1.0'
     IDENTITY = ('inode', 'size_bytes')
@@ -55,7 +55,7 @@ class ScratchDetails(details.DeviceDetails):
 
 # begin: class
 class Scratch(api.DeviceKind):
-    """One file is one device. Its name is the identifier, its inode and size are what it is."""
+    """Each file is one device. Its name is the identifier; its inode and size tell it from another file."""
 
     name = 'scratch'
     keeps_bytes = True
@@ -67,7 +67,8 @@ class Scratch(api.DeviceKind):
         self._options: Any = conf.scratch
         self._directory = self._options.directory
         if self._directory and not os.path.isabs(self._directory):
-            raise exception.InvalidConfiguration('[scratch] directory', self._directory, 'must be an absolute path')
+            raise exception.InvalidConfiguration(
+                '[scratch] directory', self._directory, 'must be an absolute path')
 
     @property
     def configured(self) -> bool:
@@ -104,7 +105,9 @@ class Scratch(api.DeviceKind):
     @staticmethod
     def _exclusions(status: os.stat_result) -> tuple[tuple[str, str], ...]:
         """Hard links are names of one file: who has one of them has all of the bytes."""
-        return ((f'scratch-inode:{status.st_dev}:{status.st_ino}', vocabulary.WHOLE),) if status.st_nlink > 1 else ()
+        if status.st_nlink <= 1:
+            return ()
+        return ((f'scratch-inode:{status.st_dev}:{status.st_ino}', vocabulary.WHOLE),)
     # end: exclusions
 
     # begin: host
@@ -149,10 +152,12 @@ class Scratch(api.DeviceKind):
         try:
             blocks = privileged.clear(self._directory, assignment.identifier, assignment.details.size_bytes)
         except (OSError, ValueError) as error:
-            raise exception.UnclaimFailed(self.name, assignment.identifier, f'it cannot be cleared: {error}') from error
+            raise exception.UnclaimFailed(
+                self.name, assignment.identifier, f'it cannot be cleared: {error}') from error
         # The proof. That no error came is none.
         if blocks:
-            raise exception.UnclaimFailed(self.name, assignment.identifier, 'blocks of its last owner are left')
+            raise exception.UnclaimFailed(
+                self.name, assignment.identifier, 'blocks of its last owner are left')
     # end: giving
 
     # begin: proof
@@ -180,7 +185,8 @@ class Scratch(api.DeviceKind):
 
     @staticmethod
     def _element(path: str, size_bytes: int) -> str:
-        return (f"<memory model='virtio-pmem' access='shared'><source><path>{saxutils.escape(path)}</path></source>"
+        return (f"<memory model='virtio-pmem' access='shared'>"
+                f'<source><path>{saxutils.escape(path)}</path></source>'
                 f"<target><size unit='KiB'>{size_bytes >> 10}</size></target></memory>")
     # end: elements
 
@@ -189,7 +195,7 @@ class Scratch(api.DeviceKind):
         return os.path.join(self._directory, name)
 
     def _check_is_the_device(self, assignment: DeviceAssignment) -> str:
-        """Return the path of the device. Another file of the same name is another device, and is not touched."""
+        """Return the path of the device. Another file of the same name is another device: do not touch it."""
         path, wanted = self._path(assignment.identifier), assignment.details
         try:
             status = os.lstat(path)

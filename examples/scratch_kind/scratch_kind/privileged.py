@@ -1,6 +1,7 @@
-"""What the kind needs root for: a file may belong to root, or to the user of the hypervisor.
+"""The work for which the kind needs root: a file may belong to root, or to the user of the hypervisor.
 
-A service that runs as root calls ``clear_as_root`` itself. Any other service has the daemon of oslo.privsep call it.
+A service that runs as root calls ``clear_as_root`` itself. For any other service, the daemon of oslo.privsep
+calls it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def clear(directory: str, name: str, size_bytes: int) -> int:
 
 @context.entrypoint
 def clear_in_daemon(name: str, size_bytes: int) -> int:
-    """Whoever has the service's rights may call this with any arguments, so the directory is no argument."""
+    """Everybody with the service's rights may call this with any arguments, so the directory is no argument."""
     registry.register(cfg.CONF, options.GROUP, options.OPTIONS)
     return clear_as_root(cfg.CONF.scratch.directory, name, size_bytes)
 

@@ -71,7 +71,8 @@ class ScratchWorld(world.KindWorld):
             return not any(file.read())
 
     def other_addresses(self, identifier: str) -> Sequence[str]:
-        return [f'{self.directory}/../files/{identifier}', os.path.join(os.path.dirname(self.directory), 'link')]
+        return [f'{self.directory}/../files/{identifier}',
+                os.path.join(os.path.dirname(self.directory), 'link')]
 
     def unreadable(self) -> None:
         os.rename(self.directory, f'{self.directory}.away')
