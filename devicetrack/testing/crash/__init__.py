@@ -1,23 +1,24 @@
-"""Does it survive a crash at every step? A kit that finds the steps of an operation, and kills a process at each.
+"""A kit that tests whether a service survives a crash: it finds the steps of an operation, and kills a process at each.
 
-An operation (:class:`Operation`) runs once while the kit notes every call that its processes make of store, driver and
-ledger, and whether that changed anything. Each such call makes two points: before it, and after its effect and before
-its return. Then the operation runs again for each point, in a real process that kills itself there. The process is
-started anew, and the kit looks whether
+An operation (:class:`Operation`) runs once. Meanwhile the kit notes every call that its processes make to the store,
+the driver and the ledger, and whether the call changed anything. Each such call makes two points: one before it, and
+one after its effect and before its return. Then the operation runs again for each point, in a real process that kills
+itself there. The kit starts the process again, and checks that
 
-* in use by a guest ⊆ realized on the host ⊆ rows in the store ⊆ held in the ledger, right after the crash, after the
-  restart, and at the end, and at every moment of the runs that are recorded;
+* in use by a guest ⊆ realized on the host ⊆ rows in the store ⊆ held in the ledger: right after the crash, after the
+  restart, at the end, and at every moment of the runs that are recorded;
 * no device has two owners;
-* what an instance wrote to a device is there as long as the instance owns it, and gone afterwards; no device is wiped
-  under a guest, whoever started it;
-* and, when the operation was carried on or undone, every device is free or owned as the service's own data says.
+* the bytes that an instance wrote to a device are there as long as the instance owns the device, and gone afterwards,
+  and no device is wiped under a guest, whoever started it;
+* after the operation was continued or undone, every device is free or has the owner that the service's own data names.
 
-Besides being killed, a process has its database cut off, and loses the answer to a commit; hypervisor or database hang;
-another manager takes its host over; somebody starts a guest on what is being given back: ``VARIANTS``.
+Being killed is one fault; ``VARIANTS`` has the others. The database of a process is cut off, or the answer to a commit
+is lost. The hypervisor or the database hangs. Another manager takes the host over. Somebody starts a guest on devices
+that are being given back.
 
-What runs in the processes is real: the claim manager, a store on SQLite, PostgreSQL or MariaDB, and a compute service
-(:class:`ComputeProcess`). What must outlive them is at the other end of a line: machines in memory
-(:class:`~devicetrack.testing.crash.world.Machine`) with their guests, and the service's data.
+The processes run real parts: the claim manager, a store on SQLite, PostgreSQL or MariaDB, and a compute service
+(:class:`ComputeProcess`). Machines in memory (:class:`~devicetrack.testing.crash.world.Machine`) with their guests, and
+the service's data, have to outlive these processes. So they live in the kit's process, and the others talk to it.
 """
 
 from devicetrack.testing.crash.explore import Explorer
