@@ -121,14 +121,15 @@ def add_waiting(parser: argparse.ArgumentParser) -> None:
     """The options of commands that may leave a request."""
     waits = parser.add_mutually_exclusive_group()
     waits.add_argument('--no-wait', action='store_true',
-                       help='If the manager of the host works: leave the request and end at once, with exit code 0. By '
-                            'default the command waits for the answer, which comes with the next audit of the manager.')
+                       help="If the host's manager runs: leave the request and end at once, with exit code 0. By "
+                            'default the command waits for the answer, which comes with the next audit of the '
+                            'manager.')
     add_timeout(waits)
 
 
 def add_timeout(parser: Any) -> None:
     parser.add_argument('--timeout', type=options.seconds, default=TIMEOUT_S, metavar='SECONDS',
-                        help=f'Wait no longer for the answer. By default {TIMEOUT_S:.0f}. The request stays.')
+                        help=f'Wait at most so long for the answer. By default {TIMEOUT_S:.0f}. The request stays.')
 
 
 def leave(command: base.Command, store: Store, order: Order, parsed_args: argparse.Namespace) -> Order:
@@ -137,7 +138,7 @@ def leave(command: base.Command, store: Store, order: Order, parsed_args: argpar
     :returns: the request as it is then; the command's exit code follows from it
     """
     store.add_order(order)
-    command.say(f'the manager of the host works: request {order.uuid} waits for its next audit')
+    command.say(f"the host's manager runs: request {order.uuid} waits for its next audit")
     if not parsed_args.no_wait:
         order = wait_for(command, store, order.uuid, parsed_args.timeout)
         command.exit_code = code_of(order)
@@ -167,7 +168,7 @@ def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> 
             raise
     if order.answer is None:
         command.say(f'no answer after {progress.duration(seconds)}; the request stays: see that the service of the '
-                    f'host audits, and ask with devicetrack-manage request show --wait {uuid}')
+                    f'host makes audits, and wait with devicetrack-manage request show --wait {uuid}')
     return order
 
 
