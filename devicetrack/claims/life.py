@@ -332,14 +332,17 @@ class Life:
         if move.leaving:
             self._rows.write(move.changes(self.host_uuid, ()))
 
+    def note_start(self, instance_uuid: str) -> None:
+        """Note that the service says that a guest runs. Until that is recorded, no error gives its devices back."""
+        self._unrecorded_starts.add(instance_uuid)
+
     def start(self, instance_uuid: str, before_move: bool) -> list[Record]:
-        """Record that a guest runs on its devices.
+        """Record that a guest runs on its devices, after :meth:`note_start`.
 
         :returns: the rows that it uses
         :raises InvalidTransition: its devices are on their way back
-        :raises StoreError: it runs all the same; until an audit has recorded it no error gives its devices back
+        :raises StoreError: the guest runs all the same, and an audit records that
         """
-        self._unrecorded_starts.add(instance_uuid)
         records = self._rows.of_instance(instance_uuid)
         used_now = list(records) if self.is_released(records) else self.used_by_guest(records, before_move)
         old = tuple(record for record in used_now if record.role == vocabulary.OLD)

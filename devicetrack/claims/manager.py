@@ -391,7 +391,9 @@ class ClaimManager:
         :param before_move: as :meth:`realize`
         :raises InvalidTransition: its devices are on their way back
         """
-        host, uuid = self._owner_for(instance), instance.uuid
+        host, uuid = self._started_for(instance), instance.uuid
+        host.life.note_start(uuid)              # before the store is asked: it may not answer, and the guest runs
+        host.store.check_epoch()
         with host.rows.working(uuid):
             resources = host.life.resources(uuid, host.life.start(uuid, before_move))
             host.instances.set(instance, {'resources': resources})

@@ -106,9 +106,9 @@ class Repairing(Findings):
 class Audit(Repairing):
     """Compare what the store, the hypervisor and this host say, and list what differs.
 
-    Reads everything twice and lists what both readings show, so it may run while the host's manager works. Without
-    --repair it changes nothing. With it the list is of what is to be repaired, and then that is done: by the manager at
-    its next audit when it works, else at once. Exit code 3 when something needs attention.
+    Reads everything twice and lists the differences that both readings show, so it may run while the host's manager
+    works. Without --repair it changes nothing. With --repair it lists the repairs, and then has them made: by the
+    manager at its next audit if it runs, else at once. Exit code 3 when something needs attention.
     """
 
     repair_columns = ('host', 'verb', 'device', 'kind', 'identifier', 'instance_uuid', 'change', 'before', 'after',
@@ -117,17 +117,17 @@ class Audit(Repairing):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         options.add_host(parser)
         parser.add_argument('--repair', action='store_true',
-                            help='List what can be repaired without losing data or taking a device from a guest, and '
-                                 'then do it.')
-        parser.add_argument('--dry-run', action='store_true', help='With --repair: list it, and do nothing.')
+                            help='List the repairs that lose no data and take no device from a guest, and then have '
+                                 'them made.')
+        parser.add_argument('--dry-run', action='store_true', help='With --repair: only list the repairs.')
         parser.add_argument('--accept', action='store_true',
-                            help='With --repair: accept a store that is older than its guests, and write the rows '
-                                 'that it lacks from what the guests record.')
+                            help='With --repair: accept a store that is older than its guests, and write the missing '
+                                 "rows from the guests' records.")
         parser.add_argument('--accept-move', metavar='KIND/IDENTIFIER', type=options.device_name, action='append',
                             default=[],
                             help='With --accept: move the row of this device from its owner to the instance whose '
-                                 'guest records the device as its own. May be repeated. Without it no row moves: '
-                                 'whoever can change the definition of a guest can claim any device by it.')
+                                 'guest records the device as its own. May be repeated. Without it no row moves, '
+                                 'because a person who can change the definition of a guest could claim any device.')
         requesting.add_waiting(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:

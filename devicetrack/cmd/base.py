@@ -5,10 +5,10 @@ Exit codes, the same for every command:
 ==== ===============================================================================================================
 0    done, and nothing needs attention
 1    an error: one sentence on stderr says what, where and what to do; nothing more was done
-2    the command line, or the request on it, means nothing
+2    the command line, or the request on it, is wrong
 3    done, and something was found that needs attention: a finding, a part of the host that could not be read, devices
      that are too few, a guest that could not move, a schema of another release, work that is left
-11…  done, but for some: 10 more than how many nodes were left as they are; 125 for 115 or more
+11…  done, except for some nodes: 10 more than their number; 125 for 115 or more
 130  interrupted
 141  nobody reads the output any more
 ==== ===============================================================================================================

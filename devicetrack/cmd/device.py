@@ -26,9 +26,9 @@ class List(base.Lister):
     """List the devices of this host: which are free, held, on their way back or withheld, and what can still be made.
 
     Reads the host, the hypervisor and the store, and changes nothing. "instance list" has the devices of each instance,
-    also of other hosts. The list may be one audit behind: what ended since then may be withheld in it still, and a wipe
-    that failed since then is not yet. Exit code 3 when a part could not be read, or an option names a device that this
-    host does not have; they have lines with the status "unknown" and "missing".
+    also of other hosts. The reasons of withheld devices may be one audit behind: a reason that has ended since then may
+    still be listed, and a wipe that has failed since then is not listed yet. Exit code 3 when a part could not be read
+    (status "unknown"), or an option names a device that this host does not have (status "missing").
     """
 
     columns = ('device', 'kind', 'identifier', 'host', 'status', 'amount', 'resource_class', 'provider',
@@ -47,7 +47,7 @@ class List(base.Lister):
                             help=f'Only lines of this status: {", ".join(report.STATUSES)}. May be repeated.')
         parser.add_argument('--parent', metavar='NAME', help='Only devices of this parent, and what it can make.')
         parser.add_argument('--withheld', action='store_true',
-                            help='Only what is withheld, and who has a part of it still: since when and why.')
+                            help='Only withheld devices: why, since when, and which instances have them.')
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         if parsed_args.withheld:
@@ -84,8 +84,8 @@ def _is_wanted(line: report.Line, parsed_args: argparse.Namespace) -> bool:
 class Show(base.ShowOne):
     """Show one device: what this host says of it, and the assignment that the store has of it.
 
-    Without an answer from the host, or for a device of another machine, the status is empty and "unknown" says why;
-    what the store has is shown all the same.
+    If the host does not answer, or the device is of another machine, the status is empty and "unknown" says why. The
+    command shows the assignment all the same.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -114,7 +114,8 @@ class Show(base.ShowOne):
             raise base.UsageError(f'{name} may be {where}: say which by KIND/ and --host')
         [((host, kind, identifier), (record, line))] = candidates.items()
         if line is None and unknown is None:
-            unknown = f'{host} is another machine: ask there' if host != here else 'this host does not list it'
+            unknown = (f'{host} is another machine: run the command there' if host != here
+                       else 'this host does not list it')
         return _both(host, kind, identifier, record, line, hosts, unknown)
 
     def _ask_host(self, parsed_args: argparse.Namespace,

@@ -33,10 +33,10 @@ class Resource(NamedTuple):
 
 
 class Explain(base.Lister):
-    """Say whether a request would fit on this host now and, for each part of it, what there is. Claims nothing.
+    """Show whether a request would fit on this host now, and which devices there are for each part. Claims nothing.
 
-    Exit code 3 when the whole request does not fit. The request is given by --resource, or as the extra specs of a
-    flavor by --extra-spec.
+    Give the request by --resource, or as the extra specs of a flavor by --extra-spec. Exit code 3 when the whole
+    request does not fit.
     """
 
     columns = ('resource_class', 'provider', 'provider_uuid', 'wanted', 'free', 'fits', 'exist', 'held', 'instances',
@@ -53,8 +53,8 @@ class Explain(base.Lister):
         request = parser.add_mutually_exclusive_group(required=True)
         request.add_argument('--resource', action='append', default=[], type=_resource,
                              metavar='CLASS=AMOUNT[@PROVIDER]',
-                             help='So many devices of a resource class, from any provider of this host or from the one '
-                                  'named by its UUID or its parent device. May be repeated.')
+                             help='A number of devices of a resource class, from any provider of this host or from the '
+                                  'one with this UUID or parent device. May be repeated.')
         request.add_argument('--extra-spec', action='append', default=[], type=_extra_spec, metavar='KEY=VALUE',
                              help='An extra spec of a flavor, such as hw:pmem=4GB,SMALL or resources:VGPU=1. May be '
                                   'repeated; those that name no devices are skipped.')

@@ -108,7 +108,7 @@ class _History(base.Blocks):
 
 
 class DeviceHistory(_History):
-    """Show who had a device, and when: every change of its owner and of its condition, the oldest first.
+    """Show which instances had a device, and when: every change of its owner or its condition, the oldest first.
 
     The history outlives the assignment, the instance and the device. It goes back as far as "[devicetrack]
     history_days" and "history_events" say. Reads the store alone.

@@ -23,10 +23,10 @@ _COUNTED: Final = (report.FREE, report.HELD, report.RELEASING, report.WITHHELD, 
 
 
 class List(base.Lister):
-    """List the hosts of the store, with what they have by it. Reads the store alone.
+    """List the hosts of the store, with the numbers of their devices. Reads only the store.
 
-    "here" marks this machine. "held" and "releasing" count devices that instances have or gave up, "withheld" what is
-    withheld by the last audit, devices and parents, and "requests" those that wait for the host's manager.
+    "here" marks this machine. "held" counts the devices that instances have, "releasing" those that go back, "withheld"
+    the withheld devices and parents as of the last audit, and "requests" the requests that wait for the host's manager.
     """
 
     columns = ('host', 'here', 'instances', 'held', 'releasing', 'withheld', 'requests', 'nested_since',
@@ -46,14 +46,14 @@ class List(base.Lister):
 
 
 class Show(base.ShowOne):
-    """Show a host. For this machine also how many devices of each class are free, held or withheld.
+    """Show a host; for this machine also how many devices of each class are free, held or withheld.
 
     Exit code 3 when a part of this machine could not be read, or an option names a device that it does not have.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('host', metavar='NAME', nargs='?',
-                            help='The host. By default the one that this machine is.')
+                            help="The host. By default this machine's.")
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         store = self.app.checked_store

@@ -25,16 +25,16 @@ _EVENTS = 40
 
 
 class Map(base.Command):
-    """Draw hosts: NUMA nodes, parents and devices, who has each since when, what is withheld and why, and findings.
+    """Draw hosts: NUMA nodes, parents and devices, the owner of each device, why devices are withheld, and findings.
 
-    Reads the devices and the hypervisor of this machine and the store, and changes nothing. Another host is drawn by
-    what the store has of it, and the picture says so. The drawing is for the terminal; --output writes a page of HTML
-    that needs nothing else. Exit code 3 when something needs attention, as of "audit".
+    Reads the devices and the hypervisor of this machine and the store, and changes nothing. For another host it draws
+    what the store has, and the picture says so. It draws in the terminal; --output writes a page of HTML instead. Exit
+    code 3 when something needs attention, as with "audit".
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('hosts', metavar='HOST', nargs='*',
-                            help='The hosts. By default the one that this machine is.')
+                            help="The hosts. By default this machine's.")
         parser.add_argument('--all', action='store_true', help='All hosts of the store.')
         page_file.add_output(parser)
 
@@ -42,7 +42,7 @@ class Map(base.Command):
         names = parsed_args.hosts
         if parsed_args.all:
             if names:
-                raise base.UsageError('--all names every host: name none beside it')
+                raise base.UsageError('--all names every host: give no other')
             names = sorted((host.name for host in self.app.checked_store.hosts()), key=pictures.natural)
         hosts = [self._host(name) for name in dict.fromkeys(names or [None])]
         if any(host.needs_attention for host in hosts):

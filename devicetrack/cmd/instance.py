@@ -23,7 +23,7 @@ RELEASED = 'released'
 
 
 class List(base.Lister):
-    """List the instances that have devices: all in the store, or those that match. Reads the store alone.
+    """List the instances that have devices: all in the store, or those that match. Reads only the store.
 
     An instance that moves between two hosts of the store has a line for each. --long names the devices.
     """
@@ -36,9 +36,9 @@ class List(base.Lister):
     spare = ('states', 'host')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument('--host', metavar='NAME', help='Only those with devices of this host.')
+        parser.add_argument('--host', metavar='NAME', help='Only instances with devices of this host.')
         parser.add_argument('--device', metavar='[KIND/]IDENTIFIER', type=options.device_name,
-                            help='Only the one that has the device of this name, on whichever host.')
+                            help='Only the instance that has the device of this name, on any host.')
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         which = f' {parsed_args.device}' if parsed_args.device else ' a device'
@@ -73,7 +73,7 @@ def _in_words(found: Sequence[Record], parsed_args: argparse.Namespace) -> Any:
 
 
 class Show(base.ShowOne):
-    """Show all devices of an instance, on all hosts of the store, in the order of the guest. Reads the store alone."""
+    """Show all devices of an instance, on all hosts of the store, in the order of the guest. Reads only the store."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('instance', metavar='INSTANCE', type=options.canonical_uuid,
@@ -101,10 +101,10 @@ def _condition(one: Record, found: Sequence[Record], hosts: Mapping[str, str]) -
 
 
 class Release(requesting.Requesting):
-    """Give back everything that an instance holds on this host, where its compute service does not do it any more.
+    """Give back all devices of an instance on this host, if its compute service no longer does it.
 
-    What keeps bytes is wiped. Refused while the instance has a domain here or moves, a domain names one of its devices,
-    the service says that it lives here, or the hypervisor cannot say.
+    Devices that keep bytes are wiped. Refused while the instance has a domain here or moves, a domain names one of its
+    devices, the service says that the instance is here, or the hypervisor does not answer.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -112,7 +112,7 @@ class Release(requesting.Requesting):
         parser.add_argument('instance', metavar='INSTANCE', type=options.canonical_uuid,
                             help='The UUID of the instance.')
         parser.add_argument('--yes', action='store_true',
-                            help='Do it. Without it what the instance holds is shown and nothing is done.')
+                            help='Give the devices back. Without it the command only lists them.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         uuid = parsed_args.instance
@@ -122,8 +122,8 @@ class Release(requesting.Requesting):
             raise exception.NotReleased(uuid, f'it holds nothing on host {host.name}')
         devices = [records.name(record.kind, record.identifier) for record in found]
         if not parsed_args.yes:
-            raise base.UsageError(f'instance {uuid} holds {", ".join(devices)} on host {host.name}: to give that back '
-                                  'and have it wiped, say --yes')
+            raise base.UsageError(f'instance {uuid} holds {", ".join(devices)} on host {host.name}: to give '
+                                  'them back and have them wiped, add --yes')
         outcome = self.ask(host, operator_requests.RELEASE, RELEASED, parsed_args, [record.key for record in found],
                            instance_uuid=uuid)
         return {'outcome': outcome.outcome, 'host': host.name, 'instance_uuid': uuid, 'devices': devices,

@@ -48,7 +48,8 @@ class Manage(app.App):
     NAME = NAME
 
     def __init__(self, conf: cfg.ConfigOpts, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
-        super().__init__('Ask about the devices of hosts and who holds them.', metadata.version('devicetrack'),
+        super().__init__('Show the devices of hosts and their owners, and repair the record.',
+                         metadata.version('devicetrack'),
                          commandmanager.CommandManager(NAMESPACE), stdout=stdout, stderr=stderr,
                          deferred_help=True)    # --help after a command is about that command
         self._conf, self._conf_is_read = conf, False

@@ -35,11 +35,11 @@ _ITSELF: Final = '-'
 
 
 class Facts(base.Lister):
-    """List what hosts declare of their devices for guests that move while they run.
+    """List what hosts declare about their devices for live migrations.
 
-    Reads only the store, as each host's manager wrote it at its last audit. With -f json it prints the file that
-    --facts of the other commands reads on a machine with another store. A host that declares nothing, or a declaration
-    that cannot be read, has a row with a "problem"; the latter gives exit code 3.
+    Reads only the store, where each host's manager writes its declarations at every audit. With -f json it prints the
+    file that --facts of the other commands reads on a machine with another store. A host that declares nothing, or a
+    declaration that cannot be read, has a row with a "problem". Exit code 3 when a declaration cannot be read.
     """
 
     columns = host_facts.COLUMNS
@@ -50,7 +50,7 @@ class Facts(base.Lister):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--host', metavar='NAME', action='append', default=[],
-                            help='Only what this host declares. May be repeated.')
+                            help='Only the declarations of this host. May be repeated.')
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         for host in report.declared(self.app.checked_store, parsed_args.host):
@@ -63,13 +63,13 @@ class Facts(base.Lister):
 
 
 class Check(base.Lister):
-    """Say whether the running guest of an instance could go to a host with its devices, by what both hosts declare.
+    """Show whether the running guest of an instance could move to a host with its devices.
 
-    This is about compatibility and NOT about room: it assumes that the host has enough free devices of each type that
-    it declares, and does not ask placement. The rules are those of this configuration ([devicetrack_compatibility]
-    require_version and table), as far as its hypervisor follows them. Reads only the store. Exit code 0 when the guest
-    could go, 3 when it could not, and 1 when that is unknown; with --strict also 3 when it could only because an option
-    or the table allows it (yes*).
+    Compares the declarations of both hosts. This is about compatibility and NOT about room: the command assumes that
+    the host has enough free devices of each type that it declares, and does not ask placement. The rules are those of
+    this configuration ([devicetrack_compatibility] require_version and table), as far as its hypervisor supports them.
+    Reads only the store. Exit code 0 when the guest could move, 3 when it could not, and 1 when that is unknown; with
+    --strict also 3 when it could move only because an option or the table allows it (yes*).
     """
 
     columns = ('instance_uuid', 'source', 'destination', 'device', 'kind', 'identifier', 'type', 'version_form',
@@ -85,7 +85,7 @@ class Check(base.Lister):
                             help='The instance.')
         parser.add_argument('--host', metavar='NAME', required=True, help='The destination.')
         parser.add_argument('--strict', action='store_true',
-                            help='End with exit code 3 also when a device has a partner only because an option or the '
+                            help='End with exit code 3 also when the guest could move only because an option or the '
                                  'table allows it.')
         _add_facts(parser)
 
@@ -133,13 +133,13 @@ class Check(base.Lister):
 
 
 class Matrix(base.Lister):
-    """Say for all that hosts declare to which others a running guest could go with it: yes, yes*, no or unknown.
+    """Show for each type of each host to which hosts running guests could move with it: yes, yes*, no or unknown.
 
-    With yes* an option or the table allows it. This is about compatibility and NOT about room, for
-    guests that have seen no other version than that of their device. The rules are those of this configuration
-    ([devicetrack_compatibility] require_version and table), as far as its hypervisor follows them. Reads only
-    the store. In JSON and YAML "destinations" has every reason; other formats have a column for each destination;
-    --output draws a page of HTML instead. Exit code 3 when something that a host declares cannot be read.
+    yes* means that an option or the table allows it. This is about compatibility and NOT about room. The command
+    assumes that a guest has seen no other version than that of its device. The rules are those of this configuration
+    ([devicetrack_compatibility] require_version and table), as far as its hypervisor supports them. Reads only the
+    store. In JSON and YAML "destinations" has every reason; other formats have a column for each destination; --output
+    draws a page of HTML instead. Exit code 3 when a declaration cannot be read.
     """
 
     FIXED: Final = ('source', 'kind', 'type', 'version_form', 'version', 'parents')
@@ -148,7 +148,7 @@ class Matrix(base.Lister):
         _add_facts(parser)
         parser.add_argument('--type', metavar='TYPE', action='append', default=[],
                             help='Only rows of this type, as "migration facts" has it. May be repeated.')
-        parser.add_argument('--reasons', action='store_true', help='In the cells of a table, say why.')
+        parser.add_argument('--reasons', action='store_true', help='Show the reasons in the cells of the table.')
         page_file.add_output(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
@@ -189,11 +189,11 @@ class Matrix(base.Lister):
 
 
 class Table(base.Lister):
-    """List what the deployment's table says, and which hosts declare what each entry is about.
+    """List the entries of the deployment's table, each with the hosts that it concerns.
 
-    An entry that matches no declaration has a "problem", and the exit code is 3: the devices may come later, or the
-    name is not spelled as in "migration facts". The exit code is 1 when a service would not start with the table. Reads
-    only the store and files.
+    An entry that concerns no host has a "problem", and the exit code is 3: the devices may come later, or the name is
+    not spelled as in "migration facts". The exit code is 1 when a service would not start with the table. Reads only
+    the store and files.
     """
 
     columns = ('kind', 'type', 'where', 'version', 'requires', 'offers', 'aggregation_may_grow', 'matches', 'problem')
@@ -233,7 +233,7 @@ class Table(base.Lister):
 
 def _add_facts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--facts', metavar='FILE', action='append', default=[],
-                        help='A file that "migration facts -f json" printed where other hosts have their store. May be '
+                        help='The output of "migration facts -f json" from a machine with another store. May be '
                              'repeated. For a host in the store of this configuration the store counts.')
 
 

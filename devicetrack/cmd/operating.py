@@ -47,7 +47,7 @@ class _Cordoning(requesting.Requesting):
                             help='The device, with its kind: vpmem/ns0. With --parent the parent, with the kind of its '
                                  'devices: mdev/pci_0000_84_00_0.')
         parser.add_argument('--parent', action='store_true',
-                            help='Everything that the parent of this name has and could make.')
+                            help='All devices that the parent of this name has or can make.')
 
     def cordon(self, parsed_args: argparse.Namespace, verb: str, done: str, **more: Any) -> Mapping[str, Any]:
         kind, name = self.key(parsed_args.device)
@@ -59,25 +59,25 @@ class _Cordoning(requesting.Requesting):
 
 
 class Cordon(_Cordoning):
-    """Hand out a device, or with --parent anything of a parent, no more. An instance that has it keeps it.
+    """Keep a device, or with --parent all devices of a parent, from new instances. An instance that has one keeps it.
 
-    It lasts, over restarts too and while the device is away, until "device uncordon"; "device list --withheld" shows
-    who has it still.
+    The cordon lasts until "device uncordon", also over restarts and while the device is gone. "device list --withheld"
+    shows the instances that still have such devices.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
         parser.add_argument('--reason', type=options.reason, default='', metavar='TEXT',
-                            help='Why, for whoever reads it later: one line of at most 255 characters.')
+                            help='The reason, which lists and errors show: one line of at most 255 characters.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         return self.cordon(parsed_args, operator_requests.CORDON, CORDONED, reason=parsed_args.reason)
 
 
 class Uncordon(_Cordoning):
-    """Let a device, or with --parent all of a parent, be handed out again.
+    """End the cordon of a device, or with --parent of a parent.
 
-    What is withheld for other reasons stays so.
+    Devices that are withheld for other reasons stay withheld.
     """
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
@@ -85,18 +85,19 @@ class Uncordon(_Cordoning):
 
 
 class Admit(requesting.Requesting):
-    """Let a device that was forgotten or retired be handed out again. Nothing is wiped: say so only if it is clean.
+    """Make a forgotten or retired device available again. Wipes nothing: without --wipe use it only for a clean device.
 
-    A namespace is read through after that, and is handed out when all of it is zero. With --wipe a device that was
-    forgotten or retired, or is unproven, is wiped in the background, whatever is on it, and handed out when that is
-    proven. Refused while the host does not have it, an instance has it, a domain names it, or one of these is unknown.
+    The manager then reads a namespace, and it is available if all of it is zero. With --wipe the manager wipes a
+    forgotten, retired or unproven device in the background, whatever is on it, and it is available when the wipe is
+    proven. Refused while the host does not have the device, an instance has it, a domain names it, or one of these is
+    unknown.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
         _add_device(parser)
         parser.add_argument('--wipe', action='store_true',
-                            help='Overwrite everything on it with zeros first. What is on it is lost.')
+                            help='Overwrite the whole device with zeros. Its contents are lost.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         kind, identifier = self.key(parsed_args.device)
@@ -109,22 +110,22 @@ class Admit(requesting.Requesting):
 
 
 class Retire(requesting.Requesting):
-    """End the assignment of a device that is on its way back and cannot be wiped, and never hand it out again.
+    """End the assignment of a device that is releasing and cannot be wiped, and withhold the device.
 
-    Nothing is wiped: what its last guest wrote stays on it. It is withheld as retired, over restarts too, until "device
-    admit"; a second time changes nothing. Refused unless it is releasing, while it is being wiped, a domain names it,
-    or one of these is unknown.
+    Nothing is wiped: the bytes of its last guest stay on it. It is withheld as retired until "device admit", also over
+    restarts. A second time the command changes nothing. Refused if the device is not releasing, while it is being
+    wiped, while a domain names it, or while one of these is unknown.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
         _add_device(parser)
         parser.add_argument('--confirm', metavar='INSTANCE', type=options.canonical_uuid,
-                            help='The UUID of the instance that the device is on its way back from, to confirm that '
-                                 'this one is meant. Without it the assignment is shown and nothing is done.')
+                            help='The UUID of the last instance of the device, to confirm that this device is meant. '
+                                 'Without it the command only shows the assignment.')
         parser.add_argument('--reason', type=options.reason, default='', metavar='TEXT',
-                            help='Why, for whoever reads it later: one line of at most 255 characters. By default why '
-                                 'it could not be given back.')
+                            help='The reason, which lists and errors show: one line of at most 255 characters. By '
+                                 'default the reason why it could not be given back.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         name: options.DeviceName = parsed_args.device
@@ -136,7 +137,7 @@ class Retire(requesting.Requesting):
         record: Record = found[0]
         if parsed_args.confirm is None:
             raise base.UsageError(f'{name} is {record.role} and {record.state} for instance {record.instance_uuid}: '
-                                  f'to retire it, confirm that with --confirm {record.instance_uuid}')
+                                  f'to retire it, confirm with --confirm {record.instance_uuid}')
         outcome = self.ask(host, operator_requests.RETIRE, requesting.RETIRED, parsed_args, kind=key.kind,
                            identifier=key.identifier, instance_uuid=parsed_args.confirm, reason=parsed_args.reason)
         return _answer(outcome, host, *key, instance_uuid=record.instance_uuid)
@@ -154,19 +155,19 @@ class Retire(requesting.Requesting):
 class Forget(requesting.Requesting):
     """End the assignment of a device that the host does not have any more. Nothing is wiped.
 
-    Refused while the host has the device, a domain may name it, or a view cannot be read. If it comes back it is
-    withheld until "device admit".
+    Refused while the host has the device, a domain may name it, or a view cannot be read. If the device comes back, it
+    is withheld until "device admit".
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
         _add_device(parser)
         parser.add_argument('--confirm', metavar='INSTANCE', type=options.canonical_uuid,
-                            help='The UUID of the instance that owns the device, to confirm that this one is meant. '
-                                 'Without it the assignment is shown and nothing is done.')
+                            help='The UUID of the instance that owns the device, to confirm that this device is '
+                                 'meant. Without it the command only shows the assignment.')
         parser.add_argument('--machine-gone', action='store_true',
-                            help='The machine of --host, which is not this one, is gone for good with everything on '
-                                 'it: ask no one there.')
+                            help='The machine of --host, which is not this one, is gone for good, with all its data: '
+                                 'do not ask its manager.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         name: options.DeviceName = parsed_args.device
@@ -180,7 +181,7 @@ class Forget(requesting.Requesting):
         record: Record = found[0]
         if parsed_args.confirm is None:
             raise base.UsageError(f'{name} is {record.role} and {record.state} for instance {record.instance_uuid}: '
-                                  f'to forget it, confirm that with --confirm {record.instance_uuid}')
+                                  f'to forget it, confirm with --confirm {record.instance_uuid}')
         outcome = requesting.Outcome(FORGOTTEN, None, None)
         if parsed_args.machine_gone:
             repairs.forget_of_machine(store, host, self._machine_id(), key, parsed_args.confirm)
@@ -191,7 +192,7 @@ class Forget(requesting.Requesting):
 
     def _host_that_is_gone(self, parsed_args: argparse.Namespace) -> Host:
         if parsed_args.host is None:
-            raise base.UsageError('--machine-gone is about another machine: say which by --host')
+            raise base.UsageError('--machine-gone is about another machine: name it with --host')
         store = self.app.checked_store
         host: Host | None = store.host(parsed_args.host)
         if host is None:

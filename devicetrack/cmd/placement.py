@@ -90,9 +90,9 @@ def recorded_node(client: Client, store: Store, host: Host, root: values.Provide
 class Sync(base.Lister):
     """Report this host's providers, inventories and traits to placement. Lists the differences as a tree.
 
-    Reads the host and the hypervisor, and may run while the host's manager works. What others reported of the same
-    providers stays. Exit code 3 when a difference remains: an inventory that ought to go is in use, a provider was
-    refused, or a part of the host could not be read; with --dry-run also when anything differs.
+    Reads the host and the hypervisor, and may run while the host's manager works. It keeps the inventories and traits
+    that others reported at the same providers. Exit code 3 when a difference remains: an inventory to be removed is in
+    use, a provider was refused, or a part of the host could not be read; with --dry-run also when anything differs.
     """
 
     columns = ('provider', 'provider_uuid', 'what', 'name', 'before', 'after', 'node')
@@ -101,7 +101,7 @@ class Sync(base.Lister):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_options(parser)
-        parser.add_argument('--dry-run', action='store_true', help='Say what differs, and change nothing.')
+        parser.add_argument('--dry-run', action='store_true', help='Only list the differences.')
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         # A tree says more than a table, unless somebody asks for columns.

@@ -40,9 +40,9 @@ class Audit(audit_commands.Repairing):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         placement.add_options(parser)
-        parser.add_argument('--repair', action='store_true', help='List what is certain to be wrong and how it is put '
-                                                                  'right, and then do it.')
-        parser.add_argument('--dry-run', action='store_true', help='With --repair: list it, and do nothing.')
+        parser.add_argument('--repair', action='store_true', help='List the repairs that are certain, and then make '
+                                                                  'them.')
+        parser.add_argument('--dry-run', action='store_true', help='With --repair: only list the repairs.')
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         if parsed_args.dry_run and not parsed_args.repair:

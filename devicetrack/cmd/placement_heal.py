@@ -37,11 +37,11 @@ RECORD: Final = 'record'
 class Heal(base.Lister):
     """Move the allocations of devices from a node's provider to the providers that the record names.
 
-    One request to placement moves all allocations of a node or none, and no guest moves. A node with any difference is
-    left as it is, and the differences are listed. After an interruption, run it again. It compares the node of this
-    machine with what its guests have; other nodes have only their record in the store. Exit code 10 more than the
-    number of nodes that were left, 125 for as many or more; 3 when --max-count left some, and with --dry-run when any
-    would be healed.
+    One request to placement moves all allocations of a node or none, and no guest moves. If anything differs at a node,
+    the command does not change the node, and lists the differences. After an interruption, run it again. It compares
+    the node of this machine with the devices of its guests; for other nodes it has only the record in the store. The
+    exit code is the number of unchanged nodes plus 10, at most 125; 3 when --max-count left some, and with --dry-run
+    when any would be healed.
     """
 
     columns = ('node', 'host', 'outcome', 'moved', 'checked', 'consumers', 'obstacles')
@@ -52,9 +52,9 @@ class Heal(base.Lister):
         which.add_argument('--node', metavar='NAME', help='The hypervisor node.')
         which.add_argument('--all', action='store_true', help='The nodes of all hosts in the store, by their names.')
         parser.add_argument('--host', metavar='NAME',
-                            help='With --node: its host in the store, when that has another name than the node.')
-        parser.add_argument('--max-count', type=int, metavar='N', help='Heal so many nodes at most.')
-        parser.add_argument('--dry-run', action='store_true', help='Say what would be moved, and change nothing.')
+                            help='With --node: its host in the store, if the host has another name than the node.')
+        parser.add_argument('--max-count', type=int, metavar='N', help='Heal at most N nodes.')
+        parser.add_argument('--dry-run', action='store_true', help='Only show what would be moved.')
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         if parsed_args.host and parsed_args.all:
@@ -86,7 +86,7 @@ class Heal(base.Lister):
                 if healing.obstacles:
                     shown.clear()
                 for obstacle in healing.obstacles:
-                    self.say(f'node {name} is left as it is: {obstacle}')
+                    self.say(f'node {name} is not changed: {obstacle}')
                 left += healing.outcome == healer.LEFT
                 healed += healing.outcome == healer.HEALED
                 moved += len(healing.consumers)

@@ -29,10 +29,10 @@ _OF_ROW = ('role', 'state', 'position', 'migration_uuid', 'resource_class', 'pro
 
 
 class Recover(base.Blocks):
-    """Write the rows of a lost store anew from what the definitions of this host's guests record.
+    """Rebuild the rows of a lost store from the records in the definitions of this host's guests.
 
-    For a host whose manager does not run. Rows that are there are never changed. Lists every device and what became of
-    it: exit code 3 when one of them needs attention. A store without a schema gets it.
+    Only while the host's manager does not run. Existing rows are never changed. A store without a schema gets it. Lists
+    every device with its outcome. Exit code 3 when one needs attention.
     """
 
     columns = ('outcome', 'host', 'device', 'kind', 'identifier', 'instance_uuid', *_OF_ROW, 'reason', 'details')
@@ -42,10 +42,10 @@ class Recover(base.Blocks):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--from-hypervisor', action='store_true', required=True,
                             help='Take the rows from the definitions of the guests. There is no other source.')
-        parser.add_argument('--dry-run', action='store_true', help='Show what would be written, and write nothing.')
+        parser.add_argument('--dry-run', action='store_true', help='Only show what would be written.')
         parser.add_argument('--wipe-unrecorded', action='store_true',
-                            help='Have every device that no guest records wiped when the manager starts, before '
-                                 'anybody gets it. It destroys what an instance without a guest on this host left.')
+                            help='Have the manager wipe every device that no guest records when it starts, before a '
+                                 'claim gets it. This destroys the data of instances without a guest on this host.')
         options.add_host(parser)
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
@@ -55,7 +55,7 @@ class Recover(base.Blocks):
         name = parsed_args.host or recovery.name_of(store, conf.machine_id_path)
         if name is None:
             raise base.UsageError('the store knows no host of this machine, and its guests do not record the name of '
-                                  "theirs: say with --host which it is, by the compute service's name for it")
+                                  "theirs: name it with --host, by the compute service's name for it")
         driver = self.app.driver(name)
         if parsed_args.dry_run:
             plan = self._plan(name, driver, store, parsed_args)

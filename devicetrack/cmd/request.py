@@ -28,8 +28,8 @@ class List(base.Blocks):
     prose = ('request', 'text')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument('--host', metavar='NAME', help='Only those to this host.')
-        parser.add_argument('--waiting', action='store_true', help='Only those that have no answer yet.')
+        parser.add_argument('--host', metavar='NAME', help='Only requests for this host.')
+        parser.add_argument('--waiting', action='store_true', help='Only requests without an answer.')
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         return 'no request waits' if parsed_args.waiting else 'there is no request'

@@ -123,14 +123,15 @@ def add_waiting(parser: argparse.ArgumentParser) -> None:
     """The options of commands that may leave a request."""
     waits = parser.add_mutually_exclusive_group()
     waits.add_argument('--no-wait', action='store_true',
-                       help='If the manager of the host works: leave the request and end at once, with exit code 0. By '
-                            'default the command waits for the answer, which comes with the next audit of the manager.')
+                       help="If the host's manager runs: leave the request and end at once, with exit code 0. By "
+                            'default the command waits for the answer, which comes with the next audit of the '
+                            'manager.')
     add_timeout(waits)
 
 
 def add_timeout(parser: Any) -> None:
     parser.add_argument('--timeout', type=options.seconds, default=TIMEOUT_S, metavar='SECONDS',
-                        help=f'Wait no longer for the answer. By default {TIMEOUT_S:.0f}. The request stays.')
+                        help=f'Wait at most so long for the answer. By default {TIMEOUT_S:.0f}. The request stays.')
 
 
 def leave(command: base.Command, store: Store, request: OperatorRequest,
@@ -140,7 +141,7 @@ def leave(command: base.Command, store: Store, request: OperatorRequest,
     :returns: the request as it is then; the command's exit code follows from it
     """
     store.add_operator_request(request)
-    command.say(f'the manager of the host works: request {request.uuid} waits for its next audit')
+    command.say(f"the host's manager runs: request {request.uuid} waits for its next audit")
     if not parsed_args.no_wait:
         request = wait_for(command, store, request.uuid, parsed_args.timeout)
         command.exit_code = code_of(request)
@@ -170,7 +171,7 @@ def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> 
             raise
     if request.answer is None:
         command.say(f'no answer after {progress.duration(seconds)}; the request stays: see that the service of the '
-                    f'host audits, and ask with devicetrack-manage request show --wait {uuid}')
+                    f'host makes audits, and wait with devicetrack-manage request show --wait {uuid}')
     return request
 
 

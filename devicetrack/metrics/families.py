@@ -44,7 +44,7 @@ class Family(NamedTuple):
 
 MANAGER: Final = Family('devicetrack_manager', INFO, 'The release of devicetrack that manages the host.', ('version',))
 TAKES_CLAIMS: Final = Family(
-    'devicetrack_accepts_claims', GAUGE, '1 while the host takes claims; 0 while the service has disabled its node, '
+    'devicetrack_accepts_claims', GAUGE, '1 while the host accepts claims; 0 while the service has disabled its node, '
     'or its store is older than its guests.')
 
 # -- what the manager did, since its process registered it ------------------------------------------------------------
@@ -56,35 +56,35 @@ CLAIM_SECONDS: Final = Family(
     ('call',), _QUICK)
 COMMITS: Final = Family(
     'devicetrack_commits', COUNTER, 'Transactions of the manager: committed, refused by the store, or unanswered, '
-    'whose outcome is in doubt.', ('outcome',))
+    'which means that the outcome is unknown.', ('outcome',))
 COMMIT_SECONDS: Final = Family(
     'devicetrack_commit_duration_seconds', HISTOGRAM, 'Time of a transaction of the manager, whatever its outcome.',
     (), _QUICK)
 SETTLED: Final = Family(
-    'devicetrack_commits_settled', COUNTER, 'Commits in doubt whose outcome the store has said since.', ('outcome',))
+    'devicetrack_commits_settled', COUNTER, 'Commits in doubt whose outcome the store has told later.', ('outcome',))
 REALIZE_SECONDS: Final = Family(
     'devicetrack_realize_duration_seconds', HISTOGRAM, 'Time to make the devices of an instance ready for its guest, '
-    'also when that failed.', (), _SLOW)
+    'also if that failed.', (), _SLOW)
 REALIZE_FAILURES: Final = Family(
     'devicetrack_realize_failures', COUNTER, 'Calls of realize that failed, by reason.', ('reason',))
 RELEASE_SECONDS: Final = Family(
-    'devicetrack_release_duration_seconds', HISTOGRAM, 'Time of a release, also of one that failed. It has a wipe in '
-    'it when the service waits for wipes.', (), _SLOWEST)
+    'devicetrack_release_duration_seconds', HISTOGRAM, 'Time of a release, also of one that failed. It includes '
+    'the wipe if the service waits for wipes.', (), _SLOWEST)
 RELEASE_FAILURES: Final = Family(
-    'devicetrack_release_failures', COUNTER, 'Calls of release that failed, by reason. The audit goes on with them.',
+    'devicetrack_release_failures', COUNTER, 'Calls of release that failed, by reason. Audits continue these releases.',
     ('reason',))
 WIPED_BYTES: Final = Family(
     'devicetrack_wiped_bytes', COUNTER, 'Bytes of devices that were wiped and proven clean.', ('device_kind',))
 WIPE_SECONDS: Final = Family(
-    'devicetrack_wipe_duration_seconds', SUMMARY, 'Time of wipes that were proven, reading back included.',
+    'devicetrack_wipe_duration_seconds', SUMMARY, 'Time of wipes that were proven, including the reading back.',
     ('device_kind',))
 WIPE_FAILURES: Final = Family(
-    'devicetrack_wipe_failures', COUNTER, 'Tries to wipe a device that failed. It stays held; audits try again.',
+    'devicetrack_wipe_failures', COUNTER, 'Failed tries to wipe a device. The device stays held, and audits try again.',
     ('device_kind',))
 AUDIT_SECONDS: Final = Family(
-    'devicetrack_audit_duration_seconds', HISTOGRAM, 'Time of an audit, also of one that was given up.', (), _SLOW)
+    'devicetrack_audit_duration_seconds', HISTOGRAM, 'Time of an audit, also of one that failed.', (), _SLOW)
 AUDIT_FAILURES: Final = Family(
-    'devicetrack_audit_failures', COUNTER, 'Audits that were given up, as when the hypervisor did not answer.')
+    'devicetrack_audit_failures', COUNTER, 'Audits that failed, for example because the hypervisor did not answer.')
 
 # -- what is so now ---------------------------------------------------------------------------------------------------
 
@@ -92,22 +92,23 @@ DEVICES: Final = Family(
     'devicetrack_devices', GAUGE, 'Devices of the host: free, held by an instance, releasing (being wiped or removed), '
     'or withheld from everybody.', ('device_kind', 'resource_class', 'parent', 'state'))
 AVAILABLE: Final = Family(
-    'devicetrack_devices_available', GAUGE, 'Devices that claims can have now, with those that are made when claimed. '
-    'The types of one parent share what it can make.', ('device_kind', 'resource_class', 'parent'))
+    'devicetrack_devices_available', GAUGE, 'Devices that claims can get now, including those that can still be made. '
+    'The types of one parent share the number that it can make.', ('device_kind', 'resource_class', 'parent'))
 WITHHELD: Final = Family(
-    'devicetrack_devices_withheld', GAUGE, 'Devices that have a reason to be withheld, by the last audit. A device may '
-    'have several reasons.', ('reason',))
+    'devicetrack_devices_withheld', GAUGE, 'Withheld devices by reason, as of the last audit. A device may have '
+    'several reasons.', ('reason',))
 FINDINGS: Final = Family(
     'devicetrack_findings', GAUGE, 'Findings of the last audit.', ('kind', 'severity'))
 LAST_AUDIT: Final = Family(
-    'devicetrack_last_audit_timestamp_seconds', GAUGE, "When the manager's last audit that was not given up ended, in "
-    'seconds since 1970.')
+    'devicetrack_last_audit_timestamp_seconds', GAUGE,
+    "End of the manager's last complete audit, in seconds since 1970.")
 IN_DOUBT: Final = Family(
-    'devicetrack_commits_in_doubt', GAUGE, 'Commits whose outcome the store has not said yet. Their devices stay held.')
-WIPES_RUNNING: Final = Family('devicetrack_wipes_running', GAUGE, 'Devices that are being wiped in the background.')
+    'devicetrack_commits_in_doubt', GAUGE, 'Commits whose outcome is still unknown. Their devices stay held.')
+WIPES_RUNNING: Final = Family(
+    'devicetrack_wipes_running', GAUGE, 'Devices that the manager is wiping in the background.')
 WIPES_WAITING: Final = Family('devicetrack_wipes_waiting', GAUGE, 'Devices that wait for a wipe in the background.')
 WIPE_RATE: Final = Family(
-    'devicetrack_wipe_bytes_per_second', GAUGE, 'Bytes a second that the wipes under way write, or read back, '
+    'devicetrack_wipe_bytes_per_second', GAUGE, 'Bytes a second that all running wipes write or read back '
     'together.')
 
 FAMILIES: Final = (

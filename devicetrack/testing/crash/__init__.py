@@ -1,24 +1,24 @@
-"""Finds the steps of an operation, kills a process at each of them, and checks that the operation survives.
+"""A kit that tests whether a service survives a crash: it finds the steps of an operation, and kills a process at each.
 
-An operation (:class:`Operation`) runs once while the kit notes every call of its processes to store, driver and ledger,
-and whether the call changed anything. Each such call has two points: before it, and after its effect but before its
-return. Then the operation runs again for each point, in a real process that kills itself there. The kit starts the
-process again, and checks that
+An operation (:class:`Operation`) runs once. Meanwhile the kit notes every call that its processes make to the store,
+the driver and the ledger, and whether the call changed anything. Each such call makes two points: one before it, and
+one after its effect and before its return. Then the operation runs again for each point, in a real process that kills
+itself there. The kit starts the process again, and checks that
 
 * in use by a guest ⊆ realized on the host ⊆ rows in the store ⊆ held in the ledger: right after the crash, after the
-  restart, at the end, and at every moment of the recorded runs;
+  restart, at the end, and at every moment of the runs that are recorded;
 * no device has two owners;
-* the data of an instance stays on a device as long as the instance owns the device, and is gone afterwards; no device
-  is wiped under a guest, whoever started the guest;
-* after the operation was finished or undone, every device is free or owned as the service's own data says.
+* the bytes that an instance wrote to a device are there as long as the instance owns the device, and gone afterwards,
+  and no device is wiped under a guest, whoever started it;
+* after the operation was continued or undone, every device is free or has the owner that the service's own data names.
 
-``VARIANTS`` has more faults than the kill: a process is cut off from its database, or loses the answer to a commit; the
-hypervisor or the database hangs; another manager takes over the host; somebody starts a guest on a device that is being
-given back.
+Being killed is one fault; ``VARIANTS`` has the others. The database of a process is cut off, or the answer to a commit
+is lost. The hypervisor or the database hangs. Another manager takes the host over. Somebody starts a guest on devices
+that are being given back.
 
-The processes run the real claim manager, a real store on SQLite, PostgreSQL or MariaDB, and a compute service
+The processes run real parts: the claim manager, a store on SQLite, PostgreSQL or MariaDB, and a compute service
 (:class:`ComputeProcess`). Machines in memory (:class:`~devicetrack.testing.crash.world.Machine`) with their guests, and
-the service's data, outlive the processes: they are at the other end of a pipe, the *line*.
+the service's data, have to outlive these processes. So they live in the kit's process, and the others talk to it.
 """
 
 from devicetrack.testing.crash.explore import Explorer

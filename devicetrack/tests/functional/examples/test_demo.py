@@ -82,7 +82,7 @@ class TestDemo(base.TestCase):
         self.assertIn('takes no claims: its store is older than its guests: ', text)
         self.assertRegex(text, rf'audit --repair --accept --no-wait .*adopt vpmem/{lost} of instance \S+ '
                                'no row -> current, active')
-        [request] = re.findall(r'the manager of the host works: request (\S+) waits for its next audit', text)
+        [request] = re.findall(r'the host.s manager runs: request (\S+) waits for its next audit', text)
         self.assertRegex(text, rf'request show {request} .* outcome \| done \| .* 1 of 1 repairs done')
         self.assertIn('$ devicetrack-manage audit devicetrack-manage: host demo-host: no differences', text)
         self.assertRegex(text, r'instance-34 asks once more, gets ns\d \(16MB\), and finds 16 MiB of zeros in it')

@@ -107,7 +107,7 @@ class TestThisNode(HealTestCase):
         self.assertEqual((11, healer.LEFT), (answer.code, row['outcome']))
         self.assertEqual([(stranger, healing.NO_RECORD)],
                          [(one['consumer'], one['what']) for one in row['obstacles']])
-        self.assertIn(f'node {self.here.name} is left as it is: no record: consumer {stranger}: ', answer.err)
+        self.assertIn(f'node {self.here.name} is not changed: no record: consumer {stranger}: ', answer.err)
         self.assertEqual([], [request for request in self.placement.requests if request[0] != 'GET'])
         self.assertEqual({self.here.name: None}, self.marks())
 

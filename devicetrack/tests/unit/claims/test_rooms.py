@@ -283,3 +283,24 @@ class StartedTestCase(RoomsTestCase):
 
         self.assertRaises(ValueError, boot)
         self.assertEqual({'d0': FREE}, host.states())
+
+
+class UnansweredStartTestCase(RoomsTestCase):
+    """The store fails when ``started`` asks whether another manager has taken the host over."""
+
+    def test_the_guest_keeps_its_devices(self) -> None:
+        host, instance = self.host(devices=1), Instance()
+
+        def boot() -> None:
+            with host.claim(instance, pmem=1):
+                host.manager.realize(None, instance)
+                config = host.manager.guest_config(instance)
+                host.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
+                host.store.before('check_epoch', exception.StoreUnavailable('store', 'gone'))
+                host.manager.started(None, instance)
+
+        self.assertRaises(exception.StoreUnavailable, boot)
+        self.assertEqual({'d0': 'claimed'}, host.states())
+        host.restart()
+        self.assertEqual([], host.audit())
+        self.assertEqual({'d0': 'active'}, host.states())
