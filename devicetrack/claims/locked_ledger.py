@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import contextlib
 import functools
 import itertools
+from types import TracebackType
 from typing import Concatenate
 from typing import ParamSpec
 from typing import TypeVar
@@ -179,6 +180,23 @@ def _pools_and_devices(ledger: Ledger, keys: Iterable[DeviceKey]) -> tuple[list[
     return ledger.pools(), [device for device in devices if device is not None]
 
 
+class _PutBackOnError:
+    """Puts a hold back when its block is left by an error. Every claim has two such blocks, so it is no generator."""
+
+    __slots__ = ('_ledger', '_hold')
+
+    def __init__(self, ledger: LockedLedger, hold: Hold) -> None:
+        self._ledger, self._hold = ledger, hold
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        if kind is not None:
+            self._ledger.put_back(self._hold)
+
+
 class LockedLedger:
     """The ledger's calls, each under the lock, and those that take several steps in one moment.
 
@@ -256,14 +274,9 @@ class LockedLedger:
     def is_discarded(self) -> bool:
         return self._ledger is None
 
-    @contextlib.contextmanager
-    def put_back_on_error(self, hold: Hold) -> Iterator[None]:
+    def put_back_on_error(self, hold: Hold) -> _PutBackOnError:
         """For what is done with a hold before anything of it is recorded."""
-        try:
-            yield
-        except BaseException:
-            self.put_back(hold)
-            raise
+        return _PutBackOnError(self, hold)
 
     distrust = _noting(_distrust)
 
