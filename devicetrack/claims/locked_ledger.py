@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import contextlib
 import functools
 import itertools
+import operator
 from types import TracebackType
 from typing import Concatenate
 from typing import ParamSpec
@@ -48,24 +49,18 @@ class LedgerLock(locks.FairLock):
         super().__init__(locks.LEDGER)
 
 
-def _looked_up(method: Callable[Concatenate[Ledger, Arguments], Result],
-               ) -> Callable[Concatenate[Ledger, Arguments], Result]:
-    """The same, found by its name at each call if it is the ledger's own: the crash kit puts others in their place."""
+def _finding(method: Callable[Concatenate[Ledger, Arguments], Result],
+             ) -> Callable[[Ledger], Callable[Arguments, Result]]:
+    """What binds a call to a ledger: by its name if it is the ledger's own, since the crash kit puts others there."""
     name = method.__name__
-    if getattr(Ledger, name, None) is not method:
-        return method
-
-    def call(ledger: Ledger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        result: Result = getattr(ledger, name)(*args, **kwargs)
-        return result
-
-    return call
+    return operator.attrgetter(name) if getattr(Ledger, name, None) is method else functools.partial(
+        functools.partial, method)
 
 
 def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
             ) -> Callable[Concatenate[LockedLedger, Arguments], Result]:
     """A call of the ledger under its lock, with an answer that counts: a discarded ledger has none."""
-    call = _looked_up(method)
+    of = _finding(method)
 
     @functools.wraps(method)
     def locked(self: LockedLedger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -75,7 +70,7 @@ def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
                 ledger = self._ledger
                 if ledger is None:
                     raise exception.LedgerDiscarded
-                return call(ledger, *args, **kwargs)
+                return of(ledger)(*args, **kwargs)
         except exception.DeviceTrackError:
             raise                               # the ledger's own word, after which it is as it was
         except BaseException:
@@ -89,7 +84,7 @@ def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
 def _noting(method: Callable[Concatenate[Ledger, Arguments], None],
             ) -> Callable[Concatenate[LockedLedger, Arguments], None]:
     """A call of the ledger under its lock that tells it something. A discarded ledger need not know."""
-    call = _looked_up(method)
+    of = _finding(method)
 
     @functools.wraps(method)
     def locked(self: LockedLedger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
@@ -98,7 +93,7 @@ def _noting(method: Callable[Concatenate[Ledger, Arguments], None],
             with turn:
                 ledger = self._ledger
                 if ledger is not None:
-                    call(ledger, *args, **kwargs)
+                    of(ledger)(*args, **kwargs)
         except BaseException:                   # what is told cannot be refused, so the ledger has no word of its own
             turn.end()                          # for one that came in the middle of ending it
             self.discard()
