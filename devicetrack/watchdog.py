@@ -7,9 +7,7 @@ signal) leaves nothing behind that another thread waits for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterator
 import contextlib
-import itertools
 import math
 import os
 import queue
@@ -22,17 +20,31 @@ from devicetrack import log
 LOG = log.logger(__name__)
 
 
-class _Watch:
-    """Something that is to end before ``deadline``; ``told`` hears when ``late`` was called.
+class Watch:
+    """A block that is to end within some seconds. Each statement of a database may have one, so it is no generator.
 
-    ``is_late`` is set before the watchdog takes it: who finds it gone knows by this whether anybody will be told.
+    ``told`` hears when ``late`` was called. The watchdog makes it before it takes the watch: who finds the watch gone
+    knows by this whether anybody will be told.
     """
 
-    __slots__ = ('deadline', 'is_late', 'late', 'told')
+    __slots__ = ('deadline', 'late', 'told', '_watchdog', '_seconds')
 
-    def __init__(self, deadline: float, late: Callable[[], None]) -> None:
-        self.deadline, self.late, self.is_late = deadline, late, False
-        self.told: queue.SimpleQueue[None] = queue.SimpleQueue()
+    def __init__(self, watchdog: Watchdog, seconds: float, late: Callable[[], None]) -> None:
+        self._watchdog, self._seconds, self.late = watchdog, seconds, late
+        self.told: queue.SimpleQueue[None] | None = None
+
+    def __enter__(self) -> None:
+        self.deadline = time.monotonic() + self._seconds
+        try:
+            self._watchdog.begin(self)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_error: object) -> None:
+        # An interrupt may have come before it was among the watches.
+        if not self._watchdog.take(self) and self.told is not None:
+            self.told.get()
 
 
 class Watchdog:
@@ -42,52 +54,64 @@ class Watchdog:
         self._begin()
 
     def _begin(self) -> None:
-        self._watches: dict[int, _Watch] = {}
-        self._numbers = itertools.count()
+        self._watches: dict[Watch, bool] = {}
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._sleeps_until = math.inf
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
-    @contextlib.contextmanager
-    def watch(self, seconds: float, late: Callable[[], None]) -> Iterator[None]:
+    def watch(self, seconds: float, late: Callable[[], None]) -> Watch:
         """Call ``late`` in another thread if the block takes longer. When the block has ended ``late`` has too.
 
         Errors of ``late`` are logged.
         """
+        return Watch(self, seconds, late)
+
+    def begin(self, watch: Watch) -> None:
+        """Begin to watch something."""
         if self._pid != os.getpid():            # the thread is the parent's
             self._begin()
-        number, watch = next(self._numbers), _Watch(time.monotonic() + seconds, late)
+        self._watches[watch] = True
+        if self._thread is None:
+            self._start()
+        if watch.deadline < self._sleeps_until:
+            self._wake.put(None)
+
+    def take(self, watch: Watch) -> bool:
+        """Take a watch out, and say whether it was there: of several who try at once one succeeds."""
+        return self._watches.pop(watch, False)
+
+    def _start(self) -> None:
         try:
-            self._watches[number] = watch
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name='devicetrack-watchdog', daemon=True)
-                self._thread.start()
-            if watch.deadline < self._sleeps_until:
-                self._wake.put(None)
-            yield
-        finally:
-            # An interrupt may have come before it was among the watches.
-            if self._watches.pop(number, None) is None and watch.is_late:
-                watch.told.get()
+            self._thread = threading.Thread(target=self._run, name='devicetrack-watchdog', daemon=True)
+            self._thread.start()
+        except BaseException:
+            self._thread = None
+            raise
 
     def _run(self) -> None:
+        try:
+            self._wait()
+        finally:
+            self._thread = None                 # no memory left: who comes next starts another one
+
+    def _wait(self) -> None:
         while True:
             # Whoever comes from here on wakes this thread; whoever came before is seen now.
             self._sleeps_until = math.inf
-            watches = list(self._watches.items())
+            watches = list(self._watches)
             now = time.monotonic()
-            for number, watch in watches:
+            for watch in watches:
                 if watch.deadline > now:
                     continue
-                watch.is_late = True
-                if self._watches.pop(number, None) is not None:
+                told = watch.told = queue.SimpleQueue()
+                if self.take(watch):
                     try:
                         watch.late()
                     except Exception:
                         LOG.exception('Something is late, and its end failed')
-                    watch.told.put(None)
-            until = min((watch.deadline for _number, watch in watches if watch.deadline > now), default=math.inf)
+                    told.put(None)
+            until = min((watch.deadline for watch in watches if watch.deadline > now), default=math.inf)
             self._sleeps_until = until
             with contextlib.suppress(queue.Empty):
                 self._wake.get(timeout=None if until == math.inf else max(0.0, until - time.monotonic()))

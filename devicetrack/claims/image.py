@@ -20,6 +20,8 @@ class Properties:
     def get(self, name: str) -> Any:
         """A property, None when the image has none of this name or the instance has no image."""
         image = getattr(self._instance, 'image_meta', None)
+        if image is None:
+            return None
         properties = image.get('properties') if isinstance(image, Mapping) else getattr(image, 'properties', None)
         get = getattr(properties, 'get', None)
         return get(name) if get is not None else getattr(properties, name, None)

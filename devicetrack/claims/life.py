@@ -200,7 +200,7 @@ class Life:
         with self._ledger.put_back_on_error(hold):
             candidates = self._driver.claim_for_instance(hold.instance_uuid, demand, hold.candidates)
             if hold.is_named:
-                return hold._replace(candidates=tuple(candidates))
+                return Hold(hold.instance_uuid, hold.keys, tuple(candidates))
             return self._ledger.name(hold, candidates)
 
     def _changes_for(self, hold: Hold, claim_id: str, move: Arrival | None) -> Changes:

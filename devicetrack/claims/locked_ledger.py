@@ -14,6 +14,8 @@ from collections.abc import Sequence
 import contextlib
 import functools
 import itertools
+import operator
+from types import TracebackType
 from typing import Concatenate
 from typing import ParamSpec
 from typing import TypeVar
@@ -47,24 +49,18 @@ class LedgerLock(locks.FairLock):
         super().__init__(locks.LEDGER)
 
 
-def _looked_up(method: Callable[Concatenate[Ledger, Arguments], Result],
-               ) -> Callable[Concatenate[Ledger, Arguments], Result]:
-    """The same, found by its name at each call if it is the ledger's own: the crash kit puts others in their place."""
+def _finding(method: Callable[Concatenate[Ledger, Arguments], Result],
+             ) -> Callable[[Ledger], Callable[Arguments, Result]]:
+    """What binds a call to a ledger: by its name if it is the ledger's own, since the crash kit puts others there."""
     name = method.__name__
-    if getattr(Ledger, name, None) is not method:
-        return method
-
-    def call(ledger: Ledger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        result: Result = getattr(ledger, name)(*args, **kwargs)
-        return result
-
-    return call
+    return operator.attrgetter(name) if getattr(Ledger, name, None) is method else functools.partial(
+        functools.partial, method)
 
 
 def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
             ) -> Callable[Concatenate[LockedLedger, Arguments], Result]:
     """A call of the ledger under its lock, with an answer that counts: a discarded ledger has none."""
-    call = _looked_up(method)
+    of = _finding(method)
 
     @functools.wraps(method)
     def locked(self: LockedLedger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -74,7 +70,7 @@ def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
                 ledger = self._ledger
                 if ledger is None:
                     raise exception.LedgerDiscarded
-                return call(ledger, *args, **kwargs)
+                return of(ledger)(*args, **kwargs)
         except exception.DeviceTrackError:
             raise                               # the ledger's own word, after which it is as it was
         except BaseException:
@@ -88,7 +84,7 @@ def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
 def _noting(method: Callable[Concatenate[Ledger, Arguments], None],
             ) -> Callable[Concatenate[LockedLedger, Arguments], None]:
     """A call of the ledger under its lock that tells it something. A discarded ledger need not know."""
-    call = _looked_up(method)
+    of = _finding(method)
 
     @functools.wraps(method)
     def locked(self: LockedLedger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
@@ -97,7 +93,7 @@ def _noting(method: Callable[Concatenate[Ledger, Arguments], None],
             with turn:
                 ledger = self._ledger
                 if ledger is not None:
-                    call(ledger, *args, **kwargs)
+                    of(ledger)(*args, **kwargs)
         except BaseException:                   # what is told cannot be refused, so the ledger has no word of its own
             turn.end()                          # for one that came in the middle of ending it
             self.discard()
@@ -179,6 +175,23 @@ def _pools_and_devices(ledger: Ledger, keys: Iterable[DeviceKey]) -> tuple[list[
     return ledger.pools(), [device for device in devices if device is not None]
 
 
+class _PutBackOnError:
+    """Puts a hold back when its block is left by an error. Every claim has two such blocks, so it is no generator."""
+
+    __slots__ = ('_ledger', '_hold')
+
+    def __init__(self, ledger: LockedLedger, hold: Hold) -> None:
+        self._ledger, self._hold = ledger, hold
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        if kind is not None:
+            self._ledger.put_back(self._hold)
+
+
 class LockedLedger:
     """The ledger's calls, each under the lock, and those that take several steps in one moment.
 
@@ -256,14 +269,9 @@ class LockedLedger:
     def is_discarded(self) -> bool:
         return self._ledger is None
 
-    @contextlib.contextmanager
-    def put_back_on_error(self, hold: Hold) -> Iterator[None]:
+    def put_back_on_error(self, hold: Hold) -> _PutBackOnError:
         """For what is done with a hold before anything of it is recorded."""
-        try:
-            yield
-        except BaseException:
-            self.put_back(hold)
-            raise
+        return _PutBackOnError(self, hold)
 
     distrust = _noting(_distrust)
 

@@ -133,12 +133,15 @@ class FairLock:
         """End a turn, or end waiting for it. Idempotent: an exception may make somebody ask again."""
         if place.is_traced:
             TRACE.gives_back(self.name)
-        with contextlib.suppress(ValueError):
-            self._line.remove(place)
+        line = self._line
+        try:
+            line.remove(place)
+        except ValueError:
+            pass
         # Also when it had left already: perhaps nobody was woken then. Who is woken looks whether it is first.
-        if self._line:
+        if line:
             with contextlib.suppress(IndexError):
-                self._line[0].wake.put(None)
+                line[0].wake.put(None)
 
 
 class _Place(weakref.ref['Turn']):
@@ -192,15 +195,14 @@ class Turn:
             self.end()
             raise
 
-    def __exit__(self, *_error: object) -> None:
-        self.end()
-
-    def end(self) -> None:
+    def end(self, *_error: object) -> None:
         """Leave the line, once more after an exception that came while this was leaving it. Idempotent."""
         place = self._place
         if place is not None:
             place.lock.leave(place)
             self._place = None
+
+    __exit__ = end
 
 
 def _left_behind(place: _Place) -> None:

@@ -117,7 +117,7 @@ class Unit:
 
     def candidate(self, identifier: str | None) -> Candidate:
         pool = self.pool
-        return Candidate(pool.kind, identifier, pool.provider_uuid, pool.resource_class, pool.parent_name,
+        return Candidate(pool.kind, identifier, pool.provider_uuid, pool.resource_class, pool.parent.name,
                          pool.numa_node, self.details)
 
 

@@ -21,7 +21,7 @@ class Hold(NamedTuple):
 
     @property
     def is_named(self) -> bool:
-        return all(candidate.identifier is not None for candidate in self.candidates)
+        return None not in [candidate.identifier for candidate in self.candidates]
 
 
 class DeviceState(NamedTuple):

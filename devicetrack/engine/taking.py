@@ -60,12 +60,14 @@ class Taking(Intake):
             if some is None:
                 raise exception.NoFit(self.shortages(demand))
             units = in_order = some
+            anywhere = items[0].provider_uuid is None
         else:
             items, taken = self._take_all(instance_uuid, demand)
             units = [unit for index in range(len(items)) for unit in taken[index]]
             in_order = [unit for some in taken.values() for unit in some]
+            anywhere = all(item.provider_uuid is None for item in items)
         holding = Holding(instance_uuid, tuple(in_order))
-        holding.anywhere = all(item.provider_uuid is None for item in items)
+        holding.anywhere = anywhere
         if demand.numa_nodes and (demand.numa_policy != vocabulary.NONE or any(item.numa_policy for item in items)):
             holding.affinity = demand.numa_nodes, demand.numa_policy
         for unit in units:

@@ -65,9 +65,8 @@ class DeviceAssignment(base.DeviceTrackObject):
         made._changed_fields = set()
         made._record = record
         held = made.__dict__
-        for attribute, value in zip(_ATTRIBUTES, record, strict=True):
-            if attribute != '_obj_details':
-                held[attribute] = value
+        held.update(zip(_ATTRIBUTES, record, strict=True))
+        del held['_obj_details']
         return made
 
     @property

@@ -178,8 +178,10 @@ class Committer:
             self._close()
         for ticket in own.batch or (own,):
             if ticket is own or ticket.answered:
-                with contextlib.suppress(ValueError):
+                try:
                     line.remove(ticket)
+                except ValueError:
+                    pass
         # The next leader first, then those that need only return. Who is woken looks itself.
         if line:
             with contextlib.suppress(IndexError):
@@ -243,11 +245,15 @@ class Committer:
         except Exception as error:
             return backend.fault(error)
         try:
-            fences: Sequence[api.Fence] = [ticket.fence for ticket in batch if ticket.fence is not None]
+            fences, members = [], []
+            for ticket in batch:
+                if ticket.fence is not None:
+                    fences.append(ticket.fence)
+                if ticket.changes is not None:
+                    members.append(ticket.changes)
             if len(fences) > 1:
                 fences = sorted(set(fences))        # as all that locks rows
-            backend.carry_out(connection, backends.Merged.of(
-                [ticket.changes for ticket in batch if ticket.changes is not None]), fences)
+            backend.carry_out(connection, backends.Merged.of(members), fences)
             self._sent = batch
             backend.commit(connection)
             self._used = time.monotonic()

@@ -90,7 +90,6 @@ class MariaDB(backend.Backend):
         self._claim = ';'.join(f'EXECUTE {name} USING {", ".join(["%s"] * statement.count("%s"))}'
                                for name, statement in claim)
         escape: Callable[[str], str] = engine.dialect.loaded_dbapi.converters.escape_string
-        self._ok_packet = engine.dialect.loaded_dbapi.connections.OKPacketWrapper
         self._quoted = functools.lru_cache(_QUOTED_KEPT)(lambda text: f"'{escape(text)}'")
 
     @staticmethod
@@ -152,9 +151,9 @@ class MariaDB(backend.Backend):
         :returns: how many rows the first statement met
         """
         connection._execute_command(_QUERY, self._claim % self._literals(connection, parameters))
-        answers = [self._ok_packet(connection._read_packet()) for _statement in range(2)]
-        connection.server_status = answers[-1].server_status
-        met: int = answers[0].affected_rows
+        of_row, _of_event = connection._read_packet(), connection._read_packet()
+        of_row.advance(1)                       # the mark of an OK: what is none was raised as an error
+        met: int = of_row.read_length_encoded_integer()
         return met
 
     def _run(self, cursor: Any, first: _First, statements: str, parameters: tuple[Any, ...]) -> None:

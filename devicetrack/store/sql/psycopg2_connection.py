@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from typing import Any
@@ -28,8 +27,9 @@ class Connection(extensions.connection):     # type: ignore[misc]
     """Ends by itself when its server is silent for too long: libpq would wait for ever for a server that hangs."""
 
     silence_s: float
+    writing: Cursor                          # of the connection that writes
 
-    def waiting(self) -> contextlib.AbstractContextManager[None]:
+    def waiting(self) -> watchdog.Watch:
         return watchdog.watch(self.silence_s, self._cut)
 
     def _cut(self) -> None:

@@ -90,11 +90,12 @@ class SQLite(backend.Backend):
             raise FileNotFoundError(errno.ENOENT, 'the file or its log was removed or replaced', self._path)
         # IMMEDIATE takes the write lock now, where waiting for it is possible. A transaction that read first and
         # wrote then would be refused instead, without waiting, when another one wrote in between.
-        connection.execute('BEGIN IMMEDIATE')
+        cursor = connection.cursor()
+        cursor.execute('BEGIN IMMEDIATE')
         if self.is_one_insert(merged, fences):
-            if connection.execute(self.insert_one_at_epoch, merged.insert[0] + fences[0]).rowcount != 1:
+            if cursor.execute(self.insert_one_at_epoch, merged.insert[0] + fences[0]).rowcount != 1:
                 raise backend.OldEpoch
-            connection.execute(self.add_event, merged.events[0])
+            cursor.execute(self.add_event, merged.events[0])
             return
         for fence in fences:
             if connection.execute(self.check_epoch, fence).fetchone() is None:
