@@ -208,7 +208,7 @@ def _elements(text: str, name: str, devices: _Element) -> tuple[list[str], list[
     behind = found.pop()
     if text.count(opening, first, devices.end) != len(found):
         raise _Doubt
-    if all([one.startswith(line) for one in found]):    # nearly always; so each has one
+    if all(one.startswith(line) for one in found):      # nearly always; so each has one
         return found, [(spot, devices.end - len(behind))]
     runs: list[_Run] = []
     elements: list[str] = []
@@ -234,7 +234,9 @@ def _check_parents(text: str, start: int, own: _Element | None, devices: _Elemen
 
     The tags between them need not be counted: both are even, and so is the root.
     """
-    if (own is not None and _opened(text, start, own.before)) or _opened(text, devices.after, len(text)) != _TO_THE_ROOT:
+    if own is not None and _opened(text, start, own.before):
+        raise _Doubt
+    if _opened(text, devices.after, len(text)) != _TO_THE_ROOT:
         raise _Doubt
 
 
@@ -252,7 +254,7 @@ def _check_depths(text: str, devices: _Element, runs: list[_Run]) -> None:
         since = end
     between.append((since, devices.end))
     longest = max(between, key=lambda part: part[1] - part[0])
-    if any([_opened(text, *part) for part in between if part is not longest]):
+    if any(_opened(text, *part) for part in between if part is not longest):
         raise _Doubt
 
 
