@@ -178,24 +178,25 @@ class Intake(Stock):
     def _add(self, new: Iterable[tuple[Any, ...]], unproven: Collection[tuple[str, str]],
              recorded: Collection[tuple[str, str | None]]) -> None:
         """Add devices that are not known yet, by their fields, in the order in which claims will take them."""
-        pools: dict[tuple[Any, ...], Pool] = {}
+        pools: dict[tuple[Any, ...], tuple[Pool, dict[str, Unit], bool]] = {}
         standing = bool(self._standing)
         for fields in new:
             (kind, identifier, provider, resource_class, parent, numa_node, details, unhealthy, adoptable, _type,
              exclusions, features) = fields
             where = (kind, provider, resource_class, parent, numa_node, features)
-            pool = pools.get(where)
-            if pool is None:                    # thousands of devices have a few pools
-                pool = pools[where] = self._pool_of(InventoryDevice(*fields))
-                self._units.setdefault(kind, {})
-            unit = self._units[kind][identifier] = Unit(pool, identifier, details)
+            found = pools.get(where)
+            if found is None:                   # thousands of devices have a few pools
+                pool = self._pool_of(InventoryDevice(*fields))
+                found = pools[where] = pool, self._units.setdefault(kind, {}), bool(not standing and pool.provider_uuid)
+            pool, units, is_open = found
+            unit = units[identifier] = Unit(pool, identifier, details)
             pool.total += 1
             key = (kind, identifier)
             if key in unproven:
                 unit.unproven = True
             if exclusions:
                 self._reconsider(self._exclusion.join(unit, exclusion.of_device(kind, identifier, exclusions)))
-            is_well = unhealthy is None and adoptable and not standing and pool.provider_uuid
+            is_well = is_open and unhealthy is None and adoptable
             if key in recorded:
                 unit.state = HELD
                 pool.held_count += 1

@@ -49,8 +49,10 @@ def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: View
             rows = [row._replace(provider_uuid=counted.get((row.kind, row.parent), row.provider_uuid))
                     if (row.kind, row.identifier) in gone else row for row in rows]
         ledger.hold(rows)
-    ledger.releasing(DeviceKey(kind, identifier) for kind, identifier, state in Compact(Record, views.records).columns(
-        'kind', 'identifier', 'state') if state == vocabulary.RELEASING)
+    recorded = Compact(Record, views.records)
+    if vocabulary.RELEASING in recorded.column('state'):
+        ledger.releasing(DeviceKey(kind, identifier) for kind, identifier, state in recorded.columns(
+            'kind', 'identifier', 'state') if state == vocabulary.RELEASING)
     _resume(ledger, views, marks)
     withhold_by_sight(ledger, (views,))
     return ledger

@@ -325,7 +325,7 @@ class _Comparison:
                 or not set(INSTANCE_OVER).isdisjoint(map(states.get, set(rows.column('instance_uuid'))))):
             return False
         try:
-            return all(map(operator.eq, self.devices.of(owners, 'details'), owners.of(owners, 'details')))
+            return all(map(operator.eq, self.devices.of(owners, 'details'), owners.each('details')))
         except KeyError:
             return False                        # the host does not have one of them
 

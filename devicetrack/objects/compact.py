@@ -44,7 +44,10 @@ class Compact(Sequence[Named]):
     @classmethod
     def joined(cls, of: type[Named], parts: Iterable[Sequence[Named]]) -> Compact[Named]:
         """One after the other."""
-        return cls(of, [one for part in parts for one in Compact(of, part)._plain])
+        some = [part for part in parts if part]
+        if len(some) == 1 and isinstance(some[0], Compact):
+            return some[0]                      # not so a list, which its owner may change
+        return cls(of, [one for part in some for one in Compact(of, part)._plain])
 
     def __len__(self) -> int:
         return len(self._plain)
@@ -131,8 +134,11 @@ class ByKey(Mapping[Key, Named]):
 
     def column(self, field: str) -> dict[Key, Any]:
         """One field by key; for loops over thousands."""
-        return dict(zip(self._plain, map(operator.itemgetter(self._of._fields.index(field)), self._plain.values()),
-                        strict=True))
+        return dict(zip(self._plain, self.each(field), strict=True))
+
+    def each(self, field: str) -> Iterator[Any]:
+        """One field of each, in the order of the keys; for loops over thousands."""
+        return map(operator.itemgetter(self._of._fields.index(field)), self._plain.values())
 
     def of(self, keys: Iterable[Key], field: str) -> Iterator[Any]:
         """One field for each of the keys; for loops over thousands.

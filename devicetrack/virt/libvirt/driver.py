@@ -254,6 +254,10 @@ class LibvirtDriver(driver.VirtDriver):
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
             for _kind, uuid, runs, now, later, surely in ours:
+                if means is not None and surely and not (now and later):        # nearly always: the guest is off
+                    uses += [(kind.name, means[address], address, uuid, runs, bool(now), bool(later))
+                             for address in dict.fromkeys(now or later) if address in means]
+                    continue
                 in_now, in_later = frozenset(now), frozenset(later)
                 uses += [(kind.name, None if means is None else means[address], address, uuid, runs, address in in_now,
                           address in in_later) for address in dict.fromkeys((*now, *later))

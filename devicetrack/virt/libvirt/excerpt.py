@@ -9,9 +9,11 @@ A match is reliable in a well-formed document, for three reasons:
 - Without comments, CDATA, processing instructions and a document type every ``<`` begins a tag, since text and
   attributes cannot contain one. So a name after a ``<`` is the name of an element.
 - If the name of an element is opened once and closed once, everything between belongs to the element. So the metadata,
-  which may hold anybody's XML, can be set aside.
-- The difference between opening and closing tags gives the depth of a tag. Text may contain a ``/>``, which is counted
-  as a tag. Then the count is not even at the end, and the text is left to the parser.
+  which may hold anybody's XML, can be set aside. If the tags of a name open and close in turn, each pair of them is an
+  element.
+- The difference between opening and closing tags gives the depth of a tag. Text may contain a ``>``, and then a ``/>``
+  may be no tag. But then there are more ``>`` than ``<``, and the text is left to the parser. What an element contains
+  is even, so the tags in one part of it need not be counted if those in all other parts are.
 
 libvirt has other elements that can name a device of ours: network interfaces, disks, file systems, arguments for QEMU.
 A few searches tell that a document has none of them. Only the paths of block devices are read here, since many guests
@@ -39,14 +41,17 @@ _HEAD = re.compile(rf"<domain type='[a-z]+'( id='[0-9]+')?(?: xmlns:[a-z]+='{_PL
                    rf'  <name>[^<]*</name>\n  <uuid>({_UUID})</uuid>\n')
 _MEMORY = re.compile(rf"\n    <memory model='([a-z-]+)'(?:{_ATTRIBUTE})*>\n(?:      <uuid>[^<]*</uuid>\n)?"
                      rf'(?:      <source>\n        <path>({_PLAIN}]+)</path>\n)?')
+_PATH_BEGIN, _PATH_END = '<path>', '</path>\n'
+_ALL_PLAIN = re.compile(f'{_PLAIN}]*')
 _PCI = (r"domain='0x([0-9a-f]{4}|[1-9a-f][0-9a-f]{4,7})' bus='0x([0-9a-f]{2})' slot='0x([01][0-9a-f])' "
         r"function='0x([0-7])'")
 _HOSTDEV = re.compile(rf"\n    <hostdev mode='[a-z]+' type='([a-z_]+)'((?:{_ATTRIBUTE})*)>\n"
                       rf"(?:      <driver(?:{_ATTRIBUTE})*/>\n)?"
                       rf"(?:      <source>\n        <address (?:uuid='({_UUID})'|{_PCI})/>\n)?")
 _RECORD_LINE = '\n    '
-_RECORD = f'{_RECORD_LINE}<devicetrack:{metadata.ELEMENT} xmlns:devicetrack="{metadata.NAMESPACE}"'
-_RECORD_END = f'</devicetrack:{metadata.ELEMENT}>'
+_RECORD_NAME = f'devicetrack:{metadata.ELEMENT}'
+_RECORD = f'{_RECORD_LINE}<{_RECORD_NAME} xmlns:devicetrack="{metadata.NAMESPACE}"'
+_RECORD_END = f'</{_RECORD_NAME}>'
 # An address inside a source lies as deep as no other: those of host devices, and of disks and interfaces that are one.
 # A search goes by the last character: a rare one makes it several times as fast as a space.
 _SOURCE_ADDRESS = '\n        <address'
@@ -54,6 +59,7 @@ _BLOCK = '<source dev'
 _BLOCK_PATH = re.compile(rf"<source dev='({_PLAIN}']*)'")
 # If a namespace is declared in another way, for example with references, it may be ours. Nova's own name has '/xmlns/'.
 _NAMESPACE = re.compile(r"""xmlns(?::[\w.-]{1,64})?=(?:"[^"&]{1,256}"|'[^'&]{1,256}')""")
+_DECLARATION, _NOVA = 'xmlns', '/xmlns/'
 
 
 class Excerpt(NamedTuple):
@@ -97,20 +103,21 @@ def _read(text: str, path_backed: Collection[str], hints: Collection[str]) -> Ex
     if devices is None or (own is not None and text.count('<devices', start, own.before)):
         raise _Doubt
     record = '' if own is None else _record(text, own)
-    memories, memory_runs = _spots(text, 'memory', devices)
-    hostdevs, hostdev_runs = _spots(text, 'hostdev', devices)
+    memories, memory_runs = _elements(text, 'memory', devices)
+    hostdevs, hostdev_runs = _elements(text, 'hostdev', devices)
     for name in ('<memory model=', '<hostdev'):
         if text.find(name, start, devices.before) >= 0 or text.find(name, devices.after) >= 0:
             raise _Doubt
     if record or memories or hostdevs:
-        _check_depths(text, start, own, devices, sorted(memory_runs + hostdev_runs))
-    paths = _paths(text, memories, devices, path_backed) if memories else ()
-    mdevs, functions = _addresses(text, hostdevs)
+        _check_parents(text, start, own, devices)
+        _check_depths(text, devices, sorted(memory_runs + hostdev_runs))
+    paths = _paths(memories, path_backed) if memories else ()
+    mdevs, functions = _addresses(hostdevs)
     if (text.count(_SOURCE_ADDRESS, devices.begin, devices.end) != len(mdevs) + len(functions)
             or text.find('<filesystem', devices.begin, devices.end) >= 0):
         raise _Doubt
     for hint in hints:
-        if text.count(hint, devices.begin, devices.end) != sum(path.count(hint) for path in paths):
+        if text.count(hint, devices.begin, devices.end) != sum([path.count(hint) for path in paths]):
             raise _Doubt
     return Excerpt(head[2], head[1] is not None, paths, mdevs, functions, record, _blocks(text, devices))
 
@@ -139,7 +146,7 @@ def _own_element(text: str, name: str, start: int) -> _Element | None:
     """Find the one element of this name after ``start``, where libvirtd puts a child of the root."""
     first, last = f'\n  <{name}>\n', f'\n  </{name}>\n'
     before = text.find(first, start - 1)
-    end = text.find(last, before + len(first) - 1)
+    end = text.rfind(last, before + len(first) - 1) if before >= 0 else -1
     # Nearly always the name stands nowhere else, and then one search tells what otherwise takes two.
     if before < 0 or end < 0 or (text.count(name, start) != 2 and (
             text.count(f'<{name}', start), text.count(f'</{name}', start)) != (1, 1)):
@@ -152,83 +159,138 @@ def _own_element(text: str, name: str, start: int) -> _Element | None:
 
 def _record(text: str, own: _Element) -> str:
     """Find our element among the metadata."""
-    declared = text.count('xmlns', own.begin, own.end) - text.count('/xmlns/', own.begin, own.end)
-    if declared != len(_NAMESPACE.findall(text, own.begin, own.end)):
-        raise _Doubt
+    spot = text.find(_DECLARATION, own.begin, own.end)
+    while spot >= 0:
+        if not text.startswith(_NOVA, spot - 1) and _NAMESPACE.match(text, spot, own.end) is None:
+            raise _Doubt
+        spot = text.find(_DECLARATION, spot + 1, own.end)
     mentioned = text.count(metadata.NAMESPACE)
     if not mentioned:
         return ''
     begin = text.find(_RECORD, own.begin - 1, own.end)
     end = text.find(_RECORD_END, begin, own.end) + len(_RECORD_END)
-    if (mentioned != 1 or begin < 0 or end < begin or text.count('<devicetrack:devices', begin, own.end) != 1
-            or text.count('</devicetrack:devices', begin, own.end) != 1
-            or _opened(text, own.begin, begin) or _opened(text, end, own.end)):
+    if mentioned != 1 or begin < 0 or end < begin or text.count(_RECORD_NAME, begin, own.end) != 2:
+        raise _Doubt
+    # A child of the metadata is at its depth on both sides, so one of them is enough.
+    if _opened(text, own.begin, begin) if begin - own.begin < own.end - end else _opened(text, end, own.end):
         raise _Doubt
     return text[begin + len(_RECORD_LINE):end]
 
 
 def _opened(text: str, start: int, end: int) -> int:
-    """Count how many more tags open than close; ``/>`` does both."""
-    return text.count('<', start, end) - 2 * text.count('</', start, end) - text.count('/>', start, end)
-
-
-def _spots(text: str, name: str, devices: _Element) -> tuple[list[int], list[int]]:
-    """Find where elements of this name begin, each at the end of the line before it.
-
-    The second list has only the first of each run of neighbours. The others of a run lie as deep as the first, since
-    each begins where the one before it ends.
-    """
-    line, last = f'\n    <{name}', f'</{name}>'
-    found: list[int] = []
-    runs: list[int] = []
-    before = devices.begin - 1
-    spot = text.find(line, before, devices.end)
-    while spot >= 0:
-        if spot != before or not found:
-            runs.append(spot)
-        found.append(spot)
-        before = text.find(last, spot, devices.end) + len(last)
-        if before <= spot:
-            raise _Doubt
-        spot = text.find(line, before, devices.end)
-    if (text.count(f'<{name}', devices.begin, devices.end), text.count(last, devices.begin, devices.end)) != (
-            len(found), len(found)):
+    """Count how many more tags open than close between two tags; ``/>`` does both."""
+    tags = text.count('<', start, end)
+    if tags != text.count('>', start, end):             # one of these, perhaps a />, stands in text
         raise _Doubt
-    return found, runs
+    return tags - 2 * text.count('</', start, end) - text.count('/>', start, end)
+
+
+# Positions in the text: where the first of some neighbours begins, at the end of the line before it, and where the last
+# of them ends.
+_Run = tuple[int, int]
+
+
+def _elements(text: str, name: str, devices: _Element) -> tuple[list[str], list[_Run]]:
+    """Find the elements of this name in their places in the lines, each from the end of the line before it to its end.
+
+    The second list has the runs of neighbours. All of a run lie at one depth, since each begins where the one before it
+    ends.
+    """
+    opening, line, last = f'<{name}', f'\n    <{name}', f'</{name}>'
+    first = text.find(opening, devices.begin, devices.end)
+    # Whatever a tag ends that was not found would be hidden.
+    if text.find(last, devices.begin, first if first >= 0 else devices.end) >= 0:
+        raise _Doubt
+    if first < 0:
+        return [], []
+    spot = first - len(line) + len(opening)
+    found = text[spot:devices.end].split(last)
+    behind = found.pop()
+    if text.count(opening, first, devices.end) != len(found):
+        raise _Doubt
+    if all(one.startswith(line) for one in found):      # nearly always; so each has one
+        return found, [(spot, devices.end - len(behind))]
+    runs: list[_Run] = []
+    elements: list[str] = []
+    for one in found:
+        before = one.find(line)
+        if before < 0 or one.count(opening) != 1:
+            raise _Doubt
+        end = spot + len(one) + len(last)
+        if before or not runs:
+            runs.append((spot + before, end))
+        else:
+            runs[-1] = (runs[-1][0], end)
+        elements.append(one[before:])
+        spot = end
+    return elements, runs
 
 
 _TO_THE_ROOT: Final = -1
 
 
-def _check_depths(text: str, start: int, own: _Element | None, devices: _Element, spots: list[int]) -> None:
-    """Check the parents of the elements: the tags before, between and after the elements must be balanced."""
-    even = [(start, devices.before)] if own is None else [(start, own.before), (own.after, devices.before)]
+def _check_parents(text: str, start: int, own: _Element | None, devices: _Element) -> None:
+    """Check that the metadata and the devices are children of the root.
+
+    The tags between them need not be counted: both are even, and so is the root.
+    """
+    if own is not None and _opened(text, start, own.before):
+        raise _Doubt
+    if _opened(text, devices.after, len(text)) != _TO_THE_ROOT:
+        raise _Doubt
+
+
+def _check_depths(text: str, devices: _Element, runs: list[_Run]) -> None:
+    """Check that elements are children of the devices: all that stands between them must be even.
+
+    It is, in the longest part, if it is in all others. Nearly always that part is most of the devices.
+    """
+    between = []
     since = devices.begin
-    for spot in spots:
-        even.append((since, spot))
-        since = spot
-    even.append((since, devices.end))
-    if any(_opened(text, *stretch) for stretch in even) or _opened(text, devices.after, len(text)) != _TO_THE_ROOT:
-        raise _Doubt
-
-
-def _paths(text: str, memories: list[int], devices: _Element, path_backed: Collection[str]) -> tuple[str, ...]:
-    """Return the paths of memory devices whose model has one."""
-    # One search instead of a match at each spot, which takes twice as long. It finds nothing elsewhere.
-    found = _MEMORY.findall(text, memories[0], devices.end)
-    if len(found) != len(memories):
-        raise _Doubt
-    for model, path in found:
-        if not (path.strip() if model in path_backed else not path):
+    for begin, end in runs:
+        if begin < since - 1:                           # one of them is in another; the first has its line break before
             raise _Doubt
-    return tuple([path.strip() for _model, path in found if path])
+        between.append((since, begin))
+        since = end
+    between.append((since, devices.end))
+    longest = max(between, key=lambda part: part[1] - part[0])
+    if any(_opened(text, *part) for part in between if part is not longest):
+        raise _Doubt
 
 
-def _addresses(text: str, hostdevs: list[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _paths(memories: list[str], path_backed: Collection[str]) -> tuple[str, ...]:
+    """Return the paths of memory devices whose model has one."""
+    paths = []
+    alike = None                # what stands before the path, of the last device that was matched
+    for memory in memories:
+        before, _begin, rest = memory.partition(_PATH_BEGIN)
+        if before == alike:
+            path, end, _rest = rest.partition(_PATH_END)
+            if not end or not path.strip():
+                raise _Doubt
+            paths.append(path)
+            continue
+        found = _MEMORY.match(memory)
+        if found is None:
+            raise _Doubt
+        model, plain = found.groups('')
+        if not (plain.strip() if model in path_backed else not plain):
+            raise _Doubt
+        if plain:
+            paths.append(plain)
+            alike = before
+    text = ''.join(paths)
+    if not (text.isascii() and text.isprintable() and '<' not in text and '&' not in text) and not all(
+            map(_ALL_PLAIN.fullmatch, paths)):
+        raise _Doubt
+    return tuple([path.strip() for path in paths])
+
+
+def _addresses(hostdevs: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the UUIDs of mediated devices and the addresses of PCI devices."""
     uuids, addresses = [], []
-    for spot in hostdevs:
-        found = _HOSTDEV.match(text, spot)
+    for hostdev in hostdevs:
+        found = _HOSTDEV.match(hostdev)
         if found is None or " type='" in found[2]:
             raise _Doubt
         sort, _others, uuid, domain, bus, slot, function = found.groups()

@@ -196,7 +196,7 @@ def recorded(domain: domain_xml.Domain, forms: Mapping[str, Form], boot_id: str,
         elements, of this boot, or without a record: then its addresses count
     :raises InvalidDocument: the record does not say which element means which device
     """
-    if domain.boot_id is None or domain.boot_id == boot_id:
+    if domain.boot_id in (None, boot_id):
         return {}
     named = [form for form in FORMS if form.of_one_boot and form.addresses(domain)]
     found: dict[Form, Sequence[DeviceKey | None]] = {

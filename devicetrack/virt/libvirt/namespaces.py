@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import collections
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import errno
@@ -14,6 +15,7 @@ import functools
 import hashlib
 import os
 import stat
+from typing import Any
 from typing import NamedTuple
 import uuid
 
@@ -158,13 +160,16 @@ class DirectorySource(Source):
         self.beginning = os.path.join(directory, '')
 
     def each(self) -> Iterator[Namespace]:
+        # The class's own call takes twice as long, and there may be thousands.
+        make: Callable[[tuple[Any, ...]], Namespace] = functools.partial(tuple.__new__, Namespace)
+        beginning = self.beginning
         with self._entries() as entries:
             for entry in entries:
                 name, status = entry.name, entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    yield Namespace(name, _file_uuid(name, status.st_ino), self.beginning + name, status.st_size,
-                                    _FILE_ALIGN, None, None, False,
-                                    'the file has another name too' if status.st_nlink > 1 else None)
+                    yield make((name, _file_uuid(name, status.st_ino), beginning + name, status.st_size, _FILE_ALIGN,
+                                None, None, False,
+                                'the file has another name too' if status.st_nlink > 1 else None))
 
     def paths(self) -> dict[str, str]:
         with self._entries() as entries:

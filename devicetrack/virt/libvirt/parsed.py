@@ -1,6 +1,6 @@
 """What definitions said when they were last parsed: nearly all of them say the same at the next audit.
 
-Parsing costs as much as a third of what libvirt needs to write a definition, and a digest of its text a sixth of that,
+Parsing costs as much as a third of what libvirt needs to write a definition, and a digest of its text a fifth of that,
 which other threads need not wait for. The texts themselves are too large to be kept.
 """
 

@@ -77,6 +77,8 @@ class Proofs:
         with self._mutex:
             self._refresh()
             known = self._known
+            if not known:                       # as on a host whose devices all have owners
+                return list(fields.columns('kind', 'identifier'))
             return [key for key, details in zip(fields.columns('kind', 'identifier'), fields.column('details'),
                                                 strict=True)
                     if (proof := known.get(key)) is None

@@ -118,6 +118,8 @@ class UnderstoodTestCase(base.TestCase):
         ('devices in the metadata of others', domain(
             mdev(), '    <x:y xmlns:x="x">\n      <devices>\n      </devices>\n    </x:y>\n'), (), (MDEV,), ()),
         ('exclamations and questions', domain(nvdimm('/what?!')), ('/what?!',), (), ()),
+        ('several of a sort, not side by side', domain(nvdimm('/a') + DISK + nvdimm('/b', more='      <x/>\n') + mdev()
+                                                       + nvdimm('/c', 'virtio-pmem')), ('/a', '/b', '/c'), (MDEV,), ()),
         names=('text', 'paths', 'mdevs', 'pcis'))
 
     def test_it_is_what_a_parser_says(self) -> None:
@@ -164,6 +166,12 @@ class DoubtTestCase(base.TestCase):
         ('a device in a device', domain(mdev(more=mdev()))),
         ('a device in an element', domain(f'    <thing>\n{mdev()}    </thing>\n')),
         ('a device behind what looks like a tag', domain(f'    <thing>/>\n{mdev()}    </thing>\n')),
+        ('a device behind most of an element', domain(f'    <thing>/>\n{DISK * 9}{mdev()}    </thing>\n')),
+        ('a device before most of an element', domain(f'    <thing>/>\n{mdev()}{DISK * 9}    </thing>\n')),
+        ('devices in two elements', domain(f'    <thing>\n{mdev()}    </thing>\n{DISK * 9}    <thing>\n{nvdimm()}'
+                                           '    </thing>\n')),
+        ('a device in a device of another sort', domain(mdev(more=nvdimm()))),
+        ('a device whose end tag has a blank', domain(nvdimm() + nvdimm().replace('</memory>', '</memory >'))),
         ('a device outside of the devices', domain(mdev(), after=mdev())),
         ('devices twice', domain(mdev(), after=f'  <devices>\n{nvdimm()}  </devices>\n')),
         ('devices in an element', domain(mdev(), before='  <x>\n', after='  </x>\n')),
@@ -180,6 +188,10 @@ class DoubtTestCase(base.TestCase):
         ('a record without a prefix', domain(mdev(), re.sub('(</?)devicetrack:|:devicetrack(?==)', r'\1', record()))),
         ('a record whose namespace is declared with blanks', domain(mdev(), record().replace('="urn:', ' = "urn:'))),
         ('a record whose namespace is veiled', domain(mdev(), record().replace('urn:', '&#117;rn:'))),
+        ('a record whose namespace is veiled, behind what looks like a declaration', domain(
+            mdev(), record().replace(' xmlns:', " a='xmlns=\"' xmlns:").replace('urn:', '&#117;rn:'))),
+        ('a record in an element behind most of it', domain(mdev(), f'    <x:y xmlns:x="x">\n{NOVA * 9}{record()}'
+                                                            '    </x:y>\n')),
         ('a namespace declared around',
          domain(mdev(), record().replace(f' xmlns:devicetrack="{metadata.NAMESPACE}"', ''))
          .replace("type='kvm'", f"type='kvm' xmlns:devicetrack='{metadata.NAMESPACE}'")),

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
-import itertools
 import operator
 import re
 from typing import Any
@@ -114,8 +113,9 @@ def stock(kind: api.DeviceKind) -> api.Stock:
     """
     with _mistakes_of(kind):
         found = kind.stock() if kind.configured else api.Stock()
-        _check(kind, found)
-        return _without_identity_unhealthy(found)
+        of_each = _one_of_each(found.devices)
+        _check(kind, found, of_each)
+        return _without_identity_unhealthy(found, of_each)
 
 
 def prepare(kind: api.DeviceKind, recorded: Mapping[str, str], locked: api.Locked) -> None:
@@ -184,9 +184,9 @@ def nodes(kind: api.DeviceKind, devices: Iterable[InventoryDevice]) -> dict[Devi
     return {key: node for key, node in found.items() if node is not None}
 
 
-def _without_identity_unhealthy(found: api.Stock) -> api.Stock:
+def _without_identity_unhealthy(found: api.Stock, of_each: Sequence[InventoryDevice]) -> api.Stock:
     # Nearly no kind has such fields, and then no text of thousands is read for them.
-    if not any(identity.may_be_unread(type(details.peek(one.details))) for one in _one_of_each(found.devices)):
+    if not any(identity.may_be_unread(type(details.peek(one.details))) for one in of_each):
         return found
     return found._replace(devices=tuple(
         one._replace(unhealthy=f'{", ".join(unread)} cannot be read now, so nobody knows which device it is')
@@ -194,15 +194,17 @@ def _without_identity_unhealthy(found: api.Stock) -> api.Stock:
         for one in found.devices))
 
 
-def _check(kind: api.DeviceKind, found: api.Stock) -> None:
+def _check(kind: api.DeviceKind, found: api.Stock, of_each: Sequence[InventoryDevice]) -> None:
     """Check a stock quickly, since a host may have thousands of devices.
 
     One piece of code wrote all details of a kind. So this reads those of one device of each resource class, and sees of
     the others only that they have some.
+
+    :param of_each: one device of each resource class
     """
     name, counted_as, devices = kind.name, kind.resource_classes, found.devices
     fields = Compact(InventoryDevice, devices)
-    odd = [] if _look_well(fields, name, counted_as) else [
+    odd = [] if _look_well(fields, name, counted_as, of_each) else [
         number for number, (its_kind, resource_class, identifier, text) in enumerate(
             fields.columns('kind', 'resource_class', 'identifier', 'details'))
         if its_kind != name or resource_class not in counted_as
@@ -212,25 +214,25 @@ def _check(kind: api.DeviceKind, found: api.Stock) -> None:
         odd += [number for number, said in enumerate(fields.column('exclusions')) if not _are_exclusions(said)]
     if any(fields.column('features')):
         odd += [number for number, said in enumerate(fields.column('features')) if not _are_features(said)]
-    to_check: list[InventoryDevice | Capacity] = [*(devices[number] for number in odd), *found.capacities,
-                                                  *_one_of_each(devices)]
+    to_check: list[InventoryDevice | Capacity] = [*(devices[number] for number in odd), *found.capacities, *of_each]
     for one in to_check:
         _check_one(kind, one)
 
 
-def _look_well(devices: Compact[InventoryDevice], name: str, counted_as: frozenset[str]) -> bool:
+def _look_well(devices: Compact[InventoryDevice], name: str, counted_as: frozenset[str],
+               of_each: Sequence[InventoryDevice]) -> bool:
     """Whether none of the devices is odd, all at once. False when somebody has to look at each."""
     identifiers, texts = list(devices.column('identifier')), list(devices.column('details'))
-    if not set(map(type, itertools.chain(identifiers, texts))) <= {str}:
+    if not (set(map(type, identifiers)) <= {str} and set(map(type, texts)) <= {str}):
         return False
     lengths = set(map(len, identifiers))
-    return (set(devices.column('kind')) <= {name} and set(devices.column('resource_class')) <= counted_as
+    return (all(one.kind == name and one.resource_class in counted_as for one in of_each)
             and all(0 < length <= _IDENTIFIER_CHARACTERS for length in lengths)
             and set(map(operator.itemgetter(slice(1)), texts)) <= {'{'})
 
 
 def _one_of_each(devices: Sequence[InventoryDevice]) -> list[InventoryDevice]:
-    """One device of each resource class."""
+    """One device of each kind and resource class."""
     classes = Compact(InventoryDevice, devices).columns('resource_class', 'kind')
     return [devices[number] for number in dict(zip(classes, range(len(devices)), strict=True)).values()]
 

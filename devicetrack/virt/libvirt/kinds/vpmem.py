@@ -134,9 +134,10 @@ class VPMEM(api.DeviceKind):
         found = self._source.paths()
         means: dict[str, str | None] = {address: found.get(address) for address in wanted}
         # A definition that this library wrote has the path letter by letter. Others may write it in another way.
-        if None in means.values():
-            by_path = {os.path.normpath(path): name for path, name in found.items()}
-            means = {address: name or by_path.get(os.path.normpath(address)) for address, name in means.items()}
+        if None not in means.values():
+            return means
+        by_path = {os.path.normpath(path): name for path, name in found.items()}
+        means = {address: name or by_path.get(os.path.normpath(address)) for address, name in means.items()}
         others = {address: device for address, name in means.items()
                   if name is None and (device := _device_of(address)) is not None}
         if others:
