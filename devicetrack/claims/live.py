@@ -212,8 +212,8 @@ def _source_devices(instance: Any, resources: InstanceResources | None, check: L
     if check is None:
         # A source of an older release says which devices there are, and declares nothing of them.
         if has:
-            LOG.warning('Live migration of instance %s without a check of its source: only the types of its devices are '
-                        'known', instance.uuid)
+            LOG.warning('Live migration of instance %s without a check of its source: only the types of its devices '
+                        'are known', instance.uuid)
         return partner_search.from_resources(has)
     _check_is_of(instance, check)
     if check.devices is None:
