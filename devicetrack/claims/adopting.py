@@ -72,4 +72,4 @@ class Adopting:
             yield f'{missing.option} names {missing.key.identifier}: {missing.reason}: {withheld.FIX_MISSING}'
         for overlap in self._views.inventory.overlaps:
             one, other = (f'{key.kind}/{key.identifier}' for key in overlap.devices)
-            yield f'{one} and {other} are both {overlap.what}: let one option alone name it'
+            yield f'{one} and {other} are both {overlap.what}: let only one option name it'

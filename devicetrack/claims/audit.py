@@ -62,8 +62,8 @@ class Audit:
                                                  f'{missing.reason}: {withheld.FIX_MISSING}')
         for overlap in views.inventory.overlaps:
             one, other = (f'{key.kind}/{key.identifier}' for key in overlap.devices)
-            raise exception.InvalidConfiguration('device kinds', f'{one}, {other}', f'both are {overlap.what}, and a '
-                                                 'guest on one would be on both: let one option alone name it')
+            raise exception.InvalidConfiguration('device kinds', f'{one}, {other}', f'both are {overlap.what}, so one '
+                                                 'device would have two owners: let only one option name it')
         self._views.open(views, self._withheld.marks)
         self._declarations.refresh(views.inventory, at_start=True)
         self._judge(views)
@@ -128,7 +128,7 @@ class Audit:
     def _without_provider(self) -> list[Finding]:
         return [Finding(reconcile.NO_PROVIDER, reconcile.WARNING, reconcile.NO_DEVICE, None, (), 0,
                         f'{name or "the node"}: the compute service has not created the provider that counts its '
-                        'devices', 'every device there that nobody owns',
+                        'devices', 'every free device of this provider',
                         'none: the next audit asks the compute service again')
                 for name in sorted(self._views.providers.missing)]
 

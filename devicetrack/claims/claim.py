@@ -19,12 +19,12 @@ LOG = log.logger(__name__)
 class Claim:
     """Devices that are held and recorded for an instance.
 
-    A claim acts when it is made, so it needs no ``with``. An error that leaves a ``with`` block gives back what the
-    claim took, and goes on. The exception is a block in which ``started`` failed while the guest is there: it keeps
-    its devices, and the audit records that it runs. ``migration`` is that of a claim for a move, else None. ``skipped``
-    are the UUIDs of providers of other hosts that the allocations named too, with resource classes of ours.
-    ``instance`` is the caller's. ``fields`` is what the claim set on the instance, or would have set: see
-    :class:`.InstanceFields`.
+    A claim holds its devices from the call on, so it needs no ``with``. If an exception leaves a ``with`` block, the
+    claim gives back the devices that it took, and the exception goes on. But if ``started`` failed in the block while
+    the guest runs, the guest keeps its devices, and the audit records that it runs. ``migration`` is that of a claim
+    for a move, else None. ``skipped`` are the UUIDs of providers of other hosts that the allocations also named, with
+    resource classes of this library. ``instance`` is the caller's. ``fields`` has the values that the claim set on the
+    instance, or would have set: see :class:`.InstanceFields`.
     """
 
     __slots__ = ('resources', 'fields', 'claim_id', 'migration', 'skipped', '_life', 'instance', '_instances', '_over',
@@ -42,13 +42,13 @@ class Claim:
         self._request = requests.present()
 
     def keep(self) -> Self:
-        """Have the instance keep what was claimed for it. A claim that it refuses is given back."""
+        """Set the claim's fields on the instance. If the instance refuses them, give the claim back."""
         with self:
             self._instances.set(self.instance, self.fields)
         return self
 
     def has_now(self, resources: InstanceResources, fields: Fields) -> Fields:
-        """Have the claim and its instance keep other devices, which took the place of those that it has."""
+        """Set other devices on the claim and its instance, in place of those that the claim has."""
         self.resources, self.fields = resources, fields
         self._instances.set(self.instance, fields)
         return fields
@@ -59,7 +59,7 @@ class Claim:
         return self._over
 
     def abort(self) -> Fields:
-        """Give back what this claim took, and nothing that another claim took since. A second call does nothing.
+        """Give back the devices of this claim, and none of a later claim. A second call does nothing.
 
         :returns: what it set on the instance: what that had before the claim
         :raises DeviceInUse: the guest is there still; its devices stay recorded and held
@@ -98,7 +98,7 @@ class Claim:
 
 def take_off(instances: InstanceFields, instance: Any, now: Fields, claim_id: str,
              migration_uuid: str | None) -> Fields:
-    """Let an instance keep nothing that a claim took and gave back.
+    """Remove the devices that a claim took and gave back from the instance.
 
     :param now: what the instance keeps, as far as that is known
     :returns: what was set on it

@@ -14,7 +14,7 @@ from devicetrack.objects.values import WipeProgress
 
 
 class Audited(NamedTuple):
-    """What an audit left to say.
+    """The result of an audit in numbers.
 
     ``at`` is when it ended, in seconds since 1970 (UTC), None where nobody knows when the manager's last one was.
     ``findings`` counts findings by kind and severity. ``withheld`` counts devices by each of their reasons; None when

@@ -1,4 +1,4 @@
-"""What the service's instances keep of their devices. Nothing else reads it from the service's objects or sets it."""
+"""The fields of the service's instances that concern devices. Only this module reads or sets them."""
 
 from __future__ import annotations
 

@@ -208,19 +208,19 @@ def _source_devices(instance: Any, resources: InstanceResources | None, check: L
     if len(has) != wanted:
         raise exception.BadRequest(
             'instance.resources', len(has),
-            f'the guest must find a partner for each of its devices and nothing else: {wanted} are allocated here')
+            f'each device of the guest gets one partner: {wanted} devices are allocated here')
     if check is None:
         # A source of an older release says which devices there are, and declares nothing of them.
         if has:
-            LOG.warning('Live migration of instance %s without a check of its source: nothing is known of its devices '
-                        'but their types', instance.uuid)
+            LOG.warning('Live migration of instance %s without a check of its source: only the types of its devices '
+                        'are known', instance.uuid)
         return partner_search.from_resources(has)
     _check_is_of(instance, check)
     if check.devices is None:
-        raise exception.BadRequest('check.devices', None, 'the source has not said them: hand over what its '
+        raise exception.BadRequest('check.devices', None, 'the source has not filled them in: pass what its '
                                    'check_can_live_migrate_source returned')
     devices = partner_search.from_declared(check.devices)
     if [device.key for device in devices] != [DeviceKey(one.kind, one.identifier) for one in has]:
         raise exception.BadRequest('check.devices', [device.key for device in devices],
-                                   'the guest has others, by instance.resources: read the instance again')
+                                   'instance.resources has other devices: read the instance again')
     return devices

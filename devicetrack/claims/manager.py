@@ -101,8 +101,7 @@ class ClaimManager:
         """Take the host, read every view and go on with what a crash interrupted. Blocks for as long as that takes.
 
         :param background: wipe and read devices in the background until :meth:`close`, as ``[devicetrack]
-            unproven_devices`` says. A program that does something of its own with a host, and ends, leaves that to the
-            service
+            unproven_devices`` says. A program that only runs for a short time leaves that to the service
         :returns: what differs between the views
         :raises HostInUse: another process, or another manager in this one, manages this host
         :raises UnsafePath: others than the service's user can change the state directory or its lock
@@ -144,7 +143,7 @@ class ClaimManager:
         return host
 
     def _ready(self) -> Running:
-        """The host as it runs: the one place where calls are refused that come too early or from another process.
+        """The host as it runs. Only this method refuses calls that come too early or from another process.
 
         :raises NotReady: ``init_host`` has not succeeded
         :raises ForkedManager: this process is a child of the manager's
@@ -170,7 +169,7 @@ class ClaimManager:
         return host
 
     def _owner_for(self, instance: Any, *migrations: Any) -> Running:
-        """The host as it runs, for a call whose answer a guest is started or moved by. Asks the store: one query.
+        """The host as it runs, for a call whose answer starts or moves a guest. Makes one query to the store.
 
         :raises HostTakenOver: another manager of this host has started, also if no write of this one was refused yet
         :raises StoreError: no answer
@@ -277,7 +276,7 @@ class ClaimManager:
         self._ready().gate.enable(nodename)
 
     def explain(self, allocations: Mapping[str, Any] | DeviceRequest | None, instance: Any = None) -> list[Shortage]:
-        """Say for each part of a request what there is and why the rest cannot be had. Claims nothing.
+        """Say for each part of a request which devices are free, and why the others cannot be had. Claims nothing.
 
         :raises BadRequest: as :meth:`instance_claim`
         """
@@ -320,7 +319,7 @@ class ClaimManager:
             return host.life.resources(uuid, real)
 
     def guest_config(self, instance: Any, before_move: bool = False) -> GuestConfig:
-        """What the guest's definition needs: its devices with the paths of this boot, in the order that was asked for.
+        """Return the devices for the guest's definition, with the paths of this boot, in the order of the request.
 
         Besides them an element for the definition's metadata. Both are empty for an instance without devices. Asks
         about this instance alone: no other guest is read.
@@ -338,7 +337,7 @@ class ClaimManager:
         return self._parts.driver.guest_config(used, flavor, beside)
 
     def rewrite_definition(self, instance: Any, definition: str, before_move: bool = False) -> str:
-        """Give a definition that the service has kept, perhaps since another boot of the host, this boot's addresses.
+        """Write this boot's device addresses into a definition that the service has kept since another boot.
 
         :meth:`realize` does that to the definition that the hypervisor has. This one is for a service that keeps a
         definition elsewhere and is about to start the guest from it. Call it after :meth:`realize`, and then
@@ -358,7 +357,7 @@ class ClaimManager:
         return host.definitions.rewrite(instance.uuid, definition, before_move)
 
     def check_definition(self, instance: Any, definition: str, before_move: bool = False) -> None:
-        """See that a definition names the instance's devices, each of them, and nobody else's.
+        """Check that a definition names all devices of the instance, and no device of another.
 
         For a service that starts guests from definitions that it has kept, or whose definitions others may change. The
         addresses in it must be those of this boot.
@@ -401,11 +400,11 @@ class ClaimManager:
 
     @of_request
     def adopt(self, context: Any, instance: Any, devices: Iterable[DeviceKey]) -> InstanceResources:
-        """Record devices that the instance's guest has already, on the service's word. Idempotent, all or nothing.
+        """Record devices that the instance's guest has already, as the service says. Idempotent, all or nothing.
 
-        For a host that ran guests before this library did: its guests' devices have no rows, and nobody gets them. What
-        is recorded is the instance's from then on, as if it had been claimed and started. No guest is touched.
-        Sets ``instance.resources``.
+        For a host that ran guests before it used this library: the devices of these guests have no rows, and no claim
+        gets them. From this call on the instance owns the devices, as if it had claimed them and started. No guest is
+        touched. Sets ``instance.resources``.
 
         :param devices: kind and identifier of each, in the order in which the guest's request names them
         :returns: what the instance has here now
@@ -426,10 +425,10 @@ class ClaimManager:
 
     @of_request
     def rebooted(self, context: Any, instance: Any) -> None:
-        """Take note that a guest rebooted, or may have, without being started anew.
+        """Record that a guest rebooted, or may have, without being started anew.
 
-        A guest looks at its devices when it boots: from then on it may go by what the driver here has that is newer
-        than where it came from, and cannot go back there while it runs. Call it for every reboot that the service makes
+        A guest examines its devices when it boots. From then on it may rely on features of this host's driver that its
+        earlier host lacks, so it cannot go back there while it runs. Call it for every reboot that the service makes
         and for those that the hypervisor tells of (libvirt: ``VIR_DOMAIN_EVENT_ID_REBOOT``). Idempotent.
 
         :raises StoreError: nothing was noted
@@ -443,7 +442,7 @@ class ClaimManager:
     @metered(metering.RELEASE)
     @of_request
     def release(self, context: Any, instance: Any, wait: bool = True) -> Fields:
-        """Give back everything that the instance holds here, old and new when it moves. Idempotent.
+        """Give back all devices of the instance on this host, old and new ones during a move. Idempotent.
 
         Sets ``instance.resources`` to None. Call it after the guest is gone. Blocks while devices are removed or wiped,
         which for persistent memory takes as long as writing it.
@@ -471,7 +470,7 @@ class ClaimManager:
     @of_request
     def abort_instance_claim(self, context: Any, instance: Any, claim_id: str | None = None,
                              migration_uuid: str | None = None) -> Fields:
-        """Give back what a claim took: everything that the instance holds here, or only what ``claim_id`` took.
+        """Give back the devices of a claim: all that the instance holds here, or only those that ``claim_id`` took.
 
         What a claim for a move made old is current again. Sets ``instance.resources`` to what the instance had before
         the claim.
@@ -524,9 +523,9 @@ class ClaimManager:
                                 Carried(numa_topology, pci_devices, pci_requests))
 
     def check_can_live_migrate_destination(self, instance: Any) -> LiveMigrationCheck:
-        """At the destination, before anything is claimed: whether this host takes running guests with such devices.
+        """At the destination, before the claim: check that this host can take running guests with such devices.
 
-        Changes nothing. What it gives is for :meth:`check_can_live_migrate_source` at the source.
+        Changes nothing. Pass the result to :meth:`check_can_live_migrate_source` at the source.
 
         :raises LiveMigrationUnsupported: this host takes no running guest with a device of a kind that the instance has
         :raises HypervisorUnreachable: no answer
@@ -535,9 +534,9 @@ class ClaimManager:
 
     def check_can_live_migrate_source(self, instance: Any, check: LiveMigrationCheck | None = None, *,
                                       post_copy: bool = False) -> LiveMigrationCheck:
-        """At the source, before anything is claimed: what this host declares of the devices that the guest runs on.
+        """At the source, before the claim: return what this host declares about the devices of the guest.
 
-        Changes nothing. What it gives is for :meth:`live_migration_claim` at the destination, which decides.
+        Changes nothing. Pass the result to :meth:`live_migration_claim` at the destination, which decides.
 
         :param check: what the destination gave; None from one of an older release
         :param post_copy: whether the migration may be switched to post-copy
@@ -593,7 +592,7 @@ class ClaimManager:
 
     @of_request
     def drop_move_claim_at_source(self, context: Any, instance: Any, migration: Any) -> Fields:
-        """A move is confirmed: give back what the instance left on this host. Idempotent.
+        """Confirm a move: give back the devices that the instance left on this host. Idempotent.
 
         On one host the new devices are at rest from the same transaction on. Call it after the guest that ran on the
         old devices is gone, or runs on the new ones. Sets ``instance.migration_context`` to None.
@@ -605,7 +604,7 @@ class ClaimManager:
 
     @of_request
     def drop_move_claim_at_dest(self, context: Any, instance: Any, migration: Any) -> Fields:
-        """A move is reverted or rolled back: give back what was claimed for it on this host. Idempotent.
+        """Revert or roll back a move: give back the devices that it claimed on this host. Idempotent.
 
         On one host the old devices are current again from the same transaction on, their contents untouched. Sets
         ``instance.resources`` to what the instance had, where that is known, and ``instance.migration_context`` to
@@ -622,7 +621,7 @@ class ClaimManager:
     @of_request
     def drop_move_claim(self, context: Any, instance: Any, nodename: str, flavor: Any = None,
                         prefix: str = moves.NEW) -> Fields:
-        """End a move of which the caller has no migration at hand: ``new_`` undoes it here, ``old_`` confirms it.
+        """End a move for a caller without the migration: the prefix ``new_`` reverts it here, ``old_`` confirms it.
 
         The migration is that of ``instance.migration_context``, or the only one that rows of the instance name here.
 

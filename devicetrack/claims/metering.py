@@ -1,7 +1,7 @@
-"""What a host's manager tells of its work to whoever counts it.
+"""How a host's manager reports its work to a meter.
 
-The manager knows no library for metrics. It calls a :class:`Meter`, if it has one, with what was done and how long that
-took. Without a meter each place asks for one attribute, and that is all.
+The manager knows no library for metrics. It calls a :class:`Meter`, if it has one, with the kind and the duration of
+the work. Without a meter each call costs one look at an attribute.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Result = TypeVar('Result')
 
 
 class Meter:
-    """Is told of the work of one host. A meter overrides what it counts.
+    """Counts the work of one host. A meter overrides what it counts.
 
     Any thread may call any method at any time, also while it works on an instance, so a method must be quick: no I/O,
     and no call back into the manager. Only :meth:`audited` may take as long as writing a small file. What a method

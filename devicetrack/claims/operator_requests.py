@@ -171,7 +171,7 @@ class OperatorRequests:
         if verb in _CONTRARIES:
             waiting = self._operator_requests(waiting=True)
             while (older := _contrary(verb, _target(arguments), waiting)) is not None:
-                self._store_answer(older, Answer(REFUSED, f'a newer command was to {verb} it'))
+                self._store_answer(older, Answer(REFUSED, f'a newer command asked to {verb} it'))
                 waiting.remove(older)
         return self.do(verb, arguments, wait=True)
 

@@ -17,8 +17,8 @@ class ProviderResolver(Protocol):
 
         Must give the same answer after a restart and in another process. May block; never called under the lock.
 
-        :returns: None when the provider was not created yet. Then nothing that is counted at it is handed out, and
-            each audit asks again; who has a device there keeps it. What was answered once is not asked again.
+        :returns: None when the provider was not created yet. Then no claim gets its devices, and each audit asks again;
+            an instance that has such a device keeps it. An answer is kept, and this name is not asked for again.
         """
 
 

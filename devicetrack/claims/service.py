@@ -1,4 +1,4 @@
-"""What the claim manager asks of the compute service that it works for, and what an answer means."""
+"""The questions of the claim manager to its compute service, and the meaning of the answers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class MovingService(ComputeService, Protocol):
 
 
 class ServiceView:
-    """The service's answers. Whatever it cannot tell is None here, and never empty.
+    """The service's answers. An unknown answer is None here, and never empty.
 
     The service's code runs in the thread that asks: nobody can end it, and its own deadlines are its own business. An
     answer that is late is reported, while it is waited for.
@@ -143,7 +143,7 @@ class ServiceView:
 
     @staticmethod
     def _is_of(question: str, answer: Any, form: type) -> bool:
-        """Whether an answer has the form that was asked for; one that has not is unknown. A text is no collection."""
+        """Whether an answer has the right form; any other form is unknown. A text is no collection."""
         if isinstance(answer, form) and not isinstance(answer, (str, bytes)):
             return True
         LOG.warning('The compute service answers %(question)s with %(answer)s, which means nothing',

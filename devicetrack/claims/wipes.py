@@ -66,7 +66,7 @@ class _Stopped(exception.DeviceTrackError):
 
 
 class Wipes:
-    """The devices of a started host that are given back in the background.
+    """The wipes of a started host in the background.
 
     :param at_once: how many are wiped side by side at most
     """
@@ -132,14 +132,14 @@ class Wipes:
         self.go_on()
 
     def go_on(self) -> None:
-        """Have the threads begin with what was handed over. Quick. Not for who works on an instance."""
+        """Have the threads begin with the waiting wipes. Quick. Not for a caller that works on an instance."""
         with self._lock.held():
             count = len(self._waiting) if self._begun and not self._closed else 0
         for _ in range(count):
             self._workers.start()
 
     def wait(self) -> None:
-        """Wait until nothing is being wiped and nothing waits for it. For tests, and for who stops a service."""
+        """Wait until all wipes have ended and none waits. For tests, and for programs that stop a service."""
         self._workers.wait()
 
     def wait_for(self, instance_uuid: str) -> None:
@@ -166,7 +166,7 @@ class Wipes:
         return [work for work in self._working.values() if work.record.instance_uuid == instance_uuid]
 
     def close(self) -> None:
-        """Begin with no other device. What is being wiped goes on to its end, and nobody waits for it.
+        """Begin no other wipe. The running wipes go on to their end, and nobody waits for them.
 
         Its row stays: the next manager finds it.
         """

@@ -350,13 +350,13 @@ class WithheldDevices:
             if not standing:
                 known = self._ledger.device(key)
                 if known is not None and vocabulary.UNPROVEN in known.withheld:
-                    raise exception.BadRequest('device', str(target), "it was not forgotten, and nobody's word makes "
-                                               'an unproven device clean: say --wipe to have it wiped')
+                    raise exception.BadRequest('device', str(target), 'it is unproven and was not forgotten, so '
+                                               'it needs a proof that it is clean: use --wipe to have it wiped')
                 forgotten = [str(other) for other in self.marks if self._standing(other)]
                 cordoned = 'it is cordoned: device uncordon; ' if (
                     vocabulary.CORDONED in self.marks.get(target, {})) else ''
-                raise exception.BadRequest('device', str(target), 'it was neither forgotten nor retired, and admit is '
-                                           f'for those alone; {cordoned}those are {_some(forgotten)}')
+                raise exception.BadRequest('device', str(target), 'it was neither forgotten nor retired, and only '
+                                           f'such devices are admitted; {cordoned}these are {_some(forgotten)}')
             self._check_unused(key)
             for reason in standing:
                 self._take_back(target, reason)
@@ -434,7 +434,7 @@ class WithheldDevices:
             refuse(used.reason)
         excluded = self._ledger.why_excluded(key)
         if excluded is not None:
-            refuse(f'{excluded}, and what is done to this device may reach that one')
+            refuse(f'{excluded}, and work on this device may affect that one')
         for record in self._rows.of_devices([key]).values():
             refuse(f'instance {record.instance_uuid} has it')
         inventory = self._driver.get_inventory()
@@ -494,9 +494,9 @@ class WithheldDevices:
             return
         names = sorted(str(name) for kind, name in known if kind == target.kind)
         if target.scope == vocabulary.DEVICE and (target.kind, target.name) in parents:
-            reason = 'it is a parent of devices: say --parent'
+            reason = 'it is a parent of devices: add --parent'
         elif names:
-            reason = f'of the {target.scope}s of this kind this host has {_some(names)}'
+            reason = f'this host has these {target.scope}s of this kind: {_some(names)}'
         else:
             kinds = sorted({kind for kind, _name in known})
             reason = f'this host has no {target.scope} of this kind; it has some of kind {_some(kinds)}'

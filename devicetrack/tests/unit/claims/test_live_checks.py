@@ -302,7 +302,7 @@ class PeersTestCase(LiveTestCase):
     def test_a_check_that_the_source_has_not_seen(self) -> None:
         instance = self.region.spawn('one', pmem=1, vgpu=1)
         asked = self.two.manager.check_can_live_migrate_destination(instance)
-        self.assertIn('the source has not said them',
+        self.assertIn('the source has not filled them in',
                       str(self.assertRaises(exception.BadRequest, self.claim, instance, asked)))
         other: Any = 'well'
         for refuse in (lambda: self.claim(instance, other),

@@ -255,7 +255,7 @@ class WipeTestCase(UnprovenTestCase):
             self.host.audit()
 
     def test_nobodys_word_makes_it_clean(self) -> None:
-        self.assertIn('say --wipe', str(self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd0')))
+        self.assertIn('use --wipe', str(self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd0')))
         self.assertEqual((UNPROVEN, b'secret'), (self.host.states()['d0'], self.machine.read(D0)))
 
     def test_what_is_free_and_proven_is_not_wiped(self) -> None:

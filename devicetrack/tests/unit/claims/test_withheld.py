@@ -185,7 +185,7 @@ class CordonTestCase(WithheldTestCase):
         for arguments, has in ((('vpmem', 'd9', False), 'd0, d1'), (('mdev', 'p9', True), 'p0, p1'),
                                (('mdev', 'm', False), 'some of kind vpmem'), (('vpmen', 'd0', False), 'vpmem'),
                                (('vpmen', 'p0', True), 'mdev, vpmem'), (('vpmem', 'd0', True), 'region0'),
-                               (('mdev', 'p0', False), 'it is a parent of devices: say --parent')):
+                               (('mdev', 'p0', False), 'it is a parent of devices: add --parent')):
             for call in (self.manager.cordon, self.manager.uncordon):
                 error = self.assertRaises(exception.BadRequest, call, *arguments)
                 self.assertIn(has, str(error))
@@ -552,11 +552,11 @@ class ForgottenTestCase(WithheldTestCase):
         self.forget_and_bring_back()
         self.manager.cordon('vpmem', 'd1')
         error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd1')
-        self.assertEqual("device: 'vpmem/d1': it was neither forgotten nor retired, and admit is for those alone; "
-                         'it is cordoned: device uncordon; those are vpmem/d0', str(error))
+        self.assertEqual("device: 'vpmem/d1': it was neither forgotten nor retired, and only such devices are "
+                         'admitted; it is cordoned: device uncordon; these are vpmem/d0', str(error))
         self.manager.admit('vpmem', 'd0')
         error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd0')
-        self.assertTrue(str(error).endswith('for those alone; those are none'), error)
+        self.assertTrue(str(error).endswith('are admitted; these are none'), error)
 
     def test_a_crash_before_the_row_is_gone_leaves_it_noted(self) -> None:
         self.store.before('write', REFUSED)
