@@ -95,16 +95,19 @@ class World:
 
 
 class Others(threading.Thread):
-    """Changes what is not ours of one consumer after the other, as a service does that resizes guests."""
+    """Changes what is not ours of one consumer after the other, as a service does that resizes guests.
+
+    It does so while ``healing`` is set; ``over`` ends it, and ``healing`` has to be set then.
+    """
 
     def __init__(self, worlds: list[World], client: Client) -> None:
         super().__init__(daemon=True)
         self._worlds, self._client, self._random = worlds, client, random.Random(1)
-        self.over = threading.Event()
+        self.healing, self.over = threading.Event(), threading.Event()
         self.changes = 0
 
     def run(self) -> None:
-        while not self.over.is_set():
+        while self.healing.wait() and not self.over.is_set():
             world = self._random.choice(self._worlds)
             found = self._client.get_allocations(self._random.choice(world.consumers))
             here = {**found.resources[world.uuid], 'VCPU': self._random.randint(1, 9)}
@@ -114,10 +117,10 @@ class Others(threading.Thread):
 
 
 class Command:
-    """``placement heal --all`` for a store and a server, killed and started again."""
+    """``placement heal --all``, killed and started again; ``healing`` is set from its first request to its end."""
 
-    def __init__(self, conf: cfg.ConfigOpts, placement: placements.Placement) -> None:
-        self._placement = placement
+    def __init__(self, conf: cfg.ConfigOpts, placement: placements.Placement, healing: threading.Event) -> None:
+        self._placement, self._healing = placement, healing
         self._config_file = f'{conf.devicetrack.state_path}/devicetrack.conf'
         with open(self._config_file, 'w', encoding='utf-8') as file:
             file.write(f'[devicetrack]\nstate_path = {conf.devicetrack.state_path}\n'
@@ -139,11 +142,16 @@ class Command:
         with subprocess.Popen([sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', self._config_file,
                                'placement', 'heal', '--all', '-f', 'value'],
                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+            # While it is being loaded there is nothing that others could disturb.
+            self._placement.proxy.before_next('GET', '/', self._healing.set)
             if killed_at is not None:
                 for _before in range(killed_at - 1):
                     self._placement.proxy.before_next('GET', '/', lambda: None)
                 self._placement.proxy.before_next('GET', '/', process.kill)
-            return process.wait()
+            try:
+                return process.wait()
+            finally:
+                self._healing.clear()
 
 
 def run(effort: Effort) -> Table:
@@ -159,8 +167,8 @@ def run(effort: Effort) -> Table:
         consumers = len(worlds[0].consumers)
         alone, again = (_requests(placement, worlds[0], moved) for moved in (consumers, 0))
         chance = random.Random(1)
-        command = Command(conf, placement)
         others = Others(worlds, placement.open(server.url))
+        command = Command(conf, placement, others.healing)
         others.start()
         placement.requests.clear()
         began = time.perf_counter()
@@ -168,6 +176,7 @@ def run(effort: Effort) -> Table:
         command.run(chance.randint(min(10, most_reads), most_reads) for _kill in range(effort.kills))
         took = time.perf_counter() - began
         others.over.set()
+        others.healing.set()
         others.join()
         counts = _of_healed(placement.requests)
         rows = [Row('a node, on its host', alone, 'calls', at_most=consumers + 10,

@@ -53,7 +53,8 @@ def run(effort: Effort) -> Table:
     with tempfile.TemporaryDirectory() as cache:
         # All code is loaded from bytecode, as it is where it is installed. A checkout has none where
         # PYTHONDONTWRITEBYTECODE is set; then ours alone would be compiled in every round.
-        environment = {**os.environ, 'PYTHONPYCACHEPREFIX': cache, 'PYTHONDONTWRITEBYTECODE': ''}
+        elsewhere = {'PYTHONPYCACHEPREFIX': cache, 'PYTHONDONTWRITEBYTECODE': ''} if sys.dont_write_bytecode else {}
+        environment = {**os.environ, **elsewhere}
         subjects: dict[str, Callable[[], float]] = {
             name: functools.partial(_seconds, program, environment) for name, program in _PROGRAMS.items()}
         samples = side_by_side(subjects, effort.imports, warm_up=min(1, effort.imports - 1))

@@ -111,11 +111,15 @@ class Command(command.Command):
     """Base of all commands. ``take_action`` sets ``exit_code`` when something needs attention."""
 
     app: Any
-    app_dist_name = 'devicetrack'       # else cliff says of every command which package it comes from
     exit_code = OK
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the options of the command."""
+
+    def get_epilog(self) -> str:
+        # cliff's adds the package that a command comes from. For that it reads the metadata of all packages that are
+        # installed, which takes longer than most commands.
+        return self._epilog or ''
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -35,14 +35,18 @@ def register(conf: cfg.ConfigOpts, group: str, options: Iterable[cfg.Opt]) -> No
         absolute path
     """
     options = list(options)
+    there = conf[group] if group in conf else ()
     for option in options:
-        with contextlib.suppress(cfg.DuplicateOptError):
-            conf.register_opt(option, group=group)
+        # oslo.config forgets all values that it has looked up at each call, even at one that changes nothing.
+        if option.dest not in there:
+            with contextlib.suppress(cfg.DuplicateOptError):        # the service has registered it since
+                conf.register_opt(option, group=group)
+    values = conf[group]
     for option in options:
         # As oslo.config finds it in a file: keystoneauth1 has hyphens in the names of its options.
         name = f'[{group}] {option.dest}'
         try:
-            value = conf[group][option.dest]
+            value = values[option.dest]
         except (cfg.ConfigFileValueError, cfg.ConfigSourceValueError) as error:
             raise exception.InvalidConfiguration(name, _as_written(conf, group, option),
                                                  str(error.__context__)) from error

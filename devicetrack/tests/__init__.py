@@ -1,6 +1,7 @@
 """The tests of devicetrack."""
 
 import gc
+import logging
 import os
 import sys
 import tempfile
@@ -18,6 +19,10 @@ if 'TMPDIR' not in os.environ and scratch.directory() != scratch.DISK:
 # oslo.messaging loads eventlet, and that a resolver of names of its own: a sixth of what a start of ours takes. Nothing
 # here asks it, nor do the programs that tests start and that have this from them.
 os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
+
+# They tell of each entry point, command and connection: four of five records of a run, each of which is formatted.
+for _name in ('cliff.commandmanager', 'stevedore.extension', 'urllib3.connectionpool'):
+    logging.getLogger(_name).setLevel(logging.INFO)
 
 # While tests are found, nearly all that is made stays. While they run, the collector is as it always is: what one test
 # left in cycles must not wait for another's deepest call.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import metadata
 import pathlib
 from typing import Any
@@ -26,8 +27,14 @@ ELSEWHERE = {'placement audit', 'placement audit --repair', 'placement heal', 'p
 NO_JSON = {'host map', 'metrics'}
 
 
+@functools.cache
+def read() -> dict[str, Any]:
+    whole: dict[str, Any] = yaml.safe_load(SCHEMA.read_text(encoding='utf-8'))
+    return whole
+
+
 def schema_of(command: str) -> dict[str, Any]:
-    whole = yaml.safe_load(SCHEMA.read_text(encoding='utf-8'))
+    whole = read()
     return {'$schema': whole['$schema'], '$defs': whole['$defs'], **whole['commands'][command]}
 
 
@@ -54,7 +61,7 @@ class SchemaTestCase(RepairCommandTestCase):
         self._of_migrations()
         self._in_the_place_of_the_manager()
         names = {one.name.replace('_', ' ') for one in metadata.entry_points(group=manage.NAMESPACE)}
-        schemas = set(yaml.safe_load(SCHEMA.read_text(encoding='utf-8'))['commands'])
+        schemas = set(read()['commands'])
         self.assertEqual(names - NO_JSON, {name.removesuffix(' --repair') for name in schemas})
         self.assertEqual(schemas - ELSEWHERE, self.seen)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib
+import os
 import pathlib
 import shutil
 import subprocess
@@ -13,21 +16,38 @@ from typing import Final
 import fixtures
 from oslo_versionedobjects import base as ovo_base
 
+from devicetrack.testing import scratch
 from devicetrack.tests import base
 
 EXAMPLE: Final = pathlib.Path(__file__).parents[4] / 'examples' / 'scratch_kind'
 
 
+@functools.cache
+def _installed() -> str:
+    """The directory that the package was installed into. pip takes longer than most tests that need it."""
+    top, process_id = pathlib.Path(scratch.make('example')), os.getpid()
+
+    def remove() -> None:
+        if process_id == os.getpid():           # and not in a forked child
+            shutil.rmtree(top, ignore_errors=True)
+
+    atexit.register(remove)
+    source, site = top / 'source', str(top / 'site')
+    shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns('__pycache__', 'build', '*.egg-info'))
+    subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', '--no-deps', '--no-build-isolation',
+                    '--no-index', '--disable-pip-version-check', '--target', site, str(source)],
+                   check=True, capture_output=True, timeout=base.HANGS_S)
+    return site
+
+
 class Installed(fixtures.Fixture):
-    """The example package, installed from its own ``pyproject.toml``, for this process and for others (``path``)."""
+    """The example package, installed from its own ``pyproject.toml``, for this process and for others (``path``).
+
+    The tests of a process share it, and change nothing there.
+    """
 
     def _setUp(self) -> None:
-        top = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        source, self.path = top / 'source', str(top / 'site')
-        shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns('__pycache__', 'build', '*.egg-info'))
-        subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', '--no-deps', '--no-build-isolation',
-                        '--no-index', '--disable-pip-version-check', '--target', self.path, str(source)],
-                       check=True, capture_output=True, timeout=base.HANGS_S)
+        self.path = _installed()
 
 
 class Loaded(Installed):
