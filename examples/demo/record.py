@@ -40,7 +40,7 @@ def read(directory: pathlib.Path) -> list[Row]:
 def requests(directory: pathlib.Path) -> list[str]:
     """The UUIDs of requests of commands that wait for an answer."""
     with contextlib.closing(sqlite3.connect(directory / FILE)) as connection:
-        return [uuid for uuid, in connection.execute('SELECT uuid FROM orders WHERE answered_at IS NULL')]
+        return [uuid for uuid, in connection.execute('SELECT uuid FROM operator_requests WHERE answered_at IS NULL')]
 
 
 def leftovers(directory: pathlib.Path) -> list[str]:
