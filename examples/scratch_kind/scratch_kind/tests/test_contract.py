@@ -6,9 +6,11 @@ from collections.abc import Sequence
 import os
 
 import fixtures
+import testtools
 
 from devicetrack import conf as registry
 from devicetrack import exception
+from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing.kinds import contract
 from devicetrack.testing.kinds import world
 from scratch_kind import kind
@@ -101,3 +103,13 @@ class ScratchTestCase(contract.KindContract):
             name for name, device in self.stock(linked).items() if device.unhealthy})
         self.assertRaises(exception.DeviceInUse, linked.realize, wanted)
         self.assertEqual({f'{self.world.directory}/', f'{link}/'}, set(linked.path_hints))
+
+
+class OptionsTestCase(testtools.TestCase):
+    """A test without a world. Nothing here asks libvirt, so there is no connection."""
+
+    def test_a_directory_that_is_no_absolute_path_is_refused(self) -> None:
+        configuration = self.useFixture(our_fixtures.Configuration())
+        registry.register(configuration.conf, options.GROUP, options.OPTIONS)
+        configuration.set('scratch', directory='files')
+        self.assertRaises(exception.InvalidConfiguration, kind.Scratch, configuration.conf, None)
