@@ -85,7 +85,8 @@ class Candidate(NamedTuple):
 class InventoryDevice(NamedTuple):
     """One device that exists on the host.
 
-    ``provider`` is the stable name of the parent that placement counts the device at, or '' for the node itself.
+    ``provider`` is the stable name of the provider that placement counts the device at, or '' for the node itself.
+    ``parent`` is the name of the device that this one is a part of or was made by, or None. Both have no slash.
     ``unhealthy`` is None, or the reason why the device must not be handed out. A device that is not ``adoptable`` is
     healthy, but somebody else made it for their own use, and we do not hand it out. ``details`` comes from
     :func:`devicetrack.objects.details.to_text` and is never ''. Assignments of the device are read with it.

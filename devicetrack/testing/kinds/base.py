@@ -34,7 +34,10 @@ def assignment(instance_uuid: str, kind: str, identifier: str, parent: str | Non
 
 
 class KindTestCase(testtools.TestCase):
-    """A test of a kind on the world of ``world_class``, which may also come from a scenario (testscenarios)."""
+    """A test of a kind on the world of ``world_class``, which may also come from a scenario (testscenarios).
+
+    ``world`` is the host, and ``kind`` the kind as a service that starts makes it there.
+    """
 
     world_class: type[world.KindWorld]
 
@@ -72,10 +75,14 @@ class KindTestCase(testtools.TestCase):
         self.assertEqual(len(devices), len(found), 'two devices have one identifier')
         return found
 
-    def assigned(self, identifier: str | None = None, position: int = 0) -> DeviceAssignment:
-        """An assignment of a device of the stock, the first by default, as a claim records it."""
+    def assigned(self, identifier: str | None = None, position: int = 0, **row: Any) -> DeviceAssignment:
+        """An assignment of a device of the stock, the first of the world by default, as a claim records it.
+
+        :param row: other values than a claim's for ``state`` and ``generation``
+        """
         device = self.stock()[identifier or self.world.devices[0]]
-        return assignment(self.instance, self.kind.name, device.identifier, device.parent, device.details, position)
+        return assignment(self.instance, self.kind.name, device.identifier, device.parent, device.details, position,
+                          **row)
 
     def realized(self, identifier: str | None = None, position: int = 0) -> DeviceAssignment:
         """Realize a device; returns its assignment."""

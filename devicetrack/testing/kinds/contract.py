@@ -1,4 +1,4 @@
-"""Every promise of a device kind, as tests. Another package runs them for its own kind::
+"""The promises of a device kind, as tests. Another package runs them for its own kind::
 
     from devicetrack.testing.kinds import contract
     from devicetrack.testing.kinds import world
@@ -25,7 +25,9 @@ from devicetrack.testing.kinds import stock
 
 
 class KindContract(stock.StockContract, guests.GuestContract, giving.GivingContract, privileges.PrivilegesContract):
-    """Every promise of :class:`devicetrack.virt.libvirt.kinds.api.DeviceKind`, on the host of ``world_class``.
+    """The promises of :class:`devicetrack.virt.libvirt.kinds.api.DeviceKind`, on the host of ``world_class``.
 
-    If a test needs a method that the world does not have, it is skipped, and the reason names the method.
+    If a test needs something that the world or the kind does not have, it is skipped, and says what. A subclass may
+    have tests of its own. In each test ``world`` is the host, ``kind`` is the kind as a starting service makes it
+    there, and ``instance`` is the UUID of an instance.
     """

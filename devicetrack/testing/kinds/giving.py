@@ -8,10 +8,14 @@ import threading
 import uuid
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.objects import details
+from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import identity
+from devicetrack.objects import values
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing.kinds import base
+from devicetrack.virt.libvirt.kinds import api
 
 
 class GivingContract(base.KindTestCase):
@@ -90,6 +94,55 @@ class GivingContract(base.KindTestCase):
         with open(os.devnull) as lock:
             self.assertRaises(exception.NotProven, self.kind.read_through, wanted, lock.fileno(), threading.Event())
         self.assertFalse(self.world.is_clean(wanted.identifier))
+
+    def test_a_clean_device_is_read_to_its_end(self) -> None:
+        wanted = self.assigned()
+        self.check_reads()
+        with open(os.devnull) as lock:
+            self.kind.read_through(wanted, lock.fileno(), threading.Event())
+
+    def test_reading_that_is_stopped_proves_nothing(self) -> None:
+        wanted, stop = self.assigned(), threading.Event()
+        self.check_reads()
+        stop.set()
+        with open(os.devnull) as lock:
+            self.assertRaises(exception.NotProven, self.kind.read_through, wanted, lock.fileno(), stop)
+
+    def check_reads(self) -> None:
+        if not self.kind.keeps_bytes:
+            self.skipTest('its devices keep no bytes')
+        if type(self.kind).read_through is api.DeviceKind.read_through:
+            self.skipTest('the kind cannot read its devices')
+
+    # -- a device that was claimed and never made ready ---------------------------------------------------------------
+
+    def test_a_device_that_went_away_is_not_untouched(self) -> None:
+        wanted = self.only_claimed()
+        self.world.remove(wanted.identifier)
+        self.check_is_touched(wanted)
+
+    def test_another_device_of_the_name_is_not_untouched(self) -> None:
+        wanted = self.only_claimed()
+        self.world.replace(wanted.identifier)
+        self.check_is_touched(wanted)
+
+    def test_a_device_that_the_host_uses_is_not_untouched(self) -> None:
+        wanted = self.only_claimed()
+        self.world.use(wanted.identifier)
+        self.check_is_touched(wanted)
+
+    def only_claimed(self) -> DeviceAssignment:
+        """A device on its way back, whose guest never got it."""
+        if not self.kind.keeps_bytes:
+            self.skipTest('its devices keep no bytes')
+        return self.assigned(state=vocabulary.RELEASING, generation=values.ONLY_CLAIMED)
+
+    def check_is_touched(self, wanted: DeviceAssignment) -> None:
+        """Check that the kind does not let the device go back as it is: the driver would call it clean."""
+        try:
+            self.assertIs(False, self.kind.is_untouched(wanted))
+        except exception.DriverError:
+            pass
 
     def test_a_device_that_was_made_goes_when_it_is_taken_back(self) -> None:
         capacities = [one for one in self.kind.stock().capacities if one.available]

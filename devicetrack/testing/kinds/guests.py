@@ -5,11 +5,16 @@ from __future__ import annotations
 from lxml import etree
 
 from devicetrack import exception
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestConfig
+from devicetrack.testing import libvirt
 from devicetrack.testing.kinds import base
 from devicetrack.testing.kinds import watch
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt import overlaps
 from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import installed
 
 # Devices of other sorts, and for every form a device that no host of a test has.
 FOREIGN = (
@@ -81,9 +86,23 @@ class GuestContract(base.KindTestCase):
         address, = self.kind.addresses(domain_xml.parse(self.definition(self.elements(name))))
         if type(self.kind).other_addresses is api.DeviceKind.other_addresses or address[:1] != '/':
             self.skipTest('its devices have no paths, or the kind looks nowhere else')
-        disk = f"<disk type='file'><source file='{address}'/></disk>"
-        domain = domain_xml.parse(self.definition([disk]), hints=self.kind.path_hints)
-        self.assertIn(name, self.kind.identify(self.kind.other_addresses(domain)).values())
+        disk = f"<disk type='file'><source file='{address}'/><target dev='vda'/></disk>"
+        # As libvirt writes it: only a hint leads to the path then. All of another definition is read.
+        config = GuestConfig((disk,), "<other:guest xmlns:other='urn:of-another-program'/>")
+        written = self.world.libvirt.connect().createXML(libvirt.guest(self.instance, config)).XMLDesc()
+        for definition in (self.definition([disk]), written):
+            domain = domain_xml.parse(definition, hints=installed.path_hints(self.kind))
+            self.assertIn(name, self.kind.identify(self.kind.other_addresses(domain)).values())
+
+    def test_another_kind_that_offers_the_same_device_is_noticed(self) -> None:
+        name = self.world.devices[0]
+        address, = self.kind.addresses(domain_xml.parse(self.definition(self.elements(name))))
+        if address[:1] != '/' and overlaps.PCI_ADDRESS.fullmatch(address) is None:
+            self.skipTest('its devices have neither paths nor PCI addresses')
+        nodes = installed.nodes(self.kind, self.stock().values())
+        ours = DeviceKey(self.kind.name, name)
+        self.assertIn(ours, nodes, 'the kind names no node')
+        self.assertTrue(overlaps.find({ours: nodes[ours], DeviceKey('of another kind', name): address}))
 
     def test_reading_a_definition_asks_nobody(self) -> None:
         domain = domain_xml.parse(self.definition(self.elements(*self.world.devices[:2])))

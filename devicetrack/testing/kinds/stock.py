@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+import contextlib
 from importlib import metadata
 
 from devicetrack import exception
@@ -11,6 +13,7 @@ from devicetrack.objects import identity
 from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing.kinds import base
 from devicetrack.virt import device_kinds
+from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import installed
 
 
@@ -70,6 +73,42 @@ class StockContract(base.KindTestCase):
     def test_a_host_that_cannot_be_read_is_unknown_and_not_empty(self) -> None:
         self.world.unreadable()
         self.assertRaises(exception.DriverError, self.made().stock)
+
+    def test_a_device_whose_identity_cannot_be_read_is_for_nobody(self) -> None:
+        wanted = self.realized()
+        if self.kind.keeps_bytes:
+            self.world.write(wanted.identifier)
+        self.world.hide_identity(wanted.identifier)
+        try:
+            device = self.stock(self.made()).get(wanted.identifier)
+        except exception.DeviceKindFailed:
+            raise
+        except exception.DriverError:
+            device = None                   # nobody knows any device then
+        if device is not None:
+            self.assertTrue(device.unhealthy, 'nobody knows which device it is')
+        self.assertRaises(exception.DriverError, self.made().realize, wanted)
+        self.assertRaises(exception.DriverError, self.unclaim, wanted)
+        if self.kind.keeps_bytes:
+            self.assertFalse(self.world.is_clean(wanted.identifier))
+
+    def test_preparing_the_host_takes_nothing_from_anybody(self) -> None:
+        if type(self.kind).prepare is not api.DeviceKind.prepare:
+            self.assertTrue(self.kind.prepares, 'nobody calls its prepare, because its prepares is False')
+        self.prepare({}, True)
+        wanted = self.realized()
+        if self.kind.keeps_bytes:
+            self.world.write(wanted.identifier)
+        before, recorded = self.stock(), {wanted.identifier: details.to_text(wanted.details)}
+        for is_locked in (True, True, False):
+            self.prepare(recorded, is_locked)
+            self.assertEqual(before, self.stock())
+        if self.kind.keeps_bytes:
+            self.assertFalse(self.world.is_clean(wanted.identifier), 'the bytes of an owner are lost')
+
+    def prepare(self, recorded: Mapping[str, str], is_locked: bool) -> None:
+        """Let the kind prepare the host as a service does, with the locks of all devices or of none."""
+        installed.prepare(self.kind, recorded, lambda _identifier: contextlib.nullcontext(is_locked))
 
     def test_details_survive_the_store(self) -> None:
         for device in self.stock().values():

@@ -24,8 +24,19 @@ class NotOnThisHost(NotImplementedError):
 class KindWorld(fixtures.Fixture, abc.ABC):
     """A host with two devices of the kind ``kind_class`` or more, which nobody uses and which are clean.
 
-    Subclasses make it in :meth:`make_host`, with options in ``configuration``, and set ``devices``. ``libvirt`` is a
-    host of libvirt's test driver (``devicetrack.testing.libvirt.TestNode``); the kind gets its connection.
+    It is a fixture of the library ``fixtures``: :meth:`make_host` may call ``useFixture`` and ``addCleanup``. Make the
+    devices there and set ``devices``. The base class sets these attributes before:
+
+    ``configuration``
+        The options of the host (:class:`devicetrack.testing.fixtures.Configuration`): ``configuration.set(group,
+        option=value)`` sets them, after the kind's own were registered in ``configuration.conf``.
+    ``libvirt``
+        A host of libvirt's in-process test driver (:class:`devicetrack.testing.libvirt.TestNode`). Add the node devices
+        that the kind asks libvirt for before anything connects.
+    ``hypervisor``
+        The connection to ``libvirt`` that the kind gets. Replace it in :meth:`make_host` if the kind needs another.
+    ``boot``
+        The answer of the kind's ``boot_id()``.
 
     Methods that change the host raise :class:`NotOnThisHost` until a subclass overrides them. Override each method
     whose effect can happen to a device of the kind: a skipped test tests nothing.
@@ -97,6 +108,13 @@ class KindWorld(fixtures.Fixture, abc.ABC):
     def is_clean(self, identifier: str) -> bool:
         """Whether no byte of a guest is left on the device. The world looks itself and does not ask the kind."""
         raise NotOnThisHost('is_clean')
+
+    def hide_identity(self, identifier: str) -> None:
+        """Let the host not tell which device this is: its serial number gives no answer, or its label is lost.
+
+        Only for kinds whose devices can be there without it.
+        """
+        raise NotOnThisHost('hide_identity')
 
     def other_addresses(self, identifier: str) -> Sequence[str]:
         """Return other addresses by which definitions can name the device, for example links to its path."""

@@ -15,6 +15,7 @@ import hashlib
 import os
 import time
 from typing import Any
+from typing import Final
 from typing import NamedTuple
 import urllib.parse
 from xml.sax.saxutils import escape
@@ -69,6 +70,9 @@ LOG = log.logger(__name__)
 
 BOOT_ID = '/proc/sys/kernel/random/boot_id'    # random(4)
 
+# Stands for an option in the fault of a kind whose preparation failed.
+_PREPARE: Final = 'prepare'
+
 _NO_KIND, _key, _busy, _no_lock = proving.NO_KIND, proving.key_of, proving.busy, proving.no_lock
 
 
@@ -114,7 +118,9 @@ class LibvirtDriver(driver.VirtDriver):
         self._kinds = installed.make(installed.classes(conf) if kinds is None else kinds, conf, self.hypervisor)
         for kind in self._kinds.values():
             kind.state_path, kind.boot_id = state_path, self.boot_id
-        self._parsed = parsed.Parsed(tuple(hint for kind in self._kinds.values() for hint in kind.path_hints))
+        self._parsed = parsed.Parsed(tuple(hint for kind in self._kinds.values()
+                                           for hint in installed.path_hints(kind)))
+        self._unprepared: dict[str, Fault] = {}         # by kind: the error that ended its last preparation
         self._guests = guests.Guests(self.hypervisor, self._kinds, self.boot_id)
         self._locks = os.path.join(state_path, 'locks')
         manager_options.register(conf)
@@ -138,7 +144,7 @@ class LibvirtDriver(driver.VirtDriver):
         for kind in self._kinds.values():
             if kind.configured:
                 with contextlib.suppress(exception.DriverError):        # the inventory says that it is unknown
-                    kind.check_host()
+                    installed.check_host(kind)
 
     def resource_classes(self) -> frozenset[str]:
         return frozenset().union(*(kind.resource_classes for kind in self._kinds.values()))
@@ -154,9 +160,11 @@ class LibvirtDriver(driver.VirtDriver):
     def prepare(self, records: Sequence[Record]) -> None:
         for name in sorted(self.prepared_kinds()):
             recorded = {record.identifier or '': record.details for record in records if record.kind == name}
+            self._unprepared.pop(name, None)
             try:
                 installed.prepare(self._kinds[name], recorded, functools.partial(self._try_lock, name))
             except exception.DriverError as error:
+                self._unprepared[name] = Fault(DeviceKey(name, ''), _PREPARE, str(error))
                 LOG.warning('The devices of kind %s could not be prepared: %s', name, error,
                             exc_info=isinstance(error, exception.DeviceKindFailed))
 
@@ -164,7 +172,7 @@ class LibvirtDriver(driver.VirtDriver):
         devices: list[Sequence[InventoryDevice]] = []
         capacities: list[Capacity] = []
         missing: list[Missing] = []
-        faults: list[Fault] = []
+        faults: list[Fault] = list(self._unprepared.values())
         unknown: list[Unknown] = []
         known: set[str] = set()
         keeping: set[str] = set()
@@ -249,7 +257,7 @@ class LibvirtDriver(driver.VirtDriver):
             ours = [one for one in named if one.kind == kind.name]
             means: Mapping[str, str | None] | None = None
             try:
-                means = kind.identify({address for one in ours for address in (*one.now, *one.later)})
+                means = installed.identify(kind, {address for one in ours for address in (*one.now, *one.later)})
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
@@ -277,6 +285,8 @@ class LibvirtDriver(driver.VirtDriver):
             self._read_definitions(parse, found, boot_id, guarding, named, uses)
         except exception.InvalidDocument as error:
             unknown = Unknown(error.document, f'{error.where}: {error.reason}')
+        except exception.DriverError as error:
+            unknown = Unknown(f'domain {found.uuid}', str(error))
         return _Guest(found.uuid, found.running, named, uses, unknown)
 
     def _read_definitions(self, parse: parsed.Parse, found: connection.Definitions, boot_id: str,
@@ -284,6 +294,7 @@ class LibvirtDriver(driver.VirtDriver):
         """Add what one domain names.
 
         :raises InvalidDocument: a definition cannot be read. The devices of a readable live one were added before
+        :raises DeviceKindFailed: a kind made a mistake
         """
         document = f'domain {found.uuid}'
         current = parse(found.current, document)
@@ -301,16 +312,18 @@ class LibvirtDriver(driver.VirtDriver):
             except exception.InvalidDocument as error:
                 inactive, problem = None, error
         for kind in self._kinds.values():
-            now = kind.addresses(live) if live is not None else ()
-            later = () if inactive is None else kind.addresses(inactive)
+            with installed.mistakes(kind, 'addresses'):
+                now = tuple(kind.addresses(live)) if live is not None else ()
+                later: Sequence[str] = () if inactive is None else tuple(kind.addresses(inactive))
             if inactive is not None and kind.form is not None and kind.form in recorded and not guarding:
                 by_address = {address for address, key in zip(
                     kind.form.addresses(inactive), recorded[kind.form], strict=True) if key is None}
                 later = [address for address in later if address in by_address]
             if now or later:
                 named.append(_Named(kind.name, found.uuid, found.running, now, later))
-            now = kind.other_addresses(live) if live is not None else ()
-            later = kind.other_addresses(inactive) if inactive is not None else ()
+            with installed.mistakes(kind, 'other_addresses'):
+                now = tuple(kind.other_addresses(live)) if live is not None else ()
+                later = tuple(kind.other_addresses(inactive)) if inactive is not None else ()
             if now or later:
                 named.append(_Named(kind.name, found.uuid, found.running, now, later, surely=False))
         for form, keys in recorded.items():
@@ -340,10 +353,12 @@ class LibvirtDriver(driver.VirtDriver):
                 raise _busy(assignment) from None
             except OSError as error:
                 raise exception.RealizeFailed(*_key(assignment), _no_lock(error)) from error
+            except exception.DeviceKindFailed as error:
+                raise exception.RealizeFailed(*_key(assignment), str(error)) from error
             try:
                 self._proving.take_back((_key(assignment),))
-                return kind.realize(assignment)
-            except (exception.InvalidDocument, exception.CommandFailed) as error:
+                return installed.realize(kind, assignment)
+            except (exception.InvalidDocument, exception.CommandFailed, exception.DeviceKindFailed) as error:
                 raise exception.RealizeFailed(*_key(assignment), str(error)) from error
             finally:
                 lock.unlock()
@@ -367,6 +382,8 @@ class LibvirtDriver(driver.VirtDriver):
                     results[_key(assignment)] = _busy(assignment)
                 except OSError as error:
                     results[_key(assignment)] = exception.UnclaimFailed(*_key(assignment), _no_lock(error))
+                except exception.DeviceKindFailed as error:
+                    results[_key(assignment)] = exception.UnclaimFailed(*_key(assignment), str(error))
                 else:
                     held.append((assignment, kind, lock))
             # The driver asks after it has the locks: nobody can make a device ready for a guest without its lock. It
@@ -430,7 +447,7 @@ class LibvirtDriver(driver.VirtDriver):
             kind = self._kinds.get(name)
             if kind is None:
                 raise exception.DeviceGone(*_key(ours[0]), _NO_KIND)
-            elements.update(zip(map(_key, ours), kind.guest_elements(ours), strict=True))
+            elements.update(zip(map(_key, ours), installed.guest_elements(kind, ours), strict=True))
         return tuple(elements[_key(assignment)] for assignment in assignments)
 
     def guest_records(self, told: Callable[[int, int], None] | None = None) -> Sequence[GuestRecord]:
@@ -501,8 +518,9 @@ class LibvirtDriver(driver.VirtDriver):
 
         :raises FileLocked: somebody else holds it, perhaps a manager with another state directory
         :raises OSError: it cannot be opened
+        :raises DeviceKindFailed: the kind made a mistake
         """
-        path = kind.own_path(assignment)
+        path = installed.own_path(kind, assignment)
         if path is None:
             return contextlib.nullcontext()
         lock = filelock.NodeLock(path)

@@ -24,6 +24,7 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import installed
 
 LOG = log.logger(__name__)
 
@@ -244,7 +245,7 @@ class Guests:
         found: list[set[DeviceKey]] = [set() for _address in addresses]
         if addresses:
             for kind in self._kinds.values():
-                means = kind.identify(set(addresses)) if kind.form is form else {}
+                means = installed.identify(kind, set(addresses)) if kind.form is form else {}
                 for address, keys in zip(addresses, found, strict=True):
                     identifier = means.get(address)
                     if identifier is not None:

@@ -28,6 +28,7 @@ from devicetrack.objects.values import Usage
 from devicetrack.virt.driver import obstacle
 from devicetrack.virt.libvirt import proofs
 from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import installed
 
 NO_KIND: Final = 'no device kind of this name is installed, or [devicetrack] device_kinds does not name it'
 
@@ -80,9 +81,11 @@ class Proving:
 
         :raises DriverError: the device cannot go back
         """
-        return (kind.keeps_bytes and assignment.was_only_claimed
-                and self._proofs.is_clean(key_of(assignment), details.to_text(assignment.details))
-                and kind.is_untouched(assignment))
+        if not (kind.keeps_bytes and assignment.was_only_claimed
+                and self._proofs.is_clean(key_of(assignment), details.to_text(assignment.details))):
+            return False
+        with installed.mistakes(kind, 'is_untouched'):
+            return kind.is_untouched(assignment) is True
 
     def proven(self, assignments: Iterable[DeviceAssignment], usage: Usage) -> _Results:
         """Record that devices are clean which were taken back, unless somebody uses them by now.
@@ -111,7 +114,8 @@ class Proving:
             # Usually it has no proof. A state directory that is older than its guests may have one.
             self.take_back((key,))
             began = time.monotonic()
-            kind.unclaim(assignment, lock.fd)
+            with installed.mistakes(kind, 'unclaim'):
+                kind.unclaim(assignment, lock.fd)
             if kind.keeps_bytes:
                 self._wipes[key] = Wiped(getattr(assignment.details, 'size_bytes', None), time.monotonic() - began,
                                          vocabulary.WIPED)
@@ -195,8 +199,9 @@ class Proving:
         blank: list[DeviceAssignment] = []
         for kind in {kind.name: kind for _assignment, kind, _lock in held}.values():
             ours = [assignment for assignment, of_kind, _lock in held if of_kind is kind]
-            names = kind.is_blank(ours)
-            blank += [assignment for assignment in ours if assignment.identifier in names]
+            with installed.mistakes(kind, 'is_blank'):
+                names = kind.is_blank(ours)
+                blank += [assignment for assignment in ours if assignment.identifier in names]
         if blank:
             usage = self._usage({assignment.kind for assignment in blank})
             results |= {key: obstacle(key, usage) for key in map(key_of, blank)}
@@ -215,7 +220,8 @@ class Proving:
         try:
             error = obstacle(key, self._usage({kind.name}))
             if error is None:
-                kind.read_through(assignment, lock.fd, stop)
+                with installed.mistakes(kind, 'read_through'):
+                    kind.read_through(assignment, lock.fd, stop)
                 error = obstacle(key, self._usage({kind.name}))            # reading takes long
             if error is None:
                 self._record((assignment,), vocabulary.READ)

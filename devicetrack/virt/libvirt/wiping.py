@@ -22,8 +22,8 @@ def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: 
     The child inherits the device and the lock. If this process dies, the child goes on, and the lock lasts until its
     last write. The child has a session of its own, so a signal for this process's group does not reach it.
 
-    :param how: write zeroes, discard the blocks, or only read the zeroes that something else made
-        (:data:`.wiper.WAYS`)
+    :param how: ``zero``: write zeroes; ``discard``: discard the blocks of a block device; ``read``: only read the
+        zeroes that something else made
     :raises CommandFailed: nothing proves that the namespace is clean
     """
     command = (sys.executable, '-I', '-S', wiper.__file__,

@@ -34,6 +34,11 @@ from scratch_kind import privileged
 RESOURCE_CLASS = 'CUSTOM_SCRATCH'
 
 
+def file_of(status: os.stat_result) -> tuple[int, int]:
+    """What tells a file from every other file of the host, whatever its paths are."""
+    return status.st_dev, status.st_ino
+
+
 # begin: details
 @base.register
 class ScratchDetails(details.DeviceDetails):
@@ -65,10 +70,10 @@ class Scratch(api.DeviceKind):
         super().__init__(conf, hypervisor)
         registry.register(conf, options.GROUP, options.OPTIONS)
         self._options: Any = conf.scratch
-        self._directory = self._options.directory
-        if self._directory and not os.path.isabs(self._directory):
-            raise exception.InvalidConfiguration(
-                '[scratch] directory', self._directory, 'must be an absolute path')
+        directory = self._options.directory
+        if directory and not os.path.isabs(directory):
+            raise exception.InvalidConfiguration('[scratch] directory', directory, 'must be an absolute path')
+        self._directory = os.path.normpath(directory) if directory else ''
 
     @property
     def configured(self) -> bool:
@@ -84,18 +89,19 @@ class Scratch(api.DeviceKind):
         try:
             found = sorted((entry.name, entry.stat()) for entry in os.scandir(self._directory)
                            if entry.is_file(follow_symlinks=False))
-            used = self._used_by_host()
         except OSError as error:
             # Never an empty stock: nobody may conclude from it that a device is gone.
             raise exception.CommandFailed('scandir', f'{self._directory}: {error.strerror}') from error
+        used = self._used_by_host()
         return api.Stock(tuple(self._device(name, status, used) for name, status in found),
-                         written=[name for name, _status in found if self._path(name) in used])
+                         written=[name for name, status in found if file_of(status) in used])
 
-    def _device(self, name: str, status: os.stat_result, used: Mapping[str, str]) -> InventoryDevice:
+    def _device(self, name: str, status: os.stat_result, used: Mapping[tuple[int, int], str]) -> InventoryDevice:
         known = ScratchDetails(inode=status.st_ino, size_bytes=status.st_size)
         return InventoryDevice(
-            self.name, name, '', RESOURCE_CLASS, None, self._options.numa_node, details.to_text(known),
-            used.get(self._path(name)), exclusions=self._exclusions(status))
+            kind=self.name, identifier=name, provider='', resource_class=RESOURCE_CLASS, parent=None,
+            numa_node=self._options.numa_node, details=details.to_text(known), unhealthy=used.get(file_of(status)),
+            exclusions=self._exclusions(status))
 
     def node(self, device: InventoryDevice) -> str | None:
         return self._path(device.identifier)
@@ -111,15 +117,21 @@ class Scratch(api.DeviceKind):
     # end: exclusions
 
     # begin: host
-    def _used_by_host(self) -> Mapping[str, str]:
-        """The files that a loop device of the host lies on, by path, with the reason."""
+    def _used_by_host(self) -> Mapping[tuple[int, int], str]:
+        """The files that a loop device of the host lies on, with the reason.
+
+        sysfs has the path without symbolic links, and a file may have several paths. So this compares files, not paths.
+        """
         found = {}
         for attribute in glob.glob(os.path.join(self._options.sysfs_root, 'block/loop*/loop/backing_file')):
             try:
                 with open(attribute, encoding='utf-8') as file:
-                    found[file.read().strip()] = f'{attribute.split("/")[-3]} of the host lies on it'
+                    lies_on = os.stat(file.read().removesuffix('\n'))
             except FileNotFoundError:
-                pass                    # it was taken down just now
+                continue                # it was taken down just now, or its file was deleted
+            except OSError as error:
+                raise exception.CommandFailed('read', f'{attribute}: {error.strerror}') from error
+            found[file_of(lies_on)] = f'{attribute.split("/")[-3]} of the host lies on it'
         return found
     # end: host
 
@@ -132,12 +144,17 @@ class Scratch(api.DeviceKind):
 
     @property
     def path_hints(self) -> Sequence[str]:
-        return (f'{self._directory}/',)
+        if not self.configured:
+            return ()
+        # The text in definitions: as the option spells the directory, and as it is without symbolic links.
+        return sorted({f'{path}/' for path in (self._directory, os.path.realpath(self._directory))})
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         return {address: self._name_of(address) for address in addresses}
 
     def _name_of(self, address: str) -> str | None:
+        if not self.configured:
+            return None
         directory, name = os.path.split(os.path.realpath(address))
         return name if name and directory == os.path.realpath(self._directory) else None
     # end: usage
@@ -163,8 +180,9 @@ class Scratch(api.DeviceKind):
     # begin: proof
     def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
         """The files for which nothing is stored: nobody ever wrote to them, or they were given back."""
-        paths = {one.identifier: self._check_is_the_device(one) for one in assignments}
-        return [name for name, path in paths.items() if os.stat(path).st_blocks == 0]
+        for one in assignments:
+            self._check_is_the_device(one)
+        return [one.identifier for one in assignments if self._status(one).st_blocks == 0]
 
     def read_through(self, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
         path = self._check_is_the_device(assignment)
@@ -196,20 +214,22 @@ class Scratch(api.DeviceKind):
 
     def _check_is_the_device(self, assignment: DeviceAssignment) -> str:
         """Return the path of the device. Another file of the same name is another device: do not touch it."""
-        path, wanted = self._path(assignment.identifier), assignment.details
-        try:
-            status = os.lstat(path)
-        except OSError as error:
-            raise exception.DeviceGone(self.name, assignment.identifier, str(error.strerror)) from error
+        status, wanted = self._status(assignment), assignment.details
         if (status.st_ino, status.st_size) != (wanted.inode, wanted.size_bytes):
             raise exception.DeviceGone(self.name, assignment.identifier, (
                 f'inode {status.st_ino} of {status.st_size} bytes has its name; '
                 f'recorded are inode {wanted.inode} and {wanted.size_bytes} bytes'))
-        return path
+        return self._path(assignment.identifier)
+
+    def _status(self, assignment: DeviceAssignment) -> os.stat_result:
+        try:
+            return os.lstat(self._path(assignment.identifier))
+        except OSError as error:
+            raise exception.DeviceGone(self.name, assignment.identifier, str(error.strerror)) from error
     # end: identity
 
     def _check_is_free(self, assignment: DeviceAssignment) -> None:
-        path = self._check_is_the_device(assignment)
-        reason = self._used_by_host().get(path)
+        self._check_is_the_device(assignment)
+        reason = self._used_by_host().get(file_of(self._status(assignment)))
         if reason is not None:
             raise exception.DeviceInUse(self.name, assignment.identifier, reason)

@@ -10,3 +10,8 @@ OPTIONS = [
     cfg.IntOpt('numa_node', min=0, help='The NUMA node of the memory behind the directory. Unset: unknown.'),
     cfg.StrOpt('sysfs_root', default='/sys', help='Where sysfs is. Only tests change it.'),
 ]
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """The options, for ``oslo-config-generator``: the entry point ``oslo.config.opts`` names this function."""
+    return [(GROUP, OPTIONS)]

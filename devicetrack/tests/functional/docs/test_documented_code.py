@@ -364,6 +364,35 @@ class DeviceKindTestCase(base.TestCase):
                                env={**os.environ, 'PYTHONPATH': path})
         return answer.returncode, json.loads(answer.stdout)
 
+    def test_a_start_proves_what_commands_only_look_at(self) -> None:
+        """The last section of the page, with its program as the service."""
+        directory = pathlib.Path(self.temp_dir())
+        (directory / 'scratch').mkdir()
+        for name in ('one', 'two'):
+            with open(directory / 'scratch' / name, 'wb') as file:
+                file.truncate(2 << 20)
+        page = (DOCS / 'contributor' / 'device_kind.rst').read_text(encoding='utf-8')
+        [section] = re.findall(r'^    \[devicetrack\]\n    state_path(?:.*\n|\n)*?    directory = .*$', page, re.M)
+        (directory / 'service.conf').write_text(
+            textwrap.dedent(section).replace('/srv/try', str(directory)).replace('/srv/scratch', f'{directory}/scratch')
+            .replace('[devicetrack]', f'[devicetrack]\nmachine_id_path = {self.conf.devicetrack.machine_id_path}'))
+        [start] = [block for block in code_blocks(DOCS / 'contributor' / 'device_kind.rst') if 'init_host' in block]
+        env = {**os.environ, 'PYTHONPATH': self.package.path}
+
+        def command(*arguments: str) -> tuple[int, Any]:
+            answer = processes.run('devicetrack.cmd.manage', '--config-file', 'service.conf', *arguments, '-f', 'json',
+                                   cwd=str(directory), env=env)
+            return answer.returncode, json.loads(answer.stdout)
+
+        explain = ('explain', '--resource', 'CUSTOM_SCRATCH=1')
+        self.assertEqual(0, command('db', 'sync')[0])
+        self.assertEqual(['withheld', 'withheld'], [one['status'] for one in command('device', 'list')[1]])
+        self.assertEqual(cmd_base.ATTENTION, command(*explain)[0])
+        started = processes.run('-c', start, cwd=str(directory), env=env)
+        self.assertEqual((0, '[]\n'), (started.returncode, started.stdout), started.stderr)
+        self.assertEqual(['free', 'free'], [one['status'] for one in command('device', 'list')[1]])
+        self.assertEqual(0, command(*explain)[0])
+
     def test_commands_read_what_it_stored_where_it_is_installed(self) -> None:
         self.claim()
         code, shown = self.command('device', 'show', 'scratch/one')

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from typing import Any
 import unittest
 import zlib
 
 import fixtures
+from oslo_versionedobjects import fields
 
 from devicetrack import exception
+from devicetrack.objects import base as object_base
 from devicetrack.objects import details
 from devicetrack.objects.values import MigrationType
 from devicetrack.testing.kinds import contract
@@ -23,6 +26,15 @@ from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import mdev
 
 
+@object_base.register
+class LabelDetails(details.DeviceDetails):
+    """``label`` is None while the host does not tell it."""
+
+    VERSION = '1.0'
+    IDENTITY = ('label',)
+    fields = {'label': fields.StringField(nullable=True), 'size_bytes': fields.NonNegativeIntegerField()}
+
+
 class ExampleTestCase(base.TestCase):
 
     def test_a_package_runs_the_contract_where_it_is_installed(self) -> None:
@@ -32,8 +44,9 @@ class ExampleTestCase(base.TestCase):
             env={**os.environ, 'PYTHONPATH': os.pathsep.join((package.path, str(scratch_package.EXAMPLE.parents[1])))},
             cwd=self.temp_dir(), capture_output=True, text=True, check=False, timeout=base.HANGS_S)
         self.assertEqual(0, answer.returncode, answer.stderr)
-        self.assertIn('OK (skipped=3)', answer.stderr)
-        for reason in ('the kind makes no devices', 'the world names no IOMMU groups', 'the world names no parts'):
+        self.assertIn('OK (skipped=4)', answer.stderr)
+        for reason in ('the kind makes no devices', 'the world names no IOMMU groups', 'the world names no parts',
+                       'ScratchWorld has no hide_identity'):
             self.assertIn(f'skipped {reason!r}', answer.stderr)
 
 
@@ -75,6 +88,9 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
 
     def any_file(self: Any, assignment: Any) -> str:
         return str(self._path(assignment.identifier))
+
+    def any_status(self: Any, assignment: Any) -> Any:
+        return os.stat(self._directory)
 
     def uncleaned(self: Any, assignment: Any, lock_fd: int) -> None:
         self._check_is_free(assignment)
@@ -144,6 +160,21 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
     def sourceless(self: Any, assignments: Any) -> Any:
         return [element.replace('virtio-pmem', 'dimm') for element in kind.guest_elements(self, assignments)]
 
+    def blind_reading(self: Any, assignment: Any, lock_fd: int, stop: Any) -> None:
+        kind.read_through(self, assignment, lock_fd, threading.Event())
+
+    def no_reading(self: Any, assignment: Any, lock_fd: int, stop: Any) -> None:
+        raise exception.NotProven(self.name, assignment.identifier, 'it is never read')
+
+    def failing(self: Any, recorded: Any, locked: Any) -> None:
+        raise RuntimeError('in its code')
+
+    def clearing(self: Any, recorded: Any, locked: Any) -> None:
+        for name in recorded:
+            size = os.stat(self._path(name)).st_size
+            os.truncate(self._path(name), 0)
+            os.truncate(self._path(name), size)
+
     def migration_types(self: Any) -> Any:
         return [MigrationType('scratch', 'no such parent', 'no such type')]
 
@@ -153,6 +184,14 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
         'configured without options': ({'configured': configured}, ('without_its_options',)),
         'unhealthy without a reason in the host': ({'stock': stock_with(unhealthy='?')}, ('has_the_devices',)),
         'one node for all': ({'node': lambda self, device: '/srv/x'}, ('place_of_its_own',)),
+        'no node': ({'node': lambda self, device: None}, ('another_kind_that_offers',)),
+        'the node of another device': ({'node': lambda self, device: f'/srv/{device.identifier}'},
+                                       ('another_kind_that_offers',)),
+        'a provider that no placement takes': ({'stock': stock_with(provider='a/\n' * 100)}, ('has_the_devices',)),
+        'a parent that no command takes': ({'stock': stock_with(parent='a/b')}, ('has_the_devices',)),
+        'a preparation that fails': ({'prepares': True, 'prepare': failing}, ('preparing',)),
+        'a preparation that clears': ({'prepares': True, 'prepare': clearing}, ('preparing',)),
+        'a preparation that nobody calls': ({'prepare': lambda self, recorded, locked: None}, ('preparing',)),
         'numbers for names': ({'stock': numbered}, ('keeps_its_identifier',)),
         'identity by the boot': ({'stock': by_boot}, ('same_after_a_boot',)),
         'identity by the name alone': ({'stock': stock_with(details=text(scratch.ScratchDetails(
@@ -178,9 +217,10 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
         'devices by the letters of a path': ({'identify': literal}, ('other_addresses_of_a_device',)),
         'no look at disks': ({'other_addresses': lambda self, domain: []},
                              ('element_of_another_sort',)),
+        'no hints': ({'path_hints': ()}, ('element_of_another_sort',)),
         'I/O while a definition is read': ({'addresses': asks}, ('asks_nobody',)),
         'another form': ({'form': guest_xml.MDEV}, ('takes_the_place',)),
-        'any file of the name': ({'_check_is_the_device': any_file}, (
+        'any file of the name': ({'_check_is_the_device': any_file, '_status': any_status}, (
             'another_device_of_the_name_has_no_element', 'of_the_name_is_not_touched', 'went_away_is_gone',
             'is_gone_has_no_element')),
         'another key': ({'realize': wrong_key}, ('made_ready',)),
@@ -190,6 +230,10 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
         'cleaning of all': ({'unclaim': cleaned_all}, ('neighbour',)),
         'everything is blank': ({'is_blank': lambda self, all: [one.identifier for one in all]}, ('not_blank',)),
         'reading that writes': ({'read_through': writing}, ('changes_nothing',)),
+        'reading that does not stop': ({'read_through': blind_reading}, ('stopped_proves_nothing',)),
+        'no reading to the end': ({'read_through': no_reading}, ('read_to_its_end',)),
+        'untouched without a look': ({'is_untouched': lambda self, assignment: True}, (
+            'went_away_is_not_untouched', 'of_the_name_is_not_untouched', 'host_uses_is_not_untouched')),
         'work in the constructor': ({'__init__': working}, ('making_the_kind',)),
         'a stock that writes': ({'stock': reading_writes}, ('reading_changes',)),
         'errors of Python': ({'unclaim': plain_error}, ('without_privileges',)),
@@ -247,6 +291,56 @@ class BrokenKindsTestCase(base.TestCase):
             caught |= failing
         every = set(unittest.defaultTestLoader.getTestCaseNames(contract.KindContract))
         self.assertEqual({'test_a_device_that_was_made_goes_when_it_is_taken_back'}, every - caught)
+
+    def test_a_device_without_its_label_that_counts_as_healthy_is_noticed(self) -> None:
+        scratch, its_world = self.package.kind.Scratch, self.package.tests.ScratchWorld
+
+        class Labelled(scratch):  # type: ignore[valid-type]
+            """The identity of a file is a label in a file beside it."""
+
+            def _device(self, name: str, status: Any, used: Any) -> Any:
+                known = LabelDetails(label=self.label(name), size_bytes=status.st_size)
+                return super()._device(name, status, used)._replace(details=details.to_text(known))
+
+            def label(self, name: str) -> str | None:
+                try:
+                    with open(f'{self._directory}.labels/{name}', encoding='utf-8') as file:
+                        return file.read()
+                except FileNotFoundError:
+                    return None
+
+            def _check_is_the_device(self, assignment: Any) -> str:
+                if self.label(assignment.identifier) != assignment.details.label:
+                    raise exception.DeviceGone(self.name, assignment.identifier, 'its label is another one')
+                return str(self._path(assignment.identifier))
+
+        class Careless(Labelled):
+            def label(self, name: str) -> str:
+                return super().label(name) or ''
+
+        class Trusting(Labelled):
+            def _check_is_the_device(self, assignment: Any) -> str:
+                return str(self._path(assignment.identifier))
+
+        class LabelledWorld(its_world):  # type: ignore[valid-type]
+            def make_host(self) -> None:
+                super().make_host()
+                os.mkdir(f'{self.directory}.labels')
+                for name in os.listdir(self.directory):
+                    with open(f'{self.directory}.labels/{name}', 'w', encoding='utf-8') as file:
+                        file.write(f'label of {name}')
+
+            def hide_identity(self, identifier: str) -> None:
+                os.unlink(f'{self.directory}.labels/{identifier}')
+
+        found = []
+        for cls in (Labelled, Careless, Trusting):
+            case = type('Case', (contract.KindContract,), {
+                'world_class': type('World', (LabelledWorld,), {'kind_class': cls})})
+            result = unittest.TestResult()
+            case('test_a_device_whose_identity_cannot_be_read_is_for_nobody').run(result)
+            found.append((len(result.failures), len(result.errors), len(result.skipped)))
+        self.assertEqual([(0, 0, 0), (1, 0, 0), (1, 0, 0)], found)
 
     def test_what_was_made_and_stays_is_noticed(self) -> None:
         class Keeping(mdev.Mdev):

@@ -183,6 +183,12 @@ class PCIWorld(world.KindWorld):
         self.disks[identifier] = self.controllers.add(identifier).namespaces[1]
         self.write(identifier)
 
+    def hide_identity(self, identifier: str) -> None:
+        # In this boot it is known from before.
+        self.reboot()
+        number = self.devices.index(identifier)
+        pathlib.Path(self.host.root, f'class/nvme/nvme{number}/serial').unlink()
+
     def use(self, identifier: str) -> None:
         self.mounts = pathlib.Path(self.host.proc, '1', 'mountinfo')
         self.before = self.mounts.read_text()

@@ -13,15 +13,23 @@ import fixtures as test_fixtures
 import libvirt
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims.manager import ClaimManager
+from devicetrack.engine import reconcile
 from devicetrack.objects import details
+from devicetrack.objects import values
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.pci_alias import PCIChoice
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
+from devicetrack.objects.values import Realized
+from devicetrack.objects.values import Usage
 from devicetrack.testing import fixtures
+from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import disks
@@ -83,7 +91,7 @@ class Other(Tape):
 class StockTestCase(base.TestCase):
 
     scenarios = base.table(
-        ('an error', KeyError('x'), 'KeyError'),
+        ('an error', KeyError('x'), "its stock fails with KeyError: 'x'"),
         ('an assertion without a word', AssertionError(), 'AssertionError'),
         ('no stock', api.Stock(None), 'TypeError'),  # type: ignore[arg-type]
         ('no details', [device('t1', text='')], "device 't1' has no details as"),
@@ -109,6 +117,18 @@ class StockTestCase(base.TestCase):
         ('a token twice', [device('t1')._replace(exclusions=(('x', 'part'), ('x', 'whole')))], 'each token once'),
         ('a migration type that its details do not have', [device('t1')._replace(migration_type='y')],
          "device 't1' has the migration type 'y', and by its details 'x 1 1'"),
+        ('a provider of two lines', [device(), device('t1')._replace(provider='a\nb')],
+         "device 't1' has the provider 'a\\nb', which is neither empty nor 1 to 128 characters"),
+        ('a provider with a slash', [device('t1')._replace(provider='a/b')], "has the provider 'a/b'"),
+        ('a provider that is too long', [device('t1')._replace(provider='a' * 129)], 'has the provider'),
+        ('no provider', [device('t1')._replace(provider=None)], 'has the provider None'),  # type: ignore[arg-type]
+        ('a parent with a slash', [device(), device('t1')._replace(parent='a/b')],
+         "device 't1' has the parent 'a/b', which is neither None nor 1 to 255 characters"),
+        ('a parent that is too long', [device('t1')._replace(parent='a' * 256)], 'has the parent'),
+        ('an empty parent', [device('t1')._replace(parent='')], "has the parent ''"),
+        ('a capacity of a parent that is none',
+         api.Stock(capacities=(Capacity('tape', 'a/b', 'lto', '', 'CUSTOM_TAPE', None, 1, DETAILS),)),
+         "the capacity of a/b for lto has the parent 'a/b'"),
         ('a capacity without details',
          api.Stock(capacities=(Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', None, 1, ''),)),
          'the capacity of drive for lto has no details'),
@@ -155,7 +175,7 @@ class UnreadIdentityTestCase(base.TestCase):
 class MigrationTypesTestCase(base.TestCase):
 
     scenarios = base.table(
-        ('an error', KeyError('x'), 'KeyError'),
+        ('an error', KeyError('x'), "its migration_types fails with KeyError: 'x'"),
         ('nothing', None, 'TypeError'),
         ('something else', ['lto'], "AttributeError: 'str' object"),
         ('another kind', [MigrationType('vpmem', None, 'lto')], "type 'lto' is of kind 'vpmem'"),
@@ -181,7 +201,7 @@ class MigrationTypesTestCase(base.TestCase):
 class ObstacleTestCase(base.TestCase):
 
     scenarios = base.table(
-        ('an error', KeyError('x'), "KeyError: 'x'"),
+        ('an error', KeyError('x'), "its live_migration_obstacle fails with KeyError: 'x'"),
         ('no text', False, 'its live_migration_obstacle, False, is no text'),
         names=('said', 'says'))
 
@@ -250,6 +270,135 @@ class StartTestCase(base.TestCase):
         [finding] = manager.init_host(self.context)
         self.assertIn('ZeroDivisionError: in its code', finding.detail)
         self.assertEqual({'CUSTOM_OTHER': 1}, manager.providers()[0].totals)
+
+
+class PrepareTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('an error of the host', exception.CommandFailed('mt', 'no tape'), 'mt: no tape', False),
+        ('a mistake', RuntimeError('x'), 'device kind tape made a mistake: its prepare fails with RuntimeError: x',
+         True),
+        names=('said', 'says', 'traced'))
+
+    def test_an_error_is_a_finding_until_it_works_again(self) -> None:
+        log = self.useFixture(test_fixtures.FakeLogger(libvirt_driver.__name__, level=logging.WARNING))
+        errors = [self.said]
+
+        def prepare(_kind: Any, _recorded: Any, _locked: Any) -> None:
+            if errors:
+                raise errors.pop()
+
+        without = {'migration_types': lambda _kind: ()}
+        broken = type('Broken', (Tape,), {'said': (device(),), 'prepares': True, 'prepare': prepare, **without})
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path,
+                                              [broken, type('Good', (Other,), without)],
+                                              lambda: libvirt.open('test:///default'))
+        self.addCleanup(driver.close)
+        store = self.useFixture(fixtures.SQLiteStore(self.conf)).store
+        manager = ClaimManager('host', driver, store, self.conf)
+        self.addCleanup(manager.close)
+        [finding] = manager.init_host(self.context)
+        self.assertEqual((reconcile.NOT_AS_CONFIGURED, 'tape', f'prepare: {self.says}'),
+                         (finding.kind, finding.device.kind, finding.detail))
+        self.assertEqual(self.traced, 'Traceback' in log.output)
+        self.assertEqual({'CUSTOM_OTHER': 1, 'CUSTOM_TAPE': 1}, manager.providers()[0].totals)
+        self.assertEqual([], manager.update_available_resource(self.context, 'host'))
+
+
+class MistakesTestCase(base.TestCase):
+    """An error in a method, or an answer that is none, is called the kind's own and is no end of the driver's call."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(test_fixtures.FakeLogger(installed.__name__, level=logging.WARNING))
+        self.node = self.useFixture(libvirt_fixtures.TestNode())
+        self.tape = contract.assignment(str(uuid.uuid4()), 'tape', 'one', None, DETAILS)
+
+    def make(self, method: str, *answers: Any, keeps_bytes: bool = False) -> libvirt_driver.LibvirtDriver:
+        def answer(_kind: Any, *_arguments: Any) -> Any:
+            if answers:
+                return answers[0]
+            raise ZeroDivisionError('in its code')
+
+        works = {'realize': lambda _kind, one: Realized(DeviceKey('tape', one.identifier), DETAILS),
+                 'unclaim': lambda _kind, one, lock_fd: None}
+        broken = type('Broken', (Tape,), {**works, 'keeps_bytes': keeps_bytes, method: answer})
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [broken, Other], self.node.connect)
+        self.addCleanup(driver.close)
+        return driver
+
+    def says(self, method: str, error: Any, traced: bool = True) -> None:
+        self.assertIn(f'device kind tape made a mistake: its {method} fails with ', str(error))
+        self.assertEqual(traced, 'Traceback' in self.log.output)
+
+    def test_realize(self) -> None:
+        other = Realized(DeviceKey('tape', 'other'), DETAILS)
+        for answers in ((), (None,), (other,), (other._replace(key=DeviceKey('tape', 'one'), details=''),)):
+            driver = self.make('realize', *answers)
+            self.says('realize', self.assertRaises(exception.RealizeFailed, driver.realize, self.tape))
+
+    def test_own_path(self) -> None:
+        driver = self.make('own_path')
+        self.says('own_path', self.assertRaises(exception.RealizeFailed, driver.realize, self.tape))
+        [error] = driver.unclaim([self.tape]).values()
+        self.assertIsInstance(error, exception.UnclaimFailed)
+        self.says('own_path', error)
+
+    def test_unclaim_of_one_device_does_not_keep_another(self) -> None:
+        driver = self.make('unclaim')
+        other = contract.assignment(str(uuid.uuid4()), 'other', 'b', None, DETAILS)
+        self.useFixture(test_fixtures.MonkeyPatch(f'{__name__}.Other.unclaim', lambda kind, one, lock_fd: None))
+        answers = driver.unclaim([self.tape, other])
+        self.assertIsNone(answers['other', 'b'])  # type: ignore[index]
+        self.assertIsInstance(answers['tape', 'one'], exception.UnclaimFailed)  # type: ignore[index]
+        self.says('unclaim', answers['tape', 'one'])  # type: ignore[index]
+
+    def test_is_untouched(self) -> None:
+        driver = self.make('is_untouched', keeps_bytes=True)
+        only_claimed = contract.assignment(str(uuid.uuid4()), 'tape', 'one', None, DETAILS,
+                                           state=vocabulary.RELEASING, generation=values.ONLY_CLAIMED)
+        self.assertEqual([None], list(driver.unclaim([self.tape]).values()))            # which proves it clean
+        [error] = driver.unclaim([only_claimed]).values()
+        self.assertIsInstance(error, exception.UnclaimFailed)
+        self.says('is_untouched', error)
+
+    def test_proofs(self) -> None:
+        driver = self.make('read_through', keeps_bytes=True)
+        [error] = driver.prove([self.tape], 'read').values()
+        self.says('read_through', error)
+        for answers in ((), (None,)):
+            driver = self.make('is_blank', *answers, keeps_bytes=True)
+            self.says('is_blank', self.assertRaises(exception.DeviceKindFailed, driver.prove, [self.tape], 'blank'))
+
+    def test_guest_elements(self) -> None:
+        for answers in ((), (None,), ([],), ([7],)):
+            driver = self.make('guest_elements', *answers)
+            self.says('guest_elements', self.assertRaises(exception.DeviceKindFailed, driver.guest_config, [self.tape]))
+
+    def test_reading_definitions(self) -> None:
+        for method in ('addresses', 'other_addresses', 'identify'):
+            for answers in ((), (None,)):
+                [unknown] = self.with_guest(self.make(method, *answers)).unknown
+                self.says(method, unknown.reason)
+        [unknown] = self.with_guest(self.make('identify', {'/x': 7})).unknown
+        self.says('identify', unknown.reason)
+
+    def with_guest(self, driver: libvirt_driver.LibvirtDriver) -> Usage:
+        connection = self.node.connect()
+        if not connection.numOfDomains():
+            connection.createXML(libvirt_fixtures.guest(str(uuid.uuid4()), GuestConfig()), 0)
+        return driver.get_usage()
+
+    def test_the_check_of_the_host(self) -> None:
+        error = self.assertRaises(exception.InvalidConfiguration, self.make('check_host').check_host)
+        self.assertIn('Broken: its check_host fails with ZeroDivisionError: in its code', str(error))
+
+    def test_hints(self) -> None:
+        for hints in ('/srv/', [''], [7], None, property(lambda kind: 1 / 0)):
+            broken = type('Broken', (Tape,), {'path_hints': hints})
+            error = self.assertRaises(exception.InvalidConfiguration, libvirt_driver.LibvirtDriver, 'host', self.conf,
+                                      self.state_path, [broken])
+            self.assertIn('Broken: its path_hints', str(error))
 
 
 class KindTestCase(base.TestCase):

@@ -38,7 +38,8 @@ class Stock(NamedTuple):
     """The stock of one kind: devices that exist, those that can still be made, and those that only options name.
 
     ``written`` are the identifiers of devices that the host itself uses now: what proved them clean counts no more. It
-    is for kinds whose devices keep bytes. ``faults`` say what the host does not have as the options want it.
+    is for kinds whose devices keep bytes. ``faults`` say what the host does not have as the options want it. The kind
+    fills them in :meth:`DeviceKind.stock`, from the host or from what :meth:`DeviceKind.prepare` could not make.
     """
 
     devices: Sequence[InventoryDevice] = ()
@@ -48,8 +49,11 @@ class Stock(NamedTuple):
     faults: tuple[Fault, ...] = ()
 
 
-# Takes the lock file of one device by its identifier, for a block; the block is given False if somebody else has it.
 Locked = Callable[[str], AbstractContextManager[bool]]
+"""Takes the lock file of one device, by its identifier, for a block: ``with locked(identifier) as is_locked``. In the
+block nobody realizes the device or takes it back. ``is_locked`` is False if somebody else has the lock, or if its file
+cannot be used: then leave the device alone. Nobody waits for a lock here, and :meth:`DeviceKind.own_path` is not
+locked."""
 
 
 class DeviceKind(abc.ABC):
@@ -104,7 +108,7 @@ class DeviceKind(abc.ABC):
 
     @property
     def wait_s(self) -> float:
-        """How long :meth:`unclaim` waits for another process that works on the device."""
+        """For how many seconds a release waits for another process that has the device's lock. By default none."""
         return 0.0
 
     def own_path(self, assignment: DeviceAssignment) -> str | None:
@@ -154,12 +158,17 @@ class DeviceKind(abc.ABC):
     def prepare(self, recorded: Mapping[str, str], locked: Locked) -> None:
         """Make the host what the options say, before its devices are read. By default nothing.
 
-        The manager calls it at its start and in every audit, and commands never do: what only they see stays as it is.
-        It may take long, but everything in it has a deadline. What cannot be made is for :attr:`Stock.faults`.
+        The manager calls it at its start and in every audit, if :attr:`prepares` is True and the kind is configured.
+        Commands read the stock without it. It may take long, but everything in it has a deadline.
+
+        It takes nothing from anybody. It may make a device again that a row names and that the host certainly does not
+        have. It never replaces, resets or clears a device that is there.
 
         :param recorded: the details of the devices of this kind that rows name, by identifier
-        :param locked: takes the lock file of a device, with which nobody realizes it or takes it back
-        :raises DriverError: it cannot be made; the stock is read all the same
+        :param locked: takes the lock file of a device (:data:`Locked`)
+        :raises DriverError: it ended early. The audit reports the error as ``not as configured``, until a later call
+            returns; the stock is read all the same. For a part that cannot be made, return and have :meth:`stock` say
+            it in :attr:`Stock.faults`
         """
 
     @abc.abstractmethod
@@ -167,7 +176,8 @@ class DeviceKind(abc.ABC):
         """Read the devices that the host has now.
 
         Every device and capacity is of this kind, has one of :attr:`resource_classes`, and its details come from
-        :func:`devicetrack.objects.details.to_text`. Otherwise all devices of the kind are unknown.
+        :func:`devicetrack.objects.details.to_text`. A provider is '' or has 1 to 128 characters, a parent is None or
+        has 1 to 255; all of them can be printed, and none is a slash. Otherwise all devices of the kind are unknown.
 
         :raises DriverError: the stock cannot be read, so it is unknown; any other error counts as a mistake in the
             kind's code and is logged with its traceback
@@ -184,7 +194,7 @@ class DeviceKind(abc.ABC):
 
     @abc.abstractmethod
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
-        """Return the addresses in a definition that have this kind's form. No I/O."""
+        """Return the addresses in a definition that have this kind's form. No I/O, and no error."""
 
     def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
         """Return what may be addresses of this kind's devices in other forms than :meth:`addresses` reads. No I/O.
@@ -195,32 +205,56 @@ class DeviceKind(abc.ABC):
 
     @property
     def path_hints(self) -> Sequence[str]:
-        """What the paths of its devices begin with, for kinds whose devices have paths."""
+        """The text with which the paths of its devices begin in definitions, for kinds whose devices have paths.
+
+        The driver asks once, when it is made. It compares text: it follows no link and knows no other spelling.
+        """
         return ()
 
     @abc.abstractmethod
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
-        """Find the device that each address means now; None for one that means no device of this host.
+        """Find the device that each address means now; None for one that leads to no device now.
 
-        An address that is left out certainly means another sort of device. The driver calls this for every answer about
-        usage, with the addresses of all domains together.
+        After None a guest may still use a device of this kind that is away, so an audit does not call the guest's row
+        unused. An address that is left out certainly means another sort of device, and its domain uses no device of
+        this kind by it. The driver calls this for every answer about usage, with the addresses of all domains together,
+        also for a kind that is not configured.
 
         :raises DriverError: the devices are unknown, and so is their usage
         """
 
     @abc.abstractmethod
     def realize(self, assignment: DeviceAssignment) -> Realized:
-        """As :meth:`devicetrack.virt.driver.VirtDriver.realize`, with the device's lock file held."""
+        """Make one device ready for its guest: create it, or see that it is there and is the recorded one.
+
+        The driver has the device's lock, and nothing calls the device clean any more. The manager may call this again
+        for the same assignment, for example after a crash in its middle or after a boot of the host.
+
+        :returns: the key of the assignment; the details as they are to be stored from now on, with those fields that
+            only the row knows (``OF_THE_ROW``) as the assignment has them; and, if the device was made, the capacities
+            of its parent as they are after that
+        :raises ParentFull: the parent can make no more; nothing is left behind. The manager takes another device
+        :raises DeviceGone: the device is certainly not there, or is another one of its name
+        :raises DeviceInUse: the host itself uses it
+        :raises RealizeFailed: anything else about this device, also that nobody can tell now which device it is
+        :raises HypervisorUnreachable: no answer; the device may be half made, and the next call ends that
+        :raises DriverError: the host cannot be read
+        """
 
     @abc.abstractmethod
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         """Take one device back: remove it or clean it, and prove that. No domain names it, and the driver has its lock.
 
-        Of a kind that keeps bytes also a device that nobody owned, when an operator wants it wiped.
+        Of a kind that keeps bytes also a device that nobody owned, when an operator wants it wiped. The manager may
+        call this again, also for a device that is clean or gone already by an earlier call. Nothing stops it early.
 
         :param lock_fd: the descriptor that holds the lock. Every child that touches the device inherits it, so the lock
             lasts until the child ends, even if this process ends before
-        :raises DriverError: the device is not given back; it stays held
+        :raises DeviceGone: the device is certainly not there, or is another one of its name; nothing was changed
+        :raises DeviceInUse: the host itself or a process uses it; nothing was changed
+        :raises DeviceBusy: somebody else works on it; nothing was changed
+        :raises UnclaimFailed: it is not clean, or nothing proves it, or nobody can tell now which device it is
+        :raises DriverError: anything else, as UnclaimFailed. After any error the device stays held
         """
 
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
@@ -229,7 +263,10 @@ class DeviceKind(abc.ABC):
         For a kind that keeps bytes. The driver has the device's lock, and no domain names it. By default the kind
         cannot tell, and the device is wiped.
 
-        :returns: False when it has to be wiped
+        The kind sees that the device is there, is the recorded one and is in use by nobody: the driver takes its word,
+        and the device is free after that.
+
+        :returns: True only if it can go back; otherwise it is wiped
         :raises DriverError: as :meth:`unclaim`, where the host does not have the device, or somebody uses it
         """
         return False
@@ -252,7 +289,7 @@ class DeviceKind(abc.ABC):
         nothing can be read.
 
         :param lock_fd: as for :meth:`unclaim`
-        :param stop: when it is set, reading ends soon
+        :param stop: when it is set, reading ends soon, with NotProven
         :raises NotProven: a byte is not zero, or reading was stopped
         :raises DriverError: it cannot be read
         """
@@ -261,6 +298,8 @@ class DeviceKind(abc.ABC):
     @abc.abstractmethod
     def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
         """Make an element for each assignment, in their order, with the addresses of this boot.
+
+        Their guest may run. If the host hides a part of a device's identity while a guest has it, compare the rest.
 
         :raises DeviceGone: a device is not there, is not ready or is another one of its name
         :raises DriverError: the host cannot be read

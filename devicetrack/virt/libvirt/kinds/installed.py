@@ -6,8 +6,8 @@ claim or a release long after.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
@@ -19,6 +19,7 @@ from typing import Final
 from oslo_config import cfg
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
@@ -28,14 +29,21 @@ from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
+from devicetrack.objects.values import Realized
 from devicetrack.virt import device_kinds
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt.kinds import api
+
+LOG = log.logger(__name__)
 
 # Commands take a name before a slash, and the store keeps it in a column.
 _NAME: Final = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,63}')
 _RESOURCE_CLASS: Final = re.compile(r'[A-Z0-9_]{1,255}')
 _IDENTIFIER_CHARACTERS: Final = 255
+# The store keeps the parent in a column, and commands take its name after a slash. Placement takes names of 200
+# characters, and a provider's name begins with that of the node.
+_PARENT_CHARACTERS: Final = 255
+_PROVIDER_CHARACTERS: Final = 128
 
 
 def classes(conf: cfg.ConfigOpts) -> list[type[api.DeviceKind]]:
@@ -92,15 +100,63 @@ def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connectio
     return kind
 
 
-@contextlib.contextmanager
-def _mistakes_of(kind: api.DeviceKind) -> Iterator[None]:
-    """Turn an error in the kind's code into DeviceKindFailed. A DriverError is no mistake and passes."""
+class _Mistakes(contextlib.AbstractContextManager[None]):
+    """Turns an error in the kind's code into DeviceKindFailed. A DriverError is no mistake and passes.
+
+    This is a class because a generator takes several times as long, and every definition of every guest is read so.
+    """
+
+    __slots__ = ('_kind', '_method', '_tell')
+
+    def __init__(self, kind: api.DeviceKind, method: str, tell: bool = False) -> None:
+        self._kind, self._method, self._tell = kind, method, tell
+
+    def __exit__(self, cls: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, exception.DriverError):
+            return
+        reason = f'its {self._method} fails with {_said(error)}'
+        if self._tell:
+            # The author of a kind needs the traceback of a mistake in its code.
+            LOG.warning('Device kind %s made a mistake: %s', self._kind.name, reason, exc_info=error)
+        raise exception.DeviceKindFailed(self._kind.name, reason) from error
+
+
+def mistakes(kind: api.DeviceKind, method: str) -> contextlib.AbstractContextManager[None]:
+    """Log an error in the kind's code in the block, and turn it into DeviceKindFailed. A DriverError passes.
+
+    :param method: what of the kind is called in the block
+    """
+    return _Mistakes(kind, method, tell=True)
+
+
+def path_hints(kind: api.DeviceKind) -> tuple[str, ...]:
+    """Ask the kind for its hints and check them.
+
+    :raises InvalidConfiguration: they are no texts
+    """
     try:
-        yield
-    except exception.DriverError:
+        found = kind.path_hints
+        if isinstance(found, str) or not all(isinstance(hint, str) and hint for hint in found):
+            raise _no_kind(type(kind), f'its path_hints, {found!r}, are no sequence of texts')
+        return tuple(found)
+    except exception.DeviceTrackError:
         raise
     except Exception as error:
-        raise exception.DeviceKindFailed(kind.name, _said(error)) from error
+        raise _no_kind(type(kind), f'its path_hints fail with {_said(error)}') from error
+
+
+def check_host(kind: api.DeviceKind) -> None:
+    """Let the kind check the host.
+
+    :raises InvalidConfiguration: an option does not fit the host, or the kind made a mistake
+    :raises DriverError: the host cannot be read
+    """
+    try:
+        kind.check_host()
+    except exception.DeviceTrackError:
+        raise
+    except Exception as error:
+        raise _no_kind(type(kind), f'its check_host fails with {_said(error)}') from error
 
 
 def stock(kind: api.DeviceKind) -> api.Stock:
@@ -111,7 +167,7 @@ def stock(kind: api.DeviceKind) -> api.Stock:
     :raises DeviceKindFailed: the kind made a mistake, so its stock is unknown
     :raises DriverError: the stock cannot be read
     """
-    with _mistakes_of(kind):
+    with _Mistakes(kind, 'stock'):
         found = kind.stock() if kind.configured else api.Stock()
         of_each = _one_of_each(found.devices)
         _check(kind, found, of_each)
@@ -124,7 +180,7 @@ def prepare(kind: api.DeviceKind, recorded: Mapping[str, str], locked: api.Locke
     :raises DeviceKindFailed: the kind made a mistake
     :raises DriverError: something cannot be prepared
     """
-    with _mistakes_of(kind):
+    with _Mistakes(kind, 'prepare'):
         kind.prepare(recorded, locked)
 
 
@@ -134,7 +190,7 @@ def live_migration_obstacle(kind: api.DeviceKind) -> str | None:
     :raises DeviceKindFailed: the kind made a mistake
     :raises DriverError: it is not known whether there is one
     """
-    with _mistakes_of(kind):
+    with _Mistakes(kind, 'live_migration_obstacle'):
         found = kind.live_migration_obstacle()
     if found is not None and not isinstance(found, str):
         raise exception.DeviceKindFailed(kind.name, f'its live_migration_obstacle, {found!r}, is no text')
@@ -147,7 +203,7 @@ def migration_obstacle_of(kind: api.DeviceKind, assignment: DeviceAssignment) ->
     :raises DeviceKindFailed: the kind made a mistake
     :raises DriverError: it is not known whether there is one
     """
-    with _mistakes_of(kind):
+    with _Mistakes(kind, 'migration_obstacle_of'):
         found = kind.migration_obstacle_of(assignment)
     if found is not None and not isinstance(found, str):
         raise exception.DeviceKindFailed(kind.name, f'its migration_obstacle_of, {found!r}, is no text')
@@ -160,7 +216,7 @@ def migration_types(kind: api.DeviceKind) -> Sequence[MigrationType]:
     :raises DeviceKindFailed: the kind made a mistake
     :raises DriverError: the types cannot be read
     """
-    with _mistakes_of(kind):
+    with _Mistakes(kind, 'migration_types'):
         found = tuple(kind.migration_types()) if kind.configured else ()
         for one in found:
             if one.kind != kind.name:
@@ -176,12 +232,66 @@ def nodes(kind: api.DeviceKind, devices: Iterable[InventoryDevice]) -> dict[Devi
 
     :raises DeviceKindFailed: the kind made a mistake
     """
-    with _mistakes_of(kind):
+    with _Mistakes(kind, 'node'):
         found = {device.key: kind.node(device) for device in devices}
     wrong = [node for node in found.values() if node is not None and not isinstance(node, str)]
     if wrong:
         raise exception.DeviceKindFailed(kind.name, f'its node {wrong[0]!r} is no text')
     return {key: node for key, node in found.items() if node is not None}
+
+
+def identify(kind: api.DeviceKind, addresses: Collection[str]) -> Mapping[str, str | None]:
+    """Ask the kind which devices addresses mean, and check the answer.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: the devices are unknown
+    """
+    with mistakes(kind, 'identify'):
+        found = kind.identify(addresses)
+        if not isinstance(found, Mapping):
+            raise TypeError(f'{found!r} is no mapping')
+        if not set(map(type, found.values())) <= {str, type(None)}:
+            raise TypeError('a device that it names is neither a text nor None')
+        return found
+
+
+def own_path(kind: api.DeviceKind, assignment: DeviceAssignment) -> str | None:
+    """Ask the kind what stands for a device on the host.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: as :meth:`.api.DeviceKind.own_path`
+    """
+    with mistakes(kind, 'own_path'):
+        return kind.own_path(assignment)
+
+
+def realize(kind: api.DeviceKind, assignment: DeviceAssignment) -> Realized:
+    """Let the kind make a device ready, and check the answer.
+
+    :raises DeviceKindFailed: the kind made a mistake, and perhaps the device is half made
+    :raises DriverError: as :meth:`.api.DeviceKind.realize`
+    """
+    with mistakes(kind, 'realize'):
+        made = kind.realize(assignment)
+        if made.key != (assignment.kind, assignment.identifier):
+            raise ValueError(f'it answers for {made.key!r}')
+        details.from_text(made.details)
+        for capacity in made.capacities:
+            _check_one(kind, capacity)
+        return made
+
+
+def guest_elements(kind: api.DeviceKind, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
+    """Let the kind make the elements of devices, and check that there is one for each.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: as :meth:`.api.DeviceKind.guest_elements`
+    """
+    with mistakes(kind, 'guest_elements'):
+        made = list(kind.guest_elements(assignments))
+        if len(made) != len(assignments) or not all(isinstance(element, str) for element in made):
+            raise ValueError(f'{made!r} is not one text for each of {len(assignments)} devices')
+        return made
 
 
 def _without_identity_unhealthy(found: api.Stock, of_each: Sequence[InventoryDevice]) -> api.Stock:
@@ -214,6 +324,10 @@ def _check(kind: api.DeviceKind, found: api.Stock, of_each: Sequence[InventoryDe
         odd += [number for number, said in enumerate(fields.column('exclusions')) if not _are_exclusions(said)]
     if any(fields.column('features')):
         odd += [number for number, said in enumerate(fields.column('features')) if not _are_features(said)]
+    providers, parents = set(fields.column('provider')), set(fields.column('parent'))
+    if not (all(map(_is_provider, providers)) and all(map(_is_parent, parents))):
+        odd += [number for number, (provider, parent) in enumerate(fields.columns('provider', 'parent'))
+                if not (_is_provider(provider) and _is_parent(parent))]
     to_check: list[InventoryDevice | Capacity] = [*(devices[number] for number in odd), *found.capacities, *of_each]
     for one in to_check:
         _check_one(kind, one)
@@ -249,6 +363,12 @@ def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity) -> None:
                    f'and a mode of {", ".join(vocabulary.EXCLUSION_MODES)}')
     elif isinstance(one, InventoryDevice) and not _are_features(one.features):
         mistake = f'has the features {one.features!r}, which are no tuple of texts, each once and in their order'
+    elif not _is_provider(one.provider):
+        mistake = (f'has the provider {one.provider!r}, which is neither empty nor 1 to {_PROVIDER_CHARACTERS} '
+                   'characters that can be printed, without a slash')
+    elif not _is_parent(one.parent):
+        mistake = (f'has the parent {one.parent!r}, which is neither None nor 1 to {_PARENT_CHARACTERS} characters '
+                   'that can be printed, without a slash')
     elif one.resource_class not in kind.resource_classes:
         mistake = f'has the resource class {one.resource_class!r}, which is not in resource_classes'
     else:
@@ -265,6 +385,18 @@ def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity) -> None:
         what = f'device {one.identifier!r}' if isinstance(one, InventoryDevice) \
             else f'the capacity of {one.parent} for {one.device_type}'
         raise exception.DeviceKindFailed(kind.name, f'{what} {mistake}') from cause
+
+
+def _is_provider(name: object) -> bool:
+    return name == '' or _is_name(name, _PROVIDER_CHARACTERS)
+
+
+def _is_parent(name: object) -> bool:
+    return name is None or _is_name(name, _PARENT_CHARACTERS)
+
+
+def _is_name(name: object, characters: int) -> bool:
+    return isinstance(name, str) and 0 < len(name) <= characters and name.isprintable() and '/' not in name
 
 
 def _are_exclusions(said: object) -> bool:

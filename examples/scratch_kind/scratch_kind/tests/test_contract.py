@@ -6,8 +6,11 @@ from collections.abc import Sequence
 import os
 
 import fixtures
+import testtools
 
 from devicetrack import conf as registry
+from devicetrack import exception
+from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing.kinds import contract
 from devicetrack.testing.kinds import world
 from scratch_kind import kind
@@ -89,3 +92,24 @@ class ScratchWorld(world.KindWorld):
 
 class ScratchTestCase(contract.KindContract):
     world_class = ScratchWorld
+
+    def test_a_file_is_known_by_its_path_without_links_and_by_its_other_name(self) -> None:
+        link = f'{self.world.directory}.link'
+        os.symlink(self.world.directory, link)
+        self.world.configuration.set('scratch', directory=f'{link}/')
+        self.world.use('three')                 # the loop device has the path without the link
+        linked, wanted = self.made(), self.assigned('three-again')
+        self.assertEqual({'three', 'three-again'}, {
+            name for name, device in self.stock(linked).items() if device.unhealthy})
+        self.assertRaises(exception.DeviceInUse, linked.realize, wanted)
+        self.assertEqual({f'{self.world.directory}/', f'{link}/'}, set(linked.path_hints))
+
+
+class OptionsTestCase(testtools.TestCase):
+    """A test without a world. Nothing here asks libvirt, so there is no connection."""
+
+    def test_a_directory_that_is_no_absolute_path_is_refused(self) -> None:
+        configuration = self.useFixture(our_fixtures.Configuration())
+        registry.register(configuration.conf, options.GROUP, options.OPTIONS)
+        configuration.set('scratch', directory='files')
+        self.assertRaises(exception.InvalidConfiguration, kind.Scratch, configuration.conf, None)
