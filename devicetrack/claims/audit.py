@@ -111,7 +111,9 @@ class Audit:
         used = {finding.device for finding in found if finding.kind in _USED_BY_ANOTHER}
         if used:
             self._unproven.disprove(used)
-        return found
+        # This process may still be on the way from the claim to its first save of the instance.
+        return [finding for finding in found if finding.kind != reconcile.UNKNOWN_OWNER
+                or not self._ledger.has_claim_of_this_process(finding.recorded_owner or '')]
 
     def _not_under_way(self, findings: Sequence[Finding]) -> list[Finding]:
         """Findings without the devices that are being wiped here as they should be; and news of the others."""

@@ -46,6 +46,7 @@ GONE: Final = 'gone from the host'
 UNHEALTHY: Final = 'unhealthy'
 RELEASE_PENDING: Final = 'release pending'
 ABANDONED: Final = 'owned by an instance that is over'
+UNKNOWN_OWNER: Final = 'owned by an unknown instance'
 IN_DOUBT: Final = 'commit in doubt'
 VIEW_UNKNOWN: Final = 'view unknown'
 LEFT_OVER: Final = 'left over'
@@ -56,8 +57,8 @@ NO_PROVIDER: Final = 'no provider yet'
 EXCLUSION_BROKEN: Final = 'exclusion broken'
 NOT_AS_CONFIGURED: Final = 'not as configured'
 FINDINGS: Final = (USED_UNRECORDED, RECORDED_UNUSED, WRONG_OWNER, SHARED, GONE, UNHEALTHY, RELEASE_PENDING, ABANDONED,
-                   IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER, NO_GUESTS, NO_PROVIDER,
-                   EXCLUSION_BROKEN, NOT_AS_CONFIGURED)
+                   UNKNOWN_OWNER, IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER, NO_GUESTS,
+                   NO_PROVIDER, EXCLUSION_BROKEN, NOT_AS_CONFIGURED)
 
 # The repairs that a finding may name; devicetrack.engine.repair_plan describes them.
 ADOPT: Final = 'adopt'
@@ -400,6 +401,10 @@ class _Comparison:
             yield self._finding(ABANDONED, WARNING, key, f'instance {uuid} is {state}'
                                 + (', and its domain is still there' if uuid in usage.domains else ''),
                                 'give it back', repair=GIVE_BACK if may else None)
+        elif self._was_claimed_for_nobody(record):
+            yield self._finding(UNKNOWN_OWNER, WARNING, key, f'claimed for {uuid}; the hypervisor has no domain of it, '
+                                'and the compute service does not say where it is',
+                                'have the compute service boot the instance here, or release its devices')
         elif state == INSTANCE_ELSEWHERE and record.state != vocabulary.CLAIMED and uuid in self._left:
             yield self._finding(ABANDONED, WARNING, key, f'the compute service says that {uuid} lives elsewhere; no '
                                 'migration took it there, and nothing here is its guest', 'give it back',
@@ -415,6 +420,18 @@ class _Comparison:
                 yield from self._gone(key, record)
             elif (record.kind, record.parent) not in self._parents:
                 yield from self._gone(key, record, f'its parent {record.parent}, which is to make it, is not there; ')
+
+    def _was_claimed_for_nobody(self, record: Record) -> bool:
+        """Whether the service answers, but not about the owner of a row whose guest never started.
+
+        A service that was killed between a claim and its own first save leaves such a row. No later call of it names
+        the instance, and no audit may give the device back: the service may yet boot the instance. A started guest is
+        another case: the service may have a reason not to tell of it.
+        """
+        uuid, usage = record.instance_uuid, self.usage
+        return (self.views.instances is not None and uuid not in self.states
+                and record.state == vocabulary.CLAIMED and record.migration_uuid is None
+                and not usage.unknown and uuid not in usage.domains)
 
     def _pending(self, key: _Key, owner: str, used: bool, repair: str | None) -> Finding:
         detail = f'on its way back from {owner}' + (', and a domain names it' if used else '')

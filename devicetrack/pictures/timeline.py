@@ -12,9 +12,9 @@ from devicetrack.objects.event import Event
 
 # The state that a device has after an event, by which the event is drawn.
 _STATES: Final = {
-    **dict.fromkeys((events.CLAIMED, events.RECOVERED, events.REALIZED, events.STARTED, events.STAYED, events.MOVED),
-                    report.HELD),
-    **dict.fromkeys((events.LEAVING, events.RELEASED), report.RELEASING),
+    **dict.fromkeys((events.CLAIMED, events.RECOVERED, events.REALIZED, events.STARTED, events.LEAVING, events.STAYED,
+                     events.MOVED), report.HELD),
+    events.RELEASED: report.RELEASING,
     **dict.fromkeys((events.WIPED, events.FREED, events.FORGOTTEN, events.ADMITTED), report.FREE),
     **dict.fromkeys((events.WITHHELD, events.RETIRED), report.WITHHELD)}
 

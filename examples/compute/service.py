@@ -74,7 +74,7 @@ class ComputeService:
 
     def boot(self, instance: Instance) -> None:
         """Boot an instance with the devices of its flavor, or leave nothing of it behind."""
-        self._save(instance, 'here')
+        self._save(instance, 'here')            # this service has one host, so it is known before the claim
         request = devicetrack.DeviceRequest.from_extra_specs(instance.flavor.extra_specs)
         try:
             with self.manager.instance_claim(None, instance, self.manager.nodename, request):

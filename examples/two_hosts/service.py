@@ -111,8 +111,10 @@ class Answers:
         self._database, self._host = database, host
 
     def instances(self, uuids: Set[str]) -> dict[str, str]:
+        """Leaves out an instance that has never had a host, unless it was deleted: its claim may be under way."""
         return {one.uuid: 'deleted' if one.deleted else 'here' if one.host == self._host else 'elsewhere'
-                for one in self._database.instances() if one.uuid in uuids and one.host is not None}
+                for one in self._database.instances()
+                if one.uuid in uuids and (one.deleted or one.host is not None)}
 
     def migrations(self, uuids: Sequence[str]) -> dict[str, Migration]:
         return {one.uuid: one for one in self._database.migrations()

@@ -10,13 +10,14 @@ from oslo_config import cfg
 
 import devicetrack
 
+# On libvirt's test driver the memory of a guest includes its namespaces, so it must be more than all of them together.
 DOMAIN = """
 <domain type='test'>
   <name>{name}</name>
   <uuid>{uuid}</uuid>
   <metadata>{config.metadata}</metadata>
   <maxMemory slots='16' unit='GiB'>64</maxMemory>
-  <memory unit='MiB'>128</memory>
+  <memory unit='MiB'>1024</memory>
   <os><type arch='x86_64'>hvm</type></os>
   <cpu><numa><cell id='0' cpus='0' memory='128' unit='MiB'/></numa></cpu>
   <devices>{devices}</devices>
@@ -59,7 +60,7 @@ with manager.instance_claim(None, instance, 'compute-7', request):
     config = manager.guest_config(instance)
     guest = directory / 'guest.xml'
     guest.write_text(DOMAIN.format(name='web-1', uuid=instance.uuid, config=config, devices=''.join(config.devices)))
-    # Every process that connects from now on has a hypervisor of its own with this guest, running.
+    # Every connection that is opened from now on has a hypervisor of its own with this guest, running.
     (directory / 'host.xml').write_text(node.replace('</node>', f'<domain file="{guest}"/>\n</node>'))
     manager.started(None, instance)
 print([device.identifier for device in instance.resources])

@@ -11,10 +11,15 @@ class MovingService:
         self.database, self.host = database, host
 
     def instances(self, uuids):
-        """By what is recorded: ``host`` changes in the transaction that says so, and is None when offloaded."""
-        return {one.uuid: 'deleted' if one.deleted else 'offloaded' if one.host is None
+        """By what is recorded: ``host`` changes in the transaction that says so.
+
+        ``offloaded`` is set with the host None, and unset before the claim that brings the instance back. An instance
+        that has no host otherwise is being built, and left out.
+        """
+        return {one.uuid: 'deleted' if one.deleted else 'offloaded' if one.offloaded
                 else 'here' if one.host == self.host else 'elsewhere'
-                for one in self.database.instances if one.uuid in uuids}
+                for one in self.database.instances
+                if one.uuid in uuids and (one.deleted or one.offloaded or one.host is not None)}
 
     def migrations(self, uuids):
         """Those that were asked for, and those that take an instance away from here and are not long over."""

@@ -59,5 +59,6 @@ for number, instance in enumerate(instances):
 manager.release(context, instances[0])
 with manager.instance_claim(context, instances[2], 'compute-7', request) as claim:
     print('instance 2 has', [device.identifier for device in claim.resources])
-manager.close()
+manager.close()                                 # lets go of the host
+store.close()                                   # closes the connections, before the file of the store goes
 temporary.cleanup()

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import types
 from typing import Any
 
 import testtools
@@ -23,11 +24,16 @@ from devicetrack import conf as registry
 from devicetrack import exception
 from devicetrack import objects
 from devicetrack.claims import report
+from devicetrack.claims.claim import Claim
+from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.manager import ClaimManager
+from devicetrack.claims.wipes import Wipe
 from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
 from devicetrack.engine import reconcile
+from devicetrack.engine import states
 from devicetrack.objects import DeviceRequest
+from devicetrack.objects import values
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
 from devicetrack.store.sql import open_store
@@ -141,6 +147,67 @@ class CompatibilityTestCase(base.TestCase):
             with contextlib.suppress(Refused):
                 exec(compile(example, 'compatibility.rst', 'exec'), names)
             self.assertEqual((able, 'two' in able), (names['able'], names['found'].accepted))
+
+
+class InterruptedBootsTestCase(base.TestCase):
+    """What the page about calls does after a start with the claims of a process that was killed."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.example = code_blocks(DOCS / 'user' / 'calls.rst')[-1]
+        self.host = self.useFixture(fixtures.Host(devices=3))
+        self.wanted, self.unwanted, self.unknown = (fixtures.Instance() for _ in range(3))
+        for instance in (self.wanted, self.unwanted, self.unknown):
+            self.host.claim(instance, pmem=1)
+        self.host.service.known = {}
+        self.host.restart()
+        self.assertEqual(3, len([found for found in self.host.findings if found.kind == reconcile.UNKNOWN_OWNER]))
+
+    def go_on(self) -> None:
+        host, known = self.host, {one.uuid: one for one in (self.wanted, self.unwanted)}
+
+        class Service:
+            find = staticmethod(known.get)
+
+            @staticmethod
+            def wants(instance: Any) -> bool:
+                return instance is self.wanted
+
+            @staticmethod
+            def save(instance: Any) -> None:
+                host.service.known = {instance.uuid: 'here'}
+
+            @staticmethod
+            def start_guest(instance: Any, config: Any) -> None:
+                host.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
+
+            remove_guest = staticmethod(host.machine.delete_guest)
+
+        exec(compile(self.example, 'calls.rst', 'exec'), {
+            'manager': host.manager, 'context': self.context, 'service': Service, 'host': host.manager.host,
+            'types': types})
+
+    def test_an_instance_boots_on_what_it_has_and_the_others_are_released(self) -> None:
+        held = self.host.owners()
+        self.go_on()
+        self.assertEqual({key: owner for key, owner in held.items() if owner == self.wanted.uuid}, self.host.owners())
+        self.assertEqual(['active'], [row.state for row in self.host.records()])
+        self.assertEqual(([], self.host.manager.host, 1),
+                         (self.host.audit(), self.wanted.host, len(self.wanted.resources)))
+
+    def test_an_instance_that_cannot_boot_is_released(self) -> None:
+        self.host.machine.before('realize', exception.RealizeFailed('vpmem', 'd0', 'no'))
+        self.assertRaises(exception.RealizeFailed, self.go_on)
+        self.assertNotIn(self.wanted.uuid, self.host.owners().values())
+
+    def test_a_guest_that_runs_is_recorded_and_may_be_started_again(self) -> None:
+        self.host.manager.realize(self.context, self.wanted)
+        config = self.host.manager.guest_config(self.wanted)
+        self.host.machine.start_guest(self.wanted.uuid, config.devices, metadata=config.metadata)
+        self.host.restart()
+        self.wanted.resources = None
+        self.assertEqual(1, len(self.host.manager.started(self.context, self.wanted)))
+        self.assertEqual(['active'], [row.state for row in self.wanted.resources])
 
 
 class MediatedDevicesTestCase(base.TestCase):
@@ -279,6 +346,18 @@ class PagesTestCase(base.TestCase):
         self.assertEqual(list(reconcile.FINDINGS), [kind for kind in reconcile.FINDINGS if f'* - {kind}\n' in page])
         fields = ', '.join(re.findall(r'^   \* - ([a-z_, ]+)$', page.split('Kinds')[0], re.M)).split(', ')
         self.assertEqual(set(audit.Findings.columns), set(fields))
+
+    def test_every_field_of_what_calls_return_is_listed(self) -> None:
+        table = self.text('user', 'calls.rst').split('What calls return\n---')[1].split('\nThe fields of')[0]
+        rows = {name: set(re.findall(r'(?:^| )``(\w+)``', fields)) for name, fields in re.findall(
+            r'^   \* - (\w+)\n     - (?:.*\n)(?:       .*\n)*?     - ((?:.*\n)(?:       .*\n)*)', table, re.M)}
+        fields = {
+            'Claim': {name for name in dir(Claim) if name[0] != '_'} - {'abort', 'keep', 'has_now'},
+            'InstanceResources': set(objects.InstanceResources.fields),
+            'DeviceAssignment': set(objects.DeviceAssignment.fields), 'GuestConfig': set(values.GuestConfig._fields),
+            'HeldDevice': set(states.HeldDevice._fields), 'Fields': set(Fields.__annotations__) | {'release'},
+            'Wipe': {*Wipe._fields, *values.DeviceKey._fields}}
+        self.assertEqual(fields, {name: rows[name] for name in fields})
 
     def test_every_error_is_explained(self) -> None:
         page = self.text('user', 'errors.rst')

@@ -72,7 +72,8 @@ class MovingServiceTestCase(base.TestCase):
 
     @property
     def instances(self) -> list[Any]:
-        return [types.SimpleNamespace(uuid=one.uuid, host=one.host, deleted=one.state == compute_service.DELETED)
+        return [types.SimpleNamespace(uuid=one.uuid, host=one.host, deleted=one.state == compute_service.DELETED,
+                                      offloaded=one.state == compute_service.OFFLOADED)
                 for one in self.region.instances]
 
     @property
@@ -105,6 +106,17 @@ class MovingServiceTestCase(base.TestCase):
         self.region.one.audit()
         self.region.one.audit()
         self.assertEqual([], self.region.one.records())
+
+    def test_an_instance_that_never_had_a_host_keeps_what_was_claimed_for_it(self) -> None:
+        host, instance = self.region.one, fixtures.Instance()
+        self.region.instances.append(instance)
+        host.claim(instance, pmem=1)
+        self.assertEqual([], host.audit())
+        host.restart()
+        self.assertEqual(['claimed'], [record.state for record in host.records()])
+        instance.state = compute_service.DELETED
+        host.restart()
+        self.assertEqual([], host.records())
 
     def test_one_that_is_long_over_is_told_no_more(self) -> None:
         self.leave_untold()

@@ -184,6 +184,46 @@ class ServiceTestCase(HostTestCase):
         self.assertEqual({'d0': 'active'}, host.states())
 
 
+class ClaimedAndNeverSavedTestCase(HostTestCase):
+    """The service ends between a claim and its first save of the instance: its database never heard of the host."""
+
+    def setUp(self):
+        super().setUp()
+        self.fixture, self.instance = self.host(devices=1), Instance()
+        self.fixture.service.known = {}
+        self.fixture.claim(self.instance, pmem=1)
+
+    @staticmethod
+    def said(findings):
+        return [(finding.kind, finding.recorded_owner, finding.repair) for finding in findings]
+
+    def test_the_next_start_and_every_audit_report_it_and_give_nothing_back(self):
+        self.fixture.restart()
+        reported = [(reconcile.UNKNOWN_OWNER, self.instance.uuid, None)]
+        self.assertEqual(reported, self.said(self.fixture.findings))
+        for _ in range(2):
+            self.assertEqual(reported, self.said(self.fixture.audit()))
+        self.assertEqual({'d0': 'claimed'}, self.fixture.states())
+
+    def test_the_process_that_claimed_may_not_have_saved_it_yet(self):
+        self.assertEqual([], self.fixture.audit())
+
+    def test_it_is_over_when_the_service_knows_the_instance_boots_or_releases_it(self):
+        self.fixture.restart()
+        self.fixture.service.known = {self.instance.uuid: 'here'}
+        self.assertEqual([], self.fixture.audit())
+        self.fixture.service.known = {}
+        started(self, self.fixture, self.instance)
+        self.assertEqual([], self.fixture.audit())
+        self.fixture.delete(self.instance)
+        self.assertEqual(([], {'d0': FREE}), (self.fixture.audit(), self.fixture.states()))
+
+    def test_a_service_that_does_not_answer_knows_everybody(self):
+        self.fixture.service.known = None
+        self.fixture.restart()
+        self.assertEqual([], self.fixture.findings)
+
+
 class ForeignTestCase(HostTestCase):
 
     def test_a_device_of_a_foreign_guest_is_withheld_reported_and_comes_back(self):

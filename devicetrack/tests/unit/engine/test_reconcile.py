@@ -218,6 +218,18 @@ class CompareTestCase(base.TestCase):
          [('view unknown', 'warning')]),
         ('instance in a state that we do not know', views(rows=[row()], instances={'i': 'shelving'}), []),
         ('instance that the service left out', views(rows=[row()], instances={}), []),
+        ('claimed for an instance that the service left out', views(rows=[row(state='claimed')], instances={}),
+         [('owned by an unknown instance', 'warning')]),
+        ('claimed, and the service does not answer', views(rows=[row(state='claimed')]), []),
+        ('claimed for one in a state that we do not know', views(rows=[row(state='claimed')],
+                                                                 instances={'i': 'building'}), []),
+        ('claimed for one left out whose guest is defined', views(usage(domains=['i']), rows=[row(state='claimed')],
+                                                                  instances={}), []),
+        ('claimed for one left out, beside a domain that cannot be read', views(
+            usage(unknown=(values.Unknown('domain x', 'y'),)), rows=[row(state='claimed')], instances={}),
+         [('view unknown', 'warning')]),
+        ('claimed by a migration for one left out', views(rows=[row(state='claimed')._replace(
+            migration_uuid='m', role='incoming')], instances={}), []),
         names=('seen', 'expected'))
 
     def test_finds(self):

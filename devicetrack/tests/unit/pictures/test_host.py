@@ -94,6 +94,8 @@ class PictureTestCase(pictured.HostTestCase):
                          [(event.event, timeline.state(event), timeline.words(event)) for event in events])
         self.assertEqual({report.HELD, report.FREE, report.RELEASING, report.WITHHELD},
                          {timeline.state(events[0]._replace(event=name)) for name in event_objects.EVENTS})
+        leaving = events[0]._replace(event=event_objects.LEAVING)
+        self.assertEqual(report.HELD, timeline.state(leaving))          # the instance has it until the move is over
         wiped = events[0]._replace(event=event_objects.WIPED,
                                    details=event_objects.Wiped(1 << 30, 2.5, 'x').as_details())
         self.assertEqual('1,073,741,824 bytes, in 2.5 s', timeline.words(wiped))
