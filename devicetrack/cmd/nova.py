@@ -10,6 +10,7 @@ def adopt() -> int:
 
     :returns: its exit code
     """
+    process.end_without_nova('devicetrack-nova-adopt')
     process.choose_threads()
     from devicetrack.cmd import nova_adopt
     return nova_adopt.main()

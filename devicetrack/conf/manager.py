@@ -60,8 +60,8 @@ audit or a move still waits, because only the service can end its own code.
     cfg.BoolOpt('metrics', default=False, help="""
 Count what the manager does, for Prometheus: claims, refusals, commits, times, wipes, audits. It needs the extra
 ``metrics`` (prometheus_client), opens no port, and costs a claim some microseconds. After each audit the numbers are
-written to ``metrics.prom`` in ``state_path``, and ``devicetrack-manage metrics`` prints them. Only Nova's adapter reads this
-option. Any other service calls ``devicetrack.metrics.register`` instead, and the option changes nothing there.
+written to ``metrics.prom`` in ``state_path``, and ``devicetrack-manage metrics`` prints them. Only Nova's adapter reads
+this option. Any other service calls ``devicetrack.metrics.register`` instead, and the option changes nothing there.
 """),
     cfg.IntOpt('history_days', default=400, min=1, max=36500, help="""
 Days that the events of this host's devices are kept (``devicetrack-manage device history``). The default covers a year

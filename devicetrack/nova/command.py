@@ -16,6 +16,7 @@ def main() -> None:
     """
     # oslo.config looks for nova-compute.conf and nova-compute.conf.d only if the program has this name.
     sys.argv[0] = os.path.join(os.path.dirname(sys.argv[0]), 'nova-compute')
+    process.end_without_nova(process.COMPUTE)
     # First of all: this chooses native threads or eventlet. Whatever loads oslo.log, as nearly all of ours does, loads
     # oslo.context, which eventlet must have changed before.
     try:

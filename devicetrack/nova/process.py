@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import metadata
+from importlib import util
 import os
 import sys
 from typing import Any
@@ -11,6 +12,18 @@ from typing import Final
 
 # The program that takes the place of nova-compute.
 COMPUTE: Final = 'devicetrack-nova-compute'
+
+
+def end_without_nova(program: str) -> None:
+    """End a program where Nova or libvirt's bindings are not installed. It imports neither.
+
+    :raises SystemExit: with status 1, after one line on standard error
+    """
+    missing = [name for name in ('nova', 'libvirt') if util.find_spec(name) is None]
+    if missing:
+        sys.stderr.write(f'{program} does not start: {sys.executable} has no package {missing[0]}: install '
+                         'devicetrack with the extra nova into the Python environment of Nova\n')
+        raise SystemExit(1)
 
 
 def choose_threads() -> None:
