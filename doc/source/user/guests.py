@@ -1,14 +1,24 @@
-"""A host on libvirt's test driver whose guest every process sees: for trying the commands. In the directory named."""
+"""A host on libvirt's test driver whose guest every process sees: for trying the commands.
 
+``guests.py DIRECTORY`` makes it there. ``guests.py --serve DIRECTORY`` runs a manager on it, which carries out what
+commands request, until Ctrl-C; it makes the host if there is none.
+"""
+
+import argparse
 import os
 import pathlib
 import sys
+import time
 import types
 import uuid
 
 from oslo_config import cfg
 
 import devicetrack
+from devicetrack import exception
+
+HOST = 'compute-7'
+AUDIT_EVERY_S = 2
 
 # On libvirt's test driver the memory of a guest includes its namespaces, so it must be more than all of them together.
 DOMAIN = """
@@ -24,15 +34,15 @@ DOMAIN = """
 </domain>
 """
 
-directory = pathlib.Path(sys.argv[1]).absolute()
-(directory / 'memory').mkdir(parents=True)
-for name in ('ns0', 'ns1'):
-    (directory / 'memory' / name).touch()
-    os.truncate(directory / 'memory' / name, 64 << 20)
-(directory / 'machine-id').write_text(uuid.uuid4().hex)
-node = pathlib.Path(__file__).with_name('host.xml').read_text()
-(directory / 'host.xml').write_text(node)
-(directory / 'service.conf').write_text(f"""
+
+def make_host(directory):
+    (directory / 'memory').mkdir(parents=True, exist_ok=True)
+    for name in ('ns0', 'ns1'):
+        (directory / 'memory' / name).touch()
+        os.truncate(directory / 'memory' / name, 64 << 20)
+    (directory / 'machine-id').write_text(uuid.uuid4().hex)
+    (directory / 'host.xml').write_text(pathlib.Path(__file__).with_name('host.xml').read_text())
+    (directory / 'service.conf').write_text(f"""
 [devicetrack]
 state_path = {directory}/state
 machine_id_path = {directory}/machine-id
@@ -45,23 +55,62 @@ enabled_mdev_types = nvidia-35
 directory = {directory}/memory
 """)
 
-conf = cfg.ConfigOpts()
-devicetrack.register_options(conf)
-conf(['--config-file', str(directory / 'service.conf')])
-devicetrack.sync_store(conf)
-store = devicetrack.open_store(conf)
-manager = devicetrack.ClaimManager('compute-7', devicetrack.load_driver(conf, 'compute-7'), store, conf)
-manager.init_host(None)
 
-instance = types.SimpleNamespace(uuid='0c3f9a52-0b1a-4f0e-9d0c-3a7f8a1e2b01')
-request = devicetrack.DeviceRequest.of(('CUSTOM_PMEM_NAMESPACE_4GB', 1), ('VGPU', 1))
-with manager.instance_claim(None, instance, 'compute-7', request):
-    manager.realize(None, instance)
-    config = manager.guest_config(instance)
-    guest = directory / 'guest.xml'
-    guest.write_text(DOMAIN.format(name='web-1', uuid=instance.uuid, config=config, devices=''.join(config.devices)))
-    # Every connection that is opened from now on has a hypervisor of its own with this guest, running.
-    (directory / 'host.xml').write_text(node.replace('</node>', f'<domain file="{guest}"/>\n</node>'))
-    manager.started(None, instance)
-print([device.identifier for device in instance.resources])
-manager.close()
+def start_manager(directory):
+    conf = cfg.ConfigOpts()
+    devicetrack.register_options(conf)
+    conf(['--config-file', str(directory / 'service.conf')])
+    devicetrack.sync_store(conf)
+    store = devicetrack.open_store(conf)
+    manager = devicetrack.ClaimManager(HOST, devicetrack.load_driver(conf, HOST), store, conf)
+    manager.init_host(None)
+    return manager
+
+
+def boot_guest(directory, manager):
+    instance = types.SimpleNamespace(uuid='0c3f9a52-0b1a-4f0e-9d0c-3a7f8a1e2b01')
+    request = devicetrack.DeviceRequest.of(('CUSTOM_PMEM_NAMESPACE_4GB', 1), ('VGPU', 1))
+    with manager.instance_claim(None, instance, HOST, request):
+        manager.realize(None, instance)
+        config = manager.guest_config(instance)
+        guest = directory / 'guest.xml'
+        guest.write_text(DOMAIN.format(name='web-1', uuid=instance.uuid, config=config,
+                                       devices=''.join(config.devices)))
+        # Every connection that is opened from now on has a hypervisor of its own with this guest, running.
+        node = (directory / 'host.xml').read_text()
+        (directory / 'host.xml').write_text(node.replace('</node>', f'<domain file="{guest}"/>\n</node>'))
+        manager.started(None, instance)
+    print([device.identifier for device in instance.resources])
+
+
+def serve(manager):
+    print(f'a manager of {HOST} runs, and audits every {AUDIT_EVERY_S} s, until Ctrl-C', flush=True)
+    while True:
+        time.sleep(AUDIT_EVERY_S)
+        for finding in manager.update_available_resource(None, HOST):
+            print(f'{finding.severity}: {finding.kind}: {finding.detail}', flush=True)
+
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument('directory', type=lambda text: pathlib.Path(text).absolute())
+parser.add_argument('--serve', action='store_true', help='run a manager until Ctrl-C; make the host if there is none')
+arguments = parser.parse_args()
+is_there = (arguments.directory / 'service.conf').exists()
+if is_there and not arguments.serve:
+    sys.exit(f'{arguments.directory} has a host already. Run a manager on it (guests.py --serve '
+             f'{arguments.directory}), remove the directory, or name another one')
+if not is_there:
+    make_host(arguments.directory)
+    manager = start_manager(arguments.directory)
+    boot_guest(arguments.directory, manager)
+    # The hypervisor of this connection lives without the guest.
+    manager.close()
+if arguments.serve:
+    try:
+        manager = start_manager(arguments.directory)
+    except exception.DeviceTrackError as error:
+        sys.exit(f'the manager does not start: {error}')
+    try:
+        serve(manager)
+    except KeyboardInterrupt:
+        manager.close()

@@ -49,6 +49,7 @@ from devicetrack.virt.libvirt import driver as libvirt_driver
 
 ROOT = pathlib.Path(__file__).parents[4]
 DOCS = ROOT / 'doc' / 'source'
+GUESTS = str(DOCS / 'user' / 'guests.py')
 
 
 def code_blocks(path: pathlib.Path) -> list[str]:
@@ -284,13 +285,41 @@ class GuestsTestCase(base.TestCase):
         page = (DOCS / 'user' / 'quick_start.rst').read_text(encoding='utf-8').split('Guests that the commands see')[1]
         directory = os.path.join(self.temp_dir(), 'try')
         steps = re.findall(r'^    \$ (.*)\n((?:    [^$].*\n)*)', page, re.M)
-        self.assertEqual(15, len(steps))
+        self.assertEqual(19, len(steps))
         for command, printed in steps:
+            if '--serve' in command:
+                self.assertEqual(printed, textwrap.indent(self.serve(directory).stdout.readline(), '    '))
+                continue
             answer = self.run_line(command.replace('/srv/try', directory))
             self.assertEqual(printed, textwrap.indent(answer.stdout, '    '), f'{command}: {answer.stderr}')
             if 'instance release' in command:
                 [says] = re.findall(r'ends with exit code 1: ``(.*)``', page)
                 self.assertEqual((1, True), (answer.returncode, says in answer.stderr))
+
+    def serve(self, directory: str) -> processes.Process:
+        process = processes.Process(GUESTS, '--serve', directory)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def test_of_a_host_that_is_there_none_is_made(self) -> None:
+        directory = os.path.join(self.temp_dir(), 'try')
+        # It makes the host first.
+        self.assertTrue(self.serve(directory).stdout.readline().startswith("['ns0', "))
+        answer = processes.run(GUESTS, directory)
+        self.assertEqual((1, ''), (answer.returncode, answer.stdout))
+        [line] = answer.stderr.splitlines()
+        self.assertTrue(line.startswith(f'{directory} has a host already. Run a manager on it'), line)
+
+    def test_one_manager_runs_at_a_time(self) -> None:
+        directory = os.path.join(self.temp_dir(), 'try')
+        process = self.serve(directory)
+        process.stdout.readline()
+        self.assertIn('a manager of compute-7 runs', process.stdout.readline())
+        answer = processes.run(GUESTS, '--serve', directory)
+        self.assertEqual((1, ''), (answer.returncode, answer.stdout))
+        [line] = answer.stderr.splitlines()
+        self.assertTrue(line.startswith('the manager does not start: '), line)
 
 
 class SourceTestCase(base.TestCase):
@@ -305,7 +334,7 @@ class SourceTestCase(base.TestCase):
         info.joinpath('METADATA').write_text('Metadata-Version: 2.1\nName: vendor-source\nVersion: 1.0\n')
         [namespace] = re.findall(r'\[project.entry-points."(.*)"\]', page)
         info.joinpath('entry_points.txt').write_text(f'[{namespace}]\nvendor = vendor:Vendor\n')
-        processes.run(str(DOCS / 'user' / 'guests.py'), str(directory)).check_returncode()
+        processes.run(GUESTS, str(directory)).check_returncode()
         [options] = re.findall(r'^    \[devicetrack_compatibility\]\n(?:    .*\n)+', page, re.M)
         with open(directory / 'service.conf', 'a', encoding='utf-8') as file:
             file.write(textwrap.dedent(options).replace('/srv/try', str(directory)))
