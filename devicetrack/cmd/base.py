@@ -182,7 +182,9 @@ class Lister(Command, lister.Lister):
     shows all. Those of them that are ``if_filled`` too are only in a table where a row has something in them.
 
     A table of ``in_table`` fits the terminal, or 80 characters: sentences, in columns of ``prose``, go over several
-    lines; no other cell is broken; and without room the columns in ``spare`` are left out, the first of them first.
+    lines; no other cell is broken; and without room the columns in ``spare`` are left out, the first of them first, and
+    a line on stderr says which. Where that is not enough, the cells of columns in ``below`` stand below those of the
+    first column.
     """
 
     columns: tuple[str, ...] = ()
@@ -191,6 +193,8 @@ class Lister(Command, lister.Lister):
     if_filled: tuple[str, ...] = ()
     prose: tuple[str, ...] = ()
     spare: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
+    _left_out: tuple[str, ...] = ()
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -227,8 +231,9 @@ class Lister(Command, lister.Lister):
         # A table of all that there is may be wider than a terminal: nothing is left out of it.
         width = parsed_args.max_width if parsed_args.max_width > 0 else screen.width_of(self.app.stdout)
         parsed_args.max_width = _UNLIMITED
-        names, rows = screen.fit(chosen, [[row[place] for place in places] for row in rows], width, self.prose,
-                                 () if parsed_args.columns or parsed_args.long else self.spare)
+        spare, below = ((), ()) if parsed_args.columns or parsed_args.long else (self.spare, self.below)
+        names, rows, self._left_out = screen.fit(chosen, [[row[place] for place in places] for row in rows], width,
+                                                 self.prose, spare, below)
         parsed_args.columns = names
         return names, [[screen.paint(cell, self.app.stdout) if isinstance(cell, str) else cell for cell in row]
                        for row in rows]
@@ -239,7 +244,11 @@ class Lister(Command, lister.Lister):
         if not rows and parsed_args.formatter == 'table':
             self.say(self.nothing(parsed_args))
             return OK
-        return super().produce_output(parsed_args, names, rows)
+        code = super().produce_output(parsed_args, names, rows)
+        if self._left_out:
+            noun = 'column' if len(self._left_out) == 1 else 'columns'
+            self.say(f'no room for the {noun} {", ".join(self._left_out)}: --long shows more, -c NAME chooses columns')
+        return code
 
 
 class Blocks(Lister):

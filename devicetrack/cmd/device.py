@@ -38,7 +38,9 @@ class List(base.Lister):
                'reasons')
     if_filled = ('resource_class', 'parent', 'instance_uuid', 'numa_node', 'since', 'reasons')
     prose = ('reasons',)
-    spare = ('parent', 'resource_class', 'since', 'instance_uuid')
+    # The lines are in the order of the parents, so the parent goes late. Who has a device is always said.
+    spare = ('resource_class', 'since', 'parent')
+    below = ('instance_uuid', 'reasons')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         options.add_host(parser)
@@ -65,12 +67,23 @@ class List(base.Lister):
         lines = observer.inventory()
         if any(line.status in (report.UNKNOWN, report.MISSING) for line in lines):
             self.exit_code = base.ATTENTION
+        _check_parent(parsed_args.parent, lines)
         wanted = [line for line in lines if _is_wanted(line, parsed_args)]
         wanted.sort(key=lambda line: (line.status == report.UNKNOWN, line.kind, base.natural(line.parent),
                                       base.natural(line.identifier)))
         for line in wanted:
             values = line_fields(line, observer.host.name)
             yield [values[column] for column in self.columns]
+
+
+def _check_parent(name: str | None, lines: Sequence[report.Line]) -> None:
+    """:raises BadRequest: the host has no such parent, or what it has of it could not be read"""
+    known = {line.parent for line in lines if line.parent}
+    if name is None or name in known:
+        return
+    some = ' (a part of this host could not be read)' if any(line.status == report.UNKNOWN for line in lines) else ''
+    raise exception.BadRequest('parent', name, 'no device of this host has this parent; the parents are '
+                               f'{", ".join(sorted(known, key=base.natural)) or "none"}{some}')
 
 
 def _is_wanted(line: report.Line, parsed_args: argparse.Namespace) -> bool:

@@ -108,6 +108,15 @@ class DeviceListTestCase(CommandTestCase):
         answer = self.program.run('device', 'list', '--withheld')
         self.assertEqual(('', 'devicetrack-manage: nothing is withheld\n'), (answer.out, answer.err))
 
+    def test_a_parent_that_this_host_does_not_have_is_an_error(self) -> None:
+        answer = self.program.run('device', 'list', '--parent', 'gpv')
+        self.assertEqual((cmd_base.USAGE, ''), (answer.code, answer.out))
+        self.assertIn("'gpv': no device of this host has this parent; the parents are gpu", answer.err)
+        self.assertNotIn('could not be read', answer.err)
+        self.host.machine.unknown_kinds[fake.MDEV] = 'libvirt failed'
+        self.assertIn('the parents are region0 (a part of this host could not be read)',
+                      self.program.run('device', 'list', '--parent', 'gpu').err)
+
     def test_devices_come_as_people_count(self) -> None:
         for name in ('d10', 'd9'):
             self.host.machine.add_namespace(name)
