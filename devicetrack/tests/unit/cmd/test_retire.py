@@ -104,6 +104,16 @@ class RetireTestCase(LeavingTestCase):
         details = {reason['reason']: reason['detail'] for reason in line['reasons']}
         self.assertIn('DIMM 4', details[vocabulary.RETIRED])
 
+    def test_it_alarms_nobody_any_more(self) -> None:
+        self.machine.change(D0, unhealthy='read-only')
+        self.while_waiting(self.host.audit)
+        self.run_to(0, 'device', 'retire', 'vpmem/d0', '--confirm', self.instance.uuid)
+        self.assertEqual([], self.run_to(0, 'audit').data)
+        self.assertEqual([], self.host.audit())
+        self.machine.remove(D0)
+        self.assertEqual([], self.run_to(0, 'audit').data)
+        self.assertEqual([], self.host.audit())
+
     def test_with_the_manager_up_it_is_requested(self) -> None:
         self.run_to(0, 'device', 'retire', 'vpmem/d0', '--confirm', self.instance.uuid, '--no-wait')
         self.assertEqual([operator_requests.RETIRE], self.waiting())
