@@ -189,7 +189,7 @@ class HostTestCase(CommandTestCase):
         self.host.manager.cordon('vpmem', 'd1')
         listed = self.program.ask('host', 'list')
         self.assertEqual([('compute-7', True, 1, 1, 1), ('compute-8', False, 0, 0, 0), ('compute-10', False, 0, 0, 0)],
-                         [(one['host'], one['here'], one['instances'], one['held'], one['withheld']) for one in listed])
+                         [(one['host'], one['here'], one['instances'], one['held'], one['withheld_entries']) for one in listed])
         sorted_down = self.program.run('host', 'list', '-f', 'value', '-c', 'host', '--sort-column', 'host',
                                        '--sort-descending')
         self.assertEqual(['compute-10', 'compute-8', 'compute-7'], sorted_down.out.split())
@@ -200,6 +200,17 @@ class HostTestCase(CommandTestCase):
         self.assertEqual(('compute-7', True, []), (shown['host'], shown['here'], shown['unknown']))
         self.assertEqual({('VGPU', 0, 0, 1), (fixtures.PMEM, 1, 1, 0)}, {
             (one['resource_class'], one['free'], one['held'], one['creatable']) for one in shown['classes']})
+
+    def test_withheld_are_devices_and_entries_are_what_the_store_has(self) -> None:
+        self.host.machine.add_parent('card', units=4)
+        self.host.audit()
+        self.host.spawn(pmem=1)
+        self.host.manager.cordon('vpmem', 'd0')
+        self.host.manager.cordon('mdev', 'card', parent=True)
+        shown = self.program.ask('host', 'show')
+        self.assertEqual((2, {'VGPU': 4, fixtures.PMEM: 0}), (
+            shown['withheld_entries'], {one['resource_class']: one['withheld'] for one in shown['classes']}))
+        self.assertIn('4 withheld', self.program.run('host', 'map').out)
 
     def test_of_another_machine_it_says_what_it_cannot_know(self) -> None:
         self.host.store.store.add_host(store_api.Host('7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0008', 'compute-8', 'another'))
