@@ -26,9 +26,9 @@ class List(base.Lister):
     """List the hosts of the store, with the numbers of their devices. Reads only the store.
 
     "here" marks this machine. "held" counts the devices that instances have, "releasing" those that go back, and
-    "requests" the requests that wait for the host's manager. "withheld_entries" counts the devices and parents for which
-    the store has a reason to withhold them, as of the last audit: one parent may be many devices, and a device with a
-    reason may still be held.
+    "requests" the requests that wait for the host's manager. "withheld_entries" counts the devices and parents for
+    which the store has a reason to withhold them, as of the last audit: one parent may be many devices, and a device
+    with a reason may still be held.
     """
 
     columns = ('host', 'here', 'instances', 'held', 'releasing', 'withheld_entries', 'requests', 'nested_since',

@@ -189,7 +189,8 @@ class HostTestCase(CommandTestCase):
         self.host.manager.cordon('vpmem', 'd1')
         listed = self.program.ask('host', 'list')
         self.assertEqual([('compute-7', True, 1, 1, 1), ('compute-8', False, 0, 0, 0), ('compute-10', False, 0, 0, 0)],
-                         [(one['host'], one['here'], one['instances'], one['held'], one['withheld_entries']) for one in listed])
+                         [(one['host'], one['here'], one['instances'], one['held'], one['withheld_entries'])
+                          for one in listed])
         sorted_down = self.program.run('host', 'list', '-f', 'value', '-c', 'host', '--sort-column', 'host',
                                        '--sort-descending')
         self.assertEqual(['compute-10', 'compute-8', 'compute-7'], sorted_down.out.split())
