@@ -39,6 +39,10 @@ class WipingTestCase(LeavingTestCase):
             word for line in told.splitlines() for word in line.split()
             if word not in ('vpmem/d0', 'releasing', self.instance.uuid)))
 
+    def test_a_slow_wipe_has_a_rate(self) -> None:
+        self.assertEqual('17 of 32 MiB written, 1023 KiB/s, about 46 s left',
+                         str(WipeProgress('zero', 17 << 20, 32 << 20, (1 << 20) - 1, 46)))
+
     def test_what_could_not_be_given_back_is_listed_with_the_reason(self) -> None:
         self.host.audit()
         self.host.audit()
