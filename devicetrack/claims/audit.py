@@ -23,6 +23,7 @@ from devicetrack.claims.views import HostViews
 from devicetrack.claims.wipes import Wipes
 from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.engine import reconcile
+from devicetrack.engine import withholding
 from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.views import lost_rows
 from devicetrack.engine.views import Views
@@ -105,7 +106,7 @@ class Audit:
                            + self._without_provider())
 
     def _compare(self, views: Views) -> list[Finding]:
-        found = reconcile.compare(views, self._withheld.failures)
+        found = reconcile.compare(views, self._withheld.failures, withholding.retired(self._withheld.marks))
         # One look is enough: a proof too few costs a wipe. An owner that never used its device would give it back as
         # clean, though another has written to it.
         used = {finding.device for finding in found if finding.kind in _USED_BY_ANOTHER}

@@ -77,7 +77,8 @@ def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any
     digest = host_identity.machine_digest(conf[options.GROUP].machine_id_path)
     before, host = _identify(name, digest, guests, store)
     rows = [] if store is None else store.records_of_host(host.uuid)
-    found = rebuild.rebuild(host.uuid, guests, usage, inventory, rows)
+    byteless = {device.kind for device in inventory.devices} - driver.wiped_kinds()
+    found = rebuild.rebuild(host.uuid, guests, usage, inventory, rows, byteless)
     if wipe_unrecorded and not usage.unknown:
         found = _wipe(found, inventory, host.uuid)
     migrations = {one.row.migration_uuid for one in found if one.outcome == rebuild.WRITE and one.row is not None}

@@ -197,8 +197,10 @@ class Repairs:
                     'host': self._host, 'done': 'began to repair' if outcome.begun else 'repaired',
                     'repair': outcome.repair})
             else:
-                LOG.warning('Host %(host)s not repaired: %(repair)s: %(error)s',
-                            {'host': self._host, 'repair': outcome.repair, 'error': outcome.error})
+                # Nothing was written, so nobody needs the rows to undo it.
+                LOG.warning('Host %(host)s not repaired: %(verb)s %(device)s of instance %(instance)s: %(error)s', {
+                    'host': self._host, 'verb': outcome.repair.verb, 'device': _name(outcome.repair.device),
+                    'instance': outcome.repair.instance_uuid, 'error': outcome.error})
         return outcomes
 
     def _is_wiped(self, repair: Repair) -> bool:

@@ -386,7 +386,7 @@ class Observer:
 
 def _compare(views: Views, marks: Marks) -> list[Finding]:
     """The differences, and the mistakes that keep a manager from starting: options that name an unknown device."""
-    return reconcile.compare(views, withholding.failures(marks)) + [
+    return reconcile.compare(views, withholding.failures(marks), withholding.retired(marks)) + [
         Finding(reconcile.GONE, reconcile.WARNING, missing.key, None, (), 0, f'{missing.option} names it: '
                 f'{missing.reason}', 'nothing', 'fix the option, or make the device: no manager starts with it')
         for missing in withheld.mistakes(views, marks)]

@@ -41,7 +41,7 @@ from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
 
-RETIRED_FROM: Final = 'on its way back from instance {}'
+RETIRED_FROM: Final = 'instance {} had it last'
 FORGOTTEN: Final = 'forgotten while instance {} had it: nothing proves that it is clean'
 
 FIX_MISSING: Final = 'take it out of the option, or bring it back'
@@ -352,16 +352,16 @@ class WithheldDevices:
                 if known is not None and vocabulary.UNPROVEN in known.withheld:
                     raise exception.BadRequest('device', str(target), 'it is unproven and was not forgotten, so '
                                                'it needs a proof that it is clean: use --wipe to have it wiped')
+                self._check_not_owned(key)
                 forgotten = [str(other) for other in self.marks if self._standing(other)]
-                cordoned = 'it is cordoned: device uncordon; ' if (
-                    vocabulary.CORDONED in self.marks.get(target, {})) else ''
-                raise exception.BadRequest('device', str(target), 'it was neither forgotten nor retired, and only '
-                                           f'such devices are admitted; {cordoned}these are {_some(forgotten)}')
+                why = 'it is cordoned: end that with device uncordon' if (
+                    vocabulary.CORDONED in self.marks.get(target, {})) else 'it was neither forgotten nor retired'
+                raise exception.BadRequest('device', str(target), f'{why}. Admitted are devices that were forgotten or '
+                                           f'retired; those of this host: {_some(forgotten)}')
             self._check_unused(key)
             for reason in standing:
                 self._take_back(target, reason)
-            LOG.warning('Host %(host)s: an operator knows that %(target)s is clean',
-                        {'host': self._host, 'target': target})
+            LOG.warning('Host %(host)s: an operator admitted %(target)s', {'host': self._host, 'target': target})
         return self.state_of(target)
 
     def check_for_wipe(self, key: DeviceKey) -> None:
@@ -375,12 +375,13 @@ class WithheldDevices:
         _check_name(target)
         known = self._ledger.device(key)
         if not self._standing(target) and (known is None or vocabulary.UNPROVEN not in known.withheld):
+            self._check_not_owned(key)
             why = 'this host has no such device' if known is None else (
-                'it was neither forgotten nor retired and is not unproven')
+                'it was neither forgotten nor retired, and it is not unproven')
             unproven = [str(Target.of(one)) for one, reasons in self._ledger.reasons().items()
                         if vocabulary.UNPROVEN in reasons]
-            raise exception.BadRequest('device', str(target), f'{why}, and only such devices are wiped; unproven are '
-                                       f'{_some(unproven)}')
+            raise exception.BadRequest('device', str(target), f'{why}. Wiped are devices that were forgotten or '
+                                       f'retired, or are unproven; the unproven ones of this host: {_some(unproven)}')
         self._check_unused(key)
 
     def proven(self, keys: Iterable[DeviceKey], proof: str, by: str = vocabulary.BY_HOST,
@@ -418,6 +419,14 @@ class WithheldDevices:
         """The reasons of a target that :meth:`admit` ends."""
         causes = self.marks.get(target, {})
         return [reason for reason in _ADMITTED if reason in causes and causes[reason].stands]
+
+    def _check_not_owned(self, key: DeviceKey) -> None:
+        """:raises BadRequest: an instance has the device, so nobody withholds it"""
+        for record in self._rows.of_devices([key]).values():
+            raise exception.BadRequest('device', str(Target.of(key)), (
+                f'instance {record.instance_uuid} has given it back, and that is not done yet: if it cannot be done, '
+                'device retire ends it' if record.state == vocabulary.RELEASING else
+                f'instance {record.instance_uuid} has it: it is free when the instance gives it back'))
 
     def _check_unused(self, key: DeviceKey) -> None:
         """See that the host has a device that somebody calls clean, and that nobody else has it.

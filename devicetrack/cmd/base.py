@@ -51,6 +51,9 @@ BROKEN_PIPE: Final = 141
 # Nobody reads more, and a terminal should not have to show it.
 _LONGEST_SENTENCE: Final = 4000
 
+# What names are split at to sort them. The digits of a UUID stay together: they are no number.
+_NUMBERS: Final = re.compile('((?:[0-9a-f]{4}){2}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9]+)')
+
 # cliff makes tables fit by breaking whatever is in them, identifiers too. Ours fit before it sees them.
 _UNLIMITED: Final = 1_000_000
 
@@ -182,7 +185,9 @@ class Lister(Command, lister.Lister):
     shows all. Those of them that are ``if_filled`` too are only in a table where a row has something in them.
 
     A table of ``in_table`` fits the terminal, or 80 characters: sentences, in columns of ``prose``, go over several
-    lines; no other cell is broken; and without room the columns in ``spare`` are left out, the first of them first.
+    lines; no other cell is broken; and without room the columns in ``spare`` are left out, the first of them first, and
+    a line on stderr says which. Where that is not enough, the cells of columns in ``below`` stand below those of the
+    first column.
     """
 
     columns: tuple[str, ...] = ()
@@ -191,6 +196,8 @@ class Lister(Command, lister.Lister):
     if_filled: tuple[str, ...] = ()
     prose: tuple[str, ...] = ()
     spare: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
+    _left_out: tuple[str, ...] = ()
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -227,8 +234,9 @@ class Lister(Command, lister.Lister):
         # A table of all that there is may be wider than a terminal: nothing is left out of it.
         width = parsed_args.max_width if parsed_args.max_width > 0 else screen.width_of(self.app.stdout)
         parsed_args.max_width = _UNLIMITED
-        names, rows = screen.fit(chosen, [[row[place] for place in places] for row in rows], width, self.prose,
-                                 () if parsed_args.columns or parsed_args.long else self.spare)
+        spare, below = ((), ()) if parsed_args.columns or parsed_args.long else (self.spare, self.below)
+        names, rows, self._left_out = screen.fit(chosen, [[row[place] for place in places] for row in rows], width,
+                                                 self.prose, spare, below)
         parsed_args.columns = names
         return names, [[screen.paint(cell, self.app.stdout) if isinstance(cell, str) else cell for cell in row]
                        for row in rows]
@@ -239,7 +247,11 @@ class Lister(Command, lister.Lister):
         if not rows and parsed_args.formatter == 'table':
             self.say(self.nothing(parsed_args))
             return OK
-        return super().produce_output(parsed_args, names, rows)
+        code = super().produce_output(parsed_args, names, rows)
+        if self._left_out:
+            noun = 'column' if len(self._left_out) == 1 else 'columns'
+            self.say(f'no room for the {noun} {", ".join(self._left_out)}: --long shows more, -c NAME chooses columns')
+        return code
 
 
 class Blocks(Lister):
@@ -333,7 +345,7 @@ def natural(value: Any) -> tuple[Any, ...]:
     if isinstance(value, (int, float)):
         return (0, ((0, value, ''),))
     return (0, tuple((0, int(part), '') if part.isdecimal() else (1, 0, part)
-                     for part in re.split(r'([0-9]+)', str(value)) if part))
+                     for part in _NUMBERS.split(str(value)) if part))
 
 
 def count(number: int, noun: str) -> str:

@@ -38,7 +38,9 @@ class List(base.Lister):
                'reasons')
     if_filled = ('resource_class', 'parent', 'instance_uuid', 'numa_node', 'since', 'reasons')
     prose = ('reasons',)
-    spare = ('parent', 'resource_class', 'since', 'instance_uuid')
+    # The lines are in the order of the parents, so the parent goes late. Who has a device is always said.
+    spare = ('resource_class', 'since', 'parent')
+    below = ('instance_uuid', 'reasons')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         options.add_host(parser)
@@ -65,12 +67,23 @@ class List(base.Lister):
         lines = observer.inventory()
         if any(line.status in (report.UNKNOWN, report.MISSING) for line in lines):
             self.exit_code = base.ATTENTION
+        _check_parent(parsed_args.parent, lines)
         wanted = [line for line in lines if _is_wanted(line, parsed_args)]
         wanted.sort(key=lambda line: (line.status == report.UNKNOWN, line.kind, base.natural(line.parent),
                                       base.natural(line.identifier)))
         for line in wanted:
             values = line_fields(line, observer.host.name)
             yield [values[column] for column in self.columns]
+
+
+def _check_parent(name: str | None, lines: Sequence[report.Line]) -> None:
+    """:raises BadRequest: the host has no such parent, or what it has of it could not be read"""
+    known = {line.parent for line in lines if line.parent}
+    if name is None or name in known:
+        return
+    some = ' (a part of this host could not be read)' if any(line.status == report.UNKNOWN for line in lines) else ''
+    raise exception.BadRequest('parent', name, 'no device of this host has this parent; the parents are '
+                               f'{", ".join(sorted(known, key=base.natural)) or "none"}{some}')
 
 
 def _is_wanted(line: report.Line, parsed_args: argparse.Namespace) -> bool:
@@ -98,12 +111,16 @@ class Show(base.ShowOne):
         store, name = self.app.checked_store, parsed_args.device
         hosts = records.names_of_hosts(store)
         found = records.find(store, parsed_args.host, device=name)
-        here, lines, unknown = self._ask_host(parsed_args, name)
+        here, lines, unknown, parents = self._ask_host(parsed_args, name)
         candidates: dict[tuple[str | None, str, str], tuple[Record | None, report.Line | None]] = {
             (hosts.get(one.host_uuid), one.kind, one.identifier): (one, None) for one in found}
         for listed in lines:
             key = here, listed.kind, str(listed.identifier)
             candidates[key] = candidates.get(key, (None, None))[0], listed
+        if not candidates and name.identifier in parents:
+            raise exception.UnknownToStore(
+                'device', str(name), parsed_args.host, 'it is a parent of devices: see devicetrack-manage device list '
+                f'--parent {name.identifier}')
         if not candidates:
             raise exception.UnknownToStore(
                 'device', str(name), parsed_args.host,
@@ -119,19 +136,20 @@ class Show(base.ShowOne):
         return _both(host, kind, identifier, record, line, hosts, unknown)
 
     def _ask_host(self, parsed_args: argparse.Namespace,
-                  name: options.DeviceName) -> tuple[str | None, list[report.Line], str | None]:
-        """This host's name, its lines of devices of this name, and why they are unknown if they are."""
+                  name: options.DeviceName) -> tuple[str | None, list[report.Line], str | None, set[str]]:
+        """This host's name, its lines of devices of this name, why they are unknown if they are, and its parents."""
         try:
             observer = self.app.observer(parsed_args.host)
         except (exception.UnknownHost, exception.NotThisMachine, exception.AmbiguousHost) as error:
-            return None, [], str(error)
+            return None, [], str(error), set()
         try:
             lines = observer.inventory()
         except (exception.DriverError, exception.InvalidConfiguration) as error:
-            return observer.host.name, [], str(error)
+            return observer.host.name, [], str(error), set()
         found = [line for line in lines if line.identifier == name.identifier and name.kind in (None, line.kind)]
         unread = [f'{line.kind}: {line.reason}' for line in lines if line.status == report.UNKNOWN]
-        return observer.host.name, found, '; '.join(unread) if unread and not found else None
+        return (observer.host.name, found, '; '.join(unread) if unread and not found else None,
+                {line.parent for line in lines if line.parent and name.kind in (None, line.kind)})
 
 
 def _both(host: str | None, kind: str, identifier: str, record: Record | None, line: report.Line | None,

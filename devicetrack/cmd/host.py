@@ -25,14 +25,16 @@ _COUNTED: Final = (report.FREE, report.HELD, report.RELEASING, report.WITHHELD, 
 class List(base.Lister):
     """List the hosts of the store, with the numbers of their devices. Reads only the store.
 
-    "here" marks this machine. "held" counts the devices that instances have, "releasing" those that go back, "withheld"
-    the withheld devices and parents as of the last audit, and "requests" the requests that wait for the host's manager.
+    "here" marks this machine. "held" counts the devices that instances have, "releasing" those that go back, and
+    "requests" the requests that wait for the host's manager. "withheld_entries" counts the devices and parents for
+    which the store has a reason to withhold them, as of the last audit: one parent may be many devices, and a device
+    with a reason may still be held.
     """
 
-    columns = ('host', 'here', 'instances', 'held', 'releasing', 'withheld', 'requests', 'nested_since',
+    columns = ('host', 'here', 'instances', 'held', 'releasing', 'withheld_entries', 'requests', 'nested_since',
                'epoch', 'boot_id', 'host_uuid')
-    in_table = ('host', 'here', 'instances', 'held', 'releasing', 'withheld', 'requests')
-    spare = ('requests', 'here')
+    in_table = ('host', 'here', 'instances', 'held', 'releasing', 'withheld_entries', 'requests')
+    spare = ('here', 'requests')
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         return 'the store has no host: its manager makes it when it starts'
@@ -48,6 +50,7 @@ class List(base.Lister):
 class Show(base.ShowOne):
     """Show a host; for this machine also how many devices of each class are free, held or withheld.
 
+    "withheld" counts devices that nobody has and nobody gets now; "withheld_entries" is that of "host list".
     Exit code 3 when a part of this machine could not be read, or an option names a device that it does not have.
     """
 
@@ -90,7 +93,7 @@ def of_store(store: Store, host: Host, machine_id: str | None) -> dict[str, Any]
     releasing = sum(record.state == vocabulary.RELEASING for record in records)
     return {'host': host.name, 'here': None if machine_id is None else host.machine_id == machine_id,
             'instances': len({record.instance_uuid for record in records}), 'held': len(records) - releasing,
-            'releasing': releasing, 'withheld': len(store.withheld(host.uuid)),
+            'releasing': releasing, 'withheld_entries': len(store.withheld(host.uuid)),
             'requests': len(store.operator_requests_of_host(host.uuid, waiting=True)),
             'nested_since': None if host.nested_at is None else base.Moment(host.nested_at), 'epoch': host.epoch,
             'boot_id': host.boot_id, 'host_uuid': host.uuid}

@@ -10,6 +10,7 @@ import shutil
 import textwrap
 from typing import Any
 from typing import Final
+from typing import NamedTuple
 from typing import TextIO
 
 # Every table of default columns fits it. So wide is also what is not written to a terminal.
@@ -17,6 +18,9 @@ WIDTH: Final = 80
 
 # A column of sentences is not made narrower than this.
 _NARROWEST: Final = 20
+
+# Of cells that stand below others.
+_INDENT: Final = 2
 
 _BORDERS: Final = 3             # of each column, and one more at the end of the line
 
@@ -79,37 +83,105 @@ def wrap(text: str, width: int, indent: str = '') -> list[str]:
         break_on_hyphens=False) or ['']]
 
 
+class Fitted(NamedTuple):
+    """A table that fits: the names of its columns, their cells by row, and the columns that there was no room for."""
+
+    names: list[str]
+    rows: list[list[Any]]
+    left_out: tuple[str, ...]
+
+
 def fit(names: Sequence[str], rows: Sequence[Sequence[Any]], width: int, prose: Sequence[str] = (),
-        spare: Sequence[str] = ()) -> tuple[list[str], list[list[Any]]]:
-    """Make a table fit.
+        spare: Sequence[str] = (), below: Sequence[str] = ()) -> Fitted:
+    """Make a table fit. It may be wider if it cannot be narrower.
 
     :param prose: columns of sentences, whose lines may be broken between words
     :param spare: columns that are left out when there is no room, the first of them first
-    :returns: the columns that stay, and their cells; the table may be wider if it cannot be narrower
+    :param below: columns whose cells stand below those of the first column when it is not enough to leave out the spare
+        ones; the first of them first
     """
-    columns = {name: [row[number] for row in rows] for number, name in enumerate(names)}
-    widest = {name: max([len(name), *(len(line) for cell in cells for line in str(cell).split('\n'))])
-              for name, cells in columns.items()}
-    least = {name: max([len(name), min(_NARROWEST, widest[name]), *_words(cells)]) if name in prose else widest[name]
-             for name, cells in columns.items()}
-    for name in spare:
-        if _total(least) > width and least.pop(name, None) is not None:
-            del columns[name]
+    cells = {name: [row[number] for row in rows] for number, name in enumerate(names)}
+    spare, below = [name for name in spare if name in cells], [name for name in below if name in cells]
+    columns: dict[str, _Column] = {}
+    left_out: tuple[str, ...] = ()
+    for stacked in range(len(below) + 1):
+        for number in range(len(spare) + 1):
+            left_out = tuple(spare[:number])
+            columns = _columns({name: cells[name] for name in names if name not in left_out}, prose,
+                               [name for name in below[:stacked] if name not in left_out])
+            if _total({name: column.least for name, column in columns.items()}) <= width:
+                break
+        else:
+            continue
+        break
+    least = {name: column.least for name, column in columns.items()}
     room = width - _total(least)
-    growing = [name for name in columns if name in prose and widest[name] > least[name]]
+    growing = [name for name, column in columns.items() if column.widest > least[name]]
     while room > 0 and growing:
         share = max(1, room // len(growing))
         for name in list(growing):
-            more = min(share, widest[name] - least[name], room)
+            more = min(share, columns[name].widest - least[name], room)
             least[name] += more
             room -= more
-            if least[name] == widest[name]:
+            if least[name] == columns[name].widest:
                 growing.remove(name)
-    for name in columns:
-        if name in prose:
-            columns[name] = ['\n'.join(wrap(cell, least[name])) if isinstance(cell, str) else cell
-                             for cell in columns[name]]
-    return list(columns), [list(row) for row in zip(*columns.values(), strict=True)] if columns else []
+    drawn = [column.drawn(least[name]) for name, column in columns.items()]
+    return Fitted(list(columns), [list(row) for row in zip(*drawn, strict=True)] if drawn else [], left_out)
+
+
+class _Part(NamedTuple):
+    """The cells of one column of the answer. ``indent`` is not 0 if they stand below others."""
+
+    cells: Sequence[Any]
+    is_prose: bool
+    indent: int
+
+    @property
+    def widest(self) -> int:
+        return self.indent + max([0, *(len(line) for cell in self.cells for line in str(cell).split('\n'))])
+
+    @property
+    def least(self) -> int:
+        if not self.is_prose:
+            return self.widest
+        return max([min(_NARROWEST, self.widest), *(self.indent + word for word in _words(self.cells))])
+
+    def drawn(self, row: int, width: int) -> Any:
+        cell = self.cells[row]
+        if self.is_prose and isinstance(cell, str):
+            return '\n'.join(wrap(cell, width, ' ' * self.indent))
+        return '\n'.join(' ' * self.indent + line for line in str(cell).split('\n')) if self.indent else cell
+
+
+class _Column(NamedTuple):
+    """A column of the table: one of the answer, maybe with others below."""
+
+    least: int
+    widest: int
+    parts: Sequence[_Part]
+
+    def drawn(self, width: int) -> list[Any]:
+        first, *others = self.parts
+        found = []
+        for row in range(len(first.cells)):
+            cell = first.drawn(row, width)
+            more = [other.drawn(row, width) for other in others if other.cells[row] != '']
+            found.append('\n'.join(map(str, (cell, *more))) if more else cell)
+        return found
+
+
+def _columns(cells: Mapping[str, Sequence[Any]], prose: Sequence[str], stacked: Sequence[str]) -> dict[str, _Column]:
+    found: dict[str, _Column] = {}
+    for name in cells:
+        if name in stacked:
+            continue
+        parts = [_Part(cells[name], name in prose, 0)]
+        if not found and stacked:
+            parts += [_Part(cells[other], other in prose, _INDENT) for other in stacked]
+            name = ' / '.join((name, *stacked))
+        found[name] = _Column(max([len(name), *(part.least for part in parts)]),
+                              max([len(name), *(part.widest for part in parts)]), parts)
+    return found
 
 
 def _total(widths: Mapping[str, int]) -> int:

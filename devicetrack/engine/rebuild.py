@@ -35,9 +35,10 @@ IN_DOUBT: Final = 'in doubt'
 UNREADABLE: Final = 'unreadable'
 FOREIGN: Final = 'foreign'
 UNRECORDED: Final = 'unrecorded'
+UNUSED: Final = 'unused'
 # In the order in which they are listed. A person must look at those that are not well.
-OUTCOMES: Final = (WRITE, WIPE, PRESENT, DIFFERS, CONTESTED, IN_DOUBT, UNREADABLE, FOREIGN, UNRECORDED)
-WELL: Final = (WRITE, WIPE, PRESENT)
+OUTCOMES: Final = (WRITE, WIPE, PRESENT, DIFFERS, CONTESTED, IN_DOUBT, UNREADABLE, FOREIGN, UNRECORDED, UNUSED)
+WELL: Final = (WRITE, WIPE, PRESENT, UNUSED)
 
 
 class Rebuilt(NamedTuple):
@@ -71,11 +72,12 @@ def hosts_of(guests: Iterable[GuestRecord]) -> dict[str, int]:
 
 
 def rebuild(host_uuid: str, guests: Sequence[GuestRecord], usage: Usage, inventory: Inventory,
-            rows: Collection[Record]) -> list[Rebuilt]:
+            rows: Collection[Record], byteless: Collection[str] = ()) -> list[Rebuilt]:
     """Decide what becomes of every device that a guest records, a domain names or the host has.
 
     :param guests: what the definitions record, all of this host
     :param rows: of this host, as they are in the store
+    :param byteless: the kinds whose devices keep nothing of what an instance wrote
     :returns: each device once, in the order of :data:`OUTCOMES`
     """
     users = domains_by_device(usage)
@@ -91,7 +93,9 @@ def rebuild(host_uuid: str, guests: Sequence[GuestRecord], usage: Usage, invento
              for key, claimed in claims.items()]
     found += [Rebuilt(FOREIGN, key, None, None, f'{_names(domains)} and records it in no definition: see whose it is')
               for key, domains in users.items() if key not in claims and key not in there]
-    found += [Rebuilt(UNRECORDED, device.key, None, None,
+    found += [Rebuilt(UNUSED, device.key, None, None, 'no guest records it, and it keeps no bytes')
+              if device.kind in byteless else
+              Rebuilt(UNRECORDED, device.key, None, None,
                       'no guest records it: it may hold what an instance left, whose row was lost')
               for device in inventory.devices if device.adoptable
               and device.key not in claims and device.key not in there and device.key not in users]

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from collections.abc import Set
 import datetime
 import functools
 import operator
@@ -114,13 +115,14 @@ _SHOWN: Final = 5
 CRITICAL_TRIES: Final = 5
 
 
-def compare(views: Views, failures: Failures = NO_FAILURES) -> list[Finding]:
+def compare(views: Views, failures: Failures = NO_FAILURES, retired: Set[DeviceKey] = frozenset()) -> list[Finding]:
     """Compare the views of one host.
 
     :param failures: by device, why it could not be given back
+    :param retired: devices that an operator gave up: nobody is told again that they are broken
     :returns: findings, worst first; each difference once
     """
-    seen = _Comparison(views, failures)
+    seen = _Comparison(views, failures, retired)
     found = [*seen.unknown(), *seen.missing_guests(), *seen.used(), *seen.recorded(), *seen.moving(), *seen.stock(),
              *seen.exclusions(), *seen.faults()]
     return sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.kind, finding.device))
@@ -177,8 +179,8 @@ def own_record(recorded: ByGuests, key: _Key, domain_uuid: str) -> RecordedDevic
 class _Comparison:
     """Compares the views of one host in one pass. ``named`` are the devices that any domain names."""
 
-    def __init__(self, views: Views, failures: Failures) -> None:
-        self._failures = failures
+    def __init__(self, views: Views, failures: Failures, retired: Set[DeviceKey]) -> None:
+        self._failures, self._retired = failures, retired
         self.views, self.usage, self.inventory = views, views.usage, views.inventory
         self.states = views.instances or {}
         self.owners, self.devices = views.owners, views.devices
@@ -558,6 +560,8 @@ class _Comparison:
             device = self.devices[key]
             if unhealthy and key not in self._replaced:
                 owner = self.owners.get(key)
+                if owner is None and key in self._retired:
+                    continue
                 failure = None if owner is None or owner.state != vocabulary.RELEASING else self._failure(key)
                 if failure is None or failure.detail != unhealthy:              # else the pending release says it
                     yield self._finding(UNHEALTHY, WARNING, key, unhealthy

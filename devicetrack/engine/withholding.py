@@ -245,6 +245,12 @@ def _is_same(before: Cause, after: Cause) -> bool:
     return (before.by, before.detail) == (after.by, after.detail)
 
 
+def retired(marks: Marks) -> frozenset[DeviceKey]:
+    """The devices that an operator gave up."""
+    return frozenset(DeviceKey(target.kind, target.name)
+                     for target, causes in marks.items() if vocabulary.RETIRED in causes)
+
+
 def failures(marks: Marks) -> dict[DeviceKey, Cause]:
     """The devices that could not be given back, with the first time and the last reason."""
     return {DeviceKey(target.kind, target.name): causes[vocabulary.NOT_GIVEN_BACK]

@@ -360,5 +360,5 @@ class WipeProgress(NamedTuple):
             return f'{self.done_bytes} of 100 % by its program'
         done = _DONE_IN.get(self.phase, 'read back')
         left = '' if self.left_s is None else f', about {self.left_s:,} s left'
-        return (f'{self.done_bytes >> 20:,} of {self.size_bytes >> 20:,} MiB {done}, '
-                f'{self.bytes_per_s >> 20:,} MiB/s{left}')
+        rate = f'{self.bytes_per_s >> 20:,} MiB/s' if self.bytes_per_s >> 20 else f'{self.bytes_per_s >> 10} KiB/s'
+        return f'{self.done_bytes >> 20:,} of {self.size_bytes >> 20:,} MiB {done}, {rate}{left}'

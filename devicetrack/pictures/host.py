@@ -28,7 +28,8 @@ STATES: Final = (report.HELD, report.FREE, report.CREATABLE, report.RELEASING, r
 # Kind, parent, and the resource class of what has no parent.
 _Group = tuple[str, str | None, str | None]
 
-_DIGITS: Final = re.compile('([0-9]+)')
+# What names are split at to sort them. The digits of a UUID stay together: they are no number.
+_NUMBERS: Final = re.compile('((?:[0-9a-f]{4}){2}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9]+)')
 
 
 class Field(NamedTuple):
@@ -183,7 +184,7 @@ def natural(text: object) -> tuple[Any, ...]:
     """A key that sorts names as people count: ns2 before ns10, and no name at the end."""
     if text is None:
         return (1,)
-    return (0, *[(0, int(part), '') if part.isdecimal() else (1, 0, part) for part in _DIGITS.split(str(text))])
+    return (0, *[(0, int(part), '') if part.isdecimal() else (1, 0, part) for part in _NUMBERS.split(str(text))])
 
 
 def _nodes(fields: Iterable[tuple[int | None, str | None, Field]],

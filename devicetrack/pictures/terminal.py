@@ -124,7 +124,9 @@ class Pen:
         name = log.printable(field.identifier or f'{field.amount} of {field.resource_class}')
         yield self._head(field.state) + name
         if field.owner is not None:
-            said = [f'for {log.printable(field.owner.instance_uuid)}', f'since {moments.iso(field.owner.created_at)}']
+            # A row has no time of its release.
+            word = 'claimed' if field.owner.state == vocabulary.RELEASING else 'since'
+            said = [f'for {log.printable(field.owner.instance_uuid)}', f'{word} {moments.iso(field.owner.created_at)}']
             if field.owner.state == vocabulary.CLAIMED:
                 said.append('not started yet')
             if field.owner.role != vocabulary.CURRENT:

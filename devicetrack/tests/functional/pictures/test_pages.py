@@ -133,7 +133,8 @@ class HostMapTestCase(pictured.HostTestCase, PageTestCase):
             [name] = [name for name in names if f' {line["kind"]} {line["identifier"]} ' in f'{name} ']
             self.assertEqual(line['status'], name.split()[0])
             if line['instance_uuid'] is not None:
-                self.assertIn(f'for instance {line["instance_uuid"]} since ', name)
+                word = 'claimed' if line['status'] == 'releasing' else 'since'
+                self.assertIn(f'for instance {line["instance_uuid"]} {word} ', name)
 
     def test_words_of_others_are_text(self) -> None:
         self.draw()

@@ -290,7 +290,7 @@ class WipeTestCase(UnprovenTestCase):
     def test_what_this_host_does_not_have_is_refused_with_what_it_has(self) -> None:
         error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'dO', wipe=True)
         self.assertIn('this host has no such device', str(error))
-        self.assertIn('unproven are vpmem/d0', str(error))
+        self.assertIn('the unproven ones of this host: vpmem/d0', str(error))
 
     def test_a_request_does_not_keep_the_audit_waiting(self) -> None:
         go_on = threading.Event()

@@ -436,7 +436,7 @@ class RetirementTestCase(WipesTestCase):
 
     def test_the_row_goes_and_nobody_gets_the_device_for_good(self) -> None:
         retired = self.retire(reason='DIMM 4')
-        self.assertEqual(f'on its way back from instance {self.instance.uuid}: DIMM 4',
+        self.assertEqual(f'instance {self.instance.uuid} had it last: DIMM 4',
                          retired.causes[vocabulary.RETIRED].detail)
         self.assertEqual([], self.host.records())
         self.machine.clear()

@@ -552,11 +552,22 @@ class ForgottenTestCase(WithheldTestCase):
         self.forget_and_bring_back()
         self.manager.cordon('vpmem', 'd1')
         error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd1')
-        self.assertEqual("device: 'vpmem/d1': it was neither forgotten nor retired, and only such devices are "
-                         'admitted; it is cordoned: device uncordon; these are vpmem/d0', str(error))
+        self.assertEqual("device: 'vpmem/d1': it is cordoned: end that with device uncordon. Admitted are devices that "
+                         'were forgotten or retired; those of this host: vpmem/d0', str(error))
         self.manager.admit('vpmem', 'd0')
         error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd0')
-        self.assertTrue(str(error).endswith('are admitted; these are none'), error)
+        self.assertEqual("device: 'vpmem/d0': it was neither forgotten nor retired. Admitted are devices that were "
+                         'forgotten or retired; those of this host: none', str(error))
+
+    def test_a_device_that_an_instance_has_is_refused_for_that_reason(self) -> None:
+        for wipe in (False, True):
+            error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd0', wipe)
+            self.assertEqual(f"device: 'vpmem/d0': instance {self.instance.uuid} has it: it is free when the instance "
+                             'gives it back', str(error))
+        self.machine.delete_guest(self.instance.uuid)
+        self.assertRaises(exception.DeviceGone, self.manager.release, None, self.instance)
+        self.assertIn('has given it back', str(self.assertRaises(
+            exception.BadRequest, self.manager.admit, 'vpmem', 'd0')))
 
     def test_a_crash_before_the_row_is_gone_leaves_it_noted(self) -> None:
         self.store.before('write', REFUSED)

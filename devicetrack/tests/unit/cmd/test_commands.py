@@ -108,6 +108,15 @@ class DeviceListTestCase(CommandTestCase):
         answer = self.program.run('device', 'list', '--withheld')
         self.assertEqual(('', 'devicetrack-manage: nothing is withheld\n'), (answer.out, answer.err))
 
+    def test_a_parent_that_this_host_does_not_have_is_an_error(self) -> None:
+        answer = self.program.run('device', 'list', '--parent', 'gpv')
+        self.assertEqual((cmd_base.USAGE, ''), (answer.code, answer.out))
+        self.assertIn("'gpv': no device of this host has this parent; the parents are gpu", answer.err)
+        self.assertNotIn('could not be read', answer.err)
+        self.host.machine.unknown_kinds[fake.MDEV] = 'libvirt failed'
+        self.assertIn('the parents are region0 (a part of this host could not be read)',
+                      self.program.run('device', 'list', '--parent', 'gpu').err)
+
     def test_devices_come_as_people_count(self) -> None:
         for name in ('d10', 'd9'):
             self.host.machine.add_namespace(name)
@@ -180,7 +189,8 @@ class HostTestCase(CommandTestCase):
         self.host.manager.cordon('vpmem', 'd1')
         listed = self.program.ask('host', 'list')
         self.assertEqual([('compute-7', True, 1, 1, 1), ('compute-8', False, 0, 0, 0), ('compute-10', False, 0, 0, 0)],
-                         [(one['host'], one['here'], one['instances'], one['held'], one['withheld']) for one in listed])
+                         [(one['host'], one['here'], one['instances'], one['held'], one['withheld_entries'])
+                          for one in listed])
         sorted_down = self.program.run('host', 'list', '-f', 'value', '-c', 'host', '--sort-column', 'host',
                                        '--sort-descending')
         self.assertEqual(['compute-10', 'compute-8', 'compute-7'], sorted_down.out.split())
@@ -191,6 +201,17 @@ class HostTestCase(CommandTestCase):
         self.assertEqual(('compute-7', True, []), (shown['host'], shown['here'], shown['unknown']))
         self.assertEqual({('VGPU', 0, 0, 1), (fixtures.PMEM, 1, 1, 0)}, {
             (one['resource_class'], one['free'], one['held'], one['creatable']) for one in shown['classes']})
+
+    def test_withheld_are_devices_and_entries_are_what_the_store_has(self) -> None:
+        self.host.machine.add_parent('card', units=4)
+        self.host.audit()
+        self.host.spawn(pmem=1)
+        self.host.manager.cordon('vpmem', 'd0')
+        self.host.manager.cordon('mdev', 'card', parent=True)
+        shown = self.program.ask('host', 'show')
+        self.assertEqual((2, {'VGPU': 4, fixtures.PMEM: 0}), (
+            shown['withheld_entries'], {one['resource_class']: one['withheld'] for one in shown['classes']}))
+        self.assertIn('4 withheld', self.program.run('host', 'map').out)
 
     def test_of_another_machine_it_says_what_it_cannot_know(self) -> None:
         self.host.store.store.add_host(store_api.Host('7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0008', 'compute-8', 'another'))
@@ -226,6 +247,13 @@ class DeviceShowTestCase(CommandTestCase):
         answer = self.program.run('device', 'show', 'd9', '--host', 'compute-7')
         self.assertEqual(cmd_base.ERROR, answer.code)
         self.assertIn('the store knows no device d9 on host compute-7', answer.err)
+
+    def test_of_a_parent_it_says_what_lists_its_devices(self) -> None:
+        for name in ('gpu', 'mdev/gpu'):
+            answer = self.program.run('device', 'show', name)
+            self.assertEqual(cmd_base.ERROR, answer.code)
+            self.assertIn('it is a parent of devices: see devicetrack-manage device list --parent gpu', answer.err)
+        self.assertNotIn('it is a parent', self.program.run('device', 'show', 'vpmem/gpu').err)
 
     def test_without_the_host_it_shows_what_the_store_has(self) -> None:
         instance = self.host.spawn(pmem=1)

@@ -185,6 +185,17 @@ class BytesTestCase(RecoverTestCase):
         self.assertIn('no guest records 2 devices', self.said)
         self.assertEqual(['d0'], [record.identifier for record in self.host.records()])
 
+    def test_a_free_mediated_device_holds_nothing(self) -> None:
+        for _number in range(2):
+            self.host.spawn(pmem=0, vgpu=1)
+        left, kept = self.host.mdevs()
+        [owner] = {record.instance_uuid for record in self.host.records() if record.identifier == left}
+        self.machine.delete_guest(owner)
+        self.lose_the_store()
+        found = self.recover('--wipe-unrecorded')
+        self.assertEqual({(left, 'unused'), (kept, 'write')},
+                         {one for one in self.outcomes(found) if one[0] in (left, kept)})
+
     def test_they_are_wiped_when_that_is_said(self) -> None:
         self.lose_the_store()
         found = self.recover('--wipe-unrecorded')

@@ -36,7 +36,12 @@ class WipingTestCase(LeavingTestCase):
         # The lines of a table are broken between words.
         told = self.program.run('device', 'list').out.replace('|', ' ')
         self.assertIn('being wiped: 1,024 of 4,096 MiB read back, 512 MiB/s, about 6 s left', ' '.join(
-            word for line in told.splitlines() for word in line.split() if word not in ('vpmem/d0', 'releasing')))
+            word for line in told.splitlines() for word in line.split()
+            if word not in ('vpmem/d0', 'releasing', self.instance.uuid)))
+
+    def test_a_slow_wipe_has_a_rate(self) -> None:
+        self.assertEqual('17 of 32 MiB written, 1023 KiB/s, about 46 s left',
+                         str(WipeProgress('zero', 17 << 20, 32 << 20, (1 << 20) - 1, 46)))
 
     def test_what_could_not_be_given_back_is_listed_with_the_reason(self) -> None:
         self.host.audit()
@@ -102,6 +107,16 @@ class RetireTestCase(LeavingTestCase):
         [line] = self.run_to(0, 'device', 'list', '--withheld').data
         details = {reason['reason']: reason['detail'] for reason in line['reasons']}
         self.assertIn('DIMM 4', details[vocabulary.RETIRED])
+
+    def test_it_alarms_nobody_any_more(self) -> None:
+        self.machine.change(D0, unhealthy='read-only')
+        self.while_waiting(self.host.audit)
+        self.run_to(0, 'device', 'retire', 'vpmem/d0', '--confirm', self.instance.uuid)
+        self.assertEqual([], self.run_to(0, 'audit').data)
+        self.assertEqual([], self.host.audit())
+        self.machine.remove(D0)
+        self.assertEqual([], self.run_to(0, 'audit').data)
+        self.assertEqual([], self.host.audit())
 
     def test_with_the_manager_up_it_is_requested(self) -> None:
         self.run_to(0, 'device', 'retire', 'vpmem/d0', '--confirm', self.instance.uuid, '--no-wait')

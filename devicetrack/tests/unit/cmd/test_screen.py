@@ -29,7 +29,7 @@ class FitTestCase(base.TestCase):
 
     def test_sentences_go_over_lines_and_identifiers_stay_whole(self) -> None:
         sentence = f'domain {UUID} names it and no row does, which is more than one line has room for'
-        names, rows = screen.fit(('device', 'detail'), [[f'mdev/{UUID}', sentence], ['vpmem/ns0', '']], 90,
+        names, rows, _left_out = screen.fit(('device', 'detail'), [[f'mdev/{UUID}', sentence], ['vpmem/ns0', '']], 90,
                                  ('detail',))
         self.assertEqual(['device', 'detail'], names)
         self.assertEqual((f'mdev/{UUID}', sentence), (rows[0][0], ' '.join(rows[0][1].split('\n'))))
@@ -39,7 +39,21 @@ class FitTestCase(base.TestCase):
     def test_without_room_the_spare_columns_go_one_by_one(self) -> None:
         rows = [['a' * 30, 'b' * 30, 'c' * 30]]
         for width, left in ((100, ['x', 'y', 'z']), (99, ['x', 'z']), (66, ['x'])):
-            self.assertEqual(left, screen.fit(('x', 'y', 'z'), rows, width, spare=('y', 'z'))[0])
+            fitted = screen.fit(('x', 'y', 'z'), rows, width, spare=('y', 'z'))
+            self.assertEqual((left, {'x', 'y', 'z'} - set(left)), (fitted.names, set(fitted.left_out)))
+
+    def test_without_room_still_cells_stand_below_those_of_the_first_column(self) -> None:
+        rows = [['mdev/a', 'held', UUID, 'cordoned: new firmware'], ['mdev/b', 'free', '', '']]
+        names = ('device', 'status', 'owner', 'reasons')
+
+        def table(width: int) -> tuple[list[str], list[list[str]]]:
+            return screen.fit(names, rows, width, ('reasons',), below=('owner', 'reasons'))[:2]
+
+        self.assertEqual((list(names), rows), table(83))
+        self.assertEqual((['device / owner', 'status', 'reasons'], [
+            [f'mdev/a\n  {UUID}', 'held', 'cordoned: new\nfirmware'], ['mdev/b', 'free', '']]), table(74))
+        self.assertEqual((['device / owner / reasons', 'status'], [
+            [f'mdev/a\n  {UUID}\n  cordoned: new firmware', 'held'], ['mdev/b', 'free']]), table(60))
 
     def test_what_people_count_comes_in_order(self) -> None:
         names = ['compute-10', 'compute-7', None, 'compute-7b', 'a']
@@ -99,6 +113,19 @@ class ProgressTestCase(base.TestCase):
         now[0] = 10.0
         self.assertEqual(('0 of 400 nodes', '40 of 400 nodes, 4.0/s, about 90 s left'), (pace.text(0), pace.text(40)))
         self.assertEqual(['119 s', '2 min', '2 h 1 min'], [progress.duration(one) for one in (119, 120, 7260)])
+
+
+class OwnersTestCase(RepairCommandTestCase):
+
+    def test_the_owner_of_a_mediated_device_is_listed_in_80_characters(self) -> None:
+        instance = self.host.spawn(vgpu=1)
+        answer = self.program.run('device', 'list')
+        self.assertIn(f'|   {instance.uuid} ', answer.out)
+        self.assertIn('| device / instance_uuid ', answer.out)
+        self.assertIn(' gpu ', answer.out)
+        self.assertEqual('devicetrack-manage: no room for the column resource_class: --long shows more, -c NAME '
+                         'chooses columns\n', answer.err)
+        self.assertEqual('', self.program.run('device', 'list', '--long').err)
 
 
 class ScreensTestCase(RepairCommandTestCase):

@@ -116,6 +116,13 @@ class RowTestCase(base.TestCase):
         there = hosts.inventory(A._replace(adoptable=False))
         self.assertEqual([], rebuild.rebuild('host', [], usage(), there, []))
 
+    def test_a_device_that_keeps_no_bytes_holds_nothing_that_an_instance_left(self):
+        there = hosts.inventory(A)
+        for byteless, outcome in (((), rebuild.UNRECORDED), (('vpmem',), rebuild.UNUSED)):
+            [found] = rebuild.rebuild('host', [], usage(), there, [], byteless)
+            self.assertEqual((outcome, DeviceKey('vpmem', 'a')), (found.outcome, found.device))
+        self.assertIn(rebuild.UNUSED, rebuild.WELL)
+
     def test_guests_say_of_which_host_they_are(self):
         self.assertEqual({'h': 2, 'g': 1}, rebuild.hosts_of([
             guest(host='h'), guest(instance='j', host='h'), guest(instance='k', host='g')]))

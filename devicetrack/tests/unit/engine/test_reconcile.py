@@ -373,6 +373,18 @@ class MovingTestCase(base.TestCase):
 FAILED = 'on its way back from i; that failed since 2001-09-09 01:46:40Z, the last time because hot'
 
 
+class RetiredTestCase(base.TestCase):
+
+    def test_a_device_that_an_operator_gave_up_is_no_finding_in_any_state(self):
+        for there in ([UNHEALTHY], []):
+            self.assertEqual([], reconcile.compare(views(there=there), retired={DEVICE.key}))
+        self.assertEqual(['unhealthy'], [one.kind for one in reconcile.compare(views(there=[UNHEALTHY]))])
+
+    def test_with_an_owner_it_is_one(self):
+        found = reconcile.compare(views(there=[UNHEALTHY], rows=[row()]), retired={DEVICE.key})
+        self.assertEqual(['unhealthy'], [one.kind for one in found])
+
+
 class OneCauseTestCase(base.TestCase):
     """A device that does not come back is reported once, with the reason."""
 

@@ -134,6 +134,13 @@ class PictureTestCase(pictured.HostTestCase):
             if field.owner is not None:
                 self.assertIn(f'for {field.owner.instance_uuid}', drawn)
 
+    def test_the_time_of_a_releasing_device_is_that_of_its_claim(self) -> None:
+        drawn = ' '.join(' '.join(self.lines(160)).split())
+        for field in self.read().fields:
+            if field.owner is not None:
+                word = 'claimed' if field.state == report.RELEASING else 'since'
+                self.assertIn(f'for {field.owner.instance_uuid} {word} ', drawn)
+
     def test_words_of_others_are_one_line_of_text(self) -> None:
         lines = self.lines()
         self.assertTrue(all(line.isprintable() for line in lines))
