@@ -36,7 +36,7 @@ class Explain(base.Lister):
     """Show whether a request would fit on this host now, and which devices there are for each part. Claims nothing.
 
     Give the request by --resource, or as the extra specs of a flavor by --extra-spec. Exit code 3 when the whole
-    request does not fit.
+    request does not fit, also because this host takes no claims at all.
     """
 
     columns = ('resource_class', 'provider', 'provider_uuid', 'wanted', 'free', 'fits', 'exist', 'held', 'instances',
@@ -73,7 +73,9 @@ class Explain(base.Lister):
                                   'device)') from error
         if not explanation.fits:
             self.exit_code = base.ATTENTION
-            if all(part.fits for part in explanation.parts):
+            if explanation.report_only is not None:
+                self.say(records.report_only(observer.host.name, explanation.report_only))
+            elif all(part.fits for part in explanation.parts):
                 self.say('each part would fit alone, but not all together')
         for unknown in explanation.unknown:
             self.say(f'could not be read, and counts as none: {unknown}')
@@ -84,7 +86,11 @@ class Explain(base.Lister):
                      '--withheld')
         for part in explanation.parts:
             classes = part.resource_class.split(' or ')
-            values = {**part._asdict(), 'fits': part.fits, 'why': part.why or None, 'explanation': str(part),
+            closed = explanation.report_only
+            why = part.why if closed is None else f'this host takes no claims: {closed}' + (
+                f'; {part.why}' if part.why else '')
+            values = {**part._asdict(), 'fits': part.fits and closed is None, 'why': why or None,
+                      'explanation': str(part) + ('' if closed is None else f'; this host takes no claims: {closed}'),
                       'provider': explanation.providers.get(part.provider_uuid or ''), 'withheld': _withheld(part),
                       'withheld_devices': _named(line for line in explanation.withheld if line.resource_class in classes
                                                  and part.provider_uuid in (None, line.provider_uuid))}
