@@ -160,7 +160,7 @@ class Explanation(NamedTuple):
     report_only: str | None = None
 
 
-class Audited(NamedTuple):
+class Checked(NamedTuple):
     """What an audit of a report found.
 
     ``report_only`` says why the host takes no claims and gives nothing back; None when it works.
@@ -253,11 +253,11 @@ class Observer:
         """Look twice, and report what both looks show: a passing state is no finding."""
         return self.audited().findings
 
-    def audited(self) -> Audited:
+    def audited(self) -> Checked:
         """As :meth:`audit`, and say whether the host is report-only."""
         marks = self._marks()
         first, second = self.read(), self.read()
-        return Audited(reconcile.confirmed(_compare(first, marks), _compare(second, marks)),
+        return Checked(reconcile.confirmed(_compare(first, marks), _compare(second, marks)),
                        _report_only(first, lambda: second))
 
     def report_only(self) -> str | None:

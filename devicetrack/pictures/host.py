@@ -118,7 +118,7 @@ class Host(NamedTuple):
 
     @property
     def needs_attention(self) -> bool:
-        """Whether a finding is more than a note, a part could not be read, a device is missing, or it takes no claims."""
+        """Whether a finding is more than a note, a part was not read, a device is missing, or it takes no claims."""
         return bool(self.unread or self.report_only or self.counts.get(report.MISSING)
                     or any(finding.severity != vocabulary.NOTE for finding in self.findings))
 
