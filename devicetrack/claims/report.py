@@ -323,6 +323,24 @@ class Observer:
     def _marks(self) -> Marks:
         return withheld.load(self._store, self.host.uuid)
 
+    def check_known(self, target: Target) -> None:
+        """See that the host has a device or a parent of this name, or that it is withheld or named by an option.
+
+        If a part of the host could not be read, every name may be right.
+
+        :raises BadRequest: it has none, as its manager would say; the reason names some that it has
+        :raises DriverError, StoreError: no answer
+        """
+        views, marks = self.read(), self._marks()
+        if (target in marks or views.usage.unknown or views.inventory.unknown
+                or any(Target.of(missing.key) == target for missing in views.inventory.missing)):
+            return
+        ledger, _names = self._ledger(views, marks)
+        reason = withheld.why_unknown(target, ledger.parents(), [
+            device.key for device in ledger.devices() if device.identifier is not None])
+        if reason is not None:
+            raise exception.BadRequest(target.scope, str(target), reason)
+
     def provider_uuid(self, provider: str) -> str:
         """The UUID of a provider that is named by it, or by the stable name of its parent device.
 

@@ -206,7 +206,9 @@ class Audit(Repairing):
             self.say(f'{answer.outcome}: {answer.text}')
             for one in answer.repairs:
                 self.say(request.became(one))
-            self._count_left(observer.audit())
+            # The manager goes on with those that it has begun, whatever failed before.
+            begun = {(one.get('kind'), one.get('identifier')) for one in answer.repairs if one.get('begun')}
+            self._count_left(finding for finding in observer.audit() if finding.device not in begun)
 
     def _repair(self, running: Running, plan: repairs.Plan) -> None:
         devices = [one.device for one in plan.repairs]
