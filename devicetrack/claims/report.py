@@ -149,7 +149,7 @@ class Explanation(NamedTuple):
     ``unknown`` names what could not be read, and why: its devices count as none. ``providers`` has the stable names of
     parents by the UUIDs of their providers. ``withheld`` has the devices of the wanted classes that nobody holds and
     nobody gets, with the reasons. ``report_only`` says why the host takes no claims at all, so that nothing fits; None
-    when it takes them.
+    when it takes them. ``cordoned`` has the cordoned parents of the wanted classes, with the reasons.
     """
 
     fits: bool
@@ -158,6 +158,7 @@ class Explanation(NamedTuple):
     providers: Mapping[str, str]
     withheld: tuple[Line, ...]
     report_only: str | None = None
+    cordoned: tuple[Line, ...] = ()
 
 
 class Checked(NamedTuple):
@@ -410,6 +411,10 @@ class Observer:
         causes = _causes(ledger, views, marks)
         held_back = [_line_of(device, names, {}, causes) for device in ledger.devices()
                      if device.withheld and device.resource_class in wanted]
+        parents = {Target.named(pool.kind, pool.parent or '', parent=True) for pool in ledger.pools()
+                   if pool.resource_class in wanted}
+        cordoned = tuple(_line_without_device(target.kind, None, WITHHELD, reasons(of_one), target.name)
+                         for target, of_one in sorted(causes.items()) if target in parents)
         report_only = _report_only(views, self.read)
         try:
             ledger.take('', demand)             # only this method uses this ledger
@@ -420,7 +425,7 @@ class Observer:
         unknown = tuple(f'{unknown.what}: {unknown.reason}'
                         for unknown in (*views.usage.unknown, *views.inventory.unknown))
         return Explanation(fits, parts, unknown, names, tuple(line for line in held_back if line.status == WITHHELD),
-                           report_only)
+                           report_only, cordoned)
 
     def _ledger(self, views: Views, marks: Marks) -> tuple[ledgers.Ledger, dict[str, str]]:
         """The ledger that a manager would make of these views at its start; and provider names by UUID."""

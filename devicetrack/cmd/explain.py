@@ -19,6 +19,9 @@ from devicetrack.cmd import options
 from devicetrack.cmd import records
 from devicetrack.engine.explanation import Shortage
 from devicetrack.objects import DeviceRequest
+from devicetrack.objects import extra_specs
+
+_NO_ALIAS = 'this host knows no alias, because its options hand out no PCI functions ([devicetrack_pci])'
 
 # So many withheld devices are explained one by one.
 _SHOWN = 10
@@ -67,7 +70,10 @@ class Explain(base.Lister):
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         observer = self.app.observer(parsed_args.host)
         try:
-            explanation = observer.explain(_request(parsed_args, observer))
+            request = _request(parsed_args, observer)
+            if observer.aliases is None and any(key == extra_specs.ALIAS for key, _value in parsed_args.extra_spec):
+                self.say(f'{extra_specs.ALIAS} is left out: {_NO_ALIAS}')
+            explanation = observer.explain(request)
         except exception.UnknownProvider as error:
             raise base.UsageError(f'{error} (UUIDs as they are derived; placement may have others: name the parent '
                                   'device)') from error
@@ -79,6 +85,8 @@ class Explain(base.Lister):
                 self.say('each part would fit alone, but not all together')
         for unknown in explanation.unknown:
             self.say(f'could not be read, and counts as none: {unknown}')
+        for line in explanation.cordoned[:_SHOWN]:
+            self.say(f'parent {line.kind}/{line.parent} is withheld, with all its devices: {line.reason}')
         for line in explanation.withheld[:_SHOWN]:
             self.say(f'{line.kind}/{line.identifier} is withheld: {line.reason}')
         if len(explanation.withheld) > _SHOWN:
@@ -113,7 +121,13 @@ def _request(parsed_args: argparse.Namespace, observer: report.Observer) -> Devi
     nodes = parsed_args.numa_node
     policy = parsed_args.numa_policy
     if parsed_args.extra_spec:
-        return DeviceRequest.from_extra_specs(dict(parsed_args.extra_spec), nodes, policy, observer.aliases)
+        specs, aliases = dict(parsed_args.extra_spec), observer.aliases
+        request = DeviceRequest.from_extra_specs(specs, nodes, policy, aliases)
+        if not request.wanted:
+            if aliases is None and extra_specs.ALIAS in specs:
+                raise exception.BadRequest(extra_specs.ALIAS, specs[extra_specs.ALIAS], _NO_ALIAS)
+            raise base.UsageError(f'the extra specs ask for no device: {", ".join(specs)}')
+        return request
     return DeviceRequest.of(
         *[(one.resource_class, one.amount, observer.provider_uuid(one.provider) if one.provider else None)
           for one in parsed_args.resource],

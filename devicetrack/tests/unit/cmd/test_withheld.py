@@ -87,8 +87,11 @@ class CordonTestCase(RepairCommandTestCase):
         self.assertIn(f'waits for its next audit; devicetrack-manage request show {answer.data["request_uuid"]} has',
                       answer.err)
         self.assertEqual({'d0': FREE, 'd1': FREE}, self.host.states())
-        self.assertIn('cordon vpmem/d0', self.program.run('request', 'list', '--waiting').out)
+        waiting = self.program.run('request', 'list', '--waiting').out
+        self.assertIn('cordon vpmem/d0', waiting)
+        self.assertRegex(waiting, r'\n    asked 20\d\d-\d\d-\d\dT\S+\n')
         self.host.audit()
+        self.assertRegex(self.program.run('request', 'list').out, r'\n    asked 20\S+; answered 20\S+\n')
         self.assertEqual({'d0': CORDONED, 'd1': FREE}, self.host.states())
         shown = self.program.ask('request', 'show', answer.data['request_uuid'])
         self.assertEqual(('cordon', 'done', 'vpmem/d0 is withheld: cordoned'),
@@ -238,7 +241,7 @@ class ListTestCase(RepairCommandTestCase):
         self.host.audit()
         lines = self.program.ask('device', 'list', '--withheld')
         left = {line['device']: (line['status'], line['instance_uuid']) for line in lines}
-        mdevs = [f'mdev/{uuid}' for uuid in sorted(self.host.mdevs())]
+        mdevs = [f'mdev/{uuid}' for uuid in sorted(self.host.mdevs(), key=cmd_base.natural)]
         self.assertEqual({**dict.fromkeys((*mdevs, 'vpmem/d0'), ('held', instance.uuid)), None: ('withheld', None),
                           'vpmem/d1': ('withheld', None)}, left)
         self.assertEqual([
