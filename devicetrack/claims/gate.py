@@ -30,6 +30,8 @@ def behind(views: Views) -> StoreBehind | None:
                    'devicetrack-manage recover --from-hypervisor')
     else:
         reason += '; run devicetrack-manage audit to see them, and audit --repair --accept to record them'
+        if any(key in views.owners for key in lost):
+            reason += ', with --accept-move for each device that another instance has by its row'
     return StoreBehind(reason, frozenset(guests))
 
 

@@ -267,6 +267,7 @@ class AcceptMoveTestCase(RepairCommandTestCase):
     def test_the_finding_proposes_the_options_that_are_needed(self) -> None:
         self.assertIn('    Repair: adopt (--repair --accept --accept-move vpmem/d0)',
                       self.program.run('audit').out.splitlines())
+        self.assertIn('with --accept-move for each device', str(self.host.running.gate.report_only))
 
     def test_goes_with_accept(self) -> None:
         answer = self.program.run('audit', '--repair', '--accept-move', 'vpmem/d0')
