@@ -9,10 +9,11 @@ import time
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
+from devicetrack.claims import gate as gates
+from devicetrack.claims import repairs
 from devicetrack.claims import withheld
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.gate import Gate
-from devicetrack.claims.gate import StoreBehind
 from devicetrack.claims.life import Life
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.resume import Resume
@@ -25,7 +26,6 @@ from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.engine import reconcile
 from devicetrack.engine import withholding
 from devicetrack.engine.reconcile import Finding
-from devicetrack.engine.views import lost_rows
 from devicetrack.engine.views import Views
 from devicetrack.objects.values import DeviceKey
 
@@ -106,7 +106,8 @@ class Audit:
                            + self._without_provider())
 
     def _compare(self, views: Views) -> list[Finding]:
-        found = reconcile.compare(views, self._withheld.failures, withholding.retired(self._withheld.marks))
+        found = repairs.proposed(
+            reconcile.compare(views, self._withheld.failures, withholding.retired(self._withheld.marks)), views)
         # One look is enough: a proof too few costs a wipe. An owner that never used its device would give it back as
         # clean, though another has written to it.
         used = {finding.device for finding in found if finding.kind in _USED_BY_ANOTHER}
@@ -162,19 +163,7 @@ class Audit:
 
     def _judge(self, views: Views) -> None:
         """See whether the store is older than the guests; then nothing is claimed and nothing given back."""
-        lost = lost_rows(views)
-        if not lost:
-            self._gate.judge(None)
-            return
-        guests = sorted({record.instance_uuid for record in lost.values()})
-        reason = (f'its store is older than its guests: devices without the row of their guest: {len(lost)}, of guest '
-                  f'{", ".join(guests[:3])}{", …" if guests[3:] else ""}')
-        if not views.records or any(record.host_uuid != self._host_uuid for record in lost.values()):
-            reason += ('; it has no rows at all, or was made for another host: it was lost; stop this service and run '
-                       'devicetrack-manage recover --from-hypervisor')
-        else:
-            reason += '; run devicetrack-manage audit to see them, and audit --repair --accept to record them'
-        self._gate.judge(StoreBehind(reason, frozenset(guests)))
+        self._gate.judge(gates.behind(views))
 
     def _dated(self, findings: Iterable[Finding]) -> list[Finding]:
         """Note with each finding since when this process has seen it without a break."""

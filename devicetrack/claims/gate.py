@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack.claims import arguments
+from devicetrack.engine.views import lost_rows
+from devicetrack.engine.views import Views
 
 
 class StoreBehind(NamedTuple):
@@ -13,6 +15,24 @@ class StoreBehind(NamedTuple):
 
     reason: str
     instances: frozenset[str]
+
+
+def behind(views: Views) -> StoreBehind | None:
+    """Whether the store is older than the guests, as one look shows; None when it is not."""
+    lost = lost_rows(views)
+    if not lost:
+        return None
+    guests = sorted({record.instance_uuid for record in lost.values()})
+    reason = (f'its store is older than its guests: devices without the row of their guest: {len(lost)}, of guest '
+              f'{", ".join(guests[:3])}{", …" if guests[3:] else ""}')
+    if not views.records or any(record.host_uuid != views.host_uuid for record in lost.values()):
+        reason += ('; it has no rows at all, or was made for another host: it was lost; stop this service and run '
+                   'devicetrack-manage recover --from-hypervisor')
+    else:
+        reason += '; run devicetrack-manage audit to see them, and audit --repair --accept to record them'
+        if any(key in views.owners for key in lost):
+            reason += ', with --accept-move for each device that another instance has by its row'
+    return StoreBehind(reason, frozenset(guests))
 
 
 class Gate:

@@ -97,6 +97,7 @@ class Plan(NamedTuple):
 
     repairs: tuple[Repair, ...]
     waiting: tuple[Repair, ...]
+    is_lost: bool = False       # the store has no row at all: to accept it would be refused
 
     @property
     def to_accept(self) -> int:
@@ -133,7 +134,17 @@ def plan(read: Callable[[], Views], accepted: Accepted = NOTHING) -> tuple[list[
     lost = lost_rows(views)
     if accepted.rows and lost and not views.records:
         raise exception.StoreLost(views.host)
-    return findings, choose(repair_plan.plan(findings, views), bool(lost), accepted)
+    chosen = choose(repair_plan.plan(findings, views), bool(lost), accepted)
+    return findings, chosen._replace(is_lost=bool(lost) and not views.records)
+
+
+def proposed(findings: Iterable[Finding], views: Views) -> list[Finding]:
+    """Findings with proposals that work: of a lost store :func:`plan` accepts nothing, and a recovery is proposed."""
+    if views.records:
+        return list(findings)
+    return [finding if finding.repair != reconcile.ADOPT else finding._replace(
+        repair=None, proposal='the store has no row at all, so it was lost: leave the domain as it is, stop the '
+        'service and run devicetrack-manage recover --from-hypervisor') for finding in findings]
 
 
 def choose(repairs: Iterable[Repair], behind: bool, accepted: Accepted) -> Plan:

@@ -8,6 +8,7 @@ of instances by the compute service.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from oslo_utils import uuidutils
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import gate as gates
 from devicetrack.claims import host as host_identity
 from devicetrack.claims import providers as provider_resolvers
 from devicetrack.claims import repairs
@@ -146,7 +148,8 @@ class Explanation(NamedTuple):
 
     ``unknown`` names what could not be read, and why: its devices count as none. ``providers`` has the stable names of
     parents by the UUIDs of their providers. ``withheld`` has the devices of the wanted classes that nobody holds and
-    nobody gets, with the reasons.
+    nobody gets, with the reasons. ``report_only`` says why the host takes no claims at all, so that nothing fits; None
+    when it takes them. ``cordoned`` has the cordoned parents of the wanted classes, with the reasons.
     """
 
     fits: bool
@@ -154,6 +157,18 @@ class Explanation(NamedTuple):
     unknown: tuple[str, ...]
     providers: Mapping[str, str]
     withheld: tuple[Line, ...]
+    report_only: str | None = None
+    cordoned: tuple[Line, ...] = ()
+
+
+class Checked(NamedTuple):
+    """What an audit of a report found.
+
+    ``report_only`` says why the host takes no claims and gives nothing back; None when it works.
+    """
+
+    findings: list[Finding]
+    report_only: str | None
 
 
 def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> store_api.Host:
@@ -237,9 +252,21 @@ class Observer:
 
     def audit(self) -> list[Finding]:
         """Look twice, and report what both looks show: a passing state is no finding."""
+        return self.audited().findings
+
+    def audited(self) -> Checked:
+        """As :meth:`audit`, and say whether the host is report-only."""
         marks = self._marks()
         first, second = self.read(), self.read()
-        return reconcile.confirmed(_compare(first, marks), _compare(second, marks))
+        return Checked(reconcile.confirmed(_compare(first, marks), _compare(second, marks)),
+                       _report_only(first, lambda: second))
+
+    def report_only(self) -> str | None:
+        """Why the host takes no claims and gives nothing back, by the rule of its manager; None when it works.
+
+        What the compute service disabled is in the memory of the manager alone, and not in the answer.
+        """
+        return _report_only(self.read(), self.read)
 
     def state(self) -> HostState:
         """Look twice, and count devices and findings, for metrics."""
@@ -296,6 +323,24 @@ class Observer:
 
     def _marks(self) -> Marks:
         return withheld.load(self._store, self.host.uuid)
+
+    def check_known(self, target: Target) -> None:
+        """See that the host has a device or a parent of this name, or that it is withheld or named by an option.
+
+        If a part of the host could not be read, every name may be right.
+
+        :raises BadRequest: it has none, as its manager would say; the reason names some that it has
+        :raises DriverError, StoreError: no answer
+        """
+        views, marks = self.read(), self._marks()
+        if (target in marks or views.usage.unknown or views.inventory.unknown
+                or any(Target.of(missing.key) == target for missing in views.inventory.missing)):
+            return
+        ledger, _names = self._ledger(views, marks)
+        reason = withheld.why_unknown(target, ledger.parents(), [
+            device.key for device in ledger.devices() if device.identifier is not None])
+        if reason is not None:
+            raise exception.BadRequest(target.scope, str(target), reason)
 
     def provider_uuid(self, provider: str) -> str:
         """The UUID of a provider that is named by it, or by the stable name of its parent device.
@@ -366,15 +411,21 @@ class Observer:
         causes = _causes(ledger, views, marks)
         held_back = [_line_of(device, names, {}, causes) for device in ledger.devices()
                      if device.withheld and device.resource_class in wanted]
+        parents = {Target.named(pool.kind, pool.parent or '', parent=True) for pool in ledger.pools()
+                   if pool.resource_class in wanted}
+        cordoned = tuple(_line_without_device(target.kind, None, WITHHELD, reasons(of_one), target.name)
+                         for target, of_one in sorted(causes.items()) if target in parents)
+        report_only = _report_only(views, self.read)
         try:
             ledger.take('', demand)             # only this method uses this ledger
         except exception.NoFit:
             fits = False
         else:
-            fits = True
+            fits = report_only is None
         unknown = tuple(f'{unknown.what}: {unknown.reason}'
                         for unknown in (*views.usage.unknown, *views.inventory.unknown))
-        return Explanation(fits, parts, unknown, names, tuple(line for line in held_back if line.status == WITHHELD))
+        return Explanation(fits, parts, unknown, names, tuple(line for line in held_back if line.status == WITHHELD),
+                           report_only, cordoned)
 
     def _ledger(self, views: Views, marks: Marks) -> tuple[ledgers.Ledger, dict[str, str]]:
         """The ledger that a manager would make of these views at its start; and provider names by UUID."""
@@ -384,9 +435,16 @@ class Observer:
         return open_ledger(self._policy, self._providers.uuid_of, views, marks), names
 
 
+def _report_only(first: Views, again: Callable[[], Views]) -> str | None:
+    """Why a host is report-only, if another look shows it too."""
+    found = gates.behind(first) and gates.behind(again())
+    return found.reason if found is not None else None
+
+
 def _compare(views: Views, marks: Marks) -> list[Finding]:
     """The differences, and the mistakes that keep a manager from starting: options that name an unknown device."""
-    return reconcile.compare(views, withholding.failures(marks), withholding.retired(marks)) + [
+    found = reconcile.compare(views, withholding.failures(marks), withholding.retired(marks))
+    return repairs.proposed(found, views) + [
         Finding(reconcile.GONE, reconcile.WARNING, missing.key, None, (), 0, f'{missing.option} names it: '
                 f'{missing.reason}', 'nothing', 'fix the option, or make the device: no manager starts with it')
         for missing in withheld.mistakes(views, marks)]

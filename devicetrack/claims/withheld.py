@@ -6,6 +6,7 @@ before it is in force: so a crash between the two hands nothing out. The manager
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -124,6 +125,25 @@ def forget(store: Store, host_uuid: str, key: DeviceKey, instance_uuid: str) -> 
     found = withholding.events_of(host_uuid, {target: causes}, {target: after}, _now_ms())
     store.set_withheld([WithheldRow(host_uuid, *target, withholding.to_json(after), generation + 1, cause.since)],
                        events=_with_owners(found, {row.key: row for row in store.records_of_devices(host_uuid, [key])}))
+
+
+def why_unknown(target: Target, parents: Collection[tuple[str, str]],
+                devices: Collection[tuple[str, str | None]]) -> str | None:
+    """Why a host does not know a device or a parent of this name, and which it has; None when it knows it.
+
+    :param parents: those of the host, by kind and name
+    :param devices: those of the host, by kind and identifier
+    """
+    known: Collection[tuple[str, str | None]] = parents if target.scope == vocabulary.PARENT else devices
+    if (target.kind, target.name) in known:
+        return None
+    if target.scope == vocabulary.DEVICE and (target.kind, target.name) in parents:
+        return 'it is a parent of devices: add --parent'
+    names = sorted(str(name) for kind, name in known if kind == target.kind)
+    if names:
+        return f'this host has these {target.scope}s of this kind: {_some(names)}'
+    return (f'this host has no {target.scope} of this kind; it has some of kind '
+            f'{_some(sorted({kind for kind, _name in known}))}')
 
 
 def left_at(target: Target, records: Iterable[Record]) -> tuple[Record, ...]:
@@ -496,20 +516,10 @@ class WithheldDevices:
 
     def _check_known(self, target: Target) -> None:
         """:raises BadRequest: this host has no such device or parent, and no option names it."""
-        parents = self._ledger.parents()
-        devices = [device.key for device in self._ledger.devices() if device.identifier is not None]
-        known = parents if target.scope == vocabulary.PARENT else devices
-        if (target.kind, target.name) in known or self._missing(target):
-            return
-        names = sorted(str(name) for kind, name in known if kind == target.kind)
-        if target.scope == vocabulary.DEVICE and (target.kind, target.name) in parents:
-            reason = 'it is a parent of devices: add --parent'
-        elif names:
-            reason = f'this host has these {target.scope}s of this kind: {_some(names)}'
-        else:
-            kinds = sorted({kind for kind, _name in known})
-            reason = f'this host has no {target.scope} of this kind; it has some of kind {_some(kinds)}'
-        raise exception.BadRequest(target.scope, str(target), reason)
+        reason = why_unknown(target, self._ledger.parents(), [
+            device.key for device in self._ledger.devices() if device.identifier is not None])
+        if reason is not None and not self._missing(target):
+            raise exception.BadRequest(target.scope, str(target), reason)
 
     # -- questions ----------------------------------------------------------------------------------------------------
 

@@ -62,7 +62,10 @@ class Findings(base.Blocks):
         if row['proposal'] and not row['proposal'].startswith('none'):
             yield f'To do: {row["proposal"]}'
         if row['repair']:
-            accept = ' --accept' if row['repair'] == reconcile.ADOPT else ''
+            accept = ''
+            if row['repair'] == reconcile.ADOPT:
+                # A row that somebody has moves only if its device is named.
+                accept = ' --accept' + (f' --accept-move {row["device"]}' if row['recorded_owner'] else '')
             yield f'Repair: {row["repair"]} (--repair{accept})'
 
 
@@ -142,7 +145,11 @@ class Audit(Repairing):
         self._host = observer.host.name
         if parsed_args.repair:
             return self._planned(observer.host, self._plan(observer, parsed_args))
-        return self.rows_of(observer.host.name, observer.audit())
+        found = observer.audited()
+        if found.report_only is not None:
+            self.exit_code = base.ATTENTION
+            self.say(records.report_only(observer.host.name, found.report_only))
+        return self.rows_of(observer.host.name, found.findings)
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         return f'host {self._host}: ' + ('there is nothing to repair' if parsed_args.repair else 'no differences')
@@ -170,11 +177,13 @@ class Audit(Repairing):
                 operator_request = operator_requests.make(
                     observer.host.uuid, operator_requests.REPAIR, accept=parsed_args.accept,
                     moves=[move for one in plan.repairs if (move := repairs.Move.of(one)) is not None])
-                self._then = functools.partial(self._leave, operator_request, parsed_args)
+                self._then = functools.partial(self._leave, observer, operator_request, parsed_args)
             else:
                 plan = running.repairs.plan(accepted)
                 self._then = functools.partial(self._repair, running, plan)
-        if plan.to_accept:
+        if plan.is_lost:
+            self.say(str(exception.StoreLost(observer.host.name)))
+        elif plan.to_accept:
             self.say(f'{base.count(plan.to_accept, "device")} of guests {"has" if plan.to_accept == 1 else "have"} no '
                      'row: the store is older than its guests; --accept writes what is missing')
         for move in plan.moves:
@@ -189,13 +198,17 @@ class Audit(Repairing):
             yield [host.name, one.verb, records.name(*one.device), *one.device, one.instance_uuid,
                    _change(before, after), before, after, one.reason]
 
-    def _leave(self, operator_request: OperatorRequest, parsed_args: argparse.Namespace) -> None:
+    def _leave(self, observer: report.Observer, operator_request: OperatorRequest,
+               parsed_args: argparse.Namespace) -> None:
         answer = operator_requests.answer_of(
             requesting.leave(self, self.app.checked_store, operator_request, parsed_args))
         if answer is not None:
             self.say(f'{answer.outcome}: {answer.text}')
             for one in answer.repairs:
                 self.say(request.became(one))
+            # The manager goes on with those that it has begun, whatever failed before.
+            begun = {(one.get('kind'), one.get('identifier')) for one in answer.repairs if one.get('begun')}
+            self._count_left(finding for finding in observer.audit() if finding.device not in begun)
 
     def _repair(self, running: Running, plan: repairs.Plan) -> None:
         devices = [one.device for one in plan.repairs]
@@ -207,10 +220,13 @@ class Audit(Repairing):
             self.say(f'done: {done}' if outcome.error is None else f'not done: {done}: {outcome.error}')
             if outcome.error is not None:
                 self.exit_code = base.ATTENTION
-        left = sum(finding.severity != reconcile.NOTE for finding in running.audit())
+        self._count_left(running.audit())
+
+    def _count_left(self, findings: Iterable[Finding]) -> None:
+        left = sum(finding.severity != reconcile.NOTE for finding in findings)
         if left:
             self.say(f'{base.count(left, "finding")} {"is" if left == 1 else "are"} left: see devicetrack-manage audit')
-            self.exit_code = base.ATTENTION
+            self.exit_code = self.exit_code or base.ATTENTION
 
 
 def _facts(record: Record | None) -> dict[str, Any] | None:

@@ -69,6 +69,13 @@ class UsageError(Exception):
     """The options of a command do not go together. Nothing was done."""
 
 
+class Refused(Exception):
+    """The host cannot do what was asked of it. Nothing was done.
+
+    Its manager refuses the same thing in an answer, so the exit code is that of a refusal.
+    """
+
+
 class AnswerLost(Exception):
     """The answer could not be written where it was sent."""
 
@@ -79,7 +86,7 @@ class AnswerLost(Exception):
 def sentence(error: BaseException) -> str:
     """An error on one line. Those that nobody expected say so."""
     text = exception.shown(log.printable(' '.join(str(error).split())), _LONGEST_SENTENCE)
-    if isinstance(error, (exception.DeviceTrackError, cfg.Error, UsageError, AnswerLost)):
+    if isinstance(error, (exception.DeviceTrackError, cfg.Error, UsageError, Refused, AnswerLost)):
         return text
     return f'unexpected {type(error).__name__}: {text or "no text"}; --debug shows where'
 

@@ -19,6 +19,9 @@ from devicetrack.cmd import options
 from devicetrack.cmd import records
 from devicetrack.engine.explanation import Shortage
 from devicetrack.objects import DeviceRequest
+from devicetrack.objects import extra_specs
+
+_NO_ALIAS = 'this host knows no alias, because its options hand out no PCI functions ([devicetrack_pci])'
 
 # So many withheld devices are explained one by one.
 _SHOWN = 10
@@ -36,7 +39,7 @@ class Explain(base.Lister):
     """Show whether a request would fit on this host now, and which devices there are for each part. Claims nothing.
 
     Give the request by --resource, or as the extra specs of a flavor by --extra-spec. Exit code 3 when the whole
-    request does not fit.
+    request does not fit, also because this host takes no claims at all.
     """
 
     columns = ('resource_class', 'provider', 'provider_uuid', 'wanted', 'free', 'fits', 'exist', 'held', 'instances',
@@ -67,16 +70,23 @@ class Explain(base.Lister):
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         observer = self.app.observer(parsed_args.host)
         try:
-            explanation = observer.explain(_request(parsed_args, observer))
+            request = _request(parsed_args, observer)
+            if observer.aliases is None and any(key == extra_specs.ALIAS for key, _value in parsed_args.extra_spec):
+                self.say(f'{extra_specs.ALIAS} is left out: {_NO_ALIAS}')
+            explanation = observer.explain(request)
         except exception.UnknownProvider as error:
             raise base.UsageError(f'{error} (UUIDs as they are derived; placement may have others: name the parent '
                                   'device)') from error
         if not explanation.fits:
             self.exit_code = base.ATTENTION
-            if all(part.fits for part in explanation.parts):
+            if explanation.report_only is not None:
+                self.say(records.report_only(observer.host.name, explanation.report_only))
+            elif all(part.fits for part in explanation.parts):
                 self.say('each part would fit alone, but not all together')
         for unknown in explanation.unknown:
             self.say(f'could not be read, and counts as none: {unknown}')
+        for line in explanation.cordoned[:_SHOWN]:
+            self.say(f'parent {line.kind}/{line.parent} is withheld, with all its devices: {line.reason}')
         for line in explanation.withheld[:_SHOWN]:
             self.say(f'{line.kind}/{line.identifier} is withheld: {line.reason}')
         if len(explanation.withheld) > _SHOWN:
@@ -84,7 +94,11 @@ class Explain(base.Lister):
                      '--withheld')
         for part in explanation.parts:
             classes = part.resource_class.split(' or ')
-            values = {**part._asdict(), 'fits': part.fits, 'why': part.why or None, 'explanation': str(part),
+            closed = explanation.report_only
+            why = part.why if closed is None else f'this host takes no claims: {closed}' + (
+                f'; {part.why}' if part.why else '')
+            values = {**part._asdict(), 'fits': part.fits and closed is None, 'why': why or None,
+                      'explanation': str(part) + ('' if closed is None else f'; this host takes no claims: {closed}'),
                       'provider': explanation.providers.get(part.provider_uuid or ''), 'withheld': _withheld(part),
                       'withheld_devices': _named(line for line in explanation.withheld if line.resource_class in classes
                                                  and part.provider_uuid in (None, line.provider_uuid))}
@@ -107,7 +121,13 @@ def _request(parsed_args: argparse.Namespace, observer: report.Observer) -> Devi
     nodes = parsed_args.numa_node
     policy = parsed_args.numa_policy
     if parsed_args.extra_spec:
-        return DeviceRequest.from_extra_specs(dict(parsed_args.extra_spec), nodes, policy, observer.aliases)
+        specs, aliases = dict(parsed_args.extra_spec), observer.aliases
+        request = DeviceRequest.from_extra_specs(specs, nodes, policy, aliases)
+        if not request.wanted:
+            if aliases is None and extra_specs.ALIAS in specs:
+                raise exception.BadRequest(extra_specs.ALIAS, specs[extra_specs.ALIAS], _NO_ALIAS)
+            raise base.UsageError(f'the extra specs ask for no device: {", ".join(specs)}')
+        return request
     return DeviceRequest.of(
         *[(one.resource_class, one.amount, observer.provider_uuid(one.provider) if one.provider else None)
           for one in parsed_args.resource],

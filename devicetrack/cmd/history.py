@@ -12,6 +12,7 @@ from typing import Any
 from typing import Final
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import records
@@ -21,6 +22,8 @@ from devicetrack.store.api import StoredEvent
 
 _EVENT_WIDTH: Final = max(map(len, events.EVENTS))
 _MS: Final = 1000
+# So many parents an error names.
+_SHOWN: Final = 5
 
 # Columns of what an event alone has, by their names in it.
 _MORE: Final = {'from_host': 'from', 'to_host': 'to', **{name: name for name in (
@@ -28,6 +31,11 @@ _MORE: Final = {'from_host': 'from', 'to_host': 'to', **{name: name for name in 
 
 # Those of moves: who reads of one wants to know from where to where it went.
 _OF_MOVES: Final = (events.MOVED, events.LEAVING, events.STAYED)
+
+# After the former a device has an owner, and after the latter it has none.
+_OWNING: Final = (events.CLAIMED, events.RECOVERED, events.REALIZED, events.STARTED, events.LEAVING, events.STAYED,
+                  events.MOVED, events.RELEASED)
+_ENDS_OWNING: Final = (events.WIPED, events.FREED, events.FORGOTTEN)
 
 
 def moment(text: str) -> int:
@@ -45,7 +53,7 @@ class _History(base.Blocks):
 
     columns = ('at', 'event', 'device', 'kind', 'identifier', 'scope', 'host', 'instance_uuid', 'migration_uuid',
                'from_host', 'to_host', 'claim_id', 'request_id', 'bytes', 'seconds', 'proof', 'reason', 'why', 'by',
-               'at_ms', 'number', 'host_uuid')
+               'at_ms', 'number', 'host_uuid', 'before_since')
     in_table = ('at', 'event', 'device', 'instance_uuid')
     in_block = tuple(name for name in columns if name not in ('claim_id', 'number', 'host_uuid'))
     prose = ('why',)
@@ -53,7 +61,8 @@ class _History(base.Blocks):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--since', metavar='TIME', type=moment,
                             help='Only events at this time or later, for example 2026-11-20 or 2026-11-20T14:30. A '
-                                 'time without a zone is local.')
+                                 'time without a zone is local. If an instance has a device at this time, its last '
+                                 'event before it comes first, and is marked.')
         parser.add_argument('--until', metavar='TIME', type=moment, help='Only events before this time.')
 
     def find(self, store: Store, parsed_args: argparse.Namespace, since_ms: int | None,
@@ -87,17 +96,19 @@ class _History(base.Blocks):
         store = self.app.checked_store
         names = records.names_of_hosts(store)
         found = self.find(store, parsed_args, since_ms, until_ms)
+        standing = [] if since_ms is None else _standing(self.find(store, parsed_args, None, since_ms))
+        shown = [*standing, *found]
         is_all = since_ms is None and until_ms is None
-        ends = _ends(found)
-        if not is_all and (not found or any(_is_incomplete(one, ends) for one in found)):
+        ends = _ends(shown)
+        if not is_all and (not shown or any(_is_incomplete(one, ends) for one in shown)):
             everything = self.find(store, parsed_args, None, None)
             ends = _ends(everything)
         else:
-            everything = found
+            everything = shown
         if not everything:
             self.check_known(store, parsed_args)
-        for one in found:
-            values = _fields(one, names, ends)
+        for number, one in enumerate(shown):
+            values = {**_fields(one, names, ends), 'before_since': number < len(standing)}
             yield [values[column] for column in self.columns]
 
     def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
@@ -138,9 +149,16 @@ class DeviceHistory(_History):
         known |= {(row.host_uuid, row.kind, row.name) for host in store.hosts() for row in store.withheld(host.uuid)}
         if not any(name == identifier and kind in (None, of_kind) and wanted in (None, host_uuid)
                    for host_uuid, of_kind, name in known):
+            # Only the host knows which parent a device has, and a cordon of a parent is an event of the parent.
+            parents = sorted({records.name(row.kind, row.name) for host in store.hosts() if wanted in (None, host.uuid)
+                              for row in store.withheld(host.uuid)
+                              if row.scope == vocabulary.PARENT and kind in (None, row.kind)})
+            of_parents = ('' if not parents else 'if it is withheld with its parent, the history of the parent says so '
+                          f'(withheld {"parent" if len(parents) == 1 else "parents"}: {", ".join(parents[:_SHOWN])}'
+                          f'{", …" if parents[_SHOWN:] else ""}); ')
             raise exception.UnknownToStore('device', str(parsed_args.device), parsed_args.host, (
-                'no instance ever had it and it was never withheld, or that is longer ago than the history goes back; '
-                '"device list" has the names of the devices of this host'))
+                'no instance ever had it and it was never withheld by itself, or that is longer ago than the history '
+                f'goes back; {of_parents}"device list" has the names of the devices of this host'))
 
     def what(self, parsed_args: argparse.Namespace) -> str:
         return f'device {parsed_args.device}' + (f' on host {parsed_args.host}' if parsed_args.host else '')
@@ -185,6 +203,18 @@ def _host_uuid(store: Store, parsed_args: argparse.Namespace) -> str | None:
     return None if parsed_args.host is None else records.host_uuid(store, parsed_args.host)
 
 
+def _standing(before: Iterable[StoredEvent]) -> list[StoredEvent]:
+    """The last event of the owner of each device that has one after some events; the oldest event first."""
+    last: dict[tuple[str, str, str], StoredEvent] = {}
+    for one in before:
+        key = one.event.host_uuid, one.event.kind, one.event.identifier
+        if one.event.event in _OWNING:
+            last[key] = one
+        elif one.event.event in _ENDS_OWNING:
+            last.pop(key, None)
+    return sorted(last.values(), key=lambda one: one.number)
+
+
 def _ends(found: Iterable[StoredEvent]) -> dict[str, dict[str, str]]:
     """By migration, from where to where it went, as its events say together: not every one of them knew."""
     ends: dict[str, dict[str, str]] = {}
@@ -210,6 +240,8 @@ def _fields(one: StoredEvent, names: Mapping[str, str], ends: Mapping[str, Mappi
 
 def _said(row: Mapping[str, Any]) -> Iterator[str]:
     """What people are told of an event beside its first line. Columns without a value are ''."""
+    if row['before_since'] == 'yes':
+        yield 'before that time, and so at its beginning'
     yield f'on {row["host"] or "host " + row["host_uuid"]}'
     if row['scope'] != 'device':
         yield f'a {row["scope"]} of devices'

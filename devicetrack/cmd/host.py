@@ -51,7 +51,8 @@ class Show(base.ShowOne):
     """Show a host; for this machine also how many devices of each class are free, held or withheld.
 
     "withheld" counts devices that nobody has and nobody gets now; "withheld_entries" is that of "host list".
-    Exit code 3 when a part of this machine could not be read, or an option names a device that it does not have.
+    "report_only" says why this machine takes no claims, when its store is older than its guests. Exit code 3 in that
+    case, and when a part of this machine could not be read, or an option names a device that it does not have.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -61,6 +62,7 @@ class Show(base.ShowOne):
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         store = self.app.checked_store
         unknown: list[str] = []
+        report_only: str | None = None
         classes: list[dict[str, Any]] | None = None
         try:
             observer = self.app.observer(parsed_args.host)
@@ -75,16 +77,18 @@ class Show(base.ShowOne):
                 raise exception.UnknownHost(host.name, [one.name for one in store.hosts()])
             try:
                 lines = observer.inventory()
+                report_only = observer.report_only()
             except exception.DriverError as error:
                 unknown, self.exit_code = [str(error)], base.ATTENTION
             else:
                 classes = _classes(lines)
                 wrong = [line for line in lines if line.status in (report.UNKNOWN, report.MISSING)]
                 unknown = [f'{line.kind}: {line.reason}' for line in wrong if line.status == report.UNKNOWN]
-                if wrong:
+                if wrong or report_only is not None:
                     self.exit_code = base.ATTENTION
         return {**of_store(store, host, machine(self.app)),
-                'classes': base.Shown(classes, [_in_words(one) for one in classes or ()]), 'unknown': unknown}
+                'classes': base.Shown(classes, [_in_words(one) for one in classes or ()]), 'unknown': unknown,
+                'report_only': report_only}
 
 
 def of_store(store: Store, host: Host, machine_id: str | None) -> dict[str, Any]:

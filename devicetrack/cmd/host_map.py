@@ -71,7 +71,9 @@ class Map(base.Command):
             return self._stored(found)
         host, store = observer.host, self.app.checked_store
         records = store.records_of_host(host.uuid)
-        return pictures.read(host.name, observer.inventory(), observer.audit(), records, self._events(host))
+        audited = observer.audited()
+        return pictures.read(host.name, observer.inventory(), audited.findings, records, self._events(host),
+                             audited.report_only)
 
     def _stored(self, host: Host) -> pictures.Host:
         store = self.app.checked_store

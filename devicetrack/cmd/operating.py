@@ -52,8 +52,10 @@ class _Cordoning(requesting.Requesting):
     def cordon(self, parsed_args: argparse.Namespace, verb: str, done: str, **more: Any) -> Mapping[str, Any]:
         kind, name = self.key(parsed_args.device)
         scope = vocabulary.PARENT if parsed_args.parent else vocabulary.DEVICE
-        host = self.app.observer(parsed_args.host).host
-        outcome = self.ask(host, verb, done, parsed_args, kind=kind, scope=scope, name=name, **more)
+        observer = self.app.observer(parsed_args.host)
+        host = observer.host
+        outcome = self.ask(host, verb, done, parsed_args, kind=kind, scope=scope, name=name,
+                           check=lambda: observer.check_known(Target(kind, scope, name)), **more)
         device, parent = (None, name) if parsed_args.parent else (name, None)
         return _answer(outcome, host, kind, device, parent=parent)
 
@@ -101,11 +103,13 @@ class Admit(requesting.Requesting):
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         kind, identifier = self.key(parsed_args.device)
-        host = self.app.observer(parsed_args.host).host
+        observer = self.app.observer(parsed_args.host)
+        host = observer.host
         more = {'wipe': True} if parsed_args.wipe else {}
         done = requesting.WIPING if parsed_args.wipe else requesting.ADMITTED
         outcome = self.ask(host, operator_requests.ADMIT, done, parsed_args, [DeviceKey(kind, identifier)], kind=kind,
-                           identifier=identifier, **more)
+                           identifier=identifier,
+                           check=lambda: observer.check_known(Target.of(DeviceKey(kind, identifier))), **more)
         return _answer(outcome, host, kind, identifier)
 
 

@@ -1,4 +1,4 @@
-"""How the commands print rows of the store: the assignments of instances."""
+"""How the commands print rows of the store, the assignments of instances, and what follows from them for a host."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ def fields(record: Record, hosts: Mapping[str, str]) -> dict[str, Any]:
 def name(kind: str, identifier: str) -> str:
     """A device as commands take it."""
     return f'{kind}/{identifier}'
+
+
+def report_only(host: str, reason: str) -> str:
+    """The sentence about a host that is report-only."""
+    return f'host {host} is report-only: it takes no claims and gives nothing back: {reason}'
 
 
 def names_of_hosts(store: Store) -> dict[str, str]:

@@ -24,7 +24,7 @@ class List(base.Blocks):
     """
 
     columns = ('request_uuid', 'host', 'request', 'verb', 'arguments', 'created_at', 'answered_at', 'outcome', 'text')
-    in_block = ('request_uuid', 'request', 'verb', 'arguments', 'outcome', 'text')
+    in_block = ('request_uuid', 'request', 'verb', 'arguments', 'created_at', 'answered_at', 'outcome', 'text')
     prose = ('request', 'text')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -39,6 +39,7 @@ class List(base.Blocks):
 
     def body(self, row: Mapping[str, Any]) -> Iterator[str]:
         yield row['request']
+        yield f'asked {row["created_at"]}' + (f'; answered {row["answered_at"]}' if row['answered_at'] else '')
         yield row['text']
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:

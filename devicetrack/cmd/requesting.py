@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from collections.abc import Collection
 import time
 from typing import Any
@@ -61,15 +62,20 @@ class Requesting(base.ShowOne):
         add_waiting(parser)
 
     def ask(self, host: Host, verb: str, done: str, parsed_args: argparse.Namespace,
-            devices: Collection[DeviceKey] = (), **arguments: Any) -> Outcome:
+            devices: Collection[DeviceKey] = (), check: Callable[[], None] | None = None, **arguments: Any) -> Outcome:
         """Do it here, or leave a request for the manager that works.
 
         :param done: the name of the outcome when it is done
         :param devices: those that may be wiped for it
+        :param check: raises BadRequest for what the host does not have. It is called before a request for whose answer
+            nobody waits: else nobody would see a wrong name
+        :raises Refused: it cannot be done, and no manager was asked
         """
         try:
             running = self.app.start_host(host.name)
         except exception.HostInUse:
+            if check is not None and parsed_args.no_wait:
+                self._check(check)
             made = operator_requests.make(host.uuid, verb, **arguments)
             request = leave(self, self.app.checked_store, made, parsed_args)
             answer = operator_requests.answer_of(request)
@@ -82,9 +88,20 @@ class Requesting(base.ShowOne):
         with progress.watching(self, lambda: wipes_in_words(self.app.driver(host.name), devices)):
             return self._do(running, verb, done, arguments)
 
+    def _check(self, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except exception.BadRequest as error:
+            raise base.Refused(str(error)) from error
+        except (exception.DriverError, exception.InvalidConfiguration) as error:
+            self.say(f'the manager will see whether this host has it, because the command cannot: {error}')
+
     @staticmethod
     def _do(running: Running, verb: str, done: str, arguments: Any) -> Outcome:
-        answer = running.operator_requests.do_now(verb, arguments)
+        try:
+            answer = running.operator_requests.do_now(verb, arguments)
+        except exception.BadRequest as error:
+            raise base.Refused(str(error)) from error
         if done == WIPING and answer.outcome == operator_requests.DONE:
             running.unproven.wait()             # the wipe would end with this process
             left = running.unproven.state_of(DeviceKey(arguments['kind'], arguments['identifier']))
@@ -141,7 +158,8 @@ def leave(command: base.Command, store: Store, request: OperatorRequest,
     :returns: the request as it is then; the command's exit code follows from it
     """
     store.add_operator_request(request)
-    command.say(f"the host's manager runs: request {request.uuid} waits for its next audit")
+    then = f'; devicetrack-manage request show {request.uuid} has the answer then' if parsed_args.no_wait else ''
+    command.say(f"the host's manager runs: request {request.uuid} waits for its next audit{then}")
     if not parsed_args.no_wait:
         request = wait_for(command, store, request.uuid, parsed_args.timeout)
         command.exit_code = code_of(request)

@@ -139,7 +139,8 @@ def shortage(item: Item, affinity: Affinity, all_pools: Iterable[Pool],
         wrong_type=sum(pool.total for pool in all_pools if pool.resource_class not in counted
                        and provider_uuid is not None and pool.provider_uuid == provider_uuid
                        and (not kinds or pool.kind in kinds)),
+        # All that a cordoned parent has is withheld: that it makes no more is no other reason.
         full_parents=tuple(sorted({pool.parent_name or '' for pool in ours if pool.creatable and not pool.makes()
-                                   and pool.room() <= 0})),
+                                   and pool.room() <= 0 and not (pool.parent.cordoned and pool.total)})),
         not_meant=sum(pool.room() for pool in of_class if pool not in pools
                       and provider_uuid in (None, pool.provider_uuid)))

@@ -441,12 +441,13 @@ class _Comparison:
         failure = self._failure(key)
         if failure is None:
             return self._finding(RELEASE_PENDING, NOTE, key, detail, proposal, repair=repair)
-        since = datetime.datetime.fromtimestamp(failure.since, datetime.UTC).strftime('%Y-%m-%d %H:%M:%SZ')
-        times = '' if failure.tries == 1 else f' {failure.tries} times'
+        since = datetime.datetime.fromtimestamp(failure.since, datetime.UTC).isoformat(timespec='seconds')
+        failed = (f'failed at {since}, because' if failure.tries == 1 else
+                  f'failed {failure.tries} times since {since}, the last time because')
         return self._finding(
             RELEASE_PENDING, CRITICAL if failure.tries >= CRITICAL_TRIES else WARNING, key,
-            f'{detail}; that failed{times} since {since}, the last time because {failure.detail}',
-            proposal if used else 'mend the device, and an audit goes on with it, less often after each failure; or '
+            f'{detail}; that {failed} {failure.detail}',
+            proposal if used else 'fix the device, and an audit goes on with it, less often after each failure; or '
             'retire it', repair=repair)._replace(since=failure.since)
 
     def _failure(self, key: _Key) -> Cause | None:
@@ -545,7 +546,7 @@ class _Comparison:
 
     def faults(self) -> Iterable[Finding]:
         for key, option, reason in self.inventory.faults:
-            yield self._finding(NOT_AS_CONFIGURED, WARNING, key, f'{option}: {reason}', 'mend it, or change the '
+            yield self._finding(NOT_AS_CONFIGURED, WARNING, key, f'{option}: {reason}', 'fix it, or change the '
                                 'option; every audit tries again')._replace(held='nothing more than before')
 
     # -- devices of the host ------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ _RESOURCE_CLASS = re.compile(r'[A-Z0-9_]{1,255}')
 _PMEM = 'hw:pmem'
 _POLICY = 'hw:pci_numa_affinity_policy'
 _POLICY_OF_IMAGE = 'hw_pci_numa_affinity_policy'
-_ALIAS = 'pci_passthrough:alias'
+ALIAS = 'pci_passthrough:alias'
 _FLAVORS = 100                              # a region has some dozens, and a claim reads one of them
 _DIGITS = 32                                # Python has an error of its own for numbers of thousands of digits
 _NAME_AND_COUNT = re.compile(rf'(?P<name>[^:]*[^:\s])\s*:\s*(?P<count>[0-9]{{1,{_DIGITS}}})')
@@ -88,7 +88,7 @@ def read(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias] | None 
     for name, value in extra_specs.items():
         if name == _PMEM:
             namespaces = _labels(value)
-        elif name == _ALIAS:
+        elif name == ALIAS:
             if aliases is not None:
                 functions = _functions(value, aliases, ours)
         elif name == _POLICY:
@@ -111,7 +111,7 @@ def asked_aliases(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias
 
     It accepts any value, because it is for guests that have their functions already.
     """
-    names = (item.partition(':')[0].strip() for item in str(extra_specs.get(_ALIAS, '')).split(','))
+    names = (item.partition(':')[0].strip() for item in str(extra_specs.get(ALIAS, '')).split(','))
     return [aliases[name] for name in names if name in aliases]
 
 
@@ -140,22 +140,22 @@ def _policy(name: str, value: Any) -> str:
 def _functions(value: str, aliases: Mapping[str, PCIAlias], ours: Collection[str] | None) -> tuple[Asked, ...]:
     """The functions that each name asks for, with only those of its choices that are of our classes."""
     if not isinstance(value, str):
-        raise exception.BadRequest(_ALIAS, value, 'must be NAME:COUNT, separated by commas')
+        raise exception.BadRequest(ALIAS, value, 'must be NAME:COUNT, separated by commas')
     asked = []
     for item in value.split(','):
         match = _NAME_AND_COUNT.fullmatch(item.strip())
         if match is None:
-            raise exception.BadRequest(_ALIAS, value, f'{exception.shown(item.strip(), 80)!r} is not NAME:COUNT, the '
+            raise exception.BadRequest(ALIAS, value, f'{exception.shown(item.strip(), 80)!r} is not NAME:COUNT, the '
                                                       f'count a whole number of at most {_DIGITS} digits')
         name, amount = match['name'], int(match['count'])
         if name not in aliases:
-            raise exception.BadRequest(_ALIAS, value, f'no alias has the name {name!r}; this host has '
+            raise exception.BadRequest(ALIAS, value, f'no alias has the name {name!r}; this host has '
                                                       f'{", ".join(sorted(aliases)) or "none"}')
         choices = tuple(choice for choice in aliases[name].asked if ours is None or choice.resource_class in ours)
         if amount and choices:
             asked.append(Asked(name, choices, amount, aliases[name].numa_policy))
     if sum(one.amount for one in asked) > vocabulary.MAX_AMOUNT:
-        raise exception.BadRequest(_ALIAS, value, f'must ask for at most {vocabulary.MAX_AMOUNT} functions')
+        raise exception.BadRequest(ALIAS, value, f'must ask for at most {vocabulary.MAX_AMOUNT} functions')
     return tuple(asked)
 
 

@@ -97,6 +97,7 @@ class Host(NamedTuple):
 
     ``is_read`` is False when only the store was asked: it has the devices that somebody holds or that are withheld, and
     nothing of free ones, of findings and of wipes. ``events`` are the last of the host's history, the newest first.
+    ``report_only`` says why the host takes no claims and gives nothing back; None when it works, or nobody asked it.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Host(NamedTuple):
     findings: tuple[Finding, ...] = ()
     unread: tuple[Unread, ...] = ()
     events: tuple[Event, ...] = ()
+    report_only: str | None = None
 
     @property
     def fields(self) -> list[Field]:
@@ -117,8 +119,8 @@ class Host(NamedTuple):
 
     @property
     def needs_attention(self) -> bool:
-        """Whether a finding is more than a note, a part could not be read, or a device is missing."""
-        return bool(self.unread or self.counts.get(report.MISSING)
+        """Whether a finding is more than a note, a part was not read, a device is missing, or it takes no claims."""
+        return bool(self.unread or self.report_only or self.counts.get(report.MISSING)
                     or any(finding.severity != vocabulary.NOTE for finding in self.findings))
 
 
@@ -131,13 +133,14 @@ def counted(fields: Iterable[Field]) -> dict[str, int]:
 
 
 def read(name: str, lines: Sequence[Line], findings: Sequence[Finding], records: Iterable[Record],
-         events: Iterable[Event] = ()) -> Host:
+         events: Iterable[Event] = (), report_only: str | None = None) -> Host:
     """The picture of a host that was read.
 
     :param lines: its inventory
     :param findings: those of an audit
     :param records: its rows
     :param events: the last of its history, the newest first
+    :param report_only: why it takes no claims
     """
     owners = {record.key: record for record in records}
     fields = []
@@ -159,7 +162,7 @@ def read(name: str, lines: Sequence[Line], findings: Sequence[Finding], records:
             line.kind, line.identifier, line.status, line.amount, line.resource_class, owner, reasons, line.wipe)))
     unread = tuple(Unread(line.kind, line.reason) for line in lines if line.status == report.UNKNOWN)
     worst_first = sorted(findings, key=lambda finding: vocabulary.SEVERITIES.index(finding.severity))
-    return Host(name, True, _nodes(fields, parents), tuple(worst_first), unread, tuple(events))
+    return Host(name, True, _nodes(fields, parents), tuple(worst_first), unread, tuple(events), report_only)
 
 
 def stored(name: str, records: Sequence[Record], withheld: Sequence[Withheld],

@@ -57,6 +57,9 @@ class Pen:
 
     def _host(self, host: Host) -> Iterator[str]:
         yield self._painted(f'Host {log.printable(host.name)}', _BOLD)
+        if host.report_only is not None:
+            yield from self._wrapped(f'report-only: no claims, and nothing is given back: {host.report_only}', 10,
+                                     vocabulary.CRITICAL)
         if host.counts:
             yield from self._flow(0, [self._count(state, count) for state, count in host.counts.items()],
                                   [len(f'{count} {state}') + 2 for state, count in host.counts.items()])

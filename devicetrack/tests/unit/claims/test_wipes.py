@@ -334,8 +334,7 @@ class FailureTestCase(WipesTestCase):
         self.host.audit()
         finding = self.finding()
         self.assertEqual((reconcile.WARNING, D0, instance.uuid), finding[1:4])
-        self.assertIn('that failed since 20', finding.detail)
-        self.assertIn('the last time because a bad block', finding.detail)
+        self.assertRegex(finding.detail, r'that failed at 20\S+\+00:00, because a bad block')
         self.assertEqual(self.host.running.withheld.failures[D0].since, finding.since)
 
     def test_it_grows_and_tries_grow_apart(self) -> None:

@@ -302,6 +302,28 @@ class ExplainTestCase(CommandTestCase):
                          [(part['resource_class'], part['wanted'], part['fits']) for part in parts])
         self.assertIn('this host has tape', self.program.run(*wanted, 'pci_passthrough:alias=disc:2').err)
 
+    def test_an_alias_where_the_options_have_none_is_named(self) -> None:
+        alias = ('--extra-spec', 'pci_passthrough:alias=gpu:1')
+        answer = self.program.run('explain', *alias)
+        self.assertEqual((cmd_base.USAGE, ''), (answer.code, answer.out))
+        self.assertIn("pci_passthrough:alias: 'gpu:1': this host knows no alias", answer.err)
+        answer = self.program.run('explain', *alias, '--extra-spec', 'hw:pmem=4GB')
+        self.assertEqual(cmd_base.OK, answer.code)
+        self.assertIn('pci_passthrough:alias is left out: this host knows no alias', answer.err)
+
+    def test_extra_specs_that_ask_for_no_device_are_named(self) -> None:
+        answer = self.program.run('explain', '--extra-spec', 'resources:VCPU=2')
+        self.assertEqual((cmd_base.USAGE, True), (answer.code, 'ask for no device: resources:VCPU' in answer.err))
+
+    def test_a_cordoned_parent_is_named_with_its_reason_and_nothing_else(self) -> None:
+        self.host.spawn(vgpu=1)
+        self.host.manager.cordon('mdev', 'gpu', parent=True, reason='new card')
+        answer = self.program.run('explain', '--resource', 'VGPU=1', '-f', 'json')
+        self.assertEqual(cmd_base.ATTENTION, answer.code)
+        self.assertNotIn('no room left', answer.data[0]['explanation'])
+        self.assertIn('parent mdev/gpu is withheld, with all its devices: cordoned: new card', answer.err)
+        self.assertNotIn('new card', self.program.run('explain', '--resource', f'{fixtures.PMEM}=1').err)
+
     def test_nodes_are_required_unless_said_otherwise(self) -> None:
         wanted = ('explain', '--resource', f'{fixtures.PMEM}=1', '--numa-node', '1', '-f', 'json')
         self.assertEqual(cmd_base.ATTENTION, self.program.run(*wanted).code)

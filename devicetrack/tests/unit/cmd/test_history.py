@@ -12,6 +12,7 @@ import fixtures as base_fixtures
 from devicetrack.cmd import base as cmd_base
 from devicetrack.cmd import history
 from devicetrack.objects.event import Event
+from devicetrack.store.api import WithheldRow
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
@@ -137,26 +138,60 @@ class MoveTestCase(HistoryCommandTestCase):
         self.add(self.event('claimed', migration_uuid=migration_uuid,
                             details='{"from": "compute-1", "to": "compute-7"}'),
                  self.event('moved', 3, migration_uuid=migration_uuid))
-        [moved] = self.program.ask('device', 'history', MDEV, '--since', '2026-11-19')
+        claimed, moved = self.program.ask('device', 'history', MDEV, '--since', '2026-11-19')
+        self.assertEqual(('claimed', True, False),
+                         (claimed['event'], claimed['before_since'], moved['before_since']))
         self.assertEqual(('moved', 'compute-1', 'compute-7'), (moved['event'], moved['from_host'], moved['to_host']))
 
 
 class BetweenTestCase(HistoryCommandTestCase):
     scenarios = base.table(
-        ('since a day, in the local zone', ('--since', '2026-11-18'), [1, 2, 3]),
-        ('since a time with its zone', ('--since', '2026-11-17T21:00:00.250Z'), [0, 1, 2, 3]),
-        ('until a time', ('--until', '2026-11-17T22:00:01'), [0]),
-        ('between', ('--since', '2026-11-18T00:00+00:00', '--until', '2026-11-19T23:00'), [1, 2]),
-        ('in a time without events', ('--since', '2027-01-01'), []),
-        names=('arguments', 'found'))
+        ('since a day, in the local zone', ('--since', '2026-11-18'), [1, 2, 3], [0]),
+        ('since a time with its zone', ('--since', '2026-11-17T21:00:00.250Z'), [0, 1, 2, 3], []),
+        ('until a time', ('--until', '2026-11-17T22:00:01'), [0], []),
+        ('between', ('--since', '2026-11-18T00:00+00:00', '--until', '2026-11-19T23:00'), [1, 2], [0]),
+        ('in a time without events', ('--since', '2027-01-01'), [], [3]),
+        names=('arguments', 'found', 'standing'))
     arguments: tuple[str, ...]
     found: list[int]
+    standing: list[int]
 
-    def test_only_those(self) -> None:
+    def test_only_those_and_the_one_that_says_who_had_the_device_then(self) -> None:
         self.add(*[self.event('claimed', days, claim_id=str(days)) for days in range(4)])
         for command in (('device', 'history', MDEV), ('instance', 'history', 'a' * 8 + '-0000-4000-8000-000000000001')):
             rows = self.program.ask(*command, *self.arguments)
-            self.assertEqual(list(map(str, self.found)), [row['claim_id'] for row in rows])
+            self.assertEqual(list(map(str, self.found)), [row['claim_id'] for row in rows if not row['before_since']])
+            self.assertEqual(list(map(str, self.standing)), [row['claim_id'] for row in rows if row['before_since']])
+
+
+class StandingOwnerTestCase(HistoryCommandTestCase):
+    """Who had a device at the time of --since, whatever happened later."""
+
+    SINCE = ('--since', '2026-11-20')
+
+    def test_an_owner_that_holds_on_is_shown_and_marked(self) -> None:
+        self.add(self.event('claimed'), self.event('started', 0.5), self.event('withheld', 1, details=json.dumps(
+            {'reason': 'unhealthy', 'why': 'hot', 'by': 'host'})))
+        for command in (('device', 'history', MDEV), ('instance', 'history', 'a' * 8 + '-0000-4000-8000-000000000001')):
+            head, *more = self.lines(*command, *self.SINCE, '--until', '2026-11-21')
+            self.assertTrue(head.startswith('2026-11-18T10:00:00+01:00 started'), head)
+            self.assertIn('before that time, and so at its beginning; on compute-7', ' '.join(more))
+
+    def test_a_device_that_is_on_its_way_back_is_still_its_owner_s(self) -> None:
+        self.add(self.event('claimed'), self.event('released', 1), self.event('wiped', 3))
+        self.assertEqual([('released', True), ('wiped', False)], [
+            (row['event'], row['before_since']) for row in self.program.ask('device', 'history', MDEV, *self.SINCE)])
+
+    def test_an_owner_that_was_gone_by_then_is_not_shown(self) -> None:
+        for end in ('wiped', 'freed', 'forgotten'):
+            self.add(self.event('claimed', identifier=end), self.event(end, 1, identifier=end))
+            self.assertEqual([], self.program.ask('device', 'history', end, *self.SINCE))
+
+    def test_every_device_of_an_instance_counts(self) -> None:
+        self.add(self.event('claimed', identifier='one'), self.event('claimed', identifier='two'),
+                 self.event('freed', 1, identifier='one'), self.event('claimed', identifier='three', kind='vpmem'))
+        rows = self.program.ask('instance', 'history', 'a' * 8 + '-0000-4000-8000-000000000001', *self.SINCE)
+        self.assertEqual(['mdev/two', 'vpmem/three'], [row['device'] for row in rows])
 
 
 class NothingTestCase(HistoryCommandTestCase):
@@ -167,6 +202,15 @@ class NothingTestCase(HistoryCommandTestCase):
             self.assertEqual((cmd_base.ERROR, ''), (answer.code, answer.out))
             self.assertIn('the store knows no device nobody', answer.err)
             self.assertIn('device list', answer.err)
+
+    def test_the_error_names_the_parents_that_a_device_may_be_withheld_with(self) -> None:
+        self.host.store.set_withheld([WithheldRow(
+            self.host.manager.host_uuid, 'mdev', 'parent', 'pci_0000_84_00_0', '{}', 1, 0)])
+        answer = self.program.run('device', 'history', f'mdev/{MDEV}')
+        self.assertEqual((cmd_base.ERROR, ''), (answer.code, answer.out))
+        self.assertIn('it was never withheld by itself', answer.err)
+        self.assertIn('withheld parent: mdev/pci_0000_84_00_0', answer.err)
+        self.assertNotIn('pci_0000_84_00_0', self.program.run('device', 'history', 'vpmem/nobody').err)
 
     def test_a_device_of_another_kind_or_host_is_unknown(self) -> None:
         self.add(self.event('claimed'))

@@ -119,6 +119,16 @@ class AuditRepairTestCase(RepairCommandTestCase):
         self.assertIn('done: 1 of 1 repairs done', answer.err)
         self.assertIn('done: update details vpmem/d0', answer.err)
 
+    def test_findings_that_no_repair_ends_need_attention(self) -> None:
+        self.machine.start_guest(ANOTHER, ['<device kind="vpmem" address="/dev/fakedax1"/>'])
+        for manager_works in (True, False):
+            self.while_waiting(self.host.audit)
+            answer = self.run_to(cmd_base.ATTENTION, 'audit', '--repair')
+            self.assertIn('1 finding is left: see devicetrack-manage audit', answer.err)
+            if manager_works:
+                self.assertIn('done: 1 of 1 repairs done', answer.err)
+                self.host.manager.close()
+
     def test_what_cannot_be_done_needs_attention(self) -> None:
         self.host.spawn(pmem=1)
         self.machine.change(D1, devpath='/dev/dax8.0')
@@ -177,6 +187,51 @@ class AcceptTestCase(RepairCommandTestCase):
         self.assertEqual((self.rows, None), (len(self.host.records()), self.host.running.gate.report_only))
 
 
+class ReportOnlyTestCase(RepairCommandTestCase):
+    """Whoever looks at a host whose store is older than its guests sees that it takes no claims."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.older, self.instance = self.host.spawn(pmem=1), self.host.spawn(vgpu=1)
+        self.works = self.run_all()
+        self.host.store.store.write(Changes(delete=tuple(self.host.records(self.instance))))
+        self.host.restart()
+        self.reason = str(self.host.running.gate.report_only)
+
+    def run_all(self) -> list[int]:
+        return [self.program.run(*command).code for command in (
+            ('audit',), ('host', 'map'), ('host', 'show'), ('explain', '--resource', f'{fixtures.PMEM}=1'))]
+
+    def test_every_view_of_the_host_says_so_with_the_reason_of_the_manager(self) -> None:
+        self.assertEqual([0, 0, 0, 0], self.works)
+        self.assertEqual([3, 3, 3, 3], self.run_all())
+        self.assertIn('store is older than its guests', self.reason)
+        said = f'host compute-7 is report-only: it takes no claims and gives nothing back: {self.reason}'
+        self.assertIn(said, self.program.run('audit').err)
+        self.assertIn('report-only: no claims', self.program.run('host', 'map').out)
+        self.assertEqual(self.reason, self.run_to(cmd_base.ATTENTION, 'host', 'show').data['report_only'])
+
+    def test_no_request_fits(self) -> None:
+        answer = self.run_to(cmd_base.ATTENTION, 'explain', '--resource', f'{fixtures.PMEM}=1')
+        [part] = answer.data
+        self.assertEqual((False, 1), (part['fits'], part['free']))
+        for said in (part['why'], part['explanation'], answer.err):
+            self.assertIn(self.reason, said)
+        self.assertNotIn('each part would fit alone', answer.err)
+
+    def test_what_one_look_alone_shows_does_not_count(self) -> None:
+        looks: list[int] = []
+
+        def and_then_it_is_over() -> None:
+            looks.append(1)
+            if len(looks) == 3:         # the inventory is the first
+                self.machine.delete_guest(self.instance.uuid)
+
+        self.machine.before('get_usage', and_then_it_is_over)
+        answer = self.program.run('host', 'show', '-f', 'json')
+        self.assertEqual((3, None), (len(looks), answer.data['report_only']))
+
+
 class AcceptMoveTestCase(RepairCommandTestCase):
     """A guest's definition records a device as its own whose row is of another instance."""
 
@@ -209,9 +264,36 @@ class AcceptMoveTestCase(RepairCommandTestCase):
         self.run_to(cmd_base.OK, *arguments)
         self.assertEqual({'d0': self.claimant.uuid}, self.host.owners())
 
+    def test_the_finding_proposes_the_options_that_are_needed(self) -> None:
+        self.assertIn('    Repair: adopt (--repair --accept --accept-move vpmem/d0)',
+                      self.program.run('audit').out.splitlines())
+        self.assertIn('with --accept-move for each device', str(self.host.running.gate.report_only))
+
     def test_goes_with_accept(self) -> None:
         answer = self.program.run('audit', '--repair', '--accept-move', 'vpmem/d0')
         self.assertEqual((cmd_base.USAGE, ''), (answer.code, answer.out))
+
+
+class LostStoreTestCase(RepairCommandTestCase):
+    """A store without any row beside guests with devices."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.spawn(pmem=1)
+        self.host.store.store.write(Changes(delete=tuple(self.host.records())))
+        self.host.restart()
+
+    def test_the_audit_proposes_what_works(self) -> None:
+        [finding] = self.run_to(cmd_base.ATTENTION, 'audit').data
+        self.assertEqual(('used but unrecorded', None), (finding['finding'], finding['repair']))
+        self.assertIn('recover --from-hypervisor', finding['proposal'])
+        self.assertEqual([finding['proposal']], [one.proposal for one in self.host.audit()])
+
+    def test_a_plan_does_not_propose_to_accept_it(self) -> None:
+        answer = self.run_to(cmd_base.ATTENTION, 'audit', '--repair', '--dry-run')
+        self.assertNotIn('--accept', answer.err)
+        self.assertIn('recover --from-hypervisor --host compute-7', answer.err)
+        self.run_to(cmd_base.ERROR, 'audit', '--repair', '--accept', '--dry-run')
 
 
 class DeviceForgetTestCase(RepairCommandTestCase):

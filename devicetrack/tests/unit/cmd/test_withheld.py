@@ -84,10 +84,14 @@ class CordonTestCase(RepairCommandTestCase):
     def test_with_the_manager_up_it_is_requested(self) -> None:
         answer = self.run_to(cmd_base.OK, 'device', 'cordon', 'vpmem/d0', '--no-wait')
         self.assertEqual(('requested', None), (answer.data['outcome'], answer.data['text']))
-        self.assertIn('waits for its next audit', answer.err)
+        self.assertIn(f'waits for its next audit; devicetrack-manage request show {answer.data["request_uuid"]} has',
+                      answer.err)
         self.assertEqual({'d0': FREE, 'd1': FREE}, self.host.states())
-        self.assertIn('cordon vpmem/d0', self.program.run('request', 'list', '--waiting').out)
+        waiting = self.program.run('request', 'list', '--waiting').out
+        self.assertIn('cordon vpmem/d0', waiting)
+        self.assertRegex(waiting, r'\n    asked 20\d\d-\d\d-\d\dT\S+\n')
         self.host.audit()
+        self.assertRegex(self.program.run('request', 'list').out, r'\n    asked 20\S+; answered 20\S+\n')
         self.assertEqual({'d0': CORDONED, 'd1': FREE}, self.host.states())
         shown = self.program.ask('request', 'show', answer.data['request_uuid'])
         self.assertEqual(('cordon', 'done', 'vpmem/d0 is withheld: cordoned'),
@@ -120,8 +124,36 @@ class CordonTestCase(RepairCommandTestCase):
         self.host.manager.close()
         for command in ('cordon', 'uncordon'):
             done = self.program.run('device', command, 'vpmem/d9')
-            self.assertEqual(cmd_base.USAGE, done.code)
-            self.assertIn('this host has these devices of this kind: d0, d1', done.err)
+            self.assertEqual((cmd_base.ERROR, True), (done.code, 'these devices of this kind: d0, d1' in done.err))
+
+    def test_a_mistake_has_one_exit_code_with_a_manager_and_without(self) -> None:
+        mistakes = (('cordon', 'vpmem/d9'), ('uncordon', 'mdev/card', '--parent'), ('cordon', 'mdev/gpu'),
+                    ('admit', 'vpmem/d9'), ('admit', 'vpmem/d0'), ('admit', 'vpmem/d0', '--wipe'))
+        self.while_waiting(self.host.audit)
+        with_manager = [self.program.run('device', *mistake).code for mistake in mistakes]
+        self.host.manager.close()
+        without = [self.program.run('device', *mistake).code for mistake in mistakes]
+        self.assertEqual(([cmd_base.ERROR] * 6,) * 2, (with_manager, without))
+
+    def test_without_waiting_a_wrong_name_leaves_no_request(self) -> None:
+        for arguments, said in ((('cordon', 'vpmem/d9'), 'd0, d1'), (('uncordon', 'vpmem/d9'), 'd0, d1'),
+                                (('admit', 'vpmem/d9'), 'd0, d1'), (('cordon', 'mdev/card', '--parent'), 'gpu'),
+                                (('cordon', 'mdev/gpu'), 'add --parent')):
+            answer = self.program.run('device', *arguments, '--no-wait')
+            self.assertEqual((cmd_base.ERROR, '', True), (answer.code, answer.out, said in answer.err), answer.err)
+        self.assertEqual([], self.waiting())
+
+    def test_a_name_that_cannot_be_checked_is_the_manager_s_to_judge(self) -> None:
+        self.machine.before('get_inventory', exception.HypervisorUnreachable('fake', 'restarting'))
+        answer = self.run_to(cmd_base.OK, 'device', 'cordon', 'vpmem/d9', '--no-wait')
+        self.assertEqual(('requested', ['cordon']), (answer.data['outcome'], self.waiting()))
+        self.assertIn('the manager will see whether this host has it', answer.err)
+
+    def test_what_is_withheld_already_is_known_though_it_is_away(self) -> None:
+        self.host.manager.cordon('vpmem', 'd0')
+        self.machine.remove(D0)
+        self.run_to(cmd_base.OK, 'device', 'uncordon', 'vpmem/d0', '--no-wait')
+        self.assertEqual(['uncordon'], self.waiting())
 
     def test_the_kind_has_to_be_said(self) -> None:
         for command in ('cordon', 'uncordon', 'admit'):
@@ -209,7 +241,7 @@ class ListTestCase(RepairCommandTestCase):
         self.host.audit()
         lines = self.program.ask('device', 'list', '--withheld')
         left = {line['device']: (line['status'], line['instance_uuid']) for line in lines}
-        mdevs = [f'mdev/{uuid}' for uuid in sorted(self.host.mdevs())]
+        mdevs = [f'mdev/{uuid}' for uuid in sorted(self.host.mdevs(), key=cmd_base.natural)]
         self.assertEqual({**dict.fromkeys((*mdevs, 'vpmem/d0'), ('held', instance.uuid)), None: ('withheld', None),
                           'vpmem/d1': ('withheld', None)}, left)
         self.assertEqual([

@@ -370,7 +370,7 @@ class MovingTestCase(base.TestCase):
             self.assertTrue(finding.repair is None or finding.kind != reconcile.STALE_MIGRATION)
 
 
-FAILED = 'on its way back from i; that failed since 2001-09-09 01:46:40Z, the last time because hot'
+FAILED = 'on its way back from i; that failed at 2001-09-09T01:46:40+00:00, because hot'
 
 
 class RetiredTestCase(base.TestCase):
@@ -421,7 +421,13 @@ class FailedBeforeTestCase(base.TestCase):
         [found] = self.compare(usage=RUNS_ON_OLD, rows=[row(state='releasing')])
         self.assertEqual('remove it from the domain', found.proposal)
         [found] = self.compare(rows=[row(state='releasing')])
-        self.assertIn('mend the device', found.proposal)
+        self.assertIn('fix the device', found.proposal)
+
+    def test_each_further_try_is_counted(self):
+        [found] = reconcile.compare(views(there=[UNHEALTHY], rows=[row(state='releasing')]),
+                                    {DEVICE.key: Cause(1_000_000_000, 'hot', 'host', 2)})
+        self.assertEqual('on its way back from i; that failed 2 times since 2001-09-09T01:46:40+00:00, the last time '
+                         'because hot', found.detail)
 
     def test_a_device_that_has_an_owner_again_is_unhealthy_whatever_its_release_failed_of(self):
         [found] = self.compare(usage=RUNS_ON_OLD, rows=[row()])
