@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import glob
 import os
+import stat
 import threading
 from typing import Any
 from xml.sax import saxutils
@@ -159,13 +160,31 @@ class Scratch(api.DeviceKind):
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         if not self.configured:
             return dict.fromkeys(addresses)             # a guest may have a file of a directory that was configured
-        means = {address: self._name_of(address) for address in addresses}
-        # What is there and is none of our files is certainly another sort of device. It is left out.
-        return {address: name for address, name in means.items() if name is not None or not os.path.exists(address)}
+        means: dict[str, str | None] = {}
+        for address in addresses:
+            path = os.path.realpath(address)
+            directory, name = os.path.split(path)
+            if name and directory == os.path.realpath(self._directory):
+                means[address] = name                   # also if no file has this name now
+                continue
+            try:
+                status = os.stat(path)
+            except OSError:
+                means[address] = None                   # perhaps a link was there that led to one of our files
+                continue
+            # What is there, and is none of our files by another name, is certainly another sort of device.
+            means.update((address, name) for name in self._names_of(status))
+        return means
 
-    def _name_of(self, address: str) -> str | None:
-        directory, name = os.path.split(os.path.realpath(address))
-        return name if name and directory == os.path.realpath(self._directory) else None
+    def _names_of(self, status: os.stat_result) -> Sequence[str]:
+        """The names that a file which lies elsewhere has in the directory: hard links."""
+        if status.st_nlink <= 1 or not stat.S_ISREG(status.st_mode):
+            return ()
+        try:
+            return [entry.name for entry in os.scandir(self._directory)
+                    if file_of(entry.stat(follow_symlinks=False)) == file_of(status)]
+        except OSError as error:
+            raise exception.CommandFailed('scandir', f'{self._directory}: {error.strerror}') from error
     # end: usage
 
     # begin: giving

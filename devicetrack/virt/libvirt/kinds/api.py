@@ -116,9 +116,9 @@ class DeviceKind(abc.ABC):
 
         The driver holds this lock (flock(2)) beside its own lock file while it calls :meth:`realize`,
         :meth:`is_untouched` and :meth:`unclaim`. Managers with other state directories have other lock files, so only
-        this lock keeps them away. A child that outlives the service inherits the lock file and not this lock. If a wipe goes on in a child,
-        return None, open the device in the kind, lock that descriptor, and let the child inherit it: then the lock
-        lasts as long as the wipe. The kind ``vpmem`` does so. By default None.
+        this lock keeps them away. A child that outlives the service inherits the lock file and not this lock. If a wipe
+        goes on in a child, return None, open the device in the kind, lock that descriptor, and let the child inherit
+        it: then the lock lasts as long as the wipe. The kind ``vpmem`` does so. By default None.
         """
         return None
 

@@ -117,7 +117,9 @@ class ScratchTestCase(contract.KindContract):
 
     def test_what_is_there_and_is_no_file_of_the_directory_is_left_out(self) -> None:
         top = os.path.dirname(self.world.directory)
-        self.assertEqual({f'{top}/gone': None}, dict(self.kind.identify([f'{top}/gone', '/dev/null', top])))
+        os.link(f'{self.world.directory}/two', f'{top}/other-name')
+        self.assertEqual({f'{top}/gone': None, f'{top}/other-name': 'two'}, dict(self.kind.identify(
+            [f'{top}/gone', f'{top}/other-name', '/dev/null', top])))
 
 
 class OptionsTestCase(testtools.TestCase):
