@@ -89,12 +89,12 @@ class StockContract(base.KindTestCase):
             device = None                   # nobody knows any device then
         if device is not None:
             self.assertTrue(device.unhealthy, 'nobody knows which device it is')
-        self.check_is_unknown(exception.RealizeFailed, self.made().realize, wanted)
-        self.check_is_unknown(exception.UnclaimFailed, self.unclaim, wanted)
+        self._check_is_unknown(exception.RealizeFailed, self.made().realize, wanted)
+        self._check_is_unknown(exception.UnclaimFailed, self.unclaim, wanted)
         if self.kind.keeps_bytes:
             self.assertFalse(self.world.is_clean(wanted.identifier))
 
-    def check_is_unknown(self, failed: type[exception.DriverError], call: Callable[[DeviceAssignment], object],
+    def _check_is_unknown(self, failed: type[exception.DriverError], call: Callable[[DeviceAssignment], object],
                          wanted: DeviceAssignment) -> None:
         """Check that a method does nothing and concludes nothing: the device may be the recorded one.
 
