@@ -343,9 +343,9 @@ class Observer:
             raise exception.BadRequest(target.scope, str(target), reason)
 
     def provider_uuid(self, provider: str) -> str:
-        """The UUID of a provider that is named by it, or by the stable name of its parent device.
+        """The UUID of a provider that is named by it, or by the name that the kinds give the provider.
 
-        :raises BadRequest: this host has no parent device of this name, or it has no provider yet
+        :raises BadRequest: no device of this host has a provider of this name, or placement does not have it yet
         """
         if uuidutils.is_uuid_like(provider):
             return str(uuid.UUID(provider))
@@ -354,7 +354,7 @@ class Observer:
         self._providers.resolve(known)
         if provider not in known:
             some = ' (a part of them could not be read)' if inventory.unknown else ''
-            raise exception.BadRequest('provider', provider, 'no parent device of this host has this name; it has '
+            raise exception.BadRequest('provider', provider, 'this host has no provider of this name; it has '
                                        f'{", ".join(sorted(known)) or "none"}{some}')
         if provider not in self._providers:
             raise exception.BadRequest('provider', provider, 'the compute service has not created it yet')

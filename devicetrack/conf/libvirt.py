@@ -118,7 +118,9 @@ Seconds that ndctl may take to list the namespaces. After this time the namespac
 """),
     registry.PathOpt('directory', default='', help="""
 Directory whose regular files stand for persistent-memory namespaces, each with the name and size of its file. When it
-is set, ndctl is not called. For development and tests on hosts without persistent memory.
+is set, ndctl is not called. For development and tests on hosts without persistent memory. A file is known by its name,
+inode number and size. A file system may give the number of a deleted file to the next new file. So do not replace a
+file by another one of its name and size.
 """),
     cfg.IntOpt('wipe_rate_mib_s', default=0, min=0, help="""
 Maximum rate for wiping one namespace, in MiB per second, while zeroes are written, while they are read back, and while

@@ -47,8 +47,8 @@ class DeviceDetails(base.DeviceTrackObject):
     IDENTITY: ClassVar[tuple[str, ...] | None] = None
     """The fields that tell this device from another one of the same name. If they differ between a row and the host,
     the host has another device, which nobody hands out, wipes or writes into the row. None in such a field says that it
-    cannot be read now. A class that declares no such fields has all fields but those of :attr:`OF_THE_ROW`: then
-    nothing about a device may change while it is owned."""
+    cannot be read now. A class that declares no such fields has all fields but those of
+    :attr:`.DeviceDetails.OF_THE_ROW`: then nothing about a device may change while it is owned."""
 
     OF_THE_ROW: ClassVar[tuple[str, ...]] = ()
     """The fields that only the row knows, because the claim chose them. The host's are never compared with them."""
@@ -80,7 +80,7 @@ class DeviceDetails(base.DeviceTrackObject):
     def migration_obstacle(self) -> str | None:
         """Why no running guest with this device can move, by the device's details; None without a known reason.
 
-        If devices of one parent differ in this, they differ in :attr:`migration_type` too.
+        If devices of one parent differ in this, they differ in :attr:`.DeviceDetails.migration_type` too.
         """
         return None
 

@@ -147,6 +147,7 @@ class Unknown(NamedTuple):
 class Missing(NamedTuple):
     """A device that an option names and that the host does not have.
 
+    ``option`` is the option as people name it, ``[group] name``, for example ``[scratch] directory``.
     Either the option is wrong, or the device has gone since: the rows tell which.
     """
 
@@ -158,7 +159,7 @@ class Missing(NamedTuple):
 class Fault(NamedTuple):
     """A part of the host that is not as an option wants it, and why. ``key`` is its name as a device.
 
-    It concerns no other device.
+    ``option`` is as in :class:`Missing`. A fault concerns no other device.
     """
 
     key: DeviceKey

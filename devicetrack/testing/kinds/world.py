@@ -38,6 +38,31 @@ class KindWorld(fixtures.Fixture, abc.ABC):
     ``boot``
         The answer of the kind's ``boot_id()``.
 
+    A subclass sets these, in its class or in :meth:`make_host`:
+
+    ``kind_class``
+        The class of the kind, the one that the entry point names.
+    ``devices``
+        The identifiers of at least two devices that are healthy and free: ``('one', 'two')``.
+    ``numa``
+        The NUMA nodes of devices, by identifier: ``{'one': 1, 'two': None}``. None is a device whose node is unknown.
+        Devices that are left out are not checked. Empty: the test is skipped, as for the next four.
+    ``groups``
+        The numbers of the IOMMU groups of devices, by identifier: ``{'one': 17, 'two': 17, 'three': 18}``. Devices of
+        one group must have a common token with the mode ``together``, and devices of two groups must not.
+    ``parts``
+        The identifiers of the parts, by the identifier of their whole: ``{'card': ['vf0', 'vf1']}``. All of them are
+        in the stock. A part must have the whole as its ``parent``.
+    ``rivals``
+        Pairs of identifiers of devices that two guests cannot have at once: ``[('three', 'three-again')]``. Both are in
+        the stock.
+    ``refused``
+        Calls of privileged functions with arguments of somebody who means ill, as functions without arguments:
+        ``[lambda: privileged.clear_as_root('/srv', '../etc/passwd', ...)]``. Each must raise ``OSError`` or
+        ``ValueError``. Call the function that does the work, not the one that asks the daemon.
+    ``layers``
+        The names of the subpackages of ``devicetrack`` that no module of the kind may import. Leave it as it is.
+
     Methods that change the host raise :class:`NotOnThisHost` until a subclass overrides them. Override each method
     whose effect can happen to a device of the kind: a skipped test tests nothing.
     """
@@ -45,25 +70,12 @@ class KindWorld(fixtures.Fixture, abc.ABC):
     kind_class: type[api.DeviceKind]
 
     layers: ClassVar[Sequence[str]] = ('claims', 'cmd', 'engine', 'nova', 'placement', 'store', 'testing', 'tests')
-    """Parts of ``devicetrack`` that the kind's modules must not import."""
-
     devices: Sequence[str]
-    """The identifiers of at least two devices that are healthy and free."""
-
     numa: Mapping[str, int | None] = {}
-    """The NUMA nodes of devices, by identifier; None for a device without one. Devices left out are not checked."""
-
     groups: Mapping[str, int] = {}
-    """The IOMMU groups of devices, by identifier. Devices of one group go to one guest only."""
-
     parts: Mapping[str, Sequence[str]] = {}
-    """Devices that are parts of another one, by the identifier of the whole."""
-
     rivals: Sequence[tuple[str, str]] = ()
-    """Pairs of other devices that two guests cannot have at once."""
-
     refused: Sequence[Callable[[], Any]] = ()
-    """Calls of privileged functions with arguments that these must refuse: a path elsewhere, another device."""
 
     def _setUp(self) -> None:
         self.configuration = self.useFixture(our_fixtures.Configuration())
@@ -90,7 +102,11 @@ class KindWorld(fixtures.Fixture, abc.ABC):
         raise NotOnThisHost('remove')
 
     def replace(self, identifier: str) -> None:
-        """Replace the device by another one of the same name. If the kind keeps bytes, the new one is not clean."""
+        """Replace the device by another one of the same name. If the kind keeps bytes, the new one is not clean.
+
+        Take the old one away first, and give the new one all that the host may use again: a new file gets the size of
+        the old one, and may get its inode number.
+        """
         raise NotOnThisHost('replace')
 
     def use(self, identifier: str) -> None:

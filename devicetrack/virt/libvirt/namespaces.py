@@ -150,7 +150,9 @@ class NdctlSource(Source):
 class DirectorySource(Source):
     """Regular files of one directory. This class never makes or resizes them.
 
-    The UUID of a file comes from its name and its inode, so a file that was replaced is another namespace.
+    The UUID of a file comes from its name and its inode number. So a file that was replaced is another namespace,
+    unless its file system gave the number of the deleted file to the new one: nobody can tell these two apart. Records
+    of earlier releases have these UUIDs, so the UUIDs cannot have the generation of the inode too.
     """
 
     has_holes = True

@@ -28,13 +28,21 @@ _LONGEST_LINE: Final = 4096
 
 def read_through(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: int, rate_mib_s: int,
                  stop: threading.Event) -> str | None:
-    """Read a namespace in a child process, and see that every byte is zero. Blocks until the child has ended.
+    """Read a device in a child process, and see that every byte is zero. Blocks until the child has ended.
+
+    The device is a regular file, whose holes count as zeroes, a block device or a device-dax character device.
 
     The child inherits the device and the lock, writes nothing, and ends soon after this process, which writes into the
     lock file how far it is.
 
+    :param name: how the log calls the device
+    :param device_fd: open for reading. The caller closes it
+    :param lock_fd: of the lock, as :meth:`.api.DeviceKind.read_through` gets it
+    :param size_bytes: the recorded size. A file or block device of another size is not clean
+    :param align_bytes: as for :func:`devicetrack.virt.libvirt.wiping.wipe`
+    :param rate_mib_s: how many MiB a second the child reads at most; 0 for no limit
     :param stop: when it is set the child is ended
-    :returns: why the namespace is not clean, or None if it is
+    :returns: why the device is not clean, or None if it is
     :raises CommandFailed: the child cannot be run
     """
     command = (sys.executable, '-I', '-S', reader.__file__,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import glob
 import os
+import stat
 import threading
 from typing import Any
 from xml.sax import saxutils
@@ -28,10 +29,12 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt.kinds import api
+from scratch_kind import handles
 from scratch_kind import options
 from scratch_kind import privileged
 
 RESOURCE_CLASS = 'CUSTOM_SCRATCH'
+NO_HANDLE = 'its file system gives no handle, so nobody can tell it from another file of its name'
 
 
 def file_of(status: os.stat_result) -> tuple[int, int]:
@@ -42,11 +45,14 @@ def file_of(status: os.stat_result) -> tuple[int, int]:
 # begin: details
 @base.register
 class ScratchDetails(details.DeviceDetails):
-    """The facts that only this kind knows, stored with the assignment and versioned like every object."""
+    """The facts that only this kind knows, stored with the assignment and versioned like every object.
+
+    ``handle`` is None if the file system gives none: then nobody can tell this file from a later one.
+    """
 
     VERSION = '1.0'
-    IDENTITY = ('inode', 'size_bytes')
-    fields = {'inode': fields.NonNegativeIntegerField(), 'size_bytes': fields.NonNegativeIntegerField()}
+    IDENTITY = ('handle', 'size_bytes')
+    fields = {'handle': fields.StringField(nullable=True), 'size_bytes': fields.NonNegativeIntegerField()}
 
     @property
     def migration_type(self) -> str:
@@ -60,7 +66,7 @@ class ScratchDetails(details.DeviceDetails):
 
 # begin: class
 class Scratch(api.DeviceKind):
-    """Each file is one device. Its name is the identifier; its inode and size tell it from another file."""
+    """Each file is one device. Its name is the identifier; its handle and size tell it from another file."""
 
     name = 'scratch'
     keeps_bytes = True
@@ -87,20 +93,22 @@ class Scratch(api.DeviceKind):
     # begin: stock
     def stock(self) -> api.Stock:
         try:
-            found = sorted((entry.name, entry.stat()) for entry in os.scandir(self._directory)
+            found = sorted((entry.name, entry.stat(), handles.of(entry.path)) for entry in os.scandir(self._directory)
                            if entry.is_file(follow_symlinks=False))
         except OSError as error:
             # Never an empty stock: nobody may conclude from it that a device is gone.
             raise exception.CommandFailed('scandir', f'{self._directory}: {error.strerror}') from error
         used = self._used_by_host()
-        return api.Stock(tuple(self._device(name, status, used) for name, status in found),
-                         written=[name for name, status in found if file_of(status) in used])
+        return api.Stock(tuple(self._device(name, status, handle, used) for name, status, handle in found),
+                         written=[name for name, status, _handle in found if file_of(status) in used])
 
-    def _device(self, name: str, status: os.stat_result, used: Mapping[tuple[int, int], str]) -> InventoryDevice:
-        known = ScratchDetails(inode=status.st_ino, size_bytes=status.st_size)
+    def _device(self, name: str, status: os.stat_result, handle: str | None,
+                used: Mapping[tuple[int, int], str]) -> InventoryDevice:
+        known = ScratchDetails(handle=handle, size_bytes=status.st_size)
+        unhealthy = used.get(file_of(status)) or (NO_HANDLE if handle is None else None)
         return InventoryDevice(
             kind=self.name, identifier=name, provider='', resource_class=RESOURCE_CLASS, parent=None,
-            numa_node=self._options.numa_node, details=details.to_text(known), unhealthy=used.get(file_of(status)),
+            numa_node=self._options.numa_node, details=details.to_text(known), unhealthy=unhealthy,
             exclusions=self._exclusions(status))
 
     def node(self, device: InventoryDevice) -> str | None:
@@ -150,13 +158,33 @@ class Scratch(api.DeviceKind):
         return sorted({f'{path}/' for path in (self._directory, os.path.realpath(self._directory))})
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
-        return {address: self._name_of(address) for address in addresses}
-
-    def _name_of(self, address: str) -> str | None:
         if not self.configured:
-            return None
-        directory, name = os.path.split(os.path.realpath(address))
-        return name if name and directory == os.path.realpath(self._directory) else None
+            return dict.fromkeys(addresses)             # a guest may have a file of a directory that was configured
+        means: dict[str, str | None] = {}
+        for address in addresses:
+            path = os.path.realpath(address)
+            directory, name = os.path.split(path)
+            if name and directory == os.path.realpath(self._directory):
+                means[address] = name                   # also if no file has this name now
+                continue
+            try:
+                status = os.stat(path)
+            except OSError:
+                means[address] = None                   # perhaps a link was there that led to one of our files
+                continue
+            # What is there, and is none of our files by another name, is certainly another sort of device.
+            means.update((address, name) for name in self._names_of(status))
+        return means
+
+    def _names_of(self, status: os.stat_result) -> Sequence[str]:
+        """The names that a file which lies elsewhere has in the directory: hard links."""
+        if status.st_nlink <= 1 or not stat.S_ISREG(status.st_mode):
+            return ()
+        try:
+            return [entry.name for entry in os.scandir(self._directory)
+                    if file_of(entry.stat(follow_symlinks=False)) == file_of(status)]
+        except OSError as error:
+            raise exception.CommandFailed('scandir', f'{self._directory}: {error.strerror}') from error
     # end: usage
 
     # begin: giving
@@ -167,7 +195,8 @@ class Scratch(api.DeviceKind):
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         self._check_is_free(assignment)
         try:
-            blocks = privileged.clear(self._directory, assignment.identifier, assignment.details.size_bytes)
+            blocks = privileged.clear(self._directory, assignment.identifier, assignment.details.handle,
+                                      assignment.details.size_bytes)
         except (OSError, ValueError) as error:
             raise exception.UnclaimFailed(
                 self.name, assignment.identifier, f'it cannot be cleared: {error}') from error
@@ -180,9 +209,14 @@ class Scratch(api.DeviceKind):
     # begin: proof
     def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
         """The files for which nothing is stored: nobody ever wrote to them, or they were given back."""
-        for one in assignments:
-            self._check_is_the_device(one)
-        return [one.identifier for one in assignments if self._status(one).st_blocks == 0]
+        return [one.identifier for one in assignments if self._has_no_blocks(one)]
+
+    def _has_no_blocks(self, assignment: DeviceAssignment) -> bool:
+        try:
+            self._check_is_the_device(assignment)
+            return self._status(assignment).st_blocks == 0
+        except exception.DriverError:
+            return False                # an error would leave all the other files unproven, too
 
     def read_through(self, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
         path = self._check_is_the_device(assignment)
@@ -213,19 +247,37 @@ class Scratch(api.DeviceKind):
         return os.path.join(self._directory, name)
 
     def _check_is_the_device(self, assignment: DeviceAssignment) -> str:
-        """Return the path of the device. Another file of the same name is another device: do not touch it."""
-        status, wanted = self._status(assignment), assignment.details
-        if (status.st_ino, status.st_size) != (wanted.inode, wanted.size_bytes):
+        """Return the path of the device. Another file of the same name is another device: do not touch it.
+
+        :raises DeviceGone: the file is certainly not there, or is another one
+        :raises CommandFailed: nobody can tell now
+        """
+        path, wanted = self._path(assignment.identifier), assignment.details
+        size_bytes = self._status(assignment).st_size
+        try:
+            handle = handles.of(path)
+        except OSError as error:
+            raise self._unknown(assignment, str(error.strerror)) from error
+        if handle is None or wanted.handle is None:
+            raise self._unknown(assignment, NO_HANDLE)
+        if (handle, size_bytes) != (wanted.handle, wanted.size_bytes):
             raise exception.DeviceGone(self.name, assignment.identifier, (
-                f'inode {status.st_ino} of {status.st_size} bytes has its name; '
-                f'recorded are inode {wanted.inode} and {wanted.size_bytes} bytes'))
-        return self._path(assignment.identifier)
+                f'file {handle} of {size_bytes} bytes has its name; '
+                f'recorded are file {wanted.handle} and {wanted.size_bytes} bytes'))
+        return path
 
     def _status(self, assignment: DeviceAssignment) -> os.stat_result:
         try:
             return os.lstat(self._path(assignment.identifier))
         except OSError as error:
-            raise exception.DeviceGone(self.name, assignment.identifier, str(error.strerror)) from error
+            # Without the directory nobody knows. Its file system may not be mounted.
+            if isinstance(error, FileNotFoundError) and os.path.isdir(self._directory):
+                raise exception.DeviceGone(self.name, assignment.identifier, str(error.strerror)) from error
+            raise self._unknown(assignment, str(error.strerror)) from error
+
+    def _unknown(self, assignment: DeviceAssignment, reason: str) -> exception.CommandFailed:
+        """The error if nobody can tell which file it is. The driver makes RealizeFailed and UnclaimFailed of it."""
+        return exception.CommandFailed('name_to_handle_at', f'{self._path(assignment.identifier)}: {reason}')
     # end: identity
 
     def _check_is_free(self, assignment: DeviceAssignment) -> None:

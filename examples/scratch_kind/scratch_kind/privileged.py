@@ -14,6 +14,7 @@ from oslo_privsep import capabilities
 from oslo_privsep import priv_context
 
 from devicetrack import conf as registry
+from scratch_kind import handles
 from scratch_kind import options
 
 # Root's rights to files, and no other right of root.
@@ -22,24 +23,24 @@ context = priv_context.PrivContext(
     capabilities=[capabilities.CAP_DAC_OVERRIDE])
 
 
-def clear(directory: str, name: str, size_bytes: int) -> int:
+def clear(directory: str, name: str, handle: str, size_bytes: int) -> int:
     """Make a file of the directory one hole, and return how many blocks are stored for it after that.
 
     :raises OSError: it is no such file, or it cannot be cleared
     """
     if os.geteuid() == 0:
-        return clear_as_root(directory, name, size_bytes)
-    return int(clear_in_daemon(name, size_bytes))
+        return clear_as_root(directory, name, handle, size_bytes)
+    return int(clear_in_daemon(name, handle, size_bytes))
 
 
 @context.entrypoint
-def clear_in_daemon(name: str, size_bytes: int) -> int:
+def clear_in_daemon(name: str, handle: str, size_bytes: int) -> int:
     """Everybody with the service's rights may call this with any arguments, so the directory is no argument."""
     registry.register(cfg.CONF, options.GROUP, options.OPTIONS)
-    return clear_as_root(cfg.CONF.scratch.directory, name, size_bytes)
+    return clear_as_root(cfg.CONF.scratch.directory, name, handle, size_bytes)
 
 
-def clear_as_root(directory: str, name: str, size_bytes: int) -> int:
+def clear_as_root(directory: str, name: str, handle: str, size_bytes: int) -> int:
     if not name or name != os.path.basename(name):
         raise ValueError(f'{name!r} is no name of a file in the directory')
     fd = os.open(os.path.join(directory, name), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -47,6 +48,8 @@ def clear_as_root(directory: str, name: str, size_bytes: int) -> int:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_size != size_bytes:
             raise ValueError(f'{name!r} is no file of {size_bytes} bytes')
+        if handles.of_open(fd) != handle:               # another file may have got the name just now
+            raise ValueError(f'{name!r} is another file')
         os.ftruncate(fd, 0)
         os.ftruncate(fd, size_bytes)
         os.fsync(fd)

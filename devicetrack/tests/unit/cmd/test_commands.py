@@ -361,7 +361,7 @@ class ExplainTestCase(CommandTestCase):
     def test_a_provider_that_nobody_knows_means_nothing(self) -> None:
         answer = self.program.run('explain', '--resource', 'VGPU=1@nowhere')
         self.assertEqual(cmd_base.USAGE, answer.code)
-        self.assertIn("'nowhere': no parent device of this host has this name; it has gpu", answer.err)
+        self.assertIn("'nowhere': this host has no provider of this name; it has gpu", answer.err)
         answer = self.program.run('explain', '--resource', 'VGPU=1@c5d2ac06-4b3f-4c2f-8a8f-1f6c35c7a001')
         self.assertEqual(cmd_base.USAGE, answer.code)
         self.assertIn('no provider of this host', answer.err)

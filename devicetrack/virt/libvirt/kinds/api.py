@@ -114,8 +114,11 @@ class DeviceKind(abc.ABC):
     def own_path(self, assignment: DeviceAssignment) -> str | None:
         """Return the path of what stands for the device on the host, for a lock on that; None if there is nothing yet.
 
-        The driver holds it beside its lock file while it works on the device, so that managers with other state
-        directories keep away. By default None: a kind whose devices keep bytes locks what it wipes itself.
+        The driver holds this lock (flock(2)) beside its own lock file while it calls :meth:`realize`,
+        :meth:`is_untouched` and :meth:`unclaim`. Managers with other state directories have other lock files, so only
+        this lock keeps them away. A child that outlives the service inherits the lock file and not this lock. If a wipe
+        goes on in a child, return None, open the device in the kind, lock that descriptor, and let the child inherit
+        it: then the lock lasts as long as the wipe. The kind ``vpmem`` does so. By default None.
         """
         return None
 

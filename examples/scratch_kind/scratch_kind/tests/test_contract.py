@@ -13,6 +13,7 @@ from devicetrack import exception
 from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing.kinds import contract
 from devicetrack.testing.kinds import world
+from scratch_kind import handles
 from scratch_kind import kind
 from scratch_kind import options
 from scratch_kind import privileged
@@ -30,6 +31,8 @@ class ScratchWorld(world.KindWorld):
 
     def make_host(self) -> None:
         top = self.useFixture(fixtures.TempDir()).path
+        if handles.of(top) is None:             # an overlay, as in a container
+            top = self.useFixture(fixtures.TempDir(rootdir='/dev/shm')).path
         self.directory, self.sysfs = os.path.join(top, 'files'), os.path.join(top, 'sys')
         os.mkdir(self.directory)
         for name in ('one', 'two', 'three'):
@@ -38,9 +41,11 @@ class ScratchWorld(world.KindWorld):
         os.symlink(self._path('one'), os.path.join(top, 'link'))
         registry.register(self.configuration.conf, options.GROUP, options.OPTIONS)
         self.configuration.set('scratch', directory=self.directory, numa_node=1, sysfs_root=self.sysfs)
-        self.refused = (lambda: privileged.clear_as_root(self.directory, '../link', SIZE),
-                        lambda: privileged.clear_as_root(self.directory, 'one', SIZE + 1),
-                        lambda: privileged.clear_as_root(self.directory, '.', SIZE))
+        one, two = (str(handles.of(self._path(name))) for name in self.devices)
+        self.refused = (lambda: privileged.clear_as_root(self.directory, '../link', one, SIZE),
+                        lambda: privileged.clear_as_root(self.directory, 'one', one, SIZE + 1),
+                        lambda: privileged.clear_as_root(self.directory, 'one', two, SIZE),
+                        lambda: privileged.clear_as_root(self.directory, '.', one, SIZE))
 
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -54,8 +59,14 @@ class ScratchWorld(world.KindWorld):
         os.unlink(self._path(identifier))
 
     def replace(self, identifier: str) -> None:
-        self._file('new', b'of somebody else')
-        os.rename(self._path('new'), self._path(identifier))
+        # The new file may get the inode number of the old one.
+        os.unlink(self._path(identifier))
+        self._file(identifier, b'of somebody else')
+
+    def hide_identity(self, identifier: str) -> None:
+        read = handles.of
+        self.useFixture(fixtures.MonkeyPatch('scratch_kind.handles.of', lambda path: (
+            None if path == self._path(identifier) else read(path))))
 
     def use(self, identifier: str) -> None:
         os.makedirs(os.path.join(self.sysfs, 'block/loop7/loop'))
@@ -103,6 +114,12 @@ class ScratchTestCase(contract.KindContract):
             name for name, device in self.stock(linked).items() if device.unhealthy})
         self.assertRaises(exception.DeviceInUse, linked.realize, wanted)
         self.assertEqual({f'{self.world.directory}/', f'{link}/'}, set(linked.path_hints))
+
+    def test_what_is_there_and_is_no_file_of_the_directory_is_left_out(self) -> None:
+        top = os.path.dirname(self.world.directory)
+        os.link(f'{self.world.directory}/two', f'{top}/other-name')
+        self.assertEqual({f'{top}/gone': None, f'{top}/other-name': 'two'}, dict(self.kind.identify(
+            [f'{top}/gone', f'{top}/other-name', '/dev/null', top])))
 
 
 class OptionsTestCase(testtools.TestCase):
