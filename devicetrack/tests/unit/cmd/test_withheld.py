@@ -84,7 +84,7 @@ class CordonTestCase(RepairCommandTestCase):
     def test_with_the_manager_up_it_is_requested(self) -> None:
         answer = self.run_to(cmd_base.OK, 'device', 'cordon', 'vpmem/d0', '--no-wait')
         self.assertEqual(('requested', None), (answer.data['outcome'], answer.data['text']))
-        self.assertIn('waits for its next audit\n', answer.err)
+        self.assertIn('waits for its next audit', answer.err)
         self.assertEqual({'d0': FREE, 'd1': FREE}, self.host.states())
         self.assertIn('cordon vpmem/d0', self.program.run('request', 'list', '--waiting').out)
         self.host.audit()
