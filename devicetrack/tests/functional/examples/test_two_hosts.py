@@ -46,7 +46,8 @@ class TwoHostsTestCase(base.TestCase):
         self.names = names = runpy.run_path(str(PROGRAM))
         directory = pathlib.Path(self.temp_dir())
         self.database = names['Database'](directory / 'database.json')
-        self.hosts, self.confs = {}, {}
+        self.hosts: dict[str, Any] = {}
+        self.confs: dict[str, Any] = {}
         configuration = names['configuration']
 
         def configured(at: pathlib.Path) -> Any:
