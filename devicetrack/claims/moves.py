@@ -369,12 +369,13 @@ class Moves:
         new_resources = context.new_resources
         if new_resources is not None and new_resources.host_uuid == self._life.host_uuid:
             return
+        move = None
         if not self._service.ends_moves_by_calls:
             move = (self._service.migrations([named]) or {}).get(named)
             if move is None or move.outcome != migrations.PENDING:
                 return                          # an audit hears of a move that goes on
         with self._rows.working(instance.uuid):
-            self.mark_old(instance, named)
+            self.mark_old(instance, named, None if move is None else move.ends)
 
     def _named_by(self, instance: Any) -> str | None:
         """The migration that an instance's context names, if it has one.

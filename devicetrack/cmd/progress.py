@@ -83,6 +83,12 @@ def duration(seconds: float) -> str:
     return f'{round(whole / 60)} min' if whole < 120 * 60 else f'{whole // 3600} h {whole % 3600 // 60} min'
 
 
+def elapsed(seconds: float) -> str:
+    """A time that has passed, in words, in which lines that come every ``LINE_EVERY_S`` differ."""
+    whole = round(seconds)
+    return f'{whole} s' if whole < 60 else f'{whole // 60} min {whole % 60} s'
+
+
 @contextlib.contextmanager
 def watching(command: base.Command, look: Callable[[], str | None]) -> Iterator[None]:
     """Tell how far the work of the block is, which does not return before it is done.

@@ -158,7 +158,9 @@ def leave(command: base.Command, store: Store, request: OperatorRequest,
     :returns: the request as it is then; the command's exit code follows from it
     """
     store.add_operator_request(request)
-    then = f'; devicetrack-manage request show {request.uuid} has the answer then' if parsed_args.no_wait else ''
+    # A manager in the process that runs this command makes no audit while that process waits for the command.
+    then = (f'; devicetrack-manage request show {request.uuid} has the answer then' if parsed_args.no_wait
+            else ' (with --no-wait this command ends at once)')
     command.say(f"the host's manager runs: request {request.uuid} waits for its next audit{then}")
     if not parsed_args.no_wait:
         request = wait_for(command, store, request.uuid, parsed_args.timeout)
@@ -180,7 +182,7 @@ def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> 
                 if request.answer is not None or left <= 0:
                     break
                 for _ in range(_TURNS):
-                    waited = progress.duration(time.monotonic() - began)
+                    waited = progress.elapsed(time.monotonic() - began)
                     shown.show(f'request {uuid} waits for an audit of the manager, {waited} so far')
                     time.sleep(min(_PAUSE_S / _TURNS, left))
         except KeyboardInterrupt:

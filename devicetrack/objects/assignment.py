@@ -69,6 +69,11 @@ class DeviceAssignment(base.DeviceTrackObject):
         del held['_obj_details']
         return made
 
+    def __str__(self) -> str:
+        if any(name not in self for name in ('kind', 'identifier', 'state', 'role')):
+            return repr(self)
+        return f'{self.kind}/{self.identifier} {self.state} {self.role}'
+
     @property
     def was_only_claimed(self) -> bool:
         """Whether the row says that the device was claimed, never made ready for a guest, and then given back.

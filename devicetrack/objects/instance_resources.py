@@ -81,6 +81,13 @@ class InstanceResources(message.Message, Sequence[assignment.DeviceAssignment]):
                 created_at=0))
         return cls(instance_uuid=instance_uuid, host_uuid=host_uuid, assignments=made)
 
+    def __repr__(self) -> str:
+        # That of versioned objects says of each item only what class it has.
+        if self.unset_fields():
+            return super().__repr__()
+        devices = ', '.join(map(str, self.assignments))
+        return f'InstanceResources(instance_uuid={self.instance_uuid}, host_uuid={self.host_uuid}, [{devices}])'
+
     def __len__(self) -> int:
         return len(self.assignments)
 

@@ -149,26 +149,27 @@ class Compute:
             instance.host = self.name
             self.database.save(instance)        # 1: the host and the resources, before the guest exists
             self._start_guest(instance)
+            self.database.save(instance)        # 2: the resources again, which ``started`` has set
 
     def prep_resize(self, instance_uuid: str, migration: Migration, flavor: Flavor) -> None:
         """At the destination: claim the new devices."""
         instance = self.database.instance(instance_uuid)
-        self.database.save(migration)           # 2: the migration, before any row names it
+        self.database.save(migration)           # 3: the migration, before any row names it
         request = devicetrack.DeviceRequest.from_extra_specs(flavor.extra_specs)
         with self.manager.resize_claim(CONTEXT, instance, self.name, request, migration, flavor):
             migration.status = 'pre-migrating'
-            self.database.save(instance, migration)     # 3: the migration context, in the block of the claim
+            self.database.save(instance, migration)     # 4: the migration context, in the block of the claim
 
     def resize_instance(self, instance_uuid: str, migration: Migration) -> None:
         """At the source: end the guest, and hand the instance over."""
         instance = self.database.instance(instance_uuid)
         self.manager.update_usage(CONTEXT, instance, self.name)
         migration.status = 'migrating'
-        self.database.save(migration)           # 4: the status, before the guest stops
+        self.database.save(migration)           # 5: the status, before the guest stops
         self.machine.stop_guest(instance.uuid)
         instance.host = migration.dest_compute
         migration.status = 'post-migrating'
-        self.database.save(instance, migration)  # 5: host and status, in one transaction
+        self.database.save(instance, migration)  # 6: host and status, in one transaction
 
     def finish_resize(self, instance_uuid: str, migration: Migration, flavor: Flavor) -> None:
         """At the destination: start the guest on the new devices."""
@@ -176,16 +177,16 @@ class Compute:
         instance.flavor = flavor
         self._start_guest(instance)
         migration.status = 'finished'
-        self.database.save(instance, migration)  # 6: the resources, which ``started`` has set
+        self.database.save(instance, migration)  # 7: the resources, which ``started`` has set
 
     def confirm_resize(self, instance_uuid: str, migration: Migration) -> None:
         """At the source: give back what the instance left."""
         instance = self.database.instance(instance_uuid)
         migration.status = 'confirmed'
-        self.database.save(migration)           # 7: the decision, before anything is given back
+        self.database.save(migration)           # 8: the decision, before anything is given back
         self.machine.delete_guest(instance.uuid)
         self.manager.drop_move_claim_at_source(CONTEXT, instance, migration)
-        self.database.save(instance)            # 8: there is no migration context any more
+        self.database.save(instance)            # 9: there is no migration context any more
 
     def delete(self, instance_uuid: str) -> None:
         """Delete an instance that is here."""
@@ -193,7 +194,7 @@ class Compute:
         self.machine.delete_guest(instance.uuid)
         self.manager.release(CONTEXT, instance)
         instance.deleted = True
-        self.database.save(instance)            # 9: deleted, after the devices were given back
+        self.database.save(instance)            # 10: deleted, after the devices were given back
 
     def audit(self) -> None:
         """The periodic task."""
@@ -254,7 +255,7 @@ def main() -> None:
         one.confirm_resize(instance.uuid, migration)
         show(hosts, instance.uuid, 'confirmed')
 
-        # Back again. This time the service of host two ends after save 7, before it called the library.
+        # Back again. This time the service of host two ends after save 8, before it called the library.
         migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'two', 'one')
         one.prep_resize(instance.uuid, migration, small)
         two.resize_instance(instance.uuid, migration)

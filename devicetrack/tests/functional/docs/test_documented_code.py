@@ -18,6 +18,7 @@ import textwrap
 import types
 from typing import Any
 
+import libvirt
 import testtools
 
 from devicetrack import conf as registry
@@ -155,9 +156,11 @@ class InterruptedBootsTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.example = code_blocks(DOCS / 'user' / 'calls.rst')[-1]
+        [self.example] = [block for block in code_blocks(DOCS / 'user' / 'calls.rst') if 'manager.placed()' in block]
+        self.failed: list[tuple[str, Exception]] = []
         self.host = self.useFixture(fixtures.Host(devices=3))
         self.wanted, self.unwanted, self.unknown = (fixtures.Instance() for _ in range(3))
+        self.wants = [self.wanted]
         for instance in (self.wanted, self.unwanted, self.unknown):
             self.host.claim(instance, pmem=1)
         self.host.service.known = {}
@@ -165,18 +168,18 @@ class InterruptedBootsTestCase(base.TestCase):
         self.assertEqual(3, len([found for found in self.host.findings if found.kind == reconcile.UNKNOWN_OWNER]))
 
     def go_on(self) -> None:
-        host, known = self.host, {one.uuid: one for one in (self.wanted, self.unwanted)}
+        host, known, failed = self.host, {one.uuid: one for one in (self.wanted, self.unwanted)}, self.failed
 
         class Service:
             find = staticmethod(known.get)
 
             @staticmethod
             def wants(instance: Any) -> bool:
-                return instance is self.wanted
+                return instance in self.wants
 
             @staticmethod
             def save(instance: Any) -> None:
-                host.service.known = {instance.uuid: 'here'}
+                host.service.known[instance.uuid] = 'here'
 
             @staticmethod
             def start_guest(instance: Any, config: Any) -> None:
@@ -184,9 +187,13 @@ class InterruptedBootsTestCase(base.TestCase):
 
             remove_guest = staticmethod(host.machine.delete_guest)
 
+            @staticmethod
+            def mark_failed(instance: Any, error: Exception) -> None:
+                failed.append((instance.uuid, error))
+
         exec(compile(self.example, 'calls.rst', 'exec'), {
             'manager': host.manager, 'context': self.context, 'service': Service, 'host': host.manager.host,
-            'types': types})
+            'types': types, 'LOG': logging.getLogger(__name__)})
 
     def test_an_instance_boots_on_what_it_has_and_the_others_are_released(self) -> None:
         held = self.host.owners()
@@ -196,10 +203,14 @@ class InterruptedBootsTestCase(base.TestCase):
         self.assertEqual(([], self.host.manager.host, 1),
                          (self.host.audit(), self.wanted.host, len(self.wanted.resources)))
 
-    def test_an_instance_that_cannot_boot_is_released(self) -> None:
-        self.host.machine.before('realize', exception.RealizeFailed('vpmem', 'd0', 'no'))
-        self.assertRaises(exception.RealizeFailed, self.go_on)
-        self.assertNotIn(self.wanted.uuid, self.host.owners().values())
+    def test_an_instance_that_cannot_boot_is_released_and_the_next_one_boots(self) -> None:
+        self.wants = [self.wanted, self.unwanted]
+        error = exception.RealizeFailed('vpmem', 'd0', 'no')
+        self.host.machine.before('realize', error, times=1)
+        self.go_on()
+        first, second = sorted(one.uuid for one in self.wants)
+        self.assertEqual(([(first, error)], [second]), (self.failed, list(self.host.owners().values())))
+        self.assertEqual(['active'], [row.state for row in self.host.records()])
 
     def test_a_guest_that_runs_is_recorded_and_may_be_started_again(self) -> None:
         self.host.manager.realize(self.context, self.wanted)
@@ -209,6 +220,20 @@ class InterruptedBootsTestCase(base.TestCase):
         self.wanted.resources = None
         self.assertEqual(1, len(self.host.manager.started(self.context, self.wanted)))
         self.assertEqual(['active'], [row.state for row in self.wanted.resources])
+
+
+class FindingsTestCase(base.TestCase):
+
+    def test_a_service_reads_the_fields_of_a_finding(self) -> None:
+        [example] = [block for block in code_blocks(DOCS / 'user' / 'calls.rst') if 'for finding in' in block]
+        host, alarms = self.useFixture(fixtures.Host(devices=1)), []
+        instance = host.spawn(pmem=1)
+        host.machine.start_guest(fixtures.Instance().uuid, host.manager.guest_config(instance).devices)
+        exec(compile(example, 'calls.rst', 'exec'), {
+            'manager': host.manager, 'context': self.context, 'nodename': host.manager.host,
+            'service': types.SimpleNamespace(alarm=alarms.append)})
+        self.assertEqual(1, len(alarms), alarms)
+        self.assertTrue(alarms[0].startswith(f'vpmem/d0 of {instance.uuid}: {reconcile.SHARED}: '), alarms)
 
 
 class MediatedDevicesTestCase(base.TestCase):
@@ -322,6 +347,26 @@ class GuestsTestCase(base.TestCase):
         self.assertTrue(line.startswith('the manager does not start: '), line)
 
 
+    def test_a_guest_that_is_off_is_written_as_the_page_says(self) -> None:
+        page = (DOCS / 'user' / 'quick_start.rst').read_text(encoding='utf-8')
+        [(root, inside)] = re.findall(r"^    (<domain type='test' .*>)\n      \.\.\.\n((?:      .*\n)+)    </domain>", page, re.M)
+        directory = pathlib.Path(self.temp_dir(), 'try')
+        processes.run(str(DOCS / 'user' / 'guests.py'), str(directory)).check_returncode()
+        self.assertEqual([('web-1', 1)], self.guests(directory))
+        guest = directory / 'guest.xml'
+        text = guest.read_text(encoding='utf-8')
+        guest.write_text(text.replace("<domain type='test'>", root).replace('</domain>', f'{inside}</domain>'))
+        self.assertEqual([('web-1', 0)], self.guests(directory))
+
+    @staticmethod
+    def guests(directory: pathlib.Path) -> list[tuple[str, int]]:
+        connection = libvirt.open(f'test://{directory}/host.xml')
+        try:
+            return [(domain.name(), domain.isActive()) for domain in connection.listAllDomains()]
+        finally:
+            connection.close()
+
+
 class SourceTestCase(base.TestCase):
     """The source of versions that the page about compatibility has, installed."""
 
@@ -377,7 +422,7 @@ class PagesTestCase(base.TestCase):
         self.assertEqual(set(audit.Findings.columns), set(fields))
 
     def test_every_field_of_what_calls_return_is_listed(self) -> None:
-        table = self.text('user', 'calls.rst').split('What calls return\n---')[1].split('\nThe fields of')[0]
+        table = self.text('user', 'calls.rst').split('What calls return\n---')[1].split('\nThe fields of all')[0]
         rows = {name: set(re.findall(r'(?:^| )``(\w+)``', fields)) for name, fields in re.findall(
             r'^   \* - (\w+)\n     - (?:.*\n)(?:       .*\n)*?     - ((?:.*\n)(?:       .*\n)*)', table, re.M)}
         fields = {
@@ -385,6 +430,9 @@ class PagesTestCase(base.TestCase):
             'InstanceResources': set(objects.InstanceResources.fields),
             'DeviceAssignment': set(objects.DeviceAssignment.fields), 'GuestConfig': set(values.GuestConfig._fields),
             'HeldDevice': set(states.HeldDevice._fields), 'Fields': set(Fields.__annotations__) | {'release'},
+            'Finding': {*reconcile.Finding._fields, 'critical', 'warning', 'note', 'identifier'},
+            'Record': {*values.Record._fields, 'key'}, 'Usage': set(values.Usage._fields),
+            'Use': set(values.Use._fields),
             'Wipe': {*Wipe._fields, *values.DeviceKey._fields}}
         self.assertEqual(fields, {name: rows[name] for name in fields})
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import logging
 import pathlib
 import re
 import runpy
 import textwrap
 from typing import Any
+from unittest import mock
 import uuid
 
 import devicetrack
@@ -35,35 +38,52 @@ class TestTwoHosts(base.TestCase):
         self.assertEqual(PROGRAM.read_text(encoding='utf-8').count('self.database.save('), len(numbered))
 
 
-class TestResizeThatDoesNotStart(base.TestCase):
-    """The hosts of the program, of which the destination cannot start the guest after the instance was handed over."""
+class TwoHostsTestCase(base.TestCase):
+    """The hosts of the program, with an instance on the first."""
 
     def setUp(self) -> None:
         super().setUp()
-        names = runpy.run_path(str(PROGRAM))
+        self.names = names = runpy.run_path(str(PROGRAM))
         directory = pathlib.Path(self.temp_dir())
         self.database = names['Database'](directory / 'database.json')
-        self.hosts = {}
+        self.hosts: dict[str, Any] = {}
+        self.confs: dict[str, Any] = {}
+        configuration = names['configuration']
+
+        def configured(at: pathlib.Path) -> Any:
+            self.confs[at.name] = configuration(at)
+            return self.confs[at.name]
+
+        names['Compute'].__init__.__globals__['configuration'] = configured
         for name in ('one', 'two'):
             self.addCleanup(fake.FakeHost.forget, name)
             self.hosts[name] = names['Compute'](name, directory / name, self.database)
-            self.addCleanup(self.hosts[name].manager.close)
-        # The recipe of the page, as methods of the program's service.
-        [recipe] = test_documented_code.code_blocks(PAGE)
-        exec(compile(recipe, 'wiring.rst', 'exec'), names)
-        self.recipe = names
+            self.addCleanup(lambda host: host.manager.close(), self.hosts[name])
+        # The recipes of the page, as methods of the program's service.
+        names['LOG'] = logging.getLogger(__name__)
+        methods: dict[str, Any] = {}
+        for recipe in test_documented_code.code_blocks(PAGE):
+            exec(compile(recipe, 'wiring.rst', 'exec'), names, methods)
+        for name, method in methods.items():
+            setattr(names['Compute'], name, method)
         self.small, self.large = (names['Flavor'](name, {'hw:pmem': pmem}) for name, pmem in
                                   (('small', '4GB'), ('large', '4GB,4GB')))
         self.instance = names['Instance'](str(uuid.uuid4()), self.small)
         self.migration = names['Migration'](str(uuid.uuid4()), 1, self.instance.uuid, 'one', 'two')
-        one, two = self.one, self.two
-        one.boot(self.instance)
-        two.prep_resize(self.instance.uuid, self.migration, self.large)
-        one.resize_instance(self.instance.uuid, self.migration)
-        two.machine.before('realize', ZeroDivisionError(), times=1)
-        self.assertRaises(ZeroDivisionError, self.finish)
-        self.assertEqual({'one': ['old'], 'two': ['incoming'] * 2}, self.roles())
+        self.one.boot(self.instance)
+        self.addCleanup(self.check_guests)
 
+    def check_guests(self) -> None:
+        """No two hosts run the guest."""
+        self.assertLessEqual(sum(map(self.runs, self.hosts)), 1)
+
+    def runs(self, name: str) -> bool:
+        _rows, usage = self.hosts[name].manager.placed()
+        return self.instance.uuid in usage.running
+
+    def hand_over(self) -> None:
+        self.two.prep_resize(self.instance.uuid, self.migration, self.large)
+        self.one.resize_instance(self.instance.uuid, self.migration)
     @property
     def one(self) -> Any:
         return self.hosts['one']
@@ -85,12 +105,23 @@ class TestResizeThatDoesNotStart(base.TestCase):
                 for finding in host.manager.update_available_resource(None, name)]
 
     def finish_revert(self) -> None:
-        self.recipe['finish_revert_resize'](self.one, self.instance.uuid, self.migration, self.small)
+        self.one.finish_revert_resize(self.instance.uuid, self.migration, self.small)
 
     def check_reverted(self) -> None:
         self.assertEqual(({'one': ['current'], 'two': []}, []), (self.roles(), self.audit()))
         saved = self.database.instance(self.instance.uuid)
         self.assertEqual(('one', 'small', 1), (saved.host, saved.flavor.name, len(saved.resources)))
+
+
+class TestResizeThatDoesNotStart(TwoHostsTestCase):
+    """The destination cannot start the guest after the instance was handed over."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.hand_over()
+        self.two.machine.before('realize', ZeroDivisionError(), times=1)
+        self.assertRaises(ZeroDivisionError, self.finish)
+        self.assertEqual({'one': ['old'], 'two': ['incoming'] * 2}, self.roles())
 
     def test_nothing_goes_back_until_the_service_decides(self) -> None:
         self.assertEqual([], self.audit())
@@ -101,7 +132,7 @@ class TestResizeThatDoesNotStart(base.TestCase):
         self.assertEqual({'one': ['old'], 'two': ['current'] * 2}, self.roles())
 
     def test_it_is_reverted_as_the_page_says(self) -> None:
-        self.recipe['revert_resize'](self.two, self.instance.uuid, self.migration)
+        self.two.revert_resize(self.instance.uuid, self.migration)
         self.assertEqual({'one': ['old'], 'two': []}, self.roles())
         self.finish_revert()
         self.check_reverted()
@@ -123,3 +154,100 @@ class TestResizeThatDoesNotStart(base.TestCase):
         self.audit()
         self.assertEqual([reconcile.STALE_MIGRATION], self.audit())
         self.assertEqual({'one': ['old'], 'two': ['current'] * 2}, self.roles())
+
+
+class Killed(BaseException):
+    """The process ends here: no handler of the program sees it."""
+
+
+class TestMoveThatWasInterrupted(TwoHostsTestCase):
+    """One of the hosts is killed amid a move, and starts again."""
+
+    def kill_before(self, thing: Any, name: str, step: Callable[..., None], *arguments: Any, calls: int = 1) -> None:
+        """Take a step of the move, and end it before it calls this method for the last time of some."""
+        real, left = getattr(thing, name), [calls]
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            left[0] -= 1
+            if not left[0]:
+                raise Killed()
+            return real(*args, **kwargs)
+
+        with mock.patch.object(thing, name, called):
+            self.assertRaises(Killed, step, self.instance.uuid, *arguments)
+
+    def restart(self, name: str) -> None:
+        host = self.hosts[name]
+        host.manager.close()
+        conf = self.confs[name]
+        host.manager = devicetrack.ClaimManager(name, devicetrack.load_driver(conf, name), devicetrack.open_store(conf),
+                                                conf, service=self.names['Answers'](self.database, name))
+        host.manager.init_host(None)
+        host.finish_moves(self.hosts.get, {one.uuid: (self.small, self.large) for one in self.database.migrations()})
+
+    def check(self, status: str, host: str, roles: dict[str, list[str]]) -> None:
+        migration = self.database.migrations()[-1]
+        saved = self.database.instance(self.instance.uuid)
+        self.assertEqual((status, host), (migration.status, saved.host))
+        self.assertEqual([name == host for name in self.hosts], [self.runs(name) for name in self.hosts])
+        self.audit()
+        for each in self.hosts.values():
+            each.manager.wait_for_wipes()
+        self.assertEqual((roles, []), (self.roles(), self.audit()))
+        self.assertEqual([row.identifier for row in self.hosts[host].manager.resources_of(saved.uuid)],
+                         [row.identifier for row in saved.resources])
+
+    def test_before_the_guest_starts_at_the_destination(self) -> None:
+        self.hand_over()
+        self.kill_before(self.two.machine, 'start_guest', self.two.finish_resize, self.migration, self.large)
+        self.restart('two')
+        self.check('finished', 'two', {'one': ['old'], 'two': ['current'] * 2})
+
+    def test_before_it_is_recorded_that_the_guest_runs_at_the_destination(self) -> None:
+        self.hand_over()
+        self.kill_before(self.two.manager, 'started', self.two.finish_resize, self.migration, self.large)
+        self.restart('two')
+        self.check('finished', 'two', {'one': ['old'], 'two': ['current'] * 2})
+
+    def test_before_the_result_of_the_resize_is_saved(self) -> None:
+        self.hand_over()
+        self.kill_before(self.database, 'save', self.two.finish_resize, self.migration, self.large)
+        self.restart('two')
+        self.check('finished', 'two', {'one': ['old'], 'two': ['current'] * 2})
+
+    def test_a_revert_at_either_end(self) -> None:
+        for name in self.hosts:
+            self.hand_over()
+            self.finish()
+            self.kill_before(self.two.manager, 'drop_move_claim_at_dest', self.two.revert_resize, self.migration)
+            self.restart(name)
+            self.check('reverted', 'one', {'one': ['current'], 'two': []})
+            self.migration = self.names['Migration'](str(uuid.uuid4()), 2, self.instance.uuid, 'one', 'two')
+
+    def test_a_revert_whose_guest_runs_at_the_source(self) -> None:
+        self.hand_over()
+        self.finish()
+        self.two.revert_resize(self.instance.uuid, self.migration)
+        self.kill_before(self.database, 'save', self.one.finish_revert_resize, self.migration, self.small)
+        self.restart('one')
+        self.check('reverted', 'one', {'one': ['current'], 'two': []})
+
+    def test_a_claim_at_the_destination(self) -> None:
+        self.database.save(self.migration)
+        request = devicetrack.DeviceRequest.from_extra_specs(self.large.extra_specs)
+        self.two.manager.resize_claim(None, self.database.instance(self.instance.uuid), 'two', request, self.migration,
+                                      self.large)
+        self.restart('one')
+        self.assertEqual({'one': ['current'], 'two': ['incoming'] * 2}, self.roles())
+        self.restart('two')
+        self.check('error', 'one', {'one': ['current'], 'two': []})
+
+    def test_before_the_instance_is_handed_over(self) -> None:
+        for calls in (1, 2):
+            self.two.prep_resize(self.instance.uuid, self.migration, self.large)
+            self.kill_before(self.database, 'save', self.one.resize_instance, self.migration, calls=calls)
+            self.restart('two')
+            self.assertEqual({'one': ['old'], 'two': ['incoming'] * 2}, self.roles())
+            self.restart('one')
+            self.check('error', 'one', {'one': ['current'], 'two': []})
+            self.migration = self.names['Migration'](str(uuid.uuid4()), 2, self.instance.uuid, 'one', 'two')

@@ -52,6 +52,8 @@ class ResizeTestCase(MovesTestCase):
         self.region.one.manager.update_usage(None, self.instance, 'one')
         self.region.revert(self.instance, migration)
         self.check(migration, ['leaving', 'stayed'], ['claimed', 'realized', 'moved', 'released', 'wiped'])
+        # The source's own store says where the instance went, and so it does of every event of the same migration.
+        self.assertEqual({'from': 'one', 'to': 'two'}, self.of(self.region.one)[3].event.more)
 
     def test_on_one_host(self) -> None:
         for end, ends in ((self.region.confirm, ['moved', 'released', 'wiped']),

@@ -103,6 +103,7 @@ class CordonTestCase(RepairCommandTestCase):
                                           (('uncordon', 'vpmem/d0'), 'uncordoned', FREE)):
             answer = self.run_to(cmd_base.OK, 'device', *arguments)
             self.assertEqual((outcome, state), (answer.data['outcome'], self.host.states()['d0']))
+            self.assertIn('waits for its next audit (with --no-wait this command ends at once)\n', answer.err)
         answer = self.run_to(cmd_base.OK, 'device', 'uncordon', 'vpmem/d0')
         self.assertEqual('was not cordoned', answer.data['outcome'])
 

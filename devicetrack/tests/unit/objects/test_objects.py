@@ -181,8 +181,21 @@ class InstanceResourcesTestCase(base.TestCase):
 
     def test_of_nothing_are_empty(self):
         empty = objects.InstanceResources.from_records(samples.INSTANCE, samples.HOST, ())
+        self.assertEqual(f'InstanceResources(instance_uuid={samples.INSTANCE}, host_uuid={samples.HOST}, [])',
+                         repr(empty))
         self.assertEqual([], list(empty))
         self.assertEqual(empty, objects.InstanceResources.obj_from_primitive(empty.obj_to_primitive()))
+
+
+    def test_its_text_says_which_devices_it_has_and_how(self):
+        resources = samples.resources()
+        devices = ', '.join(f'{one.kind}/{one.identifier} {one.state} {one.role}' for one in resources)
+        self.assertIn(f', [{devices}])', repr(resources))
+        self.assertEqual(devices, ', '.join(map(str, resources)))
+
+    def test_one_that_is_not_whole_has_a_text_too(self):
+        self.assertIn('InstanceResources(', repr(objects.InstanceResources()))
+        self.assertIn('DeviceAssignment(', str(objects.DeviceAssignment(kind='vpmem')))
 
 
 class DetailsTextTestCase(base.TestCase):
