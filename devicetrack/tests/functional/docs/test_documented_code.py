@@ -169,6 +169,7 @@ class InterruptedBootsTestCase(base.TestCase):
 
     def go_on(self) -> None:
         host, known, failed = self.host, {one.uuid: one for one in (self.wanted, self.unwanted)}, self.failed
+        saved: dict[str, str] = {}
 
         class Service:
             find = staticmethod(known.get)
@@ -179,7 +180,8 @@ class InterruptedBootsTestCase(base.TestCase):
 
             @staticmethod
             def save(instance: Any) -> None:
-                host.service.known[instance.uuid] = 'here'
+                saved[instance.uuid] = 'here'
+                host.service.known = saved
 
             @staticmethod
             def start_guest(instance: Any, config: Any) -> None:
@@ -226,13 +228,14 @@ class FindingsTestCase(base.TestCase):
 
     def test_a_service_reads_the_fields_of_a_finding(self) -> None:
         [example] = [block for block in code_blocks(DOCS / 'user' / 'calls.rst') if 'for finding in' in block]
-        host, alarms = self.useFixture(fixtures.Host(devices=1)), []
+        host = self.useFixture(fixtures.Host(devices=1))
+        alarms: list[str] = []
         instance = host.spawn(pmem=1)
         host.machine.start_guest(fixtures.Instance().uuid, host.manager.guest_config(instance).devices)
         exec(compile(example, 'calls.rst', 'exec'), {
             'manager': host.manager, 'context': self.context, 'nodename': host.manager.host,
             'service': types.SimpleNamespace(alarm=alarms.append)})
-        self.assertEqual(1, len(alarms), alarms)
+        self.assertEqual(1, len(alarms))
         self.assertTrue(alarms[0].startswith(f'vpmem/d0 of {instance.uuid}: {reconcile.SHARED}: '), alarms)
 
 
@@ -349,7 +352,8 @@ class GuestsTestCase(base.TestCase):
 
     def test_a_guest_that_is_off_is_written_as_the_page_says(self) -> None:
         page = (DOCS / 'user' / 'quick_start.rst').read_text(encoding='utf-8')
-        [(root, inside)] = re.findall(r"^    (<domain type='test' .*>)\n      \.\.\.\n((?:      .*\n)+)    </domain>", page, re.M)
+        [(root, inside)] = re.findall(
+            r"^    (<domain type='test' .*>)\n      \.\.\.\n((?:      .*\n)+)    </domain>", page, re.M)
         directory = pathlib.Path(self.temp_dir(), 'try')
         processes.run(str(DOCS / 'user' / 'guests.py'), str(directory)).check_returncode()
         self.assertEqual([('web-1', 1)], self.guests(directory))
