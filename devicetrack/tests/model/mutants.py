@@ -9,6 +9,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
+import inspect
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -62,8 +63,16 @@ def mutant(arrow: str, what: str, shape: Shape = NAMESPACES) -> Callable[[Callab
 
 
 def _in_place_of(owner: Any, name: str, function: Callable[..., Any]) -> Any:
-    """Replace a method by a function, which gets the method as its first argument."""
+    """Replace a method by a function, which gets the method as its first argument.
+
+    :raises TypeError: the function does not take what the method takes. Whatever called it would fail, and the search
+        would call that a fault that it found
+    """
     original = getattr(owner, name)
+    wanted = inspect.signature(original).parameters
+    taken = list(inspect.signature(function).parameters.values())[1:]
+    if len(taken) != len(wanted) and not any(one.kind is one.VAR_POSITIONAL for one in taken):
+        raise TypeError(f'{function.__qualname__} takes {len(taken)} arguments, and {name} takes {list(wanted)}')
 
     def instead(*arguments: Any, **named: Any) -> Any:
         return function(original, *arguments, **named)
@@ -116,10 +125,10 @@ def gives_back_under_a_guest() -> Iterator[None]:
 
 @mutant('mark releasing → unrealize, wipe', 'it wipes before it says so in the row')
 def wipes_before_the_mark() -> Iterator[None]:
-    def advance(original: Any, life: Life, settlement: migrations.Settlement) -> Any:
+    def advance(original: Any, life: Life, settlement: migrations.Settlement, *more: Any) -> Any:
         if settlement.give:
             vars(life)['_driver'].unclaim([DeviceAssignment.from_record(record) for record in settlement.give])
-        return original(life, settlement)
+        return original(life, settlement, *more)
 
     with _in_place_of(Life, 'advance', advance):
         yield
@@ -127,7 +136,7 @@ def wipes_before_the_mark() -> Iterator[None]:
 
 @mutant('wipe, proven → delete the row', 'it deletes the row and wipes then')
 def deletes_before_the_wipe() -> Iterator[None]:
-    def give_back(original: Any, life: Life, leaving: Sequence[Record]) -> None:
+    def give_back(original: Any, life: Life, leaving: Sequence[Record], *_wait: Any) -> None:
         if not leaving:
             return
         vars(life)['_rows'].write(Changes(delete=tuple(leaving)))
@@ -185,10 +194,11 @@ def marks_old_later() -> Iterator[None]:
 @mutant('the guest runs on its new devices → they are its current ones, of this migration still',
         'it forgets the migration when the guest runs')
 def forgets_the_migration() -> Iterator[None]:
-    def advance(original: Any, life: Life, settlement: migrations.Settlement) -> Any:
+    def advance(original: Any, life: Life, settlement: migrations.Settlement, *more: Any) -> Any:
         incoming = tuple(record for record in settlement.arrive if record.migration_uuid is not None)
         others = tuple(record for record in settlement.arrive if record.migration_uuid is None)
-        return original(life, settlement._replace(arrive=others, settle=(*settlement.settle, *incoming)))
+        return original(life, settlement._replace(arrive=others, settle=(*settlement.settle, *incoming)),
+                        *more)
 
     with _in_place_of(Life, 'advance', advance):
         yield
@@ -196,11 +206,11 @@ def forgets_the_migration() -> Iterator[None]:
 
 @mutant('confirm or revert: one transaction', 'it ends the move in one transaction and begins to give in another')
 def ends_a_move_in_two() -> Iterator[None]:
-    def advance(original: Any, life: Life, settlement: migrations.Settlement) -> Any:
+    def advance(original: Any, life: Life, settlement: migrations.Settlement, *more: Any) -> Any:
         if settlement.settle and settlement.give:
-            original(life, settlement._replace(give=()))
+            original(life, settlement._replace(give=()), *more)
             settlement = settlement._replace(settle=(), arrive=(), leave=())
-        return original(life, settlement)
+        return original(life, settlement, *more)
 
     with _in_place_of(Life, 'advance', advance):
         yield
