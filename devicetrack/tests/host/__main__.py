@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import pathlib
 import re
 import shutil
 import signal
@@ -35,7 +36,7 @@ def main() -> int:
     for name in results.names:
         _say(f'failed: {name}')
     if not results.passed and not results.failed:
-        _say(f'no test has {options.pattern!r} in its name')
+        _say(f'no test has {options.pattern!r} in its name, or all that have it are excluded')
     _say(f'{results.passed} passed, {results.failed} failed')
     return 1 if results.failed or not results.passed else 0
 
@@ -45,6 +46,8 @@ def _options() -> argparse.Namespace:
         prog='make host-test', description='Try the library on compute hosts, which are virtual machines.')
     parser.add_argument('pattern', nargs='?', default='', metavar='REGEX', type=_pattern,
                         help='found anywhere in the dotted name of a test: module, class or method; all by default')
+    parser.add_argument('--exclude-list', dest='excluded', default=[], type=patterns, metavar='FILE',
+                        help='a file of such regular expressions, a line each: tests that are left out')
     parser.add_argument('--debian', choices=[*map(str, images.SUITES), 'all'], default='all',
                         help='what the hosts run; all by default, for that is where they differ')
     parser.add_argument('--keep', action='store_true', help="leave the machines' disks and consoles, and say where")
@@ -59,11 +62,20 @@ def _pattern(text: str) -> str:
     return text
 
 
+def patterns(path: str) -> list[str]:
+    """The lines of a file, without those that are empty or a comment."""
+    try:
+        lines = pathlib.Path(path).read_text('utf-8').splitlines()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f'cannot read {path}: {error.strerror}') from None
+    return [_pattern(line) for line in lines if line.strip() and not line.startswith('#')]
+
+
 def _run(image: images.Image, options: argparse.Namespace, results: Results) -> None:
     began = time.monotonic()
     directory = tempfile.mkdtemp(prefix='run-', dir=images.cache())
     try:
-        suites.run(image, directory, options.pattern, results)
+        suites.run(image, directory, suites.Selection(options.pattern, options.excluded), results)
     finally:
         if options.keep:
             _say(f'kept: {directory}')

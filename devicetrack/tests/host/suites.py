@@ -102,13 +102,23 @@ class Hosts:
 hosts: contextvars.ContextVar[Hosts] = contextvars.ContextVar('hosts')
 
 
-def find(package: str, pattern: str) -> list[unittest.TestCase]:
-    """The tests of a package whose names match, and one that fails for each module that cannot be imported."""
+class Selection(NamedTuple):
+    """The tests of a run by their dotted names: those in which ``pattern`` is found, and none of ``excluded`` is."""
+
+    pattern: str = ''
+    excluded: Sequence[str] = ()
+
+    def has(self, name: str) -> bool:
+        return bool(re.search(self.pattern, name)) and not any(re.search(one, name) for one in self.excluded)
+
+
+def find(package: str, selection: Selection) -> list[unittest.TestCase]:
+    """The tests of a package that are selected, and one that fails for each module that cannot be imported."""
     found: list[unittest.TestCase] = []
     [directory] = importlib.import_module(package).__path__
     for path in sorted(pathlib.Path(directory).glob('test_*.py')):
         tests = testtools.iterate_tests(unittest.defaultTestLoader.loadTestsFromName(f'{package}.{path.stem}'))
-        found += [test for test in tests if re.search(pattern, test.id()) or _is_broken(test)]
+        found += [test for test in tests if selection.has(test.id()) or _is_broken(test)]
     return found
 
 
@@ -131,16 +141,17 @@ def possible(tests: Sequence[unittest.TestCase], release: int,
     return [test for test, why in judged if why is None]
 
 
-def run(image: images.Image, directory: str, pattern: str, results: Results) -> None:
-    """Run the tests whose names match."""
+def run(image: images.Image, directory: str, selection: Selection, results: Results) -> None:
+    """Run the tests that are selected."""
     with futures.ThreadPoolExecutor() as pool:
-        for work in [pool.submit(_run_with_functions, image, directory, find(FUNCTIONS, pattern), results),
-                     pool.submit(_run_others, image, directory, pattern, results)]:
+        for work in [pool.submit(_run_with_functions, image, directory, find(FUNCTIONS, selection),
+                                 results),
+                     pool.submit(_run_others, image, directory, selection, results)]:
             work.result()
 
 
-def _run_others(image: images.Image, directory: str, pattern: str, results: Results) -> None:
-    inside, scenarios = find(INSIDE, pattern), find(SCENARIOS, pattern)
+def _run_others(image: images.Image, directory: str, selection: Selection, results: Results) -> None:
+    inside, scenarios = find(INSIDE, selection), find(SCENARIOS, selection)
     if not inside and not scenarios:
         return
     broken = [test for test in inside + scenarios if _is_broken(test)]

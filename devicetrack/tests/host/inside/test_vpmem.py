@@ -389,6 +389,7 @@ class NamespaceTestCase(VPMEMTestCase):
         self.nobody_gets(host, pmem=1)
         self.assertRaises(exception.DriverError, host.manager.realize, host.context, instance)
         # A service that starts now starts all the same.
+        host.service.known = {instance.uuid: 'here'}
         host.restart()
         for device in disabled:
             self.ndctl('enable-namespace', device)
