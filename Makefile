@@ -1,5 +1,6 @@
 # make demo    boot guests that race for devices, kill the service, see that nothing is lost
 # make test    unit and functional tests
+# make thorough-test  the tests that search, kill, hang or repeat, which make test leaves out
 # make quick   the tests that need no server and no daemon, for while one works
 # make crash-test  kill a service at every step of everything it does, on three databases
 # make host-test   the library on real compute hosts: virtual machines with namespaces and mediated devices
@@ -25,7 +26,7 @@ EXTRAS = libvirt,metrics,pictures,placement,test
 ARGS =
 DEPTH =
 
-.PHONY: help demo test quick bench-nova crash-test host-test cloud-test nova-test model-check mutation-test nova-seams corpus bench docs lint setup clean
+.PHONY: help demo test thorough-test quick bench-nova crash-test host-test cloud-test nova-test model-check mutation-test nova-seams corpus bench docs lint setup clean
 .NOTPARALLEL:
 
 help:
@@ -65,7 +66,12 @@ demo: $(VENV)/.installed
 	$(BIN)/python examples/demo/main.py $(ARGS)
 
 test: $(VENV)/.packages-test
-	$(BIN)/tox run -e py3
+	$(BIN)/tox run -e py3 -- --exclude-list devicetrack/tests/thorough.txt
+
+# A repository of its own: its last run is not the last run of the others.
+thorough-test: $(VENV)/.packages-test
+	mkdir -p .stestr-thorough
+	DEVICETRACK_TEST_REPOSITORY=.stestr-thorough $(BIN)/tox run -e py3 -- --include-list devicetrack/tests/thorough.txt
 
 quick: $(VENV)/.packages
 	$(BIN)/tox run -e py3 -- --exclude-list devicetrack/tests/not_quick.txt
