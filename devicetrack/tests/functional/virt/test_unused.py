@@ -27,7 +27,8 @@ GUEST = textwrap.dedent("""
 """)
 
 
-class UnusedTestCase(test_wipe.WipeTestCase):
+class UnusedTestCase(test_wipe.NamespaceTestCase):
+
     def guest(self, how: str) -> Any:
         process = processes.Process('-c', GUEST, self.path, how)
         self.addCleanup(process.communicate)

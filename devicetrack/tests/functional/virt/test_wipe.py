@@ -53,7 +53,8 @@ MIB = 1 << 20
 _RATE_MIB_S = 8
 
 
-class WipeTestCase(base.TestCase):
+class NamespaceTestCase(base.TestCase):
+    """A host with one namespace, for which a file stands."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -113,6 +114,9 @@ class WipeTestCase(base.TestCase):
     def go_on(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.wiper, signal.SIGCONT)
+
+
+class WipeTestCase(NamespaceTestCase):
 
     def test_a_wiper_that_outlives_its_service_keeps_the_lock_to_its_last_write(self) -> None:
         wanted = self.service_killed_in_a_wipe()
