@@ -38,6 +38,7 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack.cmd import screen
 from devicetrack.objects import details as details_objects
+from devicetrack.pictures import natural
 
 OK: Final = 0
 ERROR: Final = 1
@@ -52,7 +53,6 @@ BROKEN_PIPE: Final = 141
 _LONGEST_SENTENCE: Final = 4000
 
 # What names are split at to sort them. The digits of a UUID stay together: they are no number.
-_NUMBERS: Final = re.compile('((?:[0-9a-f]{4}){2}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9]+)')
 
 # cliff makes tables fit by breaking whatever is in them, identifiers too. Ours fit before it sees them.
 _UNLIMITED: Final = 1_000_000
@@ -229,7 +229,7 @@ class Lister(Command, lister.Lister):
         rows = [cells(row, parsed_args.formatter) for row in self.rows(parsed_args)]
         for column in reversed(parsed_args.sort_columns):
             number = self.columns.index(column)
-            rows.sort(key=lambda row, number=number: natural(row[number]),      # type: ignore[misc]
+            rows.sort(key=lambda row, number=number: natural.key(row[number]),      # type: ignore[misc]
                       reverse=parsed_args.sort_direction == 'desc')
         if parsed_args.formatter != 'table':
             return self.columns, rows
@@ -343,16 +343,6 @@ def _check_columns(asked: Iterable[str], known: Iterable[str]) -> None:
     for column in asked:
         if column not in known:
             raise UsageError(f'there is no column {column}; there are {", ".join(known)}')
-
-
-def natural(value: Any) -> tuple[Any, ...]:
-    """A key to sort by as people count: compute-7 before compute-10. What is not there comes last."""
-    if value is None or value == '':
-        return (1,)
-    if isinstance(value, (int, float)):
-        return (0, ((0, value, ''),))
-    return (0, tuple((0, int(part), '') if part.isdecimal() else (1, 0, part)
-                     for part in _NUMBERS.split(str(value)) if part))
 
 
 def count(number: int, noun: str) -> str:

@@ -17,6 +17,7 @@ from devicetrack.cmd import records
 from devicetrack.cmd import screen
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import WipeProgress
+from devicetrack.pictures import natural
 
 # A row of the store has these too; the host's word counts for a device that it has.
 _OF_LINE: Final = ('resource_class', 'provider_uuid', 'parent', 'numa_node')
@@ -69,8 +70,8 @@ class List(base.Lister):
             self.exit_code = base.ATTENTION
         _check_parent(parsed_args.parent, lines)
         wanted = [line for line in lines if _is_wanted(line, parsed_args)]
-        wanted.sort(key=lambda line: (line.status == report.UNKNOWN, line.kind, base.natural(line.parent),
-                                      base.natural(line.identifier)))
+        wanted.sort(key=lambda line: (line.status == report.UNKNOWN, line.kind, natural.key(line.parent),
+                                      natural.key(line.identifier)))
         for line in wanted:
             values = line_fields(line, observer.host.name)
             yield [values[column] for column in self.columns]
@@ -83,7 +84,7 @@ def _check_parent(name: str | None, lines: Sequence[report.Line]) -> None:
         return
     some = ' (a part of this host could not be read)' if any(line.status == report.UNKNOWN for line in lines) else ''
     raise exception.BadRequest('parent', name, 'no device of this host has this parent; the parents are '
-                               f'{", ".join(sorted(known, key=base.natural)) or "none"}{some}')
+                               f'{", ".join(sorted(known, key=natural.key)) or "none"}{some}')
 
 
 def _is_wanted(line: report.Line, parsed_args: argparse.Namespace) -> bool:

@@ -16,6 +16,7 @@ from devicetrack.claims import host as host_identity
 from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.conf import manager as manager_options
+from devicetrack.pictures import natural
 from devicetrack.store.api import Host
 from devicetrack.store.api import Store
 
@@ -42,7 +43,7 @@ class List(base.Lister):
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         store = self.app.checked_store
         here = machine(self.app)
-        for host in sorted(store.hosts(), key=lambda one: base.natural(one.name)):
+        for host in sorted(store.hosts(), key=lambda one: natural.key(one.name)):
             values = of_store(store, host, here)
             yield [values[column] for column in self.columns]
 

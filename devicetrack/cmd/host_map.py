@@ -13,6 +13,7 @@ from devicetrack.cmd import base
 from devicetrack.cmd import page_file
 from devicetrack.objects.event import Event
 from devicetrack.pictures import host as pictures
+from devicetrack.pictures import natural
 from devicetrack.pictures import pages
 from devicetrack.pictures import terminal
 from devicetrack.store.api import Host
@@ -43,7 +44,7 @@ class Map(base.Command):
         if parsed_args.all:
             if names:
                 raise base.UsageError('--all names every host: give no other')
-            names = sorted((host.name for host in self.app.checked_store.hosts()), key=pictures.natural)
+            names = sorted((host.name for host in self.app.checked_store.hosts()), key=natural.key)
         hosts = [self._host(name) for name in dict.fromkeys(names or [None])]
         if any(host.needs_attention for host in hosts):
             self.exit_code = base.ATTENTION

@@ -18,6 +18,7 @@ from devicetrack.cmd import options
 from devicetrack.cmd import records
 from devicetrack.cmd import requesting
 from devicetrack.objects.values import Record
+from devicetrack.pictures import natural
 
 RELEASED = 'released'
 
@@ -53,7 +54,7 @@ class List(base.Lister):
             ends = {(one.host_uuid, one.instance_uuid) for one in wanted}
             wanted = [one for one in records.find(store, parsed_args.host)
                       if (one.host_uuid, one.instance_uuid) in ends]
-        wanted.sort(key=lambda one: (base.natural(hosts.get(one.host_uuid)), one.instance_uuid, one.position))
+        wanted.sort(key=lambda one: (natural.key(hosts.get(one.host_uuid)), one.instance_uuid, one.position))
         for (host_uuid, uuid), group in itertools.groupby(wanted, key=lambda one: (one.host_uuid, one.instance_uuid)):
             found = list(group)
             yield [uuid, hosts.get(host_uuid), _each(one.state for one in found), _each(one.role for one in found),
@@ -83,7 +84,7 @@ class Show(base.ShowOne):
         store, uuid = self.app.checked_store, parsed_args.instance
         hosts = records.names_of_hosts(store)
         found = sorted(records.find(store, None, uuid), key=lambda one: (
-            base.natural(hosts.get(one.host_uuid)), one.position))
+            natural.key(hosts.get(one.host_uuid)), one.position))
         if not found:
             raise exception.UnknownToStore('instance', uuid, None, 'it has no device on a host of this store; see that '
                                            'this is the store of its host')

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from devicetrack.compatibility import matrix
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.matrix import Outlook
-from devicetrack.pictures.host import natural
+from devicetrack.pictures import natural
 
 # The answers, in the order of legends.
 ANSWERS: Final = (matrix.YES, matrix.NOTED, matrix.NO, matrix.UNKNOWN)
@@ -71,20 +71,21 @@ def of(rows: Iterable[matrix.Row], hosts: Sequence[str], silent: Iterable[str] =
     for row in rows:
         sources.setdefault(row.facts, []).append(row.host)
         outlooks.setdefault(row.facts, {}).update(row.outlooks)
-    order = sorted(hosts, key=natural)
+    order = sorted(hosts, key=natural.key)
     numbers: dict[tuple[str, str], int] = {}
     where: dict[int, dict[str, list[str]]] = {}
     drawn = []
-    for facts in sorted(sources, key=lambda facts: (facts.sort.kind, natural(facts.sort.type), natural(facts.version))):
+    for facts in sorted(sources, key=lambda facts: (
+            facts.sort.kind, natural.key(facts.sort.type), natural.key(facts.version))):
         title = f'{facts.sort}, {facts.version}'
         cells: list[tuple[str, Cell | None]] = []
         for host in order:
             one = outlooks[facts].get(host)
             cells.append((host, None if one is None else _cell(host, one, title, numbers, where)))
-        drawn.append(Row(title, tuple(sorted(sources[facts], key=natural)), tuple(cells)))
+        drawn.append(Row(title, tuple(sorted(sources[facts], key=natural.key)), tuple(cells)))
     reasons = tuple(Reason(number, answer, text, tuple((title, tuple(there)) for title, there in where[number].items()))
                     for (answer, text), number in numbers.items())
-    return HeatMap(tuple(order), tuple(drawn), reasons, tuple(sorted(silent, key=natural)))
+    return HeatMap(tuple(order), tuple(drawn), reasons, tuple(sorted(silent, key=natural.key)))
 
 
 def _cell(host: str, one: Outlook, title: str, numbers: dict[tuple[str, str], int],

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-import re
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from devicetrack.objects.event import Event
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import WipeProgress
+from devicetrack.pictures import natural
 
 # The states of fields, in the order of legends. A part that could not be read has no field.
 STATES: Final = (report.HELD, report.FREE, report.CREATABLE, report.RELEASING, report.WITHHELD, report.MISSING)
@@ -29,7 +29,6 @@ STATES: Final = (report.HELD, report.FREE, report.CREATABLE, report.RELEASING, r
 _Group = tuple[str, str | None, str | None]
 
 # What names are split at to sort them. The digits of a UUID stay together: they are no number.
-_NUMBERS: Final = re.compile('((?:[0-9a-f]{4}){2}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9]+)')
 
 
 class Field(NamedTuple):
@@ -183,13 +182,6 @@ def stored(name: str, records: Sequence[Record], withheld: Sequence[Withheld],
     return Host(name, False, _nodes(fields, parents), events=tuple(events))
 
 
-def natural(text: object) -> tuple[Any, ...]:
-    """A key that sorts names as people count: ns2 before ns10, and no name at the end."""
-    if text is None:
-        return (1,)
-    return (0, *[(0, int(part), '') if part.isdecimal() else (1, 0, part) for part in _NUMBERS.split(str(text))])
-
-
 def _nodes(fields: Iterable[tuple[int | None, str | None, Field]],
            withheld: Mapping[tuple[str, str], tuple[Reason, ...]]) -> tuple[Node, ...]:
     """The fields at their places; ``withheld`` has why whole parents are, by kind and name."""
@@ -204,12 +196,13 @@ def _nodes(fields: Iterable[tuple[int | None, str | None, Field]],
     return tuple(Node(number, tuple(
         Parent(kind, parent, tuple(sorted(parents[kind, parent, of_class], key=_place)),
                withheld.get((kind, parent or ''), ()))
-        for kind, parent, of_class in sorted(parents, key=lambda group: (group[0], natural(group[1]), group[2] or ''))))
-        for number, parents in sorted(grouped.items(), key=lambda item: natural(item[0])))
+        for kind, parent, of_class in sorted(
+            parents, key=lambda group: (group[0], natural.key(group[1]), group[2] or ''))))
+        for number, parents in sorted(grouped.items(), key=lambda item: natural.key(item[0])))
 
 
 def _place(field: Field) -> tuple[Any, ...]:
-    return natural(field.identifier), field.resource_class or ''
+    return natural.key(field.identifier), field.resource_class or ''
 
 
 def _reasons(one: Withheld | None) -> tuple[Reason, ...]:

@@ -55,14 +55,6 @@ class FitTestCase(base.TestCase):
         self.assertEqual((['device / owner / reasons', 'status'], [
             [f'mdev/a\n  {UUID}\n  cordoned: new firmware', 'held'], ['mdev/b', 'free']]), table(60))
 
-    def test_what_people_count_comes_in_order(self) -> None:
-        names = ['compute-10', 'compute-7', None, 'compute-7b', 'a']
-        self.assertEqual(['a', 'compute-7', 'compute-7b', 'compute-10', None], sorted(names, key=cmd_base.natural))
-
-    def test_the_digits_of_a_uuid_are_no_number(self) -> None:
-        first, second = 'mdev/3097780a-6234-4db6-9d43-4af6a11c7977', 'mdev/3802aab1-c837-4a35-a272-44f417b3b7c8'
-        self.assertEqual([first, second], sorted([second, first], key=cmd_base.natural))
-
     def test_one_thing_is_no_things(self) -> None:
         self.assertEqual(['0 devices', '1 device', '2,000 devices'],
                          [cmd_base.count(number, 'device') for number in (0, 1, 2000)])

@@ -13,6 +13,7 @@ from devicetrack import exception
 from devicetrack.cmd import base as cmd_base
 from devicetrack.engine.withholding import UNREAD
 from devicetrack.objects.values import DeviceKey
+from devicetrack.pictures import natural
 from devicetrack.testing.fixtures import FREE
 from devicetrack.tests import base
 from devicetrack.tests.unit.cmd import program
@@ -242,7 +243,7 @@ class ListTestCase(RepairCommandTestCase):
         self.host.audit()
         lines = self.program.ask('device', 'list', '--withheld')
         left = {line['device']: (line['status'], line['instance_uuid']) for line in lines}
-        mdevs = [f'mdev/{uuid}' for uuid in sorted(self.host.mdevs(), key=cmd_base.natural)]
+        mdevs = [f'mdev/{uuid}' for uuid in sorted(self.host.mdevs(), key=natural.key)]
         self.assertEqual({**dict.fromkeys((*mdevs, 'vpmem/d0'), ('held', instance.uuid)), None: ('withheld', None),
                           'vpmem/d1': ('withheld', None)}, left)
         self.assertEqual([

@@ -112,14 +112,6 @@ class PictureTestCase(pictured.HostTestCase):
         self.assertEqual(['a new firmware'], [reason.detail for node in picture.nodes for parent in node.parents
                                               if parent.name == 'gpu2' for reason in parent.reasons])
 
-    def test_names_sort_as_people_count(self) -> None:
-        names = ['ns10', 'ns2', None, 'ns1', '0000:81:00.2', 'a']
-        self.assertEqual(['0000:81:00.2', 'a', 'ns1', 'ns2', 'ns10', None], sorted(names, key=pictures.natural))
-
-    def test_the_digits_of_a_uuid_are_no_number(self) -> None:
-        first, second = '3097780a-6234-4db6-9d43-4af6a11c7977', '3802aab1-c837-4a35-a272-44f417b3b7c8'
-        self.assertEqual([first, second], sorted([second, first], key=pictures.natural))
-
     # -- in a terminal ------------------------------------------------------------------------------------------------
 
     def lines(self, width: int = 80, colour: bool = False, ascii_only: bool = False) -> list[str]:
