@@ -18,6 +18,7 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack import log
 from devicetrack import ownfiles
 from devicetrack import vocabulary
 from devicetrack.objects import details
@@ -29,6 +30,8 @@ from devicetrack.virt.driver import obstacle
 from devicetrack.virt.libvirt import proofs
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import installed
+
+LOG = log.logger(__name__)
 
 NO_KIND: Final = 'no device kind of this name is installed, or [devicetrack] device_kinds does not name it'
 
@@ -199,9 +202,14 @@ class Proving:
         blank: list[DeviceAssignment] = []
         for kind in {kind.name: kind for _assignment, kind, _lock in held}.values():
             ours = [assignment for assignment, of_kind, _lock in held if of_kind is kind]
-            with installed.mistakes(kind, 'is_blank'):
-                names = kind.is_blank(ours)
-                blank += [assignment for assignment in ours if assignment.identifier in names]
+            try:
+                with installed.mistakes(kind, 'is_blank'):
+                    names = kind.is_blank(ours)
+                    blank += [assignment for assignment in ours if assignment.identifier in names]
+            except exception.DriverError as error:
+                # The devices of the other kinds are looked at all the same.
+                LOG.warning('Devices that nothing proves clean cannot be looked at: %s', error)
+                results |= {key_of(assignment): error for assignment in ours}
         if blank:
             usage = self._usage({assignment.kind for assignment in blank})
             results |= {key: obstacle(key, usage) for key in map(key_of, blank)}

@@ -368,7 +368,22 @@ class MistakesTestCase(base.TestCase):
         self.says('read_through', error)
         for answers in ((), (None,)):
             driver = self.make('is_blank', *answers, keeps_bytes=True)
-            self.says('is_blank', self.assertRaises(exception.DeviceKindFailed, driver.prove, [self.tape], 'blank'))
+            [error] = driver.prove([self.tape], 'blank').values()
+            self.assertIsInstance(error, exception.DeviceKindFailed)
+            self.says('is_blank', error)
+
+    def test_a_kind_that_cannot_look_takes_no_proof_from_the_devices_of_others(self) -> None:
+        def cannot(_kind: Any, _assignments: Any) -> Any:
+            raise exception.CommandFailed('look', 'no answer')
+
+        kinds = [type('Blind', (Tape,), {'keeps_bytes': True, 'is_blank': cannot}),
+                 type('Seeing', (Other,), {'keeps_bytes': True, 'is_blank': lambda _kind, assignments: ['b']})]
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, kinds, self.node.connect)
+        self.addCleanup(driver.close)
+        other = contract.assignment(str(uuid.uuid4()), 'other', 'b', None, DETAILS)
+        answers = driver.prove([self.tape, other], vocabulary.BLANK)
+        self.assertIsInstance(answers[DeviceKey('tape', 'one')], exception.CommandFailed)
+        self.assertIsNone(answers[DeviceKey('other', 'b')])
 
     def test_guest_elements(self) -> None:
         for answers in ((), (None,), ([],), ([7],)):
