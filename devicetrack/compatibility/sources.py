@@ -219,7 +219,7 @@ def load(conf: Any, host: str) -> list[tuple[str, Source]]:
         raise exception.InvalidConfiguration(where, entry_point.name, f'cannot be loaded: {error}') from error
 
     manager: Any = named.NamedExtensionManager(NAMESPACE, names, name_order=True, on_load_failure_callback=failed,
-                                               warn_on_missing_entrypoint=False)
+                                               on_missing_entrypoints_callback=lambda _missing: None)
     found = {extension.name: extension.plugin for extension in manager}
     loaded = []
     for name in dict.fromkeys(names):

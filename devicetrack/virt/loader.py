@@ -9,8 +9,7 @@ from typing import Any
 from typing import cast
 
 from oslo_config import cfg
-from stevedore import driver as stevedore_driver
-from stevedore import exception as stevedore_exception
+from stevedore import named
 
 from devicetrack import exception
 from devicetrack import ownfiles
@@ -60,17 +59,16 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
 
 
 def _find(name: str) -> type[driver.VirtDriver]:
-    # stevedore's error says only that no entry point matched. The operator needs the reason, which stevedore logs: for
-    # example, libvirt-python is not installed.
+    # stevedore only logs why it cannot load an entry point, for example because libvirt-python is not installed. The
+    # operator needs that reason.
     failures: list[BaseException] = []
-    try:
-        manager: Any = stevedore_driver.DriverManager(
-            NAMESPACE, name, warn_on_missing_entrypoint=False,
-            on_load_failure_callback=lambda _manager, _entry_point, error: failures.append(error))
-    except stevedore_exception.NoMatches as error:
-        if failures:
-            raise exception.InvalidConfiguration(
-                OPTION, name, f'cannot be loaded: {failures[0]}') from failures[0]
-        reason = f'there is no entry point of this name in {NAMESPACE}'
-        raise exception.InvalidConfiguration(OPTION, name, reason) from error
-    return cast(type[driver.VirtDriver], manager.driver)
+    manager: Any = named.NamedExtensionManager(
+        NAMESPACE, [name], on_missing_entrypoints_callback=lambda _missing: None,
+        on_load_failure_callback=lambda _manager, _entry_point, error: failures.append(error))
+    found = [extension.plugin for extension in manager]
+    if len(found) == 1:
+        return cast(type[driver.VirtDriver], found[0])
+    if failures:
+        raise exception.InvalidConfiguration(OPTION, name, f'cannot be loaded: {failures[0]}') from failures[0]
+    how_many = 'several entry points have' if found else 'there is no entry point of'
+    raise exception.InvalidConfiguration(OPTION, name, f'{how_many} this name in {NAMESPACE}')

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 import libvirt
-from stevedore import driver as stevedore_driver
-from stevedore import exception as stevedore_exception
+from stevedore import named
 
 from devicetrack import exception
 from devicetrack.tests import base
@@ -16,17 +15,15 @@ from devicetrack.virt import loader
 
 class LoaderTestCase(base.TestCase):
 
-    def stevedore(self, cls: type | None = None, error: Exception | None = None) -> None:
+    def stevedore(self, *classes: type, error: Exception | None = None) -> None:
         """Answer in the place of installed entry points."""
-        def manager(namespace: str, name: str, on_load_failure_callback, **_options):
+        def manager(namespace: str, _names: list[str], on_load_failure_callback, **_options):
             self.assertEqual('devicetrack.virt_drivers', namespace)
             if error is not None:
                 on_load_failure_callback(None, None, error)
-            if cls is None:
-                raise stevedore_exception.NoMatches(f'no {name}')
-            return type('Manager', (), {'driver': cls})
+            return [type('Extension', (), {'plugin': cls}) for cls in classes]
 
-        self.patch(stevedore_driver, 'DriverManager', manager)
+        self.patch(named, 'NamedExtensionManager', manager)
 
     def test_the_driver_that_the_option_names(self) -> None:
         self.stevedore(fake.FakeDriver)
@@ -84,6 +81,12 @@ class LoaderTestCase(base.TestCase):
         self.configuration.set('devicetrack', virt_driver='nosuch')
         error = self.assertRaises(exception.InvalidConfiguration, loader.load_driver, self.conf)
         self.assertEqual(('[devicetrack] virt_driver', 'nosuch'), (error.option, error.value))
+        self.assertIn('there is no entry point of this name', error.reason)
+
+    def test_two_packages_have_a_driver_of_this_name(self) -> None:
+        self.stevedore(fake.FakeDriver, fake.FakeDriver)
+        error = self.assertRaises(exception.InvalidConfiguration, loader.load_driver, self.conf)
+        self.assertIn('several entry points have this name', error.reason)
 
     def test_a_driver_that_cannot_be_imported_says_why(self) -> None:
         self.stevedore(error=ImportError('No module named libvirt'))
