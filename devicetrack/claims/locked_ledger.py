@@ -176,7 +176,7 @@ def _pools_and_devices(ledger: Ledger, keys: Iterable[DeviceKey]) -> tuple[list[
 
 
 class _PutBackOnError:
-    """Puts a hold back when its block is left by an error. Every claim has two such blocks, so it is no generator."""
+    """Puts a hold back when its block is left by an error."""
 
     __slots__ = ('_ledger', '_hold')
 

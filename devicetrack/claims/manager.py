@@ -218,7 +218,7 @@ class ClaimManager:
         :raises OutcomeUnknown: the commit may have happened; the devices stay held until the store has said
         """
         host = self._open_for(nodename, instance)
-        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None), instance)
+        demand = host.views.demand(allocations, getattr(instance, 'flavor', None), instance)
         records = host.life.take(instance.uuid, demand) if demand.items else []
         resources = host.life.resources(instance.uuid, records)
         return Claim(host.life, host.instances, instance, resources, {'resources': resources},
@@ -281,7 +281,7 @@ class ClaimManager:
         :raises BadRequest: as :meth:`instance_claim`
         """
         host = self._started()
-        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None), instance)
+        demand = host.views.demand(allocations, getattr(instance, 'flavor', None), instance)
         return host.ledger.shortages(demand, everything=True)
 
     # -- making it real -----------------------------------------------------------------------------------------------
@@ -518,7 +518,7 @@ class ClaimManager:
         :raises MigrationSuperseded: a newer migration of the instance has a claim here; nothing was changed
         """
         host = self._open_for(nodename, instance, migration)
-        demand = host.views.providers.demand(allocations, flavor, instance)
+        demand = host.views.demand(allocations, flavor, instance)
         return host.moves.claim(context, instance, migration, moves.RESIZE, demand,
                                 Carried(numa_topology, pci_devices, pci_requests))
 
@@ -567,7 +567,7 @@ class ClaimManager:
         :raises Exception: all others as :meth:`resize_claim`
         """
         host = self._open_for(nodename, instance, migration)
-        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None), instance)
+        demand = host.views.demand(allocations, getattr(instance, 'flavor', None), instance)
         return host.live.claim(context, instance, migration, demand, numa_topology, check)
 
     @metered(metering.REBUILD_CLAIM)
@@ -586,7 +586,7 @@ class ClaimManager:
         host = self._open_for(nodename, instance, migration)
         if migration is None and getattr(instance, 'host', None) == self.host:
             return host.moves.claim_in_place(instance)
-        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None), instance)
+        demand = host.views.demand(allocations, getattr(instance, 'flavor', None), instance)
         return host.moves.claim(context, instance, migration, moves.EVACUATION, demand,
                                 Carried(numa_topology, pci_devices, pci_requests))
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import marshal
 from typing import Any
+from typing import Final
 from typing import NamedTuple
 
 from devicetrack import log
@@ -25,6 +27,7 @@ from devicetrack.engine.views import needs_guest_records
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
 from devicetrack.objects import DeviceRequest
+from devicetrack.objects import extra_specs as specs
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Record
@@ -34,6 +37,9 @@ from devicetrack.virt.driver import VirtDriver
 LOG = log.logger(__name__)
 
 NO_INVENTORY = Inventory((), (), frozenset())
+
+# A host has guests of some dozens of flavors, and a provider or two for each.
+_READ_DEMANDS: Final = 100
 
 
 class Providers(NamedTuple):
@@ -73,6 +79,20 @@ class Providers(NamedTuple):
             LOG.debug('Left out of a claim: what is allocated at providers of other hosts: %s',
                       ', '.join(demand.skipped))
         return demand
+
+
+def _text_of(allocations: Any, flavor: Any) -> bytes | None:
+    """What a demand is read from, as a key; None if it has parts of other types than services send.
+
+    It tells apart what Python calls equal and requests do not, as 1 and True. Version 2 has no back references: equal
+    values have one text.
+    """
+    extra_specs = getattr(flavor, 'extra_specs', None)
+    try:
+        # Services have dictionaries of their own classes for extra specs.
+        return marshal.dumps((allocations, extra_specs and tuple(extra_specs.items())), 2)
+    except (ValueError, TypeError, AttributeError):
+        return None
 
 
 class HostReader:
@@ -121,6 +141,28 @@ class HostViews:
         self._prepared = driver.prepared_kinds()
         self._reading = locks.FairLock(locks.READING)
         self.providers = Providers()
+        # Demands that were read for these providers, by what they were read from.
+        self._read_demands: tuple[Providers, dict[bytes, demands.Demand]] = self.providers, {}
+
+    def demand(self, allocations: Mapping[str, Any] | DeviceRequest | None, flavor: Any,
+               instance: Any) -> demands.Demand:
+        """As :meth:`Providers.demand`. Nearly every claim asks for what an earlier claim of its flavor asked for."""
+        providers, known = self.providers, self._read_demands
+        if known[0] is not providers:
+            known = self._read_demands = providers, {}
+        text = _text_of(allocations, flavor)
+        if text is None:
+            return providers.demand(allocations, flavor, instance)
+        demand = known[1].get(text)
+        if demand is not None and not (demand.items and specs.has_policy(Properties(instance))):
+            return demand
+        demand = providers.demand(allocations, flavor, instance)
+        # What other hosts have of it is logged each time.
+        if not (demand.skipped or (demand.items and specs.has_policy(Properties(instance)))):
+            if len(known[1]) >= _READ_DEMANDS:
+                known[1].clear()
+            known[1][text] = demand
+        return demand
 
     def prepare(self, records: Callable[[], Sequence[Record]]) -> None:
         """Make the host what the options say, before it is read. May take long; see the driver.

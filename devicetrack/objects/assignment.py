@@ -64,9 +64,12 @@ class DeviceAssignment(base.DeviceTrackObject):
         made._context = None
         made._changed_fields = set()
         made._record = record
-        held = made.__dict__
-        held.update(zip(_ATTRIBUTES, record, strict=True))
-        del held['_obj_details']
+        # One name after the other: a loop over the fields would take three times as long, and every claim comes by.
+        held: Any = made                        # a type checker cannot see the fields
+        (held._obj_host_uuid, held._obj_kind, held._obj_identifier, held._obj_instance_uuid, held._obj_migration_uuid,
+         held._obj_role, held._obj_state, held._obj_position, held._obj_claim_id, held._obj_generation,
+         held._obj_provider_uuid, held._obj_resource_class, held._obj_parent, held._obj_numa_node, _details,
+         held._obj_created_at, held._obj_seen) = record
         return made
 
     def __str__(self) -> str:
@@ -99,6 +102,3 @@ class DeviceAssignment(base.DeviceTrackObject):
         if attrname == 'details' and self._record is not None:
             _ = self.details
         return bool(super().obj_attr_is_set(attrname))
-
-
-_ATTRIBUTES = tuple('_obj_' + name for name in values.Record._fields)

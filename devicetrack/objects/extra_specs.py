@@ -131,6 +131,11 @@ def numa_policy(of_flavor: str | None, image_properties: Properties | None) -> s
     return of_image
 
 
+def has_policy(image_properties: Properties) -> bool:
+    """Whether an image names a policy, which is then part of what its guests need."""
+    return image_properties.get(_POLICY_OF_IMAGE) is not None
+
+
 def _policy(name: str, value: Any) -> str:
     if value not in vocabulary.NUMA_AFFINITY_POLICIES:
         raise exception.BadRequest(name, value, f'must be one of {", ".join(vocabulary.NUMA_AFFINITY_POLICIES)}')

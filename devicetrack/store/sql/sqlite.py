@@ -43,6 +43,10 @@ _UNDONE_IN_COMMIT: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQ
 
 _TRIES_EVERY_S: Final = 0.01
 
+# The clock of file times goes in steps of at most ten milliseconds. Two changes within one step leave the same time.
+_STEP_NS: Final = 100_000_000
+_SECOND_NS: Final = 1_000_000_000
+
 
 class SQLite(backend.Backend):
     """The standard library's sqlite3. oslo.db leaves BEGIN and COMMIT to us: its isolation level is None."""
@@ -62,7 +66,9 @@ class SQLite(backend.Backend):
     def __init__(self, engine: sa.Engine, patience: backend.Patience) -> None:
         super().__init__(engine, patience)
         self._path = urllib.parse.unquote((engine.url.database or '').removeprefix('file:'))
+        self._log, self._directory = f'{self._path}-wal', os.path.dirname(self._path)
         self._files: tuple[int, ...] | None = None
+        self._seen: tuple[int, ...] | None = None       # the directory, as it was when the files were in it
 
     def prepare_to_write(self, connection: Any) -> None:
         deadline = time.monotonic() + self.patience.busy_s
@@ -71,7 +77,7 @@ class SQLite(backend.Backend):
                 # Lasts in the file. Asked for again, so that a file that somebody turned back does not stay so.
                 connection.execute('PRAGMA journal_mode = WAL').fetchall()
                 connection.execute('SELECT count(*) FROM sqlite_master').fetchall()     # makes the log
-                self._files = self._files_at_path()
+                self._files, self._seen = self._files_at_path(), None
                 return
             except sqlite3.OperationalError as error:
                 # When two connections turn a file to WAL at once, SQLite refuses one of them without waiting, since
@@ -84,10 +90,7 @@ class SQLite(backend.Backend):
         """There is no server that could be gone."""
 
     def carry_out(self, connection: Any, merged: backend.Merged, fences: Sequence[api.Fence] = ()) -> None:
-        if self._files_at_path() != self._files:
-            # SQLite would go on writing to a file that nobody will ever open again. The log goes when another process
-            # believes that it alone has the store open, because something in this one opened and closed the file.
-            raise FileNotFoundError(errno.ENOENT, 'the file or its log was removed or replaced', self._path)
+        self._check_files()
         # IMMEDIATE takes the write lock now, where waiting for it is possible. A transaction that read first and
         # wrote then would be refused instead, without waiting, when another one wrote in between.
         cursor = connection.cursor()
@@ -117,9 +120,31 @@ class SQLite(backend.Backend):
             for statement, parameters in self.of_contexts(contexts):
                 connection.execute(statement, parameters)
 
+    def _check_files(self) -> None:
+        """Check that the files that SQLite has open are still at their path.
+
+        SQLite would go on writing to a file that nobody will ever open again. The log goes when another process
+        believes that it alone has the store open, because something in this one opened and closed the file.
+
+        A file that comes, goes or is replaced changes its directory, whose time of change nobody can set. So one look
+        at the directory is enough while it is as it was, and that is half of what two looks at the files cost.
+
+        :raises FileNotFoundError: one of them was removed or replaced
+        """
+        found = os.stat(self._directory)
+        changed_ns = found.st_ctime_ns
+        seen = (found.st_dev, found.st_ino, changed_ns)
+        if seen == self._seen:
+            return
+        if self._files_at_path() != self._files:
+            raise FileNotFoundError(errno.ENOENT, 'the file or its log was removed or replaced', self._path)
+        # Another change could still get the same time, and on a file system that counts seconds much later too.
+        is_settled = time.time_ns() - changed_ns > _STEP_NS and changed_ns % _SECOND_NS
+        self._seen = seen if is_settled else None
+
     def _files_at_path(self) -> tuple[int, ...]:
         """Which files the store and its log are."""
-        store, log = os.stat(self._path), os.stat(f'{self._path}-wal')
+        store, log = os.stat(self._path), os.stat(self._log)
         return store.st_dev, store.st_ino, log.st_ino
 
     def commit(self, connection: Any) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 import logging
 import os
 import resource
+import shutil
 import sqlite3
 import traceback
+import types
 from typing import Any
 
 import fixtures
@@ -24,6 +26,7 @@ from devicetrack.testing import proxy as proxies
 from devicetrack.tests import base
 from devicetrack.tests.functional.store import processes
 from devicetrack.tests.functional.store import records
+from devicetrack.tests.functional.store.records import delete
 from devicetrack.tests.functional.store.records import insert
 from devicetrack.tests.functional.store.records import record
 from devicetrack.tests.functional.store.records import update
@@ -154,6 +157,57 @@ class TestFile(base.TestCase):
         self.assertIn('missing', error.reason)
         os.rename(self.fixture.path + '.away', self.fixture.path)
         self.store.write(insert(record('ns1')))
+
+    def _write_until_the_directory_alone_is_looked_at(self) -> tuple[int, ...]:
+        row, backend = record('ns0'), self.store.backend
+        while True:
+            self.store.write(insert(row))
+            self.store.write(delete(row))
+            if backend._seen is not None:       # type: ignore[attr-defined]
+                return backend._seen            # type: ignore[attr-defined]
+
+    def test_a_file_that_is_removed_after_its_directory_was_the_same_for_long(self) -> None:
+        schema.sync(self.store)
+        directory = os.path.dirname(self.fixture.path)
+        for path in (self.fixture.path, f'{self.fixture.path}-wal', directory):
+            self._write_until_the_directory_alone_is_looked_at()
+            os.rename(path, f'{path}.away')
+            self.assertRaises(exception.StoreUnavailable, self.store.write, insert(record('ns1')))
+            os.rename(f'{path}.away', path)
+            self.assertEqual([], self.store.records())
+
+    def test_a_file_that_is_replaced_and_its_directory_given_the_time_that_it_had(self) -> None:
+        """As programs do that bring back a backup."""
+        schema.sync(self.store)
+        *_directory, changed_ns = self._write_until_the_directory_alone_is_looked_at()
+        shutil.copy2(self.fixture.path, f'{self.fixture.path}.copy')
+        os.rename(f'{self.fixture.path}.copy', self.fixture.path)
+        os.utime(os.path.dirname(self.fixture.path), ns=(changed_ns, changed_ns))
+        self.assertRaises(exception.StoreUnavailable, self.store.write, insert(record('ns1')))
+
+    def test_another_file_in_the_directory_stops_nothing(self) -> None:
+        schema.sync(self.store)
+        self._write_until_the_directory_alone_is_looked_at()
+        row = record('ns1')
+        with open(f'{self.fixture.path}.other', 'w', encoding='ascii'):
+            self.store.write(insert(row))
+        self.assertEqual([row], self.store.records())
+
+    def test_a_directory_whose_file_system_counts_seconds_is_never_enough(self) -> None:
+        """A file that is replaced within the second leaves no trace in it."""
+        schema.sync(self.store)
+        self._write_until_the_directory_alone_is_looked_at()
+        stat = os.stat
+
+        def in_seconds(path: Any, **others: Any) -> Any:
+            found = stat(path, **others)
+            return types.SimpleNamespace(
+                st_dev=found.st_dev, st_ino=found.st_ino, st_mode=found.st_mode, st_uid=found.st_uid,
+                st_ctime_ns=found.st_ctime_ns // 10**9 * 10**9)
+
+        self.useFixture(fixtures.MonkeyPatch('os.stat', in_seconds))
+        self.store.write(insert(record('ns1')))
+        self.assertIsNone(self.store.backend._seen)     # type: ignore[attr-defined]
 
     def _as_somebody_else(self, call: Callable[[], Any]) -> Any:
         """Root may write everywhere, so the call runs as nobody; the store must not be open."""

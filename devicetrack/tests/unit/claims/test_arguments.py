@@ -174,6 +174,41 @@ class OtherArgumentsTestCase(HostTestCase):
             self.refused(f'allocations[{root}][{PMEM}]', self.host.claim, Instance(),
                          {root: {'resources': {PMEM: amount}}})
 
+    def test_an_amount_of_another_type_is_refused_after_the_same_number_was_claimed(self):
+        root = self.host.manager.host_uuid
+        self.host.claim(Instance(), {root: {'resources': {PMEM: 1}}}).abort()
+        for amount in (True, 1.0):
+            self.refused(f'allocations[{root}][{PMEM}]', self.host.claim, Instance(),
+                         {root: {'resources': {PMEM: amount}}})
+
+    def test_the_image_of_each_instance_is_read_after_an_equal_claim_too(self):
+        root = self.host.manager.host_uuid
+        allocations = {root: {'resources': {PMEM: 1}}}
+        self.host.claim(Instance(), allocations).abort()
+        wrong: Any = Instance()
+        wrong.image_meta = {'properties': {'hw_pci_numa_affinity_policy': 'near'}}
+        self.refused('hw_pci_numa_affinity_policy', self.host.claim, wrong, allocations)
+        right: Any = Instance()
+        right.image_meta = {'properties': {'hw_pci_numa_affinity_policy': 'required'}}
+        self.host.claim(right, allocations).abort()
+        self.host.claim(Instance(), allocations).abort()
+
+    def test_an_equal_claim_goes_by_the_flavor_that_it_has_now(self):
+        root = self.host.manager.host_uuid
+        allocations = {root: {'resources': {PMEM: 1}}}
+        for labels in ('4GB', '4GB,4GB', '4GB'):
+            instance = Instance(flavor=types.SimpleNamespace(extra_specs={'hw:pmem': labels}))
+            if labels == '4GB':
+                self.host.claim(instance, allocations).abort()
+            else:
+                self.refused('allocations', self.host.claim, instance, allocations)
+
+    def test_more_different_claims_than_are_remembered(self):
+        root = self.host.manager.host_uuid
+        for number in (*range(250), 0):
+            self.host.claim(Instance(), {root: {'resources': {PMEM: 1, f'CUSTOM_{number}': 1}}}).abort()
+        self.assertLessEqual(len(self.host.running.views._read_demands[1]), 100)
+
     def test_a_request_is_complete(self):
         wanted = objects.request.RequestedDevices
         for wrong in (objects.DeviceRequest(), objects.DeviceRequest(wanted=[wanted()]),
