@@ -78,7 +78,7 @@ class Proofs:
             self._refresh()
             known = self._known
             if not known:                       # as on a host whose devices all have owners
-                return list(fields.columns('kind', 'identifier'))
+                return list(fields.by('kind', 'identifier'))        # whoever compares the devices has these keys too
             return [key for key, details in zip(fields.columns('kind', 'identifier'), fields.column('details'),
                                                 strict=True)
                     if (proof := known.get(key)) is None
