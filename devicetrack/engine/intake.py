@@ -212,7 +212,7 @@ class Intake(Stock):
 
     def _news(self, devices: Iterable[InventoryDevice],
               unproven: Collection[tuple[str, str]]) -> Iterator[tuple[tuple[Any, ...], Unit | None]]:
-        """The devices that the host reports otherwise than before, or as unwell: their fields, and what is known of them.
+        """The devices that the host reports otherwise than before, or as unwell: their fields, and their units.
 
         Nearly all of thousands are well and as they were, so this is one loop over plain tuples.
         """

@@ -75,10 +75,10 @@ _PREPARE: Final = 'prepare'
 _NO_KIND, _key, _busy, _no_lock = proving.NO_KIND, proving.key_of, proving.busy, proving.no_lock
 
 
-# The addresses of one device kind that a domain names, for the kind to identify: the kind, the domain's UUID, whether it
-# runs, the addresses in the live and in the inactive definition, and whether they surely are of this kind. Otherwise
+# The addresses of one device kind that a domain names, for the kind to identify: the kind, the domain's UUID, whether
+# it runs, the addresses in the live and in the inactive definition, and whether they surely are of this kind. Otherwise
 # most of them mean something else. A host has thousands of these and of the next, so they are plain tuples: the garbage
-# collector does not keep those of texts, and all others bring its collections of the whole process nearer.
+# collector drops those of texts, and all others bring its collections of the whole process nearer.
 _Named = tuple[str, str, bool, Sequence[str], Sequence[str], bool]
 
 # What the definitions of one domain say: its UUID, whether it runs, what it names, the devices that its record
