@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import operator
@@ -150,20 +151,18 @@ class Intake(Stock):
         self._keeping, unproven = inventory.keeping, inventory.unproven
         self._sockets = dict(inventory.sockets)
         if self._units or changed:
-            known: Iterable[InventoryDevice] = inventory.devices
-        else:                                   # at a start
-            known, new = (), Compact(InventoryDevice, inventory.devices).plain()
-        units: dict[str, dict[str, Unit]] = collections.defaultdict(dict, self._units)
-        for device in known:
-            unit = units[device.kind].get(device.identifier)
-            if unit is None:
-                if not changed or device.key not in changed:
-                    new.append(tuple(device))
-            elif not self._is_as_it_was(device, unit, unproven):
-                if not changed or device.key not in changed:
+            for fields, unit in self._news(inventory.devices, unproven):
+                device = InventoryDevice._make(fields)
+                is_watched = bool(changed) and device.key in changed
+                if unit is None:
+                    if not is_watched:
+                        new.append(fields)
+                elif not is_watched:
                     self._read_device(device, unit, unproven)
                 else:                           # which devices exclude one another is for the host alone to say
                     self._read_exclusions(device, unit)
+        else:                                   # at a start
+            new = Compact(InventoryDevice, inventory.devices).plain()
         # The first device describes its pool, so devices that somebody else made come last.
         new.sort(key=_IDENTIFIER)
         new.sort(key=_ADOPTABLE, reverse=True)
@@ -211,18 +210,33 @@ class Intake(Stock):
                     unit.withheld = self._reasons(unhealthy, adoptable, unit)
                 self._enter(unit)
 
-    def _is_as_it_was(self, device: InventoryDevice, unit: Unit, unproven: Collection[tuple[str, str]]) -> bool:
-        """Whether the host reports a device as before, and as healthy. That is so for nearly all."""
-        pool = unit.pool
-        return (device.details == unit.details and device.unhealthy is None and device.adoptable
-                and (not unit.withheld or unit.withheld == _EXCLUDED) and not unit.unborn and not self._standing
-                and (not (device.exclusions or unit.exclusions) or unit.exclusions == exclusion.of_device(
-                    device.kind, device.identifier, device.exclusions))
-                and unit.unproven == (bool(unproven) and (device.kind, device.identifier) in unproven)
-                and pool.resource_class == device.resource_class
-                and pool.parent.name == device.parent and pool.numa_node == device.numa_node
-                and pool.features == device.features
-                and pool.provider_uuid == self._provider_uuid_of(device.provider))
+    def _news(self, devices: Iterable[InventoryDevice],
+              unproven: Collection[tuple[str, str]]) -> Iterator[tuple[tuple[Any, ...], Unit | None]]:
+        """The devices that the host reports otherwise than before, or as unwell: their fields, and their units.
+
+        Nearly all of thousands are well and as they were, so this is one loop over plain tuples.
+        """
+        units = collections.defaultdict(dict, self._units)
+        standing = bool(self._standing)
+        # By what the host says of them, the pool of devices that it says the same of.
+        pools: dict[tuple[Any, ...], Pool] = {}
+        for fields in Compact(InventoryDevice, devices).plain():
+            (kind, identifier, provider, resource_class, parent, numa_node, details, unhealthy, adoptable, _type,
+             exclusions, features) = fields
+            unit = units[kind].get(identifier)
+            if (unit is not None and details == unit.details and unhealthy is None and adoptable and not standing
+                    and (not unit.withheld or unit.withheld == _EXCLUDED) and not unit.unborn
+                    and unit.unproven == ((kind, identifier) in unproven)
+                    and (not (exclusions or unit.exclusions)
+                         or unit.exclusions == exclusion.of_device(kind, identifier, exclusions))):
+                pool, where = unit.pool, (provider, resource_class, parent, numa_node, features)
+                if pools.get(where) is pool:
+                    continue
+                if where == (provider, pool.resource_class, pool.parent.name, pool.numa_node, pool.features) and (
+                        pool.provider_uuid == self._provider_uuid_of(provider)):
+                    pools[where] = pool
+                    continue
+            yield fields, unit
 
     def _pool_of(self, device: InventoryDevice) -> Pool:
         pool, _new = self._pool(device.kind, self._provider_uuid_of(device.provider), device.resource_class,

@@ -66,15 +66,19 @@ class Views(_Views):
     @functools.cached_property
     def names(self) -> Names:
         """The devices and addresses that domains name."""
-        uses = Compact(Use, self.usage.uses)
-        keys: list[Key] = list(uses.columns('kind', 'identifier'))
-        named, strange, nowhere = set(keys), set[Key](), set[Key]()
+        uses, rows = Compact(Use, self.usage.uses), self.owners
+        strange, nowhere = set[Key](), set[Key]()
         # Nearly always every device is its domain's own, and thousands are compared at once.
         with contextlib.suppress(KeyError):
-            if all(map(operator.eq, self.owners.of(keys, 'instance_uuid'), uses.column('domain_uuid'))):
-                return Names(named, strange, nowhere)
-        owners = self.owners.column('instance_uuid')
-        for key, (address, domain_uuid) in zip(keys, uses.columns('address', 'domain_uuid'), strict=True):
+            if all(map(operator.eq, rows.of(uses.columns('kind', 'identifier'), 'instance_uuid'),
+                       uses.column('domain_uuid'))):
+                # Each key is that of a row. With as many names as there are rows no row is left out.
+                is_each = len(set(uses.column('identifier'))) == len(rows)
+                return Names(rows.keys() if is_each else set(uses.columns('kind', 'identifier')), strange, nowhere)
+        named: set[Key] = set(uses.columns('kind', 'identifier'))
+        owners = rows.column('instance_uuid')
+        for key, (address, domain_uuid) in zip(uses.columns('kind', 'identifier'),
+                                               uses.columns('address', 'domain_uuid'), strict=True):
             if key[1] is None:
                 named.discard(key)
                 nowhere.update(((key[0], domain_uuid), (key[0], address)))

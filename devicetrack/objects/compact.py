@@ -32,10 +32,12 @@ class Compact(Sequence[Named]):
     :param plain: the fields of each, in order, as a tuple of the right width. A list is not copied: do not change it
     """
 
-    __slots__ = ('_of', '_make', '_plain')
+    __slots__ = ('_of', '_make', '_plain', '_by')
 
     def __init__(self, of: type[Named], plain: Iterable[tuple[Any, ...]] = ()) -> None:
         self._of = of
+        # Several views of the same tuples ask for the same keys. Each key is one more tuple to be collected.
+        self._by: dict[tuple[str, ...], ByKey[Named]] = plain._by if isinstance(plain, Compact) else {}
         # The class's own _make would count the fields of each.
         self._make: Callable[[tuple[Any, ...]], Named] = functools.partial(tuple.__new__, of)
         self._plain: list[tuple[Any, ...]] = (
@@ -93,8 +95,11 @@ class Compact(Sequence[Named]):
 
     def by(self, *fields: str) -> ByKey[Named]:
         """The same by two of their fields; of several with the same key the last."""
-        key = operator.itemgetter(*map(self._of._fields.index, fields))
-        return ByKey(self._of, dict(zip(map(key, self._plain), self._plain, strict=True)))
+        found = self._by.get(fields)
+        if found is None:
+            key = operator.itemgetter(*map(self._of._fields.index, fields))
+            found = self._by[fields] = ByKey(self._of, dict(zip(map(key, self._plain), self._plain, strict=True)))
+        return found
 
 
 class ByKey(Mapping[Key, Named]):

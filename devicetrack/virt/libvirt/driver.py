@@ -16,7 +16,6 @@ import os
 import time
 from typing import Any
 from typing import Final
-from typing import NamedTuple
 import urllib.parse
 from xml.sax.saxutils import escape
 
@@ -76,25 +75,15 @@ _PREPARE: Final = 'prepare'
 _NO_KIND, _key, _busy, _no_lock = proving.NO_KIND, proving.key_of, proving.busy, proving.no_lock
 
 
-class _Named(NamedTuple):
-    """The addresses of one device kind that a domain names, for the kind to identify."""
+# The addresses of one device kind that a domain names, for the kind to identify: the kind, the domain's UUID, whether
+# it runs, the addresses in the live and in the inactive definition, and whether they surely are of this kind. Otherwise
+# most of them mean something else. A host has thousands of these and of the next, so they are plain tuples: the garbage
+# collector drops those of texts, and all others bring its collections of the whole process nearer.
+_Named = tuple[str, str, bool, Sequence[str], Sequence[str], bool]
 
-    kind: str
-    domain_uuid: str
-    running: bool
-    now: Sequence[str]              # in the live definition
-    later: Sequence[str]            # in the inactive one
-    surely: bool = True             # else, most of them mean something else than a device of this kind
-
-
-class _Guest(NamedTuple):
-    """What the definitions of one domain say. ``uses`` are the devices that its record identifies."""
-
-    uuid: str
-    running: bool
-    named: Sequence[_Named]
-    uses: Sequence[Use]
-    unknown: Unknown | None
+# What the definitions of one domain say: its UUID, whether it runs, what it names, the devices that its record
+# identifies, and what of it is unknown.
+_Guest = tuple[str, bool, tuple[_Named, ...], tuple[Use, ...], Unknown | None]
 
 
 class LibvirtDriver(driver.VirtDriver):
@@ -237,27 +226,28 @@ class LibvirtDriver(driver.VirtDriver):
             # After the definitions: a guest that was saved since then is among these. It comes back on what it was
             # saved with, whatever its definition says.
             saved = self.hypervisor.saved(read)
-        for guest in defined:
-            if guest.uuid in domains:
-                unknown.append(Unknown(f'domain {guest.uuid}', 'two domains have this UUID'))
-            domains.add(guest.uuid)
-            if guest.running:
-                running.add(guest.uuid)
-            if guest.unknown is not None:
-                unknown.append(guest.unknown)
-            named += guest.named
-            uses += map(tuple, guest.uses)
-        for guest in saved:
-            domains.add(guest.uuid)
-            if guest.unknown is not None:
-                unknown.append(guest.unknown)
-            named += [one for one in guest.named if one not in named]
-            uses += [tuple(one) for one in guest.uses if one not in uses]
+        for uuid, runs, its_named, its_uses, problem in defined:
+            if uuid in domains:
+                unknown.append(Unknown(f'domain {uuid}', 'two domains have this UUID'))
+            domains.add(uuid)
+            if runs:
+                running.add(uuid)
+            if problem is not None:
+                unknown.append(problem)
+            named += its_named
+            uses += map(tuple, its_uses)
+        for uuid, _runs, its_named, its_uses, problem in saved:
+            domains.add(uuid)
+            if problem is not None:
+                unknown.append(problem)
+            named += [one for one in its_named if one not in named]
+            uses += [tuple(one) for one in its_uses if one not in uses]
         for kind in self._kinds.values():
-            ours = [one for one in named if one.kind == kind.name]
+            ours = [one for one in named if one[0] == kind.name]
             means: Mapping[str, str | None] | None = None
             try:
-                means = installed.identify(kind, {address for one in ours for address in (*one.now, *one.later)})
+                means = installed.identify(kind, {address for _kind, _uuid, _runs, now, later, _surely in ours
+                                                  for address in (*now, *later)})
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
@@ -276,10 +266,10 @@ class LibvirtDriver(driver.VirtDriver):
     def _read_guest(self, parse: parsed.Parse, boot_id: str, guarding: Collection[DeviceKey],
                     found: connection.Definitions | connection.Unreadable) -> _Guest:
         """Read what one domain names, as far as that can be read. Several threads do this at the same time."""
+        if isinstance(found, connection.Unreadable):
+            return found.uuid, False, (), (), Unknown(f'domain {found.uuid}', found.reason)
         named: list[_Named] = []
         uses: list[Use] = []
-        if isinstance(found, connection.Unreadable):
-            return _Guest(found.uuid, False, named, uses, Unknown(f'domain {found.uuid}', found.reason))
         unknown = None
         try:
             self._read_definitions(parse, found, boot_id, guarding, named, uses)
@@ -287,7 +277,7 @@ class LibvirtDriver(driver.VirtDriver):
             unknown = Unknown(error.document, f'{error.where}: {error.reason}')
         except exception.DriverError as error:
             unknown = Unknown(f'domain {found.uuid}', str(error))
-        return _Guest(found.uuid, found.running, named, uses, unknown)
+        return found.uuid, found.running, tuple(named), tuple(uses), unknown
 
     def _read_definitions(self, parse: parsed.Parse, found: connection.Definitions, boot_id: str,
                           guarding: Collection[DeviceKey], named: list[_Named], uses: list[Use]) -> None:
@@ -320,12 +310,12 @@ class LibvirtDriver(driver.VirtDriver):
                     kind.form.addresses(inactive), recorded[kind.form], strict=True) if key is None}
                 later = [address for address in later if address in by_address]
             if now or later:
-                named.append(_Named(kind.name, found.uuid, found.running, now, later))
+                named.append((kind.name, found.uuid, found.running, now, later, True))
             with installed.mistakes(kind, 'other_addresses'):
                 now = tuple(kind.other_addresses(live)) if live is not None else ()
                 later = tuple(kind.other_addresses(inactive)) if inactive is not None else ()
             if now or later:
-                named.append(_Named(kind.name, found.uuid, found.running, now, later, surely=False))
+                named.append((kind.name, found.uuid, found.running, now, later, False))
         for form, keys in recorded.items():
             uses += [Use(*key, address, found.uuid, found.running, False, True)
                      for key, address in zip(keys, () if inactive is None else form.addresses(inactive), strict=True)

@@ -25,6 +25,7 @@ import fcntl
 import os
 import threading
 import time
+from typing import cast
 from typing import Final
 import urllib.parse
 import zlib
@@ -78,7 +79,8 @@ class Proofs:
             self._refresh()
             known = self._known
             if not known:                       # as on a host whose devices all have owners
-                return list(fields.columns('kind', 'identifier'))
+                # Whoever compares the devices uses these very keys.
+                return list(cast(Iterable[_Key], fields.by('kind', 'identifier')))
             return [key for key, details in zip(fields.columns('kind', 'identifier'), fields.column('details'),
                                                 strict=True)
                     if (proof := known.get(key)) is None

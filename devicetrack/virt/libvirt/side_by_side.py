@@ -26,7 +26,9 @@ def ask(names: Iterable[Name], question: Callable[[Name], Answer], timeout_s: fl
 
     :raises Late: no thread had an answer for so long; they end when theirs have come
     """
-    todo = collections.deque(enumerate(names))
+    asked = list(names)
+    # Numbers alone: a tuple with each name would be one more thing for the garbage collector to go through.
+    todo = collections.deque(range(len(asked)))
     if not todo:
         return []
     answers: dict[int, Answer] = {}
@@ -37,10 +39,10 @@ def ask(names: Iterable[Name], question: Callable[[Name], Answer], timeout_s: fl
         try:
             while True:
                 try:
-                    number, name = todo.popleft()
+                    number = todo.popleft()
                 except IndexError:
                     break
-                answers[number] = question(name)
+                answers[number] = question(asked[number])
         except BaseException as error:
             errors.append(error)
             todo.clear()

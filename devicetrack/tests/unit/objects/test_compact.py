@@ -53,6 +53,11 @@ class CompactTestCase(base.BaseTestCase):
         self.assertEqual([(('vpmem', 'a'), ('two', 'a')), (('vpmem', 'b'), (use('b').domain_uuid, 'b'))],
                          list(by_key.columns('domain_uuid', 'identifier')))
 
+    def test_all_who_ask_for_the_same_keys_share_them(self) -> None:
+        by_key = self.uses.by('kind', 'identifier')
+        self.assertIs(by_key, Compact(Use, self.uses).by('kind', 'identifier'))
+        self.assertEqual([('one', 'a'), ('one', 'b'), ('one', None)], list(self.uses.by('domain_uuid', 'identifier')))
+
     def test_the_collector_goes_through_none_of_them(self) -> None:
         only_here = uuid.uuid4().hex
         many = Compact(Use, ((only_here, str(number), *plain('a')[0][2:]) for number in range(1000)))
