@@ -61,7 +61,7 @@ class FilesTestCase(SeamsTestCase):
 
     def test_a_parameter_that_is_new(self) -> None:
         self.nova.change(TRACKER, 'def drop(self, instance)', 'def drop(self, instance, *, node=None)')
-        self.assertEqual([f'{DROP}: its signature is (self, instance, *, node=None), known is (self, instance)'],
+        self.assertEqual([f'{DROP}: its signature is (self, instance, *, node=None), but known is (self, instance)'],
                          self.differences())
 
     def test_another_body(self) -> None:
