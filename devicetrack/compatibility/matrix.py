@@ -93,7 +93,7 @@ class Outlook(NamedTuple):
 
     @property
     def notes(self) -> str:
-        """What an option or the table allowed, as text for an operator."""
+        """The reasons that an option or the table allowed, as text for an operator."""
         best = self.best
         return '; '.join(map(str, best.verdict.notes)) if best is not None else ''
 

@@ -71,7 +71,7 @@ _CODES = {
     # libvirt says so when it is asked to destroy a node device that is not active, or to undefine or autostart one that
     # is not defined. It also says so of active or defined devices that it does not know of yet.
     libvirt.VIR_ERR_OPERATION_INVALID: Meaning.BEHIND,
-    # A thread's last error is lost if Python frees another libvirt object before it reads the error. Then nobody knows
+    # A thread's last error is lost if Python frees another libvirt object before it reads the error. Then it is unknown
     # whether libvirt carried out the call.
     None: Meaning.UNTOLD,
 }

@@ -88,7 +88,7 @@ class _Named(NamedTuple):
 
 
 class _Guest(NamedTuple):
-    """What the definitions of one domain say. ``uses`` are the devices that its record identifies."""
+    """The content of one domain's definitions. ``uses`` are the devices that its record identifies."""
 
     uuid: str
     running: bool

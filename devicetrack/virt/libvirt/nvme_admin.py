@@ -102,7 +102,7 @@ _STATUS: Final = {
 
 
 class Command(ctypes.Structure):
-    """``struct nvme_passthru_cmd``. ``addr`` and ``data_len`` belong to whoever sends it."""
+    """``struct nvme_passthru_cmd``. :func:`submit` sets ``addr`` and ``data_len``."""
 
     _fields_ = [
         ('opcode', ctypes.c_uint8), ('flags', ctypes.c_uint8), ('rsvd1', ctypes.c_uint16), ('nsid', ctypes.c_uint32),

@@ -120,7 +120,7 @@ class Function(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a few listings show about all functions, without reading any function.
+    """The facts about all functions that a few listings show, without reading any function.
 
     ``links`` has, by address, the number of the function's link in ``bus/pci/devices``. In one boot no other link has
     that number: the kernel makes a link for each function that appears (bus_add_device in Linux: drivers/base/bus.c)

@@ -6,7 +6,7 @@ Linux with KVM Hypervisor that Uses a Vendor-Specific VFIO Framework"), and so d
 documentation of the driver that was posted for Linux. Other facts come from the sources of the two drivers::
 
     bus/pci/devices/<function>/physfn                         links to the physical function
-    bus/pci/devices/<function>/numa_node                      -1 where nobody knows
+    bus/pci/devices/<function>/numa_node                      -1 if it is unknown
     bus/pci/devices/<function>/iommu_group                    links to a directory that is called by its number
     bus/pci/devices/<function>/nvidia/current_vgpu_type       the number of the type that is set, 0 for none
     bus/pci/devices/<function>/nvidia/creatable_vgpu_types    what can be set now: a heading, then NUMBER : NAME lines

@@ -162,7 +162,7 @@ def check_host(kind: api.DeviceKind) -> None:
 def stock(kind: api.DeviceKind) -> api.Stock:
     """Read and check the kind's stock. A kind that is not configured has none.
 
-    A device whose identity cannot be read now is unhealthy: nobody knows which device it is.
+    A device whose identity cannot be read now is unhealthy: it may be another device.
 
     :raises DeviceKindFailed: the kind made a mistake, so its stock is unknown
     :raises DriverError: the stock cannot be read
