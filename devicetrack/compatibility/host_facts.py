@@ -51,7 +51,7 @@ class Unread(NamedTuple):
 
     @property
     def about(self) -> TypeAtParent:
-        """The subject, as :attr:`.Declaration.about`."""
+        """The subject, as ``about`` of a declaration that can be read."""
         return TypeAtParent(self.sort.kind, self.parent, self.sort.type)
 
 
