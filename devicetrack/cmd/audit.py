@@ -1,4 +1,4 @@
-"""``devicetrack-manage audit``: what the record, the hypervisor and the host say differently, and repairing it."""
+"""``devicetrack-manage audit``: lists and repairs differences between the record, the hypervisor and the host."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from devicetrack.store.api import OperatorRequest
 
 
 class Findings(base.Blocks):
-    """Base of every check: one list, one form and one exit code for whatever is found.
+    """Base of every check. All checks list their findings in one form and use one exit code.
 
-    All fields of a finding are columns. The code is 3 for a finding that is critical or a warning; notes tell of work
+    All fields of a finding are columns. The code is 3 for a finding that is critical or a warning; notes are about work
     that goes on by itself.
     """
 
@@ -64,15 +64,15 @@ class Findings(base.Blocks):
         if row['repair']:
             accept = ''
             if row['repair'] == reconcile.ADOPT:
-                # A row that somebody has moves only if its device is named.
+                # The row of a device that has an owner moves only if the device is named.
                 accept = ' --accept' + (f' --accept-move {row["device"]}' if row['recorded_owner'] else '')
             yield f'Repair: {row["repair"]} (--repair{accept})'
 
 
 class Repairing(Findings):
-    """Base of a check that with ``--repair`` shows what it is about to repair, and then does it.
+    """Base of a check that, with ``--repair``, first lists its repairs and then makes them.
 
-    ``rows`` leaves in ``_then`` what is to be done once its lines are shown, or None.
+    ``rows`` leaves in ``_then`` the call that makes the repairs once their lines are shown, or None.
     """
 
     repair_columns: tuple[str, ...]
@@ -91,23 +91,23 @@ class Repairing(Findings):
             yield from super().body(row)
             return
         yield row['change']
-        if row['verb'] != reconcile.UPDATE_DETAILS:         # of which the change says as much
+        if row['verb'] != reconcile.UPDATE_DETAILS:         # its change already says why
             yield f'Why: {row["reason"]}'
 
     def subject(self, row: Mapping[str, Any]) -> str:
-        """What a repair is about."""
+        """Return what a repair is about, for people."""
         raise NotImplementedError
 
     def produce_output(self, *args: Any) -> int:
         code = super().produce_output(*args)
         if self._then is not None:
-            self.app.stdout.flush()         # the plan is shown before it is done
+            self.app.stdout.flush()         # show the plan before carrying it out
             self._then()
         return code
 
 
 class Audit(Repairing):
-    """Compare what the store, the hypervisor and this host say, and list what differs.
+    """Compare the store, the hypervisor and this host, and list the differences.
 
     Reads everything twice and lists the differences that both readings show, so it may run while the host's manager
     works. Without --repair it changes nothing. With --repair it lists the repairs, and then has them made: by the
@@ -160,7 +160,7 @@ class Audit(Repairing):
     # -- repairing ----------------------------------------------------------------------------------------------------
 
     def _plan(self, observer: report.Observer, parsed_args: argparse.Namespace) -> repairs.Plan:
-        """What is to be done, and the doing of it for when it was shown."""
+        """Return the plan of repairs, and leave the call that carries it out in ``_then``."""
         accepted = repairs.Accepted(parsed_args.accept, lambda move: any(
             name.identifier == move.device.identifier and name.kind in (None, move.device.kind)
             for name in parsed_args.accept_move))
@@ -206,7 +206,7 @@ class Audit(Repairing):
             self.say(f'{answer.outcome}: {answer.text}')
             for one in answer.repairs:
                 self.say(request.became(one))
-            # The manager goes on with those that it has begun, whatever failed before.
+            # The manager goes on with the repairs that it has begun, whatever failed before.
             begun = {(one.get('kind'), one.get('identifier')) for one in answer.repairs if one.get('begun')}
             self._count_left(finding for finding in observer.audit() if finding.device not in begun)
 
@@ -230,14 +230,14 @@ class Audit(Repairing):
 
 
 def _facts(record: Record | None) -> dict[str, Any] | None:
-    """A row as data."""
+    """Return a row as plain data."""
     if record is None:
         return None
     return {**record._asdict(), 'details': base.details_fields(record.details)}
 
 
 def _change(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
-    """The change of a row, in short."""
+    """Describe the change of a row in short."""
     if before is None or after is None:
         return ' -> '.join(f'{row["role"]}, {row["state"]}' if row is not None else 'no row' for row in (before, after))
     old, new = before['details'] or {}, after['details'] or {}

@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, errors as one sentence, and the form of what they print.
+"""The base of all commands: exit codes, errors as one sentence, and the form of the output.
 
 Exit codes, the same for every command:
 
@@ -44,47 +44,45 @@ OK: Final = 0
 ERROR: Final = 1
 USAGE: Final = 2
 ATTENTION: Final = 3
-SOME_LEFT: Final = 10           # and as many more as were left
-MOST_LEFT: Final = 125          # above it shells have their own
+SOME_LEFT: Final = 10           # plus the number of nodes that were left
+MOST_LEFT: Final = 125          # shells use the codes above it
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
-# Nobody reads more, and a terminal should not have to show it.
+# Nobody reads a longer sentence, and a terminal should not have to show one.
 _LONGEST_SENTENCE: Final = 4000
 
-# What names are split at to sort them. The digits of a UUID stay together: they are no number.
-
-# cliff makes tables fit by breaking whatever is in them, identifiers too. Ours fit before it sees them.
+# cliff makes a table fit by breaking its cells, identifiers too. Our tables already fit when cliff gets them.
 _UNLIMITED: Final = 1_000_000
 
-# Of a table of two columns.
+# For a table of two columns: the characters of its borders, and the least width of the second column.
 _BORDERS_OF_TWO: Final = 7
 _NARROWEST: Final = 20
 
-# Their values are data; what every other formatter prints is text for people, or cells of text.
+# These formatters print values as data. Every other formatter prints text for people, or cells of text.
 STRUCTURED: Final = ('json', 'yaml')
 
 
 class UsageError(Exception):
-    """The options of a command do not go together. Nothing was done."""
+    """The options of a command cannot be combined or are incomplete. Nothing was done."""
 
 
 class Refused(Exception):
-    """The host cannot do what was asked of it. Nothing was done.
+    """The host cannot carry out the request. Nothing was done.
 
-    Its manager refuses the same thing in an answer, so the exit code is that of a refusal.
+    The host's manager would refuse the same request in its answer, so the exit code is that of a refusal.
     """
 
 
 class AnswerLost(Exception):
-    """The answer could not be written where it was sent."""
+    """The output could not be written to its destination."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f'the answer cannot be written: {error.strerror}')
 
 
 def sentence(error: BaseException) -> str:
-    """An error on one line. Those that nobody expected say so."""
+    """Return an error as one line. An unexpected error is marked as unexpected."""
     text = exception.shown(log.printable(' '.join(str(error).split())), _LONGEST_SENTENCE)
     if isinstance(error, (exception.DeviceTrackError, cfg.Error, UsageError, Refused, AnswerLost)):
         return text
@@ -96,7 +94,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def run_to_the_end(name: str, run: Callable[[], int]) -> int:
-    """Run a program and flush what it printed; its exit code. A reader that went away is no error to talk about."""
+    """Run a program, flush its output, and return its exit code. No message is printed if the reader has gone away."""
     try:
         code = run()
         sys.stdout.flush()
@@ -113,12 +111,12 @@ def run_to_the_end(name: str, run: Callable[[], int]) -> int:
 
 
 def _forget_output() -> None:
-    """Python flushes stdout once more after the last line of a program, and would complain there."""
+    """Send the rest of the output to nowhere: Python flushes stdout once more at exit, and would complain then."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Command(command.Command):
-    """Base of all commands. ``take_action`` sets ``exit_code`` when something needs attention."""
+    """Base of all commands. ``take_action`` sets ``exit_code`` if something needs attention."""
 
     app: Any
     exit_code = OK
@@ -127,8 +125,8 @@ class Command(command.Command):
         """Add the options of the command."""
 
     def get_epilog(self) -> str:
-        # cliff's adds the package that a command comes from. For that it reads the metadata of all packages that are
-        # installed, which takes longer than most commands.
+        # cliff's epilog names the package that a command comes from. To find it, cliff reads the metadata of all
+        # installed packages, which takes longer than most commands.
         return self._epilog or ''
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -136,7 +134,7 @@ class Command(command.Command):
         self.add_arguments(parser)
         for action in parser._actions:
             if action.dest == 'formatter' and action.choices is not None:
-                # The list of all of them twice on a line is wider than a terminal.
+                # argparse would print the list of choices twice on a line, wider than a terminal.
                 action.metavar = 'FORMAT'
                 action.help = f'One of {", ".join(map(str, action.choices))}. By default {action.default}.'
         return parser
@@ -147,7 +145,7 @@ class Command(command.Command):
         except (BrokenPipeError, KeyboardInterrupt):
             raise
         except Exception as error:
-            # The last stop before a person: whatever it is, they get a sentence, and a traceback when they ask.
+            # The last place to catch an error: a person gets one sentence, and with --debug a traceback.
             self.say(sentence(error))
             if self.app.options.debug:
                 for line in ''.join(traceback.format_exception(error)).splitlines():
@@ -157,7 +155,7 @@ class Command(command.Command):
 
     def produce_output(self, *args: Any) -> int:
         try:
-            # Abstract in cliff's base, and there in each class that this one is mixed into.
+            # The method is abstract in cliff's base, and each class that this one is mixed into implements it.
             code: int = super().produce_output(*args)  # type: ignore[misc]
             return code
         except BrokenPipeError:
@@ -167,7 +165,7 @@ class Command(command.Command):
             raise AnswerLost(error) from error
 
     def say(self, text: str) -> None:
-        """Tell the person something beside the answer."""
+        """Tell the person something besides the answer, on stderr."""
         self.app.stderr.write(f'{self.app.NAME}: {log.printable(text)}\n')
 
 
@@ -178,7 +176,7 @@ class Moment(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A value that people read in other words than programs. ``text`` may be a list, which a table shows as lines."""
+    """A value with a different text for people than for programs. A table shows a list in ``text`` as lines."""
 
     data: Any
     text: Any
@@ -187,14 +185,14 @@ class Shown(NamedTuple):
 class Lister(Command, lister.Lister):
     """Base of commands that list things.
 
-    ``columns`` are stable names in a stable order; new ones come last. A table shows ``in_table`` of them unless
-    ``--column`` chooses others, with ``--long`` those in ``in_long``, or all if that is empty; every other format
-    shows all. Those of them that are ``if_filled`` too are only in a table where a row has something in them.
+    ``columns`` are stable names in a stable order; new ones come last. A table shows the columns in ``in_table``. With
+    ``--long`` it shows those in ``in_long``, or all columns if that is empty; ``--column`` chooses others. Every other
+    format shows all. A column in ``if_filled`` is in a table only if a row has a value in it.
 
-    A table of ``in_table`` fits the terminal, or 80 characters: sentences, in columns of ``prose``, go over several
-    lines; no other cell is broken; and without room the columns in ``spare`` are left out, the first of them first, and
-    a line on stderr says which. Where that is not enough, the cells of columns in ``below`` stand below those of the
-    first column.
+    A table of ``in_table`` fits the terminal, or 80 characters. Sentences, in the columns in ``prose``, are wrapped
+    over several lines; no other cell is broken. Without enough room the columns in ``spare`` are left out, in their
+    order, and a line on stderr names them. If that is not enough, the cells of the columns in ``below`` are put below
+    those of the first column.
     """
 
     columns: tuple[str, ...] = ()
@@ -208,19 +206,19 @@ class Lister(Command, lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('--long', action='store_true', help='In a table, show what else there is to see.')
+        parser.add_argument('--long', action='store_true', help='In a table, show more columns.')
         return parser
 
     @property
     def need_sort_by_cliff(self) -> bool:
-        return False                            # it sorts compute-10 before compute-7
+        return False                            # cliff would sort compute-10 before compute-7
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterable[Sequence[Any]]:
-        """The values of each row, in the order of ``columns``."""
+        """Return the values of each row, in the order of ``columns``."""
         raise NotImplementedError
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
-        """What to tell people when there are no rows."""
+        """Return the sentence for people when there are no rows."""
         return 'there is nothing to list'
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
@@ -238,7 +236,7 @@ class Lister(Command, lister.Lister):
         if not parsed_args.columns:
             chosen = [name for name in chosen if name in filled or name not in self.if_filled]
         places = [self.columns.index(name) for name in chosen]
-        # A table of all that there is may be wider than a terminal: nothing is left out of it.
+        # A table of chosen or all columns may be wider than a terminal: no column is left out of it.
         width = parsed_args.max_width if parsed_args.max_width > 0 else screen.width_of(self.app.stdout)
         parsed_args.max_width = _UNLIMITED
         spare, below = ((), ()) if parsed_args.columns or parsed_args.long else (self.spare, self.below)
@@ -262,26 +260,26 @@ class Lister(Command, lister.Lister):
 
 
 class Blocks(Lister):
-    """Base of commands that tell more of each thing than the columns of a table have room for.
+    """Base of commands that tell more about each thing than the columns of a table have room for.
 
-    People get a block of lines for each, unless they choose columns; other formats are those of a list. ``--long`` adds
-    the columns that are not ``in_block``.
+    People get a block of lines for each thing, unless they choose columns; other formats are those of a list.
+    ``--long`` adds the columns that are not ``in_block``.
     """
 
     in_block: tuple[str, ...] = ()
 
     def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
-        """The first line of a block: a word that may have a colour, and the rest."""
+        """Return the first line of a block: a word that may have a colour, and the rest."""
         raise NotImplementedError
 
     def body(self, row: Mapping[str, Any]) -> Iterable[str]:
-        """Sentences and facts of a block, in text of a table."""
+        """Return the sentences and facts of a block, as text as in a table."""
         raise NotImplementedError
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         if not _in_blocks(parsed_args):
             return super().take_action(parsed_args)
-        # Not as rows: what follows takes them by the names of their columns.
+        # Return mappings, not rows: ``produce_output`` takes the values by the names of their columns.
         found: Any = [dict(zip(self.columns, cells(row, 'table'), strict=True)) for row in self.rows(parsed_args)]
         return self.columns, found
 
@@ -317,7 +315,7 @@ class ShowOne(Command, show.ShowOne):
         return 'devicetrack.formatter.show'
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        """The fields in their order."""
+        """Return the fields in their order."""
         raise NotImplementedError
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
@@ -325,7 +323,7 @@ class ShowOne(Command, show.ShowOne):
         _check_columns(parsed_args.columns, fields)
         values = cells(tuple(fields.values()), parsed_args.formatter)
         if parsed_args.formatter == 'table':
-            if not parsed_args.columns:         # people look for what is there
+            if not parsed_args.columns:         # leave out empty fields for people
                 said = {name: value for name, value in zip(fields, values, strict=True)
                         if value != '' and name not in ('kind', 'identifier')}
                 fields, values = said, list(said.values())
@@ -338,7 +336,7 @@ class ShowOne(Command, show.ShowOne):
 
 
 def _check_columns(asked: Iterable[str], known: Iterable[str]) -> None:
-    """cliff leaves out a column that it does not know; a script that reads it would find nothing and not see why."""
+    """Refuse unknown columns. cliff would leave them out, and a script would not see why a column is missing."""
     known = tuple(known)
     for column in asked:
         if column not in known:
@@ -346,22 +344,22 @@ def _check_columns(asked: Iterable[str], known: Iterable[str]) -> None:
 
 
 def count(number: int, noun: str) -> str:
-    """A number of things, as people say it."""
+    """Return a number of things in words."""
     return f'{number:,} {noun}' if number == 1 else f'{number:,} {noun}s'
 
 
 def cells(values: Sequence[Any], formatter: str) -> list[Any]:
-    """Values as a formatter takes them: plain data for those that keep structure, text for the others."""
+    """Return values as a formatter takes them: plain data for those that keep structure, text for the others."""
     plain = [_plain(value, formatter) for value in values]
     if formatter in STRUCTURED:
-        return plain                    # these escape by themselves
+        return plain                    # these formatters escape by themselves
     return [_harmless(value, formatter) for value in plain]
 
 
 def _harmless(value: Any, formatter: str) -> Any:
-    """Text of a value. Escapes the words of others: for terminals, and for a shell that evaluates what is printed."""
+    """Return a value's text with untrusted words escaped: for terminals, and for a shell that evaluates the output."""
     if formatter == 'table' and isinstance(value, (list, dict)):
-        # One below the other: names stay whole in a narrow table.
+        # Put the items on separate lines, so that names stay whole in a narrow table.
         parts = value if isinstance(value, list) else [f'{key}={_text(item)}' for key, item in value.items()]
         return '\n'.join(log.printable(str(_text(part))) for part in parts)
     value = _text(value)
@@ -396,7 +394,7 @@ def _text(value: Any) -> Any:
 
 
 def details_fields(text: str) -> dict[str, Any] | None:
-    """Stored details as fields, with the class first. One that cannot be read says why: the rest is worth showing."""
+    """Return stored details as fields, with the class first. If they cannot be read, a field says why."""
     if not text:
         return None
     try:

@@ -1,4 +1,4 @@
-"""``devicetrack-manage db``: the schema of the store and the age of what is in it."""
+"""``devicetrack-manage db``: the schema of the store and the version of its stored details."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Version(base.ShowOne):
 
 
 class Check(base.ShowOne):
-    """See that this release can use the store: its schema, and that it can be written. Changes nothing.
+    """Check that this release can use the store: its schema, and that it can be written. Changes nothing.
 
-    Exit code 3 when the schema is missing or of another release.
+    Exit code 3 when the schema is missing or belongs to another release.
     """
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
@@ -60,7 +60,7 @@ class OnlineDataMigrations(base.ShowOne):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--max-count', type=_at_least_one, metavar='N',
-                            help='Convert at most so many rows now. By default all.')
+                            help='Convert at most this many rows now. By default all.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         migrated = schema.migrate_details(self.app.checked_store, max_rows=parsed_args.max_count)

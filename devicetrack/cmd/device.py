@@ -1,4 +1,4 @@
-"""``devicetrack-manage device list`` and ``show``: what a host has, who has it, and why nobody gets the rest."""
+"""``devicetrack-manage device list`` and ``show``: a host's devices, their owners, and why some are withheld."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from devicetrack.objects.values import Record
 from devicetrack.objects.values import WipeProgress
 from devicetrack.pictures import natural
 
-# A row of the store has these too; the host's word counts for a device that it has.
+# A row of the store has these too. For a device that the host has, the host's values count.
 _OF_LINE: Final = ('resource_class', 'provider_uuid', 'parent', 'numa_node')
 
 
@@ -39,7 +39,7 @@ class List(base.Lister):
                'reasons')
     if_filled = ('resource_class', 'parent', 'instance_uuid', 'numa_node', 'since', 'reasons')
     prose = ('reasons',)
-    # The lines are in the order of the parents, so the parent goes late. Who has a device is always said.
+    # The lines are sorted by parent, so the parent is the last column to leave out. The owner is never left out.
     spare = ('resource_class', 'since', 'parent')
     below = ('instance_uuid', 'reasons')
 
@@ -48,7 +48,7 @@ class List(base.Lister):
         parser.add_argument('--status', choices=report.STATUSES, action='append', default=[],
                             metavar='STATUS',
                             help=f'Only lines of this status: {", ".join(report.STATUSES)}. May be repeated.')
-        parser.add_argument('--parent', metavar='NAME', help='Only devices of this parent, and what it can make.')
+        parser.add_argument('--parent', metavar='NAME', help='Only devices that this parent has or can make.')
         parser.add_argument('--withheld', action='store_true',
                             help='Only withheld devices: why, since when, and which instances have them.')
 
@@ -78,7 +78,7 @@ class List(base.Lister):
 
 
 def _check_parent(name: str | None, lines: Sequence[report.Line]) -> None:
-    """:raises BadRequest: the host has no such parent, or what it has of it could not be read"""
+    """:raises BadRequest: the host has no such parent, or the part of the host with it could not be read"""
     known = {line.parent for line in lines if line.parent}
     if name is None or name in known:
         return
@@ -96,9 +96,9 @@ def _is_wanted(line: report.Line, parsed_args: argparse.Namespace) -> bool:
 
 
 class Show(base.ShowOne):
-    """Show one device: what this host says of it, and the assignment that the store has of it.
+    """Show one device: its state on this host, and its assignment in the store.
 
-    If the host does not answer, or the device is of another machine, the status is empty and "unknown" says why. The
+    If the host does not answer, or the device is on another machine, the status is empty and "unknown" says why. The
     command shows the assignment all the same.
     """
 
@@ -138,7 +138,7 @@ class Show(base.ShowOne):
 
     def _ask_host(self, parsed_args: argparse.Namespace,
                   name: options.DeviceName) -> tuple[str | None, list[report.Line], str | None, set[str]]:
-        """This host's name, its lines of devices of this name, why they are unknown if they are, and its parents."""
+        """Return this host's name, its lines for devices of this name, why they are unknown, and its parents."""
         try:
             observer = self.app.observer(parsed_args.host)
         except (exception.UnknownHost, exception.NotThisMachine, exception.AmbiguousHost) as error:
@@ -171,7 +171,7 @@ def _both(host: str | None, kind: str, identifier: str, record: Record | None, l
 
 
 def line_fields(line: report.Line, host: str | None) -> dict[str, Any]:
-    """A line of an inventory by the names of its columns."""
+    """Return a line of an inventory by the names of its columns."""
     since = [reason.since for reason in line.reasons if reason.since is not None]
     return {**line._asdict(), 'device': _named(line), 'host': host,
             'since': base.Moment(min(since)) if since else None,
@@ -187,7 +187,7 @@ def reason_fields(reason: report.Reason) -> dict[str, Any]:
 
 
 def wipe_fields(wipe: WipeProgress) -> dict[str, Any]:
-    """How far a wipe is. What an operator's program does has no bytes, but parts of a hundred."""
+    """Return the progress of a wipe: in bytes, or in percent for an operator's program."""
     by_program = wipe.phase == 'program'
     return {'phase': wipe.phase, 'done_bytes': None if by_program else wipe.done_bytes,
             'size_bytes': None if by_program else wipe.size_bytes,

@@ -1,4 +1,4 @@
-"""``devicetrack-manage explain``: whether a request would fit on this host, and why not."""
+"""``devicetrack-manage explain``: shows whether a request would fit on this host, and why not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from devicetrack.objects import extra_specs
 
 _NO_ALIAS = 'this host knows no alias, because its options hand out no PCI functions ([devicetrack_pci])'
 
-# So many withheld devices are explained one by one.
+# How many withheld devices are explained one by one.
 _SHOWN = 10
 
 _RESOURCE = re.compile(r'(?P<resource_class>[A-Z0-9_]+)=(?P<amount>[0-9]+)(@(?P<provider>.+))?')
@@ -52,7 +52,7 @@ class Explain(base.Lister):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         options.add_host(parser)
-        # Both may be repeated, and one rules out the other.
+        # Both may be repeated, but not combined.
         request = parser.add_mutually_exclusive_group(required=True)
         request.add_argument('--resource', action='append', default=[], type=_resource,
                              metavar='CLASS=AMOUNT[@PROVIDER]',

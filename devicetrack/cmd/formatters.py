@@ -1,4 +1,4 @@
-"""The formatters of commands that show one thing: cliff's own, and CSV, which cliff has for lists alone."""
+"""The formatters of commands that show one thing: cliff's own, and CSV, which cliff only has for lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cliff.formatters import base
 
 
 class CSVOne(base.SingleFormatter):
-    """One thing as CSV: a line of names and a line of values, as a list of one has them."""
+    """One thing as CSV: a line of names and a line of values, like a list with one row."""
 
     def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The list of all commands, for those who do not know them yet."""
+"""The list of all commands, for people who do not know them yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _INDENT = 2
 
 
 def commands(app: Any) -> str:
-    """All commands, with a sentence on each, in columns that align."""
+    """Return all commands, with a sentence about each, in aligned columns."""
     told = {}
     for name, entry_point in sorted(app.command_manager):
         description = ' '.join((entry_point.load().__doc__ or '').split())

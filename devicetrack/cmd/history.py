@@ -1,4 +1,4 @@
-"""``devicetrack-manage device history`` and ``instance history``: who had what, and when. Only the store is asked."""
+"""``devicetrack-manage device history`` and ``instance history``: who had which device, and when, from the store."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from devicetrack.store.api import StoredEvent
 
 _EVENT_WIDTH: Final = max(map(len, events.EVENTS))
 _MS: Final = 1000
-# So many parents an error names.
+# How many parents an error names.
 _SHOWN: Final = 5
 
-# Columns of what an event alone has, by their names in it.
+# Columns for the facts that only some events have, each with the name of the fact in the event.
 _MORE: Final = {'from_host': 'from', 'to_host': 'to', **{name: name for name in (
     'bytes', 'seconds', 'proof', 'reason', 'why', 'by')}}
 
-# Those of moves: who reads of one wants to know from where to where it went.
+# The events of moves. A reader of such an event wants to know the source and the destination.
 _OF_MOVES: Final = (events.MOVED, events.LEAVING, events.STAYED)
 
-# After the former a device has an owner, and after the latter it has none.
+# After an event in _OWNING a device has an owner, and after one in _ENDS_OWNING it has none.
 _OWNING: Final = (events.CLAIMED, events.RECOVERED, events.REALIZED, events.STARTED, events.LEAVING, events.STAYED,
                   events.MOVED, events.RELEASED)
 _ENDS_OWNING: Final = (events.WIPED, events.FREED, events.FORGOTTEN)
 
 
 def moment(text: str) -> int:
-    """Read a time in the form of ISO 8601, in milliseconds since 1970. Without a zone it is in the local one."""
+    """Parse a time in ISO 8601 into milliseconds since 1970. A time without a zone is local."""
     try:
         found = datetime.datetime.fromisoformat(text)
         return int(found.astimezone().timestamp() * _MS)
@@ -67,22 +67,22 @@ class _History(base.Blocks):
 
     def find(self, store: Store, parsed_args: argparse.Namespace, since_ms: int | None,
              until_ms: int | None) -> list[StoredEvent]:
-        """The events between two times."""
+        """Return the events between two times."""
         raise NotImplementedError
 
     def check_known(self, store: Store, parsed_args: argparse.Namespace) -> None:
-        """Check a name of which no event tells.
+        """Check a name without events.
 
-        :raises UnknownToStore: the store does not know it at all
+        :raises UnknownToStore: the store does not know the name at all
         """
         raise NotImplementedError
 
     def what(self, parsed_args: argparse.Namespace) -> str:
-        """What the history is of, for people."""
+        """Return the subject of the history, for people."""
         raise NotImplementedError
 
     def other(self, row: Mapping[str, Any]) -> str:
-        """What the first line of an event says after its name: what the command was not asked by."""
+        """Return the text after an event's name in its first line: the instance for a device, else the device."""
         raise NotImplementedError
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
@@ -157,7 +157,7 @@ class DeviceHistory(_History):
                           f'(withheld {"parent" if len(parents) == 1 else "parents"}: {", ".join(parents[:_SHOWN])}'
                           f'{", …" if parents[_SHOWN:] else ""}); ')
             raise exception.UnknownToStore('device', str(parsed_args.device), parsed_args.host, (
-                'no instance ever had it and it was never withheld by itself, or that is longer ago than the history '
+                'no instance ever had it and it was never withheld by itself, or that was longer ago than the history '
                 f'goes back; {of_parents}"device list" has the names of the devices of this host'))
 
     def what(self, parsed_args: argparse.Namespace) -> str:
@@ -188,8 +188,8 @@ class InstanceHistory(_History):
     def check_known(self, store: Store, parsed_args: argparse.Namespace) -> None:
         if not store.records_everywhere(parsed_args.instance):
             raise exception.UnknownToStore('instance', parsed_args.instance, None, (
-                'it never had a device on a host of this store, or that is longer ago than the history goes back; see '
-                'that this is the store of its host'))
+                'it never had a device on a host of this store, or that was longer ago than the history goes back; '
+                'check that this is the store of its host'))
 
     def what(self, parsed_args: argparse.Namespace) -> str:
         return f'instance {parsed_args.instance}'
@@ -204,7 +204,7 @@ def _host_uuid(store: Store, parsed_args: argparse.Namespace) -> str | None:
 
 
 def _standing(before: Iterable[StoredEvent]) -> list[StoredEvent]:
-    """The last event of the owner of each device that has one after some events; the oldest event first."""
+    """Return the last event of each device that has an owner after these events; the oldest event first."""
     last: dict[tuple[str, str, str], StoredEvent] = {}
     for one in before:
         key = one.event.host_uuid, one.event.kind, one.event.identifier
@@ -216,7 +216,7 @@ def _standing(before: Iterable[StoredEvent]) -> list[StoredEvent]:
 
 
 def _ends(found: Iterable[StoredEvent]) -> dict[str, dict[str, str]]:
-    """By migration, from where to where it went, as its events say together: not every one of them knew."""
+    """Return each migration's source and destination, collected from all its events: not every event has both."""
     ends: dict[str, dict[str, str]] = {}
     for one in found:
         if one.event.migration_uuid is not None:
@@ -239,9 +239,9 @@ def _fields(one: StoredEvent, names: Mapping[str, str], ends: Mapping[str, Mappi
 
 
 def _said(row: Mapping[str, Any]) -> Iterator[str]:
-    """What people are told of an event beside its first line. Columns without a value are ''."""
+    """Yield what people are told about an event after its first line. Columns without a value are ''."""
     if row['before_since'] == 'yes':
-        yield 'before that time, and so at its beginning'
+        yield 'before that time, and still so then'
     yield f'on {row["host"] or "host " + row["host_uuid"]}'
     if row['scope'] != 'device':
         yield f'a {row["scope"]} of devices'

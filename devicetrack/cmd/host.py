@@ -1,4 +1,4 @@
-"""``devicetrack-manage host``: the hosts of the store, and what each has."""
+"""``devicetrack-manage host``: the hosts of the store, and the numbers of their devices."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class List(base.Lister):
 class Show(base.ShowOne):
     """Show a host; for this machine also how many devices of each class are free, held or withheld.
 
-    "withheld" counts devices that nobody has and nobody gets now; "withheld_entries" is that of "host list".
+    "withheld" counts devices that nobody has and nobody gets now; "withheld_entries" is the same as in "host list".
     "report_only" says why this machine takes no claims, when its store is older than its guests. Exit code 3 in that
     case, and when a part of this machine could not be read, or an option names a device that it does not have.
     """
@@ -93,7 +93,7 @@ class Show(base.ShowOne):
 
 
 def of_store(store: Store, host: Host, machine_id: str | None) -> dict[str, Any]:
-    """A host by what the store has of it."""
+    """Return the store's fields of a host."""
     records = store.records_of_host(host.uuid)
     releasing = sum(record.state == vocabulary.RELEASING for record in records)
     return {'host': host.name, 'here': None if machine_id is None else host.machine_id == machine_id,
@@ -105,7 +105,7 @@ def of_store(store: Store, host: Host, machine_id: str | None) -> dict[str, Any]
 
 
 def machine(app: Any) -> str | None:
-    """The id by which the store knows this machine; None when it has none that can be read."""
+    """Return the id by which the store knows this machine; None if the machine has no readable id."""
     try:
         return host_identity.machine_digest(app.conf[manager_options.GROUP].machine_id_path)
     except exception.InvalidConfiguration:
@@ -113,7 +113,7 @@ def machine(app: Any) -> str | None:
 
 
 def _classes(lines: Sequence[report.Line]) -> list[dict[str, Any]]:
-    """How many devices of each class have which status."""
+    """Count the devices of each class by status."""
     counts: dict[tuple[str, str], collections.Counter[str]] = {}
     for line in lines:
         if line.status != report.UNKNOWN and line.resource_class is not None:

@@ -18,10 +18,10 @@ from devicetrack.pictures import pages
 from devicetrack.pictures import terminal
 from devicetrack.store.api import Host
 
-# Beyond it lines are harder to follow than to wrap.
+# Wider lines would be harder to follow than wrapped ones.
 _WIDEST = 160
 _NO_TERMINAL = 80
-# So many fit on a page that a person reads; "device history" and "instance history" have all.
+# How many events fit on a page that a person reads; "device history" and "instance history" show all.
 _EVENTS = 40
 
 
@@ -29,8 +29,8 @@ class Map(base.Command):
     """Draw hosts: NUMA nodes, parents and devices, the owner of each device, why devices are withheld, and findings.
 
     Reads the devices and the hypervisor of this machine and the store, and changes nothing. For another host it draws
-    what the store has, and the picture says so. It draws in the terminal; --output writes a page of HTML instead. Exit
-    code 3 when something needs attention, as with "audit".
+    what the store has, and the picture says so. It draws in the terminal; with --output it writes a page of HTML
+    instead. Exit code 3 when something needs attention, as with "audit".
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ class Map(base.Command):
         names = parsed_args.hosts
         if parsed_args.all:
             if names:
-                raise base.UsageError('--all names every host: give no other')
+                raise base.UsageError('--all means every host: name no host with it')
             names = sorted((host.name for host in self.app.checked_store.hosts()), key=natural.key)
         hosts = [self._host(name) for name in dict.fromkeys(names or [None])]
         if any(host.needs_attention for host in hosts):
@@ -59,7 +59,7 @@ class Map(base.Command):
             out.write(f'{line}\n')
 
     def _host(self, name: str | None) -> pictures.Host:
-        """The picture of this machine as it is read, or of another host as the store has it.
+        """Return the picture of this machine as read now, or of another host from the store.
 
         :raises UnknownHost: the store has no host of this name
         """

@@ -1,4 +1,4 @@
-"""``devicetrack-manage instance``: what instances have, as the store has it, and giving it back."""
+"""``devicetrack-manage instance``: lists the devices of instances from the store, and gives them back."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class List(base.Lister):
         store = self.app.checked_store
         hosts = records.names_of_hosts(store)
         wanted = records.find(store, parsed_args.host, device=parsed_args.device)
-        if parsed_args.device is not None:      # of these all that they have there
+        if parsed_args.device is not None:      # show all devices that the matching instances have on the same host
             ends = {(one.host_uuid, one.instance_uuid) for one in wanted}
             wanted = [one for one in records.find(store, parsed_args.host)
                       if (one.host_uuid, one.instance_uuid) in ends]
@@ -86,8 +86,8 @@ class Show(base.ShowOne):
         found = sorted(records.find(store, None, uuid), key=lambda one: (
             natural.key(hosts.get(one.host_uuid)), one.position))
         if not found:
-            raise exception.UnknownToStore('instance', uuid, None, 'it has no device on a host of this store; see that '
-                                           'this is the store of its host')
+            raise exception.UnknownToStore('instance', uuid, None, 'it has no device on a host of this store; check '
+                                           'that this is the store of its host')
         return {'instance_uuid': uuid, 'hosts': _each(hosts.get(one.host_uuid) for one in found),
                 'migration_uuids': _each(one.migration_uuid for one in found if one.migration_uuid),
                 'devices': base.Shown([records.fields(one, hosts) for one in found],
@@ -104,8 +104,8 @@ def _condition(one: Record, found: Sequence[Record], hosts: Mapping[str, str]) -
 class Release(requesting.Requesting):
     """Give back all devices of an instance on this host, if its compute service no longer does it.
 
-    Devices that keep bytes are wiped. Refused while the instance has a domain here or moves, a domain names one of its
-    devices, the service says that the instance is here, or the hypervisor does not answer.
+    Devices that keep bytes are wiped. The request is refused while the instance has a domain here or moves, a domain
+    names one of its devices, the service says that the instance is here, or the hypervisor does not answer.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""``devicetrack-manage``: what an operator asks about devices and their owners."""
+"""``devicetrack-manage``: the operator's program for devices and their owners."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LEVELS = (logging.ERROR, logging.WARNING, logging.INFO)
 
 
 class Manage(app.App):
-    """The program. It gives its commands the configuration, the store and the driver, each when first asked for."""
+    """The program. It makes the configuration, the store and the driver for its commands when they are first needed."""
 
     NAME = NAME
 
@@ -51,7 +51,7 @@ class Manage(app.App):
         super().__init__('Show the devices of hosts and their owners, and repair the record.',
                          metadata.version('devicetrack'),
                          commandmanager.CommandManager(NAMESPACE), stdout=stdout, stderr=stderr,
-                         deferred_help=True)    # --help after a command is about that command
+                         deferred_help=True)    # so that --help after a command is about that command
         self._conf, self._conf_is_read = conf, False
         self._kinds_are_loaded = False
         self._store: SQLStore | None = None
@@ -61,7 +61,7 @@ class Manage(app.App):
 
     def build_option_parser(self, description: str | None, version: str | None,
                             argparse_kwargs: dict[str, Any] | None = None) -> argparse.ArgumentParser:
-        # Shortened options would be taken here before a command sees its own.
+        # With abbreviations, this parser would take options that belong to a command.
         parser = super().build_option_parser(description, version,
                                              {'prog': NAME, 'allow_abbrev': False, **(argparse_kwargs or {})})
         parser.add_argument(
@@ -76,8 +76,8 @@ class Manage(app.App):
     def configure_logging(self) -> None:
         """Send what the library logs to stderr: warnings by default, more with -v, less with -q.
 
-        What other libraries log about an error is of no use beside the sentence that the error ends in, so they are
-        heard with -vv only.
+        Other libraries' log lines about an error add nothing to the sentence that the command prints for it, so they
+        are shown only with -vv.
         """
         level = _LEVELS[self.options.verbose_level] if self.options.verbose_level < len(_LEVELS) else logging.DEBUG
         console = logging.StreamHandler(self.stderr)
@@ -86,7 +86,7 @@ class Manage(app.App):
         if level > logging.DEBUG:
             console.addFilter(logging.Filter(PROJECT))
         if level > logging.INFO:
-            # A command that starts a host audits it twice, and each audit logs all that it finds.
+            # A command that starts a host audits it twice, and each audit logs all its findings.
             console.addFilter(lambda record: record.name != audit.__name__)
         self._handlers.append(console)
         if self.options.log_file:
@@ -107,7 +107,7 @@ class Manage(app.App):
         raise SystemExit(base.OK)
 
     def initialize_app(self, argv: Sequence[str]) -> None:
-        if not argv:                    # cliff would start a shell of its own
+        if not argv:                    # cliff would start its own shell
             self.print_help_if_requested()
             self.parser.error(f"no command given; '{NAME} help' lists them")
 
@@ -126,7 +126,7 @@ class Manage(app.App):
     def run_subcommand(self, argv: list[str]) -> int:
         if argv == ['help']:
             self._print_help()
-        # cliff makes "help COMMAND" of a command with --help, and options of the command are in the way there.
+        # cliff turns a command with --help into "help COMMAND", where options of the command would be in the way.
         asks_for_help = argv[0] == 'help' and len(argv) > 1
         command = argv[1:] if asks_for_help else argv
         try:
@@ -136,7 +136,7 @@ class Manage(app.App):
         except ValueError:
             close = self.get_fuzzy_matches(command[0])
             if not asks_for_help or not any(name.startswith(f'{command[0]} ') for name in close):
-                # cliff would say it on stdout, where an answer is expected.
+                # cliff would print this to stdout, where an answer is expected.
                 self.parser.error(f'there is no command {" ".join(command)}; close to it: {", ".join(close)}')
         return super().run_subcommand(argv)
 
@@ -148,7 +148,7 @@ class Manage(app.App):
         if self._driver is not None:
             self._driver.close()
 
-    # -- what commands need -------------------------------------------------------------------------------------------
+    # -- objects for commands -----------------------------------------------------------------------------------------
 
     @property
     def conf(self) -> cfg.ConfigOpts:
@@ -170,7 +170,7 @@ class Manage(app.App):
                 files = self.options.config_file or cfg.find_config_files(PROJECT, NAME)
                 raise base.UsageError(f'configuration file {" or ".join(files)}: byte {error.start} is not UTF-8; '
                                       'write the file in UTF-8') from error
-            opts.register_options(self._conf)           # once more, to check what was read
+            opts.register_options(self._conf)           # once more, to check the values that were read
             self._conf_is_read = True
         return self._conf
 
@@ -183,9 +183,9 @@ class Manage(app.App):
 
     @property
     def checked_store(self) -> SQLStore:
-        """The store, for reading: who holds what can be asked of a store that is full or read-only, too.
+        """The store, for reading: commands can ask who holds which device even of a store that is full or read-only.
 
-        What any device kind that is installed has stored can be read from now on.
+        From now on the details of every installed device kind can be read.
 
         :raises SchemaMismatch, StoreUnavailable: this release cannot read it
         """
@@ -197,9 +197,9 @@ class Manage(app.App):
 
     def observer(self, name: str | None,
                  providers: Callable[[Host], ProviderResolver] | None = None) -> report.Observer:
-        """Who reports on a host of this machine; None means the one that this machine is.
+        """Return an observer of a host of this machine; by default of the host that this machine is.
 
-        :param providers: makes what says the UUIDs of the host's providers; by default they are derived
+        :param providers: makes the object that knows the UUIDs of the host's providers; by default they are derived
         """
         store = self.checked_store
         host = report.locate(store, name, self.conf[manager_options.GROUP].machine_id_path)
@@ -209,10 +209,10 @@ class Manage(app.App):
     def start_host(self, host: str) -> Running:
         """Start this machine's host, without a compute service, until the command ends.
 
-        Like any start it goes on with work that was interrupted. It makes no host: a name that the store does not know
-        may be a mistake, and whoever relies on what was done would look at another host.
+        Like any start it goes on with work that was interrupted. It never adds a host to the store: an unknown name may
+        be a mistake, and then the command's work would be recorded for the wrong host.
 
-        :raises HostInUse: the host's manager works
+        :raises HostInUse: the host's manager runs
         :raises UnknownHost: its manager has never run
         """
         if self._running is None:
@@ -224,14 +224,14 @@ class Manage(app.App):
         return self._running
 
     def driver(self, host: str) -> virt_driver.VirtDriver:
-        """The virt driver of this machine, called by a host's name."""
+        """Return the virt driver of this machine, for the host of this name."""
         if self._driver is None:
             self._driver = loader.load_driver(self.conf, host)
         return self._driver
 
 
 def main(argv: list[str] | None = None) -> int:
-    # The global configuration: oslo.privsep, which lists namespaces for a user other than root, knows no other.
+    # oslo.privsep, which lists namespaces for users other than root, knows only the global configuration.
     return base.run_to_the_end(NAME, lambda: Manage(cfg.CONF).run(sys.argv[1:] if argv is None else argv))
 
 

@@ -1,4 +1,4 @@
-"""``devicetrack-manage metrics``: the numbers of a host for Prometheus, by way of a file."""
+"""``devicetrack-manage metrics``: a host's metrics for Prometheus, on stdout or in a file."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.conf import manager as manager_options
 
-# node_exporter is another user.
+# The file must be readable for node_exporter, which runs as another user.
 _MODE: Final = 0o644
 
 
 class Metrics(base.Command):
     """Print the metrics of this host in the text format of Prometheus.
 
-    They are those that the manager left after its last audit, if its service counts: claims, commits, times, wipes, and
-    the devices and findings of that moment. Otherwise, and with --read, the devices and findings are read from the
-    host, the hypervisor and the store, as by "audit"; nothing is changed. The exit code is 0 whatever was found: the
-    metrics tell of findings.
+    If the host's service writes metrics, the command prints those that the manager wrote after its last audit: claims,
+    commits, times, wipes, and the devices and findings of that moment. Otherwise, and with --read, it reads the devices
+    and findings from the host, the hypervisor and the store, as "audit" does, and changes nothing. The exit code is 0
+    whatever was found: the metrics count the findings.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -33,8 +33,8 @@ class Metrics(base.Command):
                                  'collector of node_exporter, which reads files that end in .prom. After an error the '
                                  'old file stays as it was.')
         parser.add_argument('--read', action='store_true',
-                            help='Read the devices and findings now, also when the manager left some. That costs as '
-                                 'much as an audit.')
+                            help='Read the devices and findings now, even if the manager has written metrics. That '
+                                 'costs as much as an audit.')
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         metrics.check()

@@ -1,4 +1,4 @@
-"""``devicetrack-manage migration``: whether running guests could go to other hosts with their devices."""
+"""``devicetrack-manage migration``: shows whether running guests could move to other hosts with their devices."""
 
 from __future__ import annotations
 
@@ -85,8 +85,7 @@ class Check(base.Lister):
                             help='The instance.')
         parser.add_argument('--host', metavar='NAME', required=True, help='The destination.')
         parser.add_argument('--strict', action='store_true',
-                            help='End with exit code 3 also when the guest could move only because an option or the '
-                                 'table allows it.')
+                            help='End with exit code 3 also if only an option or the table allows the guest to move.')
         _add_facts(parser)
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
@@ -133,7 +132,7 @@ class Check(base.Lister):
 
 
 class Matrix(base.Lister):
-    """Show for each type of each host to which hosts running guests could move with it: yes, yes*, no or unknown.
+    """Show to which hosts running guests could move with each type of each host: yes, yes*, no or unknown.
 
     yes* means that an option or the table allows it. This is about compatibility and NOT about room. The command
     assumes that a guest has seen no other version than that of its device. The rules are those of this configuration
@@ -238,12 +237,12 @@ def _add_facts(parser: argparse.ArgumentParser) -> None:
 
 
 def _hosts(app: Any, paths: Sequence[str]) -> Mapping[str, HostFacts]:
-    """All hosts, of the store and of files, by name."""
+    """Return all hosts, from the store and from files, by name."""
     return host_facts.merge(report.declared(app.checked_store), {path: host_facts.read(path) for path in paths})
 
 
 def _say_missing(command: base.Command, hosts: Iterable[HostFacts]) -> None:
-    """Say which facts of hosts are missing."""
+    """Say which hosts' facts are missing."""
     for host in hosts:
         if host.is_silent:
             command.say(f'host {host.host} declares nothing')
@@ -254,7 +253,7 @@ def _say_missing(command: base.Command, hosts: Iterable[HostFacts]) -> None:
 
 
 def _rules(app: Any) -> Rules:
-    """The rules, as far as a hypervisor like that of this configuration follows them at the destination."""
+    """Return the rules, as far as a destination with this configuration's hypervisor follows them."""
     host = socket.gethostname()
     declarer = sources.Declarer(app.conf, host)
     declarer.refresh()

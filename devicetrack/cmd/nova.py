@@ -1,4 +1,4 @@
-"""Entry points of programs that work with Nova: they let it choose its threads before anything else is imported."""
+"""Entry points of programs that work with Nova: Nova must choose its threads before anything else is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``devicetrack-nova-adopt``: record the devices that the guests of a Nova compute host have already.
+"""``devicetrack-nova-adopt``: records the devices that the guests of a Nova compute host already have.
 
 Its entry point is :mod:`devicetrack.cmd.nova`, since Nova must choose its threads before this is imported.
 """
@@ -42,8 +42,9 @@ class Adopt(base.Blocks):
     """Say which devices the guests of this compute host have, and record them.
 
     Run it on the host, as the user of nova-compute and with its configuration, while nova-compute is stopped. It asks
-    Nova, placement, libvirt and the host whose each device is, and lists one line for each instance. Without --apply it
-    changes nothing. Exit code 3 when whose a device is cannot be told: it stays withheld, and nobody gets it.
+    Nova, placement, libvirt and the host for the owner of each device, and lists one line for each instance. Without
+    --apply it changes nothing. Exit code 3 when the owner of a device cannot be found: the device stays withheld, and
+    nobody gets it.
     """
 
     columns: tuple[str, ...] = ('host', 'outcome', 'instance_uuid', 'devices', 'reason')
@@ -60,7 +61,7 @@ class Adopt(base.Blocks):
         parser.add_argument('-v', '--verbose', action='store_true', help='Show what is logged, too.')
         action = parser.add_mutually_exclusive_group()
         action.add_argument('--apply', action='store_true',
-                            help='Record what the plan lists, and say what became of it.')
+                            help='Record what the plan lists, and show the result for each instance.')
         action.add_argument('--check', action='store_true',
                             help='Say whether this host can be changed to devicetrack-nova-compute now.')
 
@@ -104,11 +105,11 @@ class Adopt(base.Blocks):
             yield [host, line.outcome, line.instance_uuid, [f'{key.kind}/{key.identifier}' for key in line.devices],
                    line.reason]
         if not parsed_args.apply:
-            self.say('nothing was recorded; --apply records what is listed as adopt')
+            self.say('nothing was recorded; --apply records the lines that are listed as adopt')
 
 
 class Program:
-    """The program of one command: what cliff asks of the one that a command belongs to, and no more.
+    """The program of one command. It has only what cliff needs from the program of a command.
 
     :param begin: reads the configuration and returns the host, with its name
     """
@@ -131,7 +132,7 @@ class Program:
         handler = logging.StreamHandler(self.stderr)
         handler.setFormatter(logging.Formatter(f'{NAME}: %(levelname)s: %(message)s'))
         handler.addFilter(logging.Filter(PROJECT))
-        # What the library logs of a start is the audit's business; the lines here say what becomes of each instance.
+        # The library's log of a start is for the audit; the lines of this command show the result for each instance.
         handler.setLevel(logging.INFO if parsed_args.verbose else logging.ERROR)
         root = logging.getLogger()
         root.addHandler(handler)

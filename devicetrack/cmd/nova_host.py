@@ -1,4 +1,4 @@
-"""A compute host of Nova whose service is stopped: says which devices its guests have already, and records them."""
+"""Finds and records the devices of the guests of a Nova compute host whose service is stopped."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class NovaHost:
     """A compute host whose guests may have devices without a row.
 
     :param conf: the configuration, with Nova's options
-    :param record: what Nova has on record of it
-    :param connect: opens a connection to its libvirt
+    :param record: Nova's record of the host
+    :param connect: opens a connection to the host's libvirt
     :param state_path: its state directory; by default that of ``[devicetrack] state_path``
     """
 
@@ -47,7 +47,7 @@ class NovaHost:
     def plan(self) -> adoption.Plan:
         """Read everything and say what would be recorded. Nothing is made, wiped, realized or written to any store.
 
-        :raises HostInUse: the host's manager works
+        :raises HostInUse: the host's manager runs
         :raises NovaUnavailable, HypervisorUnreachable, StoreError: no answer
         :raises InvalidConfiguration, UnsafePath: an option or the state directory cannot be used
         """
@@ -75,20 +75,20 @@ class NovaHost:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[tuple[Any, Any]]:
-        """The store and the driver, to read with. Nothing is made."""
+        """Open the store and the driver for reading. Nothing is made on the host."""
         with contextlib.ExitStack() as undo:
             state_path = self._state_path
             if os.path.isdir(state_path):
                 undo.enter_context(HostLock(self._host, state_path))
             else:
-                # Then nothing was ever recorded here, and nothing is to be made.
+                # Without a state directory nothing was ever recorded here, and this must not make one.
                 state_path = undo.enter_context(tempfile.TemporaryDirectory())
             store = undo.enter_context(contextlib.closing(self._store(undo)))
             yield store, undo.enter_context(contextlib.closing(
                 devicetrack.load_driver(self._conf, self._host, self._connect, state_path)))
 
     def _store(self, undo: contextlib.ExitStack) -> Any:
-        """The host's store to read, or an empty one in the place of one that was not made yet."""
+        """Open the host's store for reading, or an empty temporary one if it was not made yet."""
         store = devicetrack.open_store(self._conf, self._state_path)
         try:
             store.check()
@@ -104,10 +104,10 @@ class NovaHost:
         return devicetrack.open_store(conf, directory)
 
     def apply(self, plan: adoption.Plan) -> Iterator[adoption.Line]:
-        """Record what a plan says, instance by instance, with the guards of :meth:`.ClaimManager.adopt`.
+        """Record the devices of a plan, instance by instance, with the checks of :meth:`.ClaimManager.adopt`.
 
-        Each instance gets all of its devices or none, and a line that says what became of them. Nothing is wiped or
-        read in the background, whatever ``[devicetrack] unproven_devices`` says. It may be repeated.
+        Each instance gets all of its devices or none, and a line with the result. Nothing is wiped or read in the
+        background, whatever ``[devicetrack] unproven_devices`` says. The call may be repeated.
 
         :raises DeviceTrackError: the host could not be started; nothing was recorded
         """
@@ -126,7 +126,7 @@ class NovaHost:
                     line, lambda instance, devices: manager.adopt(None, instance, devices))
 
     def checks(self) -> Iterator[adoption.Check]:
-        """Say whether the host can be changed to this adapter now. What Nova need not be asked for comes first."""
+        """Say whether the host can be changed to this adapter now. Checks that need no answer of Nova come first."""
         yield _checked('state directory', self._check_state)
         yield _checked('Nova', self._record.check_release)
         try:
@@ -146,7 +146,7 @@ class NovaHost:
         yield from adoption.checks_of_guests(plan)
 
     def _check_state(self) -> None:
-        """See that the state directory is this user's, or can be made."""
+        """Check that the state directory belongs to this user, or can be made."""
         path = self._state_path
         try:
             ownfiles.check_directory(path)
@@ -181,7 +181,7 @@ def _moves(facts: adoption.Host, line: adoption.Line) -> bool:
 
 
 def _recorded(line: adoption.Line, adopt: Callable[[Subject, Sequence[DeviceKey]], object]) -> adoption.Line:
-    """What became of a line whose devices are to be recorded."""
+    """Record the devices of a line, and return the line with its outcome."""
     try:
         adopt(Subject(types.SimpleNamespace(uuid=line.instance_uuid)), line.devices)
     except exception.HostTakenOver:

@@ -39,7 +39,7 @@ def _answer(outcome: requesting.Outcome, host: Host, kind: str, identifier: str 
 
 
 class _Cordoning(requesting.Requesting):
-    """Base of the commands that cordon a device or a parent, or end that."""
+    """Base of the commands that cordon a device or a parent, or end a cordon."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
@@ -63,8 +63,8 @@ class _Cordoning(requesting.Requesting):
 class Cordon(_Cordoning):
     """Keep a device, or with --parent all devices of a parent, from new instances. An instance that has one keeps it.
 
-    The cordon lasts until "device uncordon", also over restarts and while the device is gone. "device list --withheld"
-    shows the instances that still have such devices.
+    The cordon lasts until "device uncordon", even across restarts and while the device is gone. "device list
+    --withheld" shows the instances that still have such devices.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -89,10 +89,10 @@ class Uncordon(_Cordoning):
 class Admit(requesting.Requesting):
     """Make a forgotten or retired device available again. Wipes nothing: without --wipe use it only for a clean device.
 
-    The manager then reads a namespace, and it is available if all of it is zero. With --wipe the manager wipes a
-    forgotten, retired or unproven device in the background, whatever is on it, and it is available when the wipe is
-    proven. Refused while the host does not have the device, an instance has it, a domain names it, or one of these is
-    unknown.
+    The manager then reads a namespace, which becomes available if all of it is zero. With --wipe the manager wipes a
+    forgotten, retired or unproven device in the background, whatever is on it. The device becomes available when the
+    wipe is proven. The request is refused while the host does not have the device, an instance has it, a domain names
+    it, or one of these is unknown.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -116,16 +116,16 @@ class Admit(requesting.Requesting):
 class Retire(requesting.Requesting):
     """End the assignment of a device that is releasing and cannot be wiped, and withhold the device.
 
-    Nothing is wiped: the bytes of its last guest stay on it. It is withheld as retired until "device admit", also over
-    restarts. A second time the command changes nothing. Refused if the device is not releasing, while it is being
-    wiped, while a domain names it, or while one of these is unknown.
+    Nothing is wiped: the bytes of its last guest stay on the device. It is withheld as retired until "device admit",
+    even across restarts. A second run of the command changes nothing. The request is refused if the device is not
+    releasing, while it is being wiped, while a domain names it, or while one of these is unknown.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
         _add_device(parser)
         parser.add_argument('--confirm', metavar='INSTANCE', type=options.canonical_uuid,
-                            help='The UUID of the last instance of the device, to confirm that this device is meant. '
+                            help='The UUID of the last instance of the device, as a confirmation of the device. '
                                  'Without it the command only shows the assignment.')
         parser.add_argument('--reason', type=options.reason, default='', metavar='TEXT',
                             help='The reason, which lists and errors show: one line of at most 255 characters. By '
@@ -159,19 +159,19 @@ class Retire(requesting.Requesting):
 class Forget(requesting.Requesting):
     """End the assignment of a device that the host does not have any more. Nothing is wiped.
 
-    Refused while the host has the device, a domain may name it, or a view cannot be read. If the device comes back, it
-    is withheld until "device admit".
+    The request is refused while the host has the device, a domain may name it, or the host or the hypervisor cannot be
+    read. If the device comes back, it is withheld until "device admit".
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
         _add_device(parser)
         parser.add_argument('--confirm', metavar='INSTANCE', type=options.canonical_uuid,
-                            help='The UUID of the instance that owns the device, to confirm that this device is '
-                                 'meant. Without it the command only shows the assignment.')
+                            help='The UUID of the instance that owns the device, as a confirmation of the device. '
+                                 'Without it the command only shows the assignment.')
         parser.add_argument('--machine-gone', action='store_true',
-                            help='The machine of --host, which is not this one, is gone for good, with all its data: '
-                                 'do not ask its manager.')
+                            help='Do not ask the manager of --host: that machine, which is not this one, is gone for '
+                                 'good with all its data.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         name: options.DeviceName = parsed_args.device

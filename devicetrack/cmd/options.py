@@ -14,7 +14,7 @@ from devicetrack.claims import arguments
 
 _LONGEST_S: Final = 10 ** 9
 
-# The device kind whose identifiers are UUIDs. Other kinds name devices as they like, also by what looks like a UUID.
+# The device kind whose identifiers are UUIDs. Other kinds choose any names, even ones that look like a UUID.
 _MDEV: Final = 'mdev'
 
 
@@ -26,7 +26,7 @@ def add_host(parser: argparse.ArgumentParser) -> None:
 
 
 def seconds(text: str) -> float:
-    """Read a time to wait."""
+    """Parse a time to wait."""
     try:
         value = float(text)
     except ValueError:
@@ -37,7 +37,7 @@ def seconds(text: str) -> float:
 
 
 def reason(text: str) -> str:
-    """Read why an operator does something."""
+    """Parse an operator's reason."""
     try:
         return arguments.check_reason(text)
     except exception.BadRequest as error:
@@ -45,7 +45,7 @@ def reason(text: str) -> str:
 
 
 def canonical_uuid(text: str) -> str:
-    """Read a UUID in any form that Python knows: in capitals, without hyphens, in braces, as a URN."""
+    """Parse a UUID in any form that Python knows: in capitals, without hyphens, in braces, as a URN."""
     try:
         return str(uuid.UUID(text))
     except ValueError:
@@ -53,7 +53,7 @@ def canonical_uuid(text: str) -> str:
 
 
 class DeviceName(NamedTuple):
-    """A device as a person names it; ``kind`` is None for one of any kind."""
+    """A device as a person names it; a ``kind`` of None means any kind."""
 
     kind: str | None
     identifier: str
@@ -63,7 +63,7 @@ class DeviceName(NamedTuple):
 
 
 def device_name(text: str) -> DeviceName:
-    """Read ``[KIND/]IDENTIFIER``. The identifier of a mediated device is a UUID."""
+    """Parse ``[KIND/]IDENTIFIER``. The identifier of a mediated device is a UUID."""
     kind, separator, identifier = text.rpartition('/')
     if not identifier or (separator and not kind):
         raise argparse.ArgumentTypeError(f'{text!r} is not [KIND/]IDENTIFIER')

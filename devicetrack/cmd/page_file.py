@@ -1,4 +1,4 @@
-"""What commands share that write a page of HTML."""
+"""The option and the file of commands that write a page of HTML."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from devicetrack.cmd import base
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """``--output``, for commands that can draw a page."""
+    """Add ``--output``, for commands that can draw a page."""
     parser.add_argument('--output', metavar='FILE.html',
                         help='Draw a page of HTML into this file. It needs no other file, no script and no network. An '
                              'older file of this name is replaced when the new one is complete.')
 
 
 def write(path: str, draw: Callable[[], str]) -> None:
-    """Draw a page into a file, which is there as a whole or not at all.
+    """Draw a page into a file, in one step: the file is complete or unchanged.
 
     :raises UsageError: Jinja2 is not installed, or the file cannot be written
     """

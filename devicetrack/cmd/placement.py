@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from devicetrack.placement import values
     from devicetrack.placement.client import Client
 
-# The progress is said once for so many providers.
+# How many providers are done between two lines of progress.
 _STEP: Final = 25
 
 
@@ -37,11 +37,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command about one host's tree."""
     options.add_host(parser)
     parser.add_argument('--node', metavar='NAME',
-                        help="The hypervisor node of the host, when its name is another than the host's.")
+                        help="The hypervisor node of the host, if its name differs from the host's.")
 
 
 def open_client(conf: cfg.ConfigOpts) -> Client:
-    """The client that ``[placement]`` describes.
+    """Make the client that ``[placement]`` describes.
 
     :raises InvalidConfiguration: the options cannot be used, or the library that reads them is not installed
     """
@@ -55,7 +55,7 @@ def open_client(conf: cfg.ConfigOpts) -> Client:
 
 
 def observe(app: Any, client: Client, parsed_args: argparse.Namespace) -> Observer:
-    """The observer of the host that the options name, which looks up providers in placement by their names."""
+    """Return the observer of the host that the options name. It looks up providers in placement by their names."""
     from devicetrack.placement.resolver import ProvidersByName
 
     def resolver(host: Host) -> ProvidersByName:
@@ -68,15 +68,15 @@ def observe(app: Any, client: Client, parsed_args: argparse.Namespace) -> Observ
 
 
 def recorded_node(client: Client, store: Store, host: Host, root: values.Provider) -> healer.NodeToHeal:
-    """A host's node by its record alone, without the providers that count the rows' devices now.
+    """Make a host's node from its record alone, without reading which providers count the devices now.
 
-    Rows of a manager that did not look up its providers have UUIDs derived from the host's. They stand for the
+    If a manager did not look up its providers, its rows have UUIDs derived from the host's UUID. These stand for the
     providers of the same names in placement.
     """
     from devicetrack.placement import healer
     derived = DerivedProviders(host.uuid)
     uuids: dict[str, str] = {}
-    if root.uuid != host.uuid:                  # else those that were looked up are the derived ones
+    if root.uuid != host.uuid:                  # if they are equal, the derived UUIDs are those in placement
         uuids = {derived.uuid_of(one.name.removeprefix(root.name).removeprefix('_')): one.uuid
                  for one in client.get_tree(root.uuid)}
 
@@ -104,7 +104,7 @@ class Sync(base.Lister):
         parser.add_argument('--dry-run', action='store_true', help='Only list the differences.')
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
-        # A tree says more than a table, unless somebody asks for columns.
+        # A tree shows more than a table, unless somebody asks for columns.
         self._draws = parsed_args.formatter == 'table' and not (
             parsed_args.columns or parsed_args.sort_columns or parsed_args.long)
         return super().take_action(parsed_args)
@@ -127,14 +127,14 @@ class Sync(base.Lister):
 
     def _report(self, parsed_args: argparse.Namespace) -> reporter.Report:
         client = open_client(self.app.conf)
-        # Not at the top: a host without a scheduler lacks the packages of its client.
+        # Import it only here: a host without a scheduler lacks the packages of its client.
         from devicetrack.placement import node
         from devicetrack.placement.reporter import PlacementReporter
         observer = observe(self.app, client, parsed_args)
         providers, complete = observer.providers(parsed_args.node)
         if not complete:
             self.exit_code = base.ATTENTION
-            self.say('a part of the host could not be read: what is missing there stays, reserved in full')
+            self.say('a part of the host could not be read: inventories without devices there stay, reserved in full')
         layout = tree.wanted_layout(self.app.conf[placement_options.GROUP].nested,
                                     observer.host.nested_version is not None)
         report = PlacementReporter(client).sync(providers, layout, observer.resource_classes, complete,

@@ -1,4 +1,4 @@
-"""``devicetrack-manage placement audit``: compares placement with the record, and repairs what is certain."""
+"""``devicetrack-manage placement audit``: compares placement with the record, and makes certain repairs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 class Audit(audit_commands.Repairing):
     """Compare placement with this host's record of its devices, and list the differences.
 
-    Reads everything twice and lists what both readings show, so it may run while the host's manager works. Without
-    --repair it changes nothing. With it, the command lists the repairs that are certain and then does them. Exit code 3
-    when something needs attention.
+    Reads everything twice and lists the differences that both readings show, so it may run while the host's manager
+    works. Without --repair it changes nothing. With --repair it lists the repairs that are certain, and then makes
+    them. Exit code 3 when something needs attention.
     """
 
     columns = (*audit_commands.Findings.columns, 'consumer', 'provider', 'resource_class')
@@ -72,9 +72,9 @@ class Audit(audit_commands.Repairing):
         return super().body(row if 'severity' in row else {**row, 'change': _change(row)})
 
     def _auditor(self, parsed_args: argparse.Namespace) -> tuple[str, auditors.Auditor]:
-        """The host's name, and its auditor."""
+        """Return the host's name and its auditor."""
         client = placement.open_client(self.app.conf)
-        # Not at the top: a host without a scheduler lacks the packages of its client.
+        # Import it only here: a host without a scheduler lacks the packages of its client.
         from devicetrack.placement import auditor as auditors
         observer = placement.observe(self.app, client, parsed_args)
         leftovers = HostLeftovers(self.app.checked_store, observer.host.uuid)
@@ -119,7 +119,7 @@ class Audit(audit_commands.Repairing):
 
 
 def _change(row: Mapping[str, Any]) -> str:
-    """Allocations before and after a repair, as cells of a table have them."""
+    """Return allocations before and after a repair, from the cells of a table."""
     return ' -> '.join(', '.join(row[name].split('\n')) or 'nothing' for name in ('before', 'after'))
 
 

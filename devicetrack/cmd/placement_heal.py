@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from devicetrack.placement.healer import Healing
     from devicetrack.placement.healer import NodeToHeal
 
-# The outcomes of a node beside those of a heal.
+# The outcomes of a node in addition to those of a heal.
 WOULD_HEAL: Final = 'would be healed'
 ALREADY: Final = 'already healed'
 
@@ -60,13 +60,13 @@ class Heal(base.Lister):
         if parsed_args.host and parsed_args.all:
             raise base.UsageError('--host goes with --node')
         if parsed_args.max_count is not None and parsed_args.max_count < 1:
-            raise base.UsageError('--max-count is 1 at least')
+            raise base.UsageError('--max-count must be at least 1')
         client = placement.open_client(self.app.conf)
         if self.app.conf[placement_options.GROUP].nested == 'off' and not parsed_args.dry_run:
             raise exception.InvalidConfiguration(
-                f'[{placement_options.GROUP}] nested', 'off', 'devices are to be counted at the node, and a heal takes '
-                'them from there: set manual, start the services again, and heal then')
-        # Not at the top: a host without a scheduler lacks the packages of its client.
+                f'[{placement_options.GROUP}] nested', 'off', 'devices are to be counted at the node, and a heal moves '
+                'them away from there: set manual, restart the services, and then heal')
+        # Import it only here: a host without a scheduler lacks the packages of its client.
         from devicetrack.placement import healer
         hosts = self._hosts(parsed_args)
         here = host_identity.machine_digest(self.app.conf[manager_options.GROUP].machine_id_path)
@@ -77,7 +77,7 @@ class Heal(base.Lister):
                 if healed == parsed_args.max_count:
                     shown.clear()
                     self.exit_code = base.ATTENTION
-                    self.say(f'{base.count(len(hosts) - number, "node")} not looked at')
+                    self.say(f'{base.count(len(hosts) - number, "node")} not checked')
                     break
                 name, is_here = parsed_args.node or host.name, host.machine_id == here
                 so_far = f'{pace.text(number)}: node {name}'
@@ -116,7 +116,7 @@ class Heal(base.Lister):
 
     def _heal(self, client: Client, host: Host, name: str, is_here: bool, dry_run: bool,
               told: Callable[[int, int], None]) -> Healing:
-        """Heal a node and record it; an error is an obstacle of this node alone."""
+        """Heal a node and record the result. An error is an obstacle of this node only."""
         from devicetrack.placement import healer
         from devicetrack.placement import healing
         try:

@@ -1,4 +1,4 @@
-"""How far long work is: a line that changes on a terminal, else a line now and then."""
+"""Shows the progress of long work: a changing line on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from devicetrack import log
 from devicetrack.cmd import base
 from devicetrack.cmd import screen
 
-# What is no terminal is told so often.
+# Seconds between two lines when stderr is not a terminal.
 LINE_EVERY_S: Final = 30.0
 
 _FRAMES: Final = '|/-\\'
@@ -25,9 +25,9 @@ _CLEAR: Final = '\r\x1b[K'
 
 
 class Progress:
-    """Tells on stderr how far a command is. The line on a terminal goes when the ``with`` block is left.
+    """Shows a command's progress on stderr. The line on a terminal disappears at the end of the ``with`` block.
 
-    Short work is told to nobody else: the first line comes after ``LINE_EVERY_S``.
+    If stderr is not a terminal, short work writes no line: the first one comes after ``LINE_EVERY_S``.
     """
 
     def __init__(self, command: base.Command) -> None:
@@ -54,7 +54,7 @@ class Progress:
             self._command.say(text)
 
     def clear(self) -> None:
-        """Take the line away, before something else is written."""
+        """Remove the line before something else is written."""
         if self._shown:
             self._stream.write(_CLEAR)
             self._stream.flush()
@@ -62,7 +62,7 @@ class Progress:
 
 
 class Pace:
-    """How fast a number of things is done, and how long the rest takes."""
+    """The speed at which a number of things is done, and the time that the rest takes."""
 
     def __init__(self, noun: str, total: int) -> None:
         self._noun, self._total, self._began = noun, total, time.monotonic()
@@ -76,7 +76,7 @@ class Pace:
 
 
 def duration(seconds: float) -> str:
-    """A time to wait, in words."""
+    """Return a time to wait, in words."""
     whole = round(seconds)
     if whole < 120:
         return f'{whole} s'
@@ -84,23 +84,23 @@ def duration(seconds: float) -> str:
 
 
 def elapsed(seconds: float) -> str:
-    """A time that has passed, in words, in which lines that come every ``LINE_EVERY_S`` differ."""
+    """Return a time that has passed, in words, fine enough that lines every ``LINE_EVERY_S`` differ."""
     whole = round(seconds)
     return f'{whole} s' if whole < 60 else f'{whole // 60} min {whole % 60} s'
 
 
 @contextlib.contextmanager
 def watching(command: base.Command, look: Callable[[], str | None]) -> Iterator[None]:
-    """Tell how far the work of the block is, which does not return before it is done.
+    """Show the progress of the block's work, which does not return before it is done.
 
-    :param look: says it, or None while there is nothing to say; called in a thread of its own
+    :param look: returns the progress, or None while there is nothing to show; called in a separate thread
     """
     over = threading.Event()
 
     def watch() -> None:
         with Progress(command) as progress:
             while not over.wait(_LOOK_EVERY_S):
-                # Whoever does the work meets the same error, and says it.
+                # The block meets the same error, and reports it.
                 with contextlib.suppress(exception.DeviceTrackError):
                     text = look()
                     if text is not None:

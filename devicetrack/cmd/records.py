@@ -1,4 +1,4 @@
-"""How the commands print rows of the store, the assignments of instances, and what follows from them for a host."""
+"""Finds rows of the store for commands, and puts rows and the state of a host into words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIELDS: Final = ('device', 'kind', 'identifier', 'host', 'instance_uuid', 'role'
 
 
 def fields(record: Record, hosts: Mapping[str, str]) -> dict[str, Any]:
-    """An assignment.
+    """Return the fields of an assignment.
 
     :param hosts: names of hosts by their UUIDs
     """
@@ -28,12 +28,12 @@ def fields(record: Record, hosts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def name(kind: str, identifier: str) -> str:
-    """A device as commands take it."""
+    """Return the name of a device in the form that commands take."""
     return f'{kind}/{identifier}'
 
 
 def report_only(host: str, reason: str) -> str:
-    """The sentence about a host that is report-only."""
+    """Return the sentence about a host that is report-only."""
     return f'host {host} is report-only: it takes no claims and gives nothing back: {reason}'
 
 
@@ -51,7 +51,7 @@ def host_uuid(store: Store, host: str) -> str:
 
 def find(store: Store, host: str | None = None, instance_uuid: str | None = None,
          device: options.DeviceName | None = None) -> list[Record]:
-    """The assignments that match, by instance and then in the order of the guest.
+    """Return the assignments that match, by instance and then in the order of the guest.
 
     :raises UnknownHost: the store has no host of this name
     """

@@ -1,4 +1,4 @@
-"""``devicetrack-manage recover``: write a lost store anew from what the guests' definitions record."""
+"""``devicetrack-manage recover``: rebuilds a lost store from the records in the guests' definitions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _OF_ROW = ('role', 'state', 'position', 'migration_uuid', 'resource_class', 'pro
 class Recover(base.Blocks):
     """Rebuild the rows of a lost store from the records in the definitions of this host's guests.
 
-    Only while the host's manager does not run. Existing rows are never changed. A store without a schema gets it. Lists
-    every device with its outcome. Exit code 3 when one needs attention.
+    Run it only while the host's manager does not run. It never changes existing rows. If the store has no schema, it
+    makes the schema. It lists every device with its outcome. Exit code 3 when one needs attention.
     """
 
     columns = ('outcome', 'host', 'device', 'kind', 'identifier', 'instance_uuid', *_OF_ROW, 'reason', 'details')
@@ -80,9 +80,9 @@ class Recover(base.Blocks):
         yield row['reason']
 
     def _store(self) -> SQLStore | None:
-        """The store; None when there is none yet, or it has no schema.
+        """The store; None if there is none yet, or it has no schema.
 
-        :raises SchemaMismatch: it is of another release
+        :raises SchemaMismatch: its schema belongs to another release
         """
         store: SQLStore = self.app.store
         if (store.path is not None and not os.path.exists(store.path)) or schema.revision(store) is None:
@@ -111,20 +111,20 @@ class Recover(base.Blocks):
                 base.details_fields(row.details) if row is not None else None]
 
     def _say_more(self, name: str, plan: recovery.Recovery, dry_run: bool) -> None:
-        """Say what is not in the list, and whether anything needs attention."""
+        """Tell the facts that are not in the list, and set the exit code if something needs attention."""
         outcomes = [one.outcome for one in plan.devices]
         written = outcomes.count(rebuild.WRITE) + outcomes.count(rebuild.WIPE)
         self.say(f'host {name}: ' + (f'{base.count(written, "row")} would be written, and nothing was' if dry_run
                                      else f'wrote {base.count(written, "row")}'))
-        self.say('not known from guests: what instances without a domain on this host held')
+        self.say('the devices of instances without a domain on this host are unknown')
         for uuid in plan.migrations:
-            self.say(f'migration {uuid} is not over in these rows: ask the compute service for its status')
+            self.say(f'migration {uuid} has not ended in these rows: ask the compute service for its status')
         for unknown in plan.unknown:
             self.say(f'could not be read: {unknown}')
         if rebuild.UNRECORDED in outcomes:
             self.say(f'no guest records {base.count(outcomes.count(rebuild.UNRECORDED), "device")}: the manager hands '
-                     'out what this host has proven clean, and reads the rest first, unless [devicetrack] '
-                     'unproven_devices says otherwise. To have it all wiped, do not start the manager before '
+                     'out those that this host has proven clean, and reads the others first, unless [devicetrack] '
+                     'unproven_devices says otherwise. To have them all wiped, do not start the manager before '
                      f'recover --from-hypervisor --host {name} --wipe-unrecorded')
         if plan.unknown or any(outcome not in rebuild.WELL for outcome in outcomes):
             self.exit_code = base.ATTENTION

@@ -1,4 +1,4 @@
-"""``devicetrack-manage request``: what commands asked of managers that work, and what these answered."""
+"""``devicetrack-manage request``: the requests of commands to running managers, and the answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from devicetrack.store.api import OperatorRequest
 class List(base.Blocks):
     """List the operator requests, oldest first.
 
-    Those that wait for the next audit of a manager, and of the others the newest.
+    The list has all requests that wait for the next audit of a manager, and the newest of the others.
     """
 
     columns = ('request_uuid', 'host', 'request', 'verb', 'arguments', 'created_at', 'answered_at', 'outcome', 'text')
@@ -79,7 +79,7 @@ class Show(base.ShowOne):
 
 
 def became(repair: Mapping[str, Any]) -> str:
-    """What became of one repair of an answer. The log of the service has the row before and after."""
+    """Return the outcome of one repair in an answer. The log of the service has the row before and after."""
     what = f'{repair.get("verb")} {repair.get("device")}'
     if repair.get('done') or repair.get('begun'):
         return f'{"done" if repair.get("done") else "begun"}: {what}'
@@ -101,7 +101,7 @@ def fields(request: OperatorRequest, hosts: Mapping[str, str]) -> dict[str, Any]
 
 
 def _in_words(verb: str, arguments: Any) -> str:
-    """The verb of a request, the device that it is about, and the rest as it is."""
+    """Return a request in words: its verb, its device, and the other arguments unchanged."""
     if not isinstance(arguments, dict):
         return f'{verb} {arguments}'
     rest = dict(arguments)

@@ -1,4 +1,4 @@
-"""Commands that ask something of the manager of a host: it works and answers, or they do it in its place."""
+"""Commands that ask a host's manager for something. If no manager runs, they do the work themselves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from devicetrack.store.api import OperatorRequest
 from devicetrack.store.api import Store
 from devicetrack.virt.driver import VirtDriver
 
-# The outcomes beside those of answers: nobody waited, nobody answered in time, it was done here.
+# The outcomes in addition to those of answers: the command did not wait, no answer came in time, or it was done here.
 REQUESTED: Final = 'requested'
 WAITING: Final = 'waiting'
 WIPING: Final = 'wiping'
@@ -33,13 +33,13 @@ NOT_CORDONED: Final = 'was not cordoned'
 RETIRED: Final = 'retired'
 RETIRED_ALREADY: Final = 'was retired already'
 
-# The outcome when there was nothing to do.
+# The outcomes when there was nothing to do.
 _UNCHANGED: Final = {UNCORDONED: NOT_CORDONED, RETIRED: RETIRED_ALREADY}
 
-# Managers audit once a minute or so. One that has not answered after ten is stuck, or busy with a long audit.
+# Managers audit about once a minute. One that has not answered after ten minutes is stuck, or busy with a long audit.
 TIMEOUT_S: Final = 600.0
 
-# How often a store is asked for an answer that somebody waits for, and the line on a terminal turns.
+# Seconds between two turns of the line on a terminal, and turns between two looks for the answer in the store.
 _PAUSE_S: Final = 0.5
 _TURNS: Final = 4
 
@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
 
 
 class Requesting(base.ShowOne):
-    """Base of commands that ask the manager of a host for something. If no manager runs, they do it themselves."""
+    """Base of commands that ask the manager of a host for something. If no manager runs, the command does it itself."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         options.add_host(parser)
@@ -63,13 +63,13 @@ class Requesting(base.ShowOne):
 
     def ask(self, host: Host, verb: str, done: str, parsed_args: argparse.Namespace,
             devices: Collection[DeviceKey] = (), check: Callable[[], None] | None = None, **arguments: Any) -> Outcome:
-        """Do it here, or leave a request for the manager that works.
+        """Carry a request out here, or leave it for the running manager.
 
         :param done: the name of the outcome when it is done
-        :param devices: those that may be wiped for it
-        :param check: raises BadRequest for what the host does not have. It is called before a request for whose answer
-            nobody waits: else nobody would see a wrong name
-        :raises Refused: it cannot be done, and no manager was asked
+        :param devices: the devices that may be wiped for it
+        :param check: raises BadRequest for a device that the host does not have. It is called only if nobody waits for
+            the answer, because then nobody would notice a wrong name
+        :raises Refused: the request cannot be carried out, and no manager was asked
         """
         try:
             running = self.app.start_host(host.name)
@@ -81,7 +81,7 @@ class Requesting(base.ShowOne):
             answer = operator_requests.answer_of(request)
             if answer is None:
                 return Outcome(REQUESTED if parsed_args.no_wait else WAITING, None, request.uuid)
-            # In a table people read it anyway.
+            # A table shows the text anyway.
             if answer.outcome != operator_requests.DONE and parsed_args.formatter != 'table':
                 self.say(f'{answer.outcome}: {answer.text}')
             return Outcome(_outcome(answer, done), answer.text, request.uuid)
@@ -103,7 +103,7 @@ class Requesting(base.ShowOne):
         except exception.BadRequest as error:
             raise base.Refused(str(error)) from error
         if done == WIPING and answer.outcome == operator_requests.DONE:
-            running.unproven.wait()             # the wipe would end with this process
+            running.unproven.wait()             # otherwise the wipe would end with this process
             left = running.unproven.state_of(DeviceKey(arguments['kind'], arguments['identifier']))
             if vocabulary.UNPROVEN in left.causes:
                 raise exception.NotAdmitted(str(left.target), left.causes[vocabulary.UNPROVEN].detail)
@@ -124,7 +124,7 @@ def _outcome(answer: operator_requests.Answer, done: str) -> str:
 
 
 def wipes_in_words(driver: VirtDriver, devices: Collection[DeviceKey]) -> str | None:
-    """How far the wipes of some devices are, or None if none is being wiped or read."""
+    """Return the progress of the wipes of these devices; None if none is being wiped or read."""
     wiping = driver.wiping(devices) if devices else {}
     if not wiping:
         return None
@@ -133,11 +133,11 @@ def wipes_in_words(driver: VirtDriver, devices: Collection[DeviceKey]) -> str | 
     return f'{key.kind}/{key.identifier}: {wipe}{more}'
 
 
-# -- requests to a manager that works ---------------------------------------------------------------------------------
+# -- requests to a running manager ------------------------------------------------------------------------------------
 
 
 def add_waiting(parser: argparse.ArgumentParser) -> None:
-    """The options of commands that may leave a request."""
+    """Add the options of commands that may leave a request."""
     waits = parser.add_mutually_exclusive_group()
     waits.add_argument('--no-wait', action='store_true',
                        help="If the host's manager runs: leave the request and end at once, with exit code 0. By "
@@ -148,14 +148,14 @@ def add_waiting(parser: argparse.ArgumentParser) -> None:
 
 def add_timeout(parser: Any) -> None:
     parser.add_argument('--timeout', type=options.seconds, default=TIMEOUT_S, metavar='SECONDS',
-                        help=f'Wait at most so long for the answer. By default {TIMEOUT_S:.0f}. The request stays.')
+                        help=f'Wait at most this long for the answer. By default {TIMEOUT_S:.0f}. The request stays.')
 
 
 def leave(command: base.Command, store: Store, request: OperatorRequest,
           parsed_args: argparse.Namespace) -> OperatorRequest:
-    """Leave a request for a manager that works, and wait for its answer unless that is not wanted.
+    """Leave a request for a running manager, and wait for the answer unless the command's options say otherwise.
 
-    :returns: the request as it is then; the command's exit code follows from it
+    :returns: the request in its state after that; the command's exit code follows from it
     """
     store.add_operator_request(request)
     # A manager in the process that runs this command makes no audit while that process waits for the command.
@@ -169,7 +169,7 @@ def leave(command: base.Command, store: Store, request: OperatorRequest,
 
 
 def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> OperatorRequest:
-    """The request, as soon as it has an answer or the time is up, which is said then.
+    """Return the request as soon as it has an answer, or when the time is up, which the command then says.
 
     :raises UnknownOperatorRequest: the store does not have it
     """
@@ -190,7 +190,7 @@ def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> 
             command.say(f'request {uuid} stays: the manager carries it out at its next audit')
             raise
     if request.answer is None:
-        command.say(f'no answer after {progress.duration(seconds)}; the request stays: see that the service of the '
+        command.say(f'no answer after {progress.duration(seconds)}; the request stays: check that the service of the '
                     f'host makes audits, and wait with devicetrack-manage request show --wait {uuid}')
     return request
 
@@ -204,6 +204,6 @@ def find(store: Store, uuid: str) -> OperatorRequest:
 
 
 def code_of(request: OperatorRequest) -> int:
-    """The exit code that an answer stands for, or none of which somebody waited for."""
+    """Return the exit code for a request: that of its answer, or ERROR if the command waited in vain."""
     answer = operator_requests.answer_of(request)
     return base.ERROR if answer is None else _CODES.get(answer.outcome, base.ERROR)

@@ -1,4 +1,4 @@
-"""What people see: tables as wide as their terminal, times in their zone, colours where they want them."""
+"""Output for people: tables as wide as their terminal, times in their zone, colours where they want them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Final
 from typing import NamedTuple
 from typing import TextIO
 
-# Every table of default columns fits it. So wide is also what is not written to a terminal.
+# The least width of a terminal: every table of default columns fits it. Output to a file has this width too.
 WIDTH: Final = 80
 
-# A column of sentences is not made narrower than this.
+# The least width of a column of sentences.
 _NARROWEST: Final = 20
 
-# Of cells that stand below others.
+# The indent of cells that are put below others.
 _INDENT: Final = 2
 
-_BORDERS: Final = 3             # of each column, and one more at the end of the line
+_BORDERS: Final = 3             # characters for each column, and one more at the end of the line
 
 _RED, _GREEN, _YELLOW, _CYAN = 31, 32, 33, 36
 
-# Words that stand alone in a cell or at the beginning of a line.
+# Words that fill a cell or begin a line.
 _COLOURS: Final[Mapping[str, int]] = {
     'critical': _RED, 'warning': _YELLOW,
     'free': _GREEN, 'creatable': _GREEN, 'releasing': _CYAN, 'withheld': _YELLOW, 'missing': _RED, 'unknown': _RED,
@@ -36,15 +36,15 @@ _COLOURS: Final[Mapping[str, int]] = {
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person reads it. What has no descriptor, as in a test, is no terminal."""
+    """Whether a stream is a terminal. A stream without a descriptor, as in a test, is not."""
     try:
         return stream.isatty()
-    except ValueError:                  # it is closed
+    except ValueError:                  # the stream is closed
         return False
 
 
 def width_of(stream: TextIO) -> int:
-    """How many characters a line may have."""
+    """Return how many characters a line may have."""
     return shutil.get_terminal_size((WIDTH, 0)).columns if is_terminal(stream) else WIDTH
 
 
@@ -54,18 +54,18 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def paint(word: str, stream: TextIO) -> str:
-    """A word in its colour, if it has one."""
+    """Return a word in its colour, if it has one."""
     colour = _COLOURS.get(word)
     return word if colour is None or not has_colours(stream) else f'\x1b[{colour}m{word}\x1b[0m'
 
 
 def utc(seconds: float) -> str:
-    """A time for programs. ISO 8601."""
+    """Return a time for programs: ISO 8601, in UTC."""
     return _at(seconds, datetime.UTC).replace('+00:00', 'Z')
 
 
 def local(seconds: float) -> str:
-    """A time for people: in the local zone, and it says in which. ISO 8601."""
+    """Return a time for people: ISO 8601, in the local zone, with the zone's offset."""
     return _at(seconds, None)
 
 
@@ -73,18 +73,18 @@ def _at(seconds: float, zone: datetime.tzinfo | None) -> str:
     try:
         return datetime.datetime.fromtimestamp(seconds, datetime.UTC).astimezone(zone).isoformat(timespec='seconds')
     except (ValueError, OverflowError, OSError):
-        return str(seconds)             # no clock says so; a damaged row may
+        return str(seconds)             # no clock has such a time, but a damaged row may
 
 
 def wrap(text: str, width: int, indent: str = '') -> list[str]:
-    """Lines of sentences. A word is never broken: it may be an identifier."""
+    """Wrap sentences into lines. A word is never broken: it may be an identifier."""
     return [line for part in text.split('\n') for line in textwrap.wrap(
         part, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False,
         break_on_hyphens=False) or ['']]
 
 
 class Fitted(NamedTuple):
-    """A table that fits: the names of its columns, their cells by row, and the columns that there was no room for."""
+    """A table that fits: the names of its columns, their cells by row, and the columns that were left out."""
 
     names: list[str]
     rows: list[list[Any]]
@@ -96,9 +96,9 @@ def fit(names: Sequence[str], rows: Sequence[Sequence[Any]], width: int, prose: 
     """Make a table fit. It may be wider if it cannot be narrower.
 
     :param prose: columns of sentences, whose lines may be broken between words
-    :param spare: columns that are left out when there is no room, the first of them first
-    :param below: columns whose cells stand below those of the first column when it is not enough to leave out the spare
-        ones; the first of them first
+    :param spare: columns that are left out when there is no room, in this order
+    :param below: columns whose cells are put below those of the first column, in this order, if leaving out the spare
+        columns is not enough
     """
     cells = {name: [row[number] for row in rows] for number, name in enumerate(names)}
     spare, below = [name for name in spare if name in cells], [name for name in below if name in cells]
@@ -130,7 +130,7 @@ def fit(names: Sequence[str], rows: Sequence[Sequence[Any]], width: int, prose: 
 
 
 class _Part(NamedTuple):
-    """The cells of one column of the answer. ``indent`` is not 0 if they stand below others."""
+    """The cells of one column of the answer. ``indent`` is not 0 if they are put below others."""
 
     cells: Sequence[Any]
     is_prose: bool
@@ -154,7 +154,7 @@ class _Part(NamedTuple):
 
 
 class _Column(NamedTuple):
-    """A column of the table: one of the answer, maybe with others below."""
+    """A column of the table: one column of the answer, perhaps with others below it."""
 
     least: int
     widest: int

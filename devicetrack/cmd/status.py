@@ -1,4 +1,4 @@
-"""``devicetrack-status upgrade check``: whether this release can start on what is here.
+"""``devicetrack-status upgrade check``: checks whether this release can start with the existing files and store.
 
 Run it with the new release installed and before any service is started with it. Exit codes are those of
 oslo.upgradecheck: 0 success, 1 a warning, 2 a failure, 255 it could not check.
@@ -40,7 +40,7 @@ _SCHEMA_FIRST: Final = upgradecheck.Result(upgradecheck.Code.WARNING, 'not check
 
 
 def _failing_on_errors(check: Callable[[Any], upgradecheck.Result]) -> Callable[[Any], upgradecheck.Result]:
-    """Make an error of ours, or of an option, the result of a check."""
+    """Turn devicetrack's own errors, and errors of options, into the result of a check."""
     @functools.wraps(check)
     def checked(self: Any) -> upgradecheck.Result:
         try:
@@ -60,8 +60,8 @@ class Checks(upgradecheck.UpgradeCommands):
 
     @_failing_on_errors
     def check_configuration(self) -> upgradecheck.Result:
-        """The options can be used, and the driver, sources and table that they name loaded. Nothing is connected."""
-        opts.register_options(self._conf)               # which checks every value that was read
+        """Check that the options can be used, and their driver, sources and table loaded. Connects to nothing."""
+        opts.register_options(self._conf)               # this checks every value that was read
         loader.load_driver(self._conf).close()
         Declarer(self._conf, socket.gethostname()).refresh()
         sql.open_store(self._conf).close()
@@ -69,7 +69,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
     @_failing_on_errors
     def check_files(self) -> upgradecheck.Result:
-        """The state directory, the lock files in it and an SQLite store are this user's alone."""
+        """Check that the state directory, the lock files in it and an SQLite store belong to this user alone."""
         state_path = self._conf[manager_options.GROUP].state_path
         store = sql.open_store(self._conf)
         store.close()
@@ -92,7 +92,7 @@ class Checks(upgradecheck.UpgradeCommands):
                 try:
                     check(path)
                 except FileNotFoundError:
-                    pass                            # it is made when it is needed
+                    pass                            # the directory is made when it is needed
                 except OSError as error:
                     wrong[path] = f'{path}: {error.strerror}'
         wrong = unread | wrong
@@ -101,14 +101,14 @@ class Checks(upgradecheck.UpgradeCommands):
 
     @_failing_on_errors
     def check_schema(self) -> upgradecheck.Result:
-        """The store is there, can be written, and its schema is the one of this release."""
+        """Check that the store is there, can be written, and has the schema of this release."""
         with contextlib.closing(sql.open_store(self._conf)) as store:
             store.check()
         return upgradecheck.Result(upgradecheck.Code.SUCCESS)
 
     @_failing_on_errors
     def check_details(self) -> upgradecheck.Result:
-        """Every stored details object is of a class and version that this release reads, and of its own version."""
+        """Check that this release can read all stored details, and that none is of an older version."""
         with contextlib.closing(sql.open_store(self._conf)) as store:
             try:
                 store.check()
@@ -119,8 +119,8 @@ class Checks(upgradecheck.UpgradeCommands):
         if found.unreadable:
             names = ', '.join(f'{key.kind} {key.identifier}' for key in found.unreadable)
             return upgradecheck.Result(upgradecheck.Code.FAILURE,
-                                       f'details that this release cannot read: {names}; they are of a newer '
-                                       f'release, of a device kind that is not installed or that [devicetrack] '
+                                       f'details that this release cannot read: {names}; they are from a newer '
+                                       f'release, from a device kind that is not installed or that [devicetrack] '
                                        f'device_kinds does not name, or damaged')
         if found.left:
             return upgradecheck.Result(upgradecheck.Code.WARNING,
@@ -130,8 +130,8 @@ class Checks(upgradecheck.UpgradeCommands):
 
     @_failing_on_errors
     def check_placement(self) -> upgradecheck.Result:
-        """The layout of each host's node in placement, by the host's name."""
-        # Not at the top: a host without a scheduler lacks the packages of its client.
+        """Report the layout of each host's node in placement, by the host's name."""
+        # Import it only here: a host without a scheduler lacks the packages of its client.
         from devicetrack.placement import healer
         from devicetrack.placement.client import Client
         client = Client.from_conf(self._conf)
@@ -197,9 +197,9 @@ def run(argv: list[str]) -> int:
         sys.stderr.write(f'{NAME}: {base.sentence(error)}\n')
         return COULD_NOT_CHECK
     if conf.command.name is None:
-        sys.stderr.write(f"{NAME}: no command given: '{NAME} upgrade check' is what there is\n")
+        sys.stderr.write(f"{NAME}: no command given: the only one is '{NAME} upgrade check'\n")
         return base.USAGE
-    # Where oslo.upgradecheck looks for --json.
+    # oslo.upgradecheck looks for --json there.
     settings: Any = upgradecheck
     settings.CONF = conf
     return int(upgradecheck.run(conf))

@@ -1,1 +1,1 @@
-"""What a device may become in a guest that moves: what hosts declare, the deployment's rules, and the answers."""
+"""Decides which device may replace another in a guest that moves, from hosts' declarations and a deployment's rules."""

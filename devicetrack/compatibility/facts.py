@@ -1,7 +1,7 @@
-"""What hosts declare about their devices: types, versions and features, who said them, and the form they travel in.
+"""The facts that hosts declare about their devices: types, versions and features, their sources, and their plain form.
 
 Facts and declarations are stored, sent to other hosts and written to files as mappings of plain values. A version keeps
-its form there: that it is unknown, and why, is a fact too.
+its form in them, because it is also a fact that a version is unknown, and why.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from devicetrack.objects import DeviceAssignment
 
 # -- versions ----------------------------------------------------------------------------------------------------------
 
-# A part has at most nine digits, so that no document costs time. With leading zeros a version had two spellings.
+# A part has at most nine digits, so that no document can waste time. With leading zeros a version would have two
+# spellings.
 _PART: Final = '(0|[1-9][0-9]{0,8})'
 _VERSION: Final = re.compile(rf'{_PART}\.{_PART}\.{_PART}')
 _SHOWN: Final = 40
 
 
 class Version(NamedTuple):
-    """The version of what a device's driver writes when its guest moves."""
+    """The version of the state that a device's driver writes when its guest moves."""
 
     major: int
     minor: int
@@ -72,7 +73,7 @@ MigrationVersion = Version | Opaque | Unknown | Stateless
 
 
 def parse_version(text: str) -> Version | Unknown:
-    """Read ``major.minor.patch``. Any other text gives an unknown version with the reason."""
+    """Parse ``major.minor.patch``. Any other text gives an unknown version with the reason."""
     found = _VERSION.fullmatch(text)
     if found is None:
         shown = ascii(text[:_SHOWN]) + ('…' if len(text) > _SHOWN else '')
@@ -81,7 +82,7 @@ def parse_version(text: str) -> Version | Unknown:
 
 
 def seen_since_boot(seen: Version | None, here: MigrationVersion) -> Version | None:
-    """The highest version that a guest may have seen, after it started or may have rebooted on a device.
+    """Return the highest version that a guest may have seen, after it started or may have rebooted on a device.
 
     A move alone does not change it, because the guest does not reboot.
 
@@ -94,19 +95,19 @@ def seen_since_boot(seen: Version | None, here: MigrationVersion) -> Version | N
 
 
 def newest_seen(source: Version, seen: Version | None) -> Version:
-    """The oldest version that a destination may have. A version seen with another major number does not count."""
+    """Return the oldest version that a destination may have. A seen version with another major number is ignored."""
     return seen if seen is not None and seen.major == source.major else source
 
 
 def version_seen(text: str | None) -> Version | None:
-    """The version in a row. None when it is unknown, or in the format of a newer release."""
+    """Return the version in a row; None if it is unknown, or in the format of a newer release."""
     version = parse_version(text) if text is not None else None
     return version if isinstance(version, Version) else None
 
 
 # -- facts ------------------------------------------------------------------------------------------------------------
 
-# A source can say these of a type.
+# The subjects about which a source can tell something for a type.
 SUBJECTS: Final = ('version', 'required', 'offered', 'aggregation')
 
 
@@ -121,13 +122,13 @@ class Sort(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a host declares about a device.
+    """The facts that a host declares about a device.
 
-    ``type`` of ``sort`` is the id of an mdev type, the number of a virtual function's vGPU type, or label, size and
+    ``type`` of ``sort`` is the id of an mdev type, the number of a virtual function's vGPU type, or the label, size and
     alignment of a namespace. ``api`` is the device API (``vfio-pci``), or the backend of memory (``devdax``). A guest
     on the device needs the ``required`` features; a guest that arrives finds the ``offered`` ones. ``aggregation``
-    counts the units of a type that is made of units, and is None for others. ``obstacle`` says why the host's software
-    cannot migrate the kind.
+    counts the units of a type that is made of units, and is None for other types. ``obstacle`` says why the host's
+    software cannot migrate the kind.
     """
 
     sort: Sort
@@ -165,7 +166,7 @@ class Declaration(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The type of a device, by its details, and why a guest with it does not move, as far as they say that."""
+    """The type of a device, and why a guest with it cannot move, as far as its details tell."""
 
     type: str
     api: str
@@ -180,7 +181,7 @@ class Look(NamedTuple):
 
 @functools.lru_cache(maxsize=1 << 14)
 def look_at(text: str) -> Look:
-    """Read the type from stored details. Those of a newer release or another kind give an empty type."""
+    """Read the type from stored details. Details of a newer release or an unknown kind give an empty type."""
     try:
         return Look.of(details.peek(text))
     except (exception.UnknownObject, exception.MalformedObject):
@@ -188,7 +189,7 @@ def look_at(text: str) -> Look:
 
 
 def facts_undeclared(device: DeviceAssignment) -> Facts:
-    """The facts about a device of a host that declares nothing, as far as its details show them."""
+    """Return the facts about a device of a host that declares nothing, as far as its details show them."""
     look = Look.of(device.details)
     version = STATELESS if look.is_stateless else Unknown('its host declares nothing')
     return Facts(Sort(device.kind, look.type), look.api, version, obstacle=look.obstacle)
@@ -196,7 +197,7 @@ def facts_undeclared(device: DeviceAssignment) -> Facts:
 
 # -- as plain values --------------------------------------------------------------------------------------------------
 
-# How the text of a version is to be read.
+# The forms of a version: each says how to read its text.
 NUMBERED: Final = 'numbered'                    # major.minor.patch
 OPAQUE: Final = 'opaque'                        # a vendor's own
 UNKNOWN: Final = 'unknown'                      # the reason why
@@ -205,15 +206,15 @@ FORMS: Final = (NUMBERED, OPAQUE, UNKNOWN, NONE_NEEDED)
 
 
 def declaration_as_data(one: Declaration) -> dict[str, Any]:
-    """A declaration as plain values."""
+    """Return a declaration as plain values."""
     return {'parent': one.parent, **facts_as_data(one.facts), 'sources': dict(one.sources), 'driver': one.driver}
 
 
 def declaration_from_data(data: object, where: str) -> Declaration:
-    """Read what :func:`declaration_as_data` made.
+    """Read the result of :func:`declaration_as_data`.
 
     :param where: the name of the data in errors
-    :raises BadRequest: it is something else; names what
+    :raises BadRequest: the data are something else; the message names the wrong element
     """
     values = _mapping(data, where)
     sources = _mapping(values.get('sources', {}), f'{where}.sources')
@@ -225,12 +226,12 @@ def declaration_from_data(data: object, where: str) -> Declaration:
 
 
 def declaration_as_text(one: Declaration) -> str:
-    """A declaration as a row of the store has it: JSON, the same text for equal declarations."""
+    """Return a declaration as text for a row of the store: JSON, the same text for equal declarations."""
     return json.dumps(declaration_as_data(one), separators=(',', ':'), sort_keys=True)
 
 
 def declaration_from_text(text: str, where: str) -> Declaration:
-    """Read what :func:`declaration_as_text` made.
+    """Read the result of :func:`declaration_as_text`.
 
     :raises BadRequest: a newer release wrote it, or it is damaged
     """
@@ -242,7 +243,7 @@ def declaration_from_text(text: str, where: str) -> Declaration:
 
 
 def facts_as_data(facts: Facts) -> dict[str, Any]:
-    """Facts as plain values."""
+    """Return facts as plain values."""
     form, text = version_as_data(facts.version)
     return {'kind': facts.sort.kind, 'type': facts.sort.type, 'api': facts.api, 'version_form': form, 'version': text,
             'required': sorted(facts.required), 'offered': sorted(facts.offered), 'aggregation': facts.aggregation,
@@ -250,9 +251,9 @@ def facts_as_data(facts: Facts) -> dict[str, Any]:
 
 
 def facts_from_data(data: object, where: str) -> Facts:
-    """Read what :func:`facts_as_data` made. Other keys are ignored.
+    """Read the result of :func:`facts_as_data`. Other keys are ignored.
 
-    :raises BadRequest: it is something else; names what
+    :raises BadRequest: the data are something else; the message names the wrong element
     """
     values = _mapping(data, where)
     aggregation = values.get('aggregation')
@@ -266,7 +267,7 @@ def facts_from_data(data: object, where: str) -> Facts:
 
 
 def version_as_data(version: MigrationVersion) -> tuple[str, str]:
-    """The form of a version, and its text."""
+    """Return the form of a version, and its text."""
     if isinstance(version, Version):
         return NUMBERED, str(version)
     if isinstance(version, Opaque):
@@ -277,9 +278,9 @@ def version_as_data(version: MigrationVersion) -> tuple[str, str]:
 
 
 def version_from_data(form: object, text: object, where: str) -> MigrationVersion:
-    """Read what :func:`version_as_data` made.
+    """Read the result of :func:`version_as_data`.
 
-    :raises BadRequest: it is something else
+    :raises BadRequest: the data are something else
     """
     if not isinstance(text, str):
         _fail(where, 'version', text, 'must be a text')
@@ -304,9 +305,9 @@ def _mapping(data: object, where: str) -> Mapping[str, Any]:
 
 
 def get_text(values: Mapping[str, Any], name: str, where: str) -> str:
-    """A text of a mapping.
+    """Return a text in a mapping.
 
-    :raises BadRequest: it is missing or no text
+    :raises BadRequest: it is missing or not a text
     """
     value = values.get(name)
     if not isinstance(value, str):
@@ -315,7 +316,7 @@ def get_text(values: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def get_optional_text(values: Mapping[str, Any], name: str, where: str) -> str | None:
-    """The same for a text that may be missing, or None."""
+    """Return a text in a mapping, or None if it is missing or None."""
     value = values.get(name)
     if value is not None and not isinstance(value, str):
         _fail(where, name, value, 'must be a text, or null')

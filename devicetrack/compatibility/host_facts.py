@@ -1,7 +1,7 @@
-"""What hosts have declared, and what a guest has on its host: from rows of a store, or from a printed file.
+"""Reads the declarations of hosts, and a guest's devices on its host, from the rows of a store or a printed file.
 
-By default each host has a store of its own, so nobody sees what all hosts declare. A command prints the rows as plain
-data on one machine, and another machine reads them.
+By default each host has a store of its own, so no store has the declarations of all hosts. A command prints the rows as
+plain data on one machine, and another machine reads them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Unread(NamedTuple):
 
     @property
     def about(self) -> TypeAtParent:
-        """The same as for a declaration that can be read."""
+        """The subject, as ``about`` of a declaration that can be read."""
         return TypeAtParent(self.sort.kind, self.parent, self.sort.type)
 
 
@@ -76,9 +76,9 @@ class HostFacts(NamedTuple):
 
 
 def from_rows(names: Mapping[str, str], stored: Iterable[StoredRow]) -> list[HostFacts]:
-    """The declarations of hosts, in the order of ``names``.
+    """Return the declarations of hosts, in the order of ``names``.
 
-    :param names: of these hosts, by UUID
+    :param names: the names of these hosts, by UUID
     """
     found: dict[str, list[Declaration | Unread]] = {uuid: [] for uuid in names}
     for row in stored:
@@ -106,7 +106,7 @@ def _from_row(row: StoredRow) -> Declaration | Unread:
 
 
 def rows(host: HostFacts) -> Iterator[dict[str, Any]]:
-    """The values of :data:`COLUMNS` for each declaration of a host, as plain data.
+    """Yield the values of :data:`COLUMNS` for each declaration of a host, as plain data.
 
     A host that declares nothing has one row, which says so.
     """
@@ -119,14 +119,14 @@ def rows(host: HostFacts) -> Iterator[dict[str, Any]]:
         yield {**nothing, 'problem': NOTHING_DECLARED}
 
 
-# So many characters of facts are those of some thousand hosts.
+# The largest file, in characters: the facts of some thousand hosts.
 _LONGEST: Final = 16 << 20
 
 
 def read(path: str) -> list[HostFacts]:
     """Read a file with a JSON list of the rows that ``rows`` makes.
 
-    :raises BadRequest: the file has something else; names file, row and field
+    :raises BadRequest: the file has something else; the message names the file, the row and the field
     """
     try:
         with open(path, encoding='utf-8') as file:
@@ -172,7 +172,7 @@ def _shown(data: object) -> str:
 
 
 def merge(stored: Iterable[HostFacts], files: Mapping[str, Iterable[HostFacts]]) -> dict[str, HostFacts]:
-    """All hosts by name. The store's facts about a host are newer than any file.
+    """Return all hosts by name. The store's facts about a host are newer than any file's.
 
     :param files: the hosts that were read, by path
     :raises BadRequest: a host is in two files
@@ -193,10 +193,10 @@ def merge(stored: Iterable[HostFacts], files: Mapping[str, Iterable[HostFacts]])
 
 def declarers(hosts: Iterable[HostFacts], sort: Sort, driver: str | None = None,
               host: str | None = None) -> tuple[list[str], str | None]:
-    """The names of hosts that declare a type, and why there is none.
+    """Return the names of the hosts that declare a type, and the reason if there is none.
 
-    :param driver: only those with a parent for it whose driver has this version
-    :param host: only the one of this name
+    :param driver: only hosts with a parent for the type whose driver has this version
+    :param host: only the host of this name
     """
     of_kind: set[str] = set()
     drivers: dict[str, set[str | None]] = {}
@@ -219,7 +219,7 @@ def declarers(hosts: Iterable[HostFacts], sort: Sort, driver: str | None = None,
 
 
 class GuestDevice(NamedTuple):
-    """A device of an instance. ``facts`` is None when its host declares nothing of it; then ``unknown`` says why."""
+    """A device of an instance. ``facts`` is None if its host declares nothing about it; then ``unknown`` says why."""
 
     record: Record
     sort: Sort
@@ -236,12 +236,12 @@ class Guest(NamedTuple):
 
 def find_guest(instance_uuid: str, rows: Iterable[Record], names: Mapping[str, str],
                hosts: Mapping[str, HostFacts]) -> Guest:
-    """The current devices of an instance, and what their host declares of them.
+    """Return the current devices of an instance, with their host's declarations about them.
 
-    :param rows: all of the instance, on all hosts
-    :param names: of hosts, by UUID
+    :param rows: all rows of the instance, on all hosts
+    :param names: the names of hosts, by UUID
     :param hosts: the facts of hosts, by name
-    :raises CompatibilityUnknown: by the rows the instance is on no host, or on two
+    :raises CompatibilityUnknown: the rows place the instance on no host, or on two
     """
     records = [row for row in rows if row.role == vocabulary.CURRENT and row.state != vocabulary.RELEASING]
     found = sorted({names.get(record.host_uuid, record.host_uuid) for record in records})

@@ -1,4 +1,4 @@
-"""Decides whether guests could go to hosts by what the hosts declare, whatever is free there.
+"""Decides from hosts' declarations whether guests could move to them, regardless of free devices there.
 
 It assumes that a host has enough devices of each type that it declares. So no device takes the partner of another, and
 each can be decided by itself.
@@ -38,7 +38,7 @@ _MATCHING: Final = (KIND, TYPE)
 
 
 class Choice(NamedTuple):
-    """Facts that a host declares, and the verdict on a device that would go there."""
+    """Facts that a host declares, and the verdict on a device that would move there."""
 
     facts: Facts
     verdict: Verdict
@@ -51,8 +51,8 @@ class Choice(NamedTuple):
 class Outlook(NamedTuple):
     """A host's possible partners for one device.
 
-    ``choices`` are of the device's type; if there are none, of its kind; if there are none either, all that the host
-    declares. ``unknown`` says why nobody knows whether the device has a partner.
+    ``choices`` are those of the device's type; if there are none, those of its kind; if there are none either, all that
+    the host declares. ``unknown`` says why it is unknown whether the device has a partner.
     """
 
     sort: Sort
@@ -85,7 +85,7 @@ class Outlook(NamedTuple):
             return ' | '.join(dict.fromkeys(
                 ('' if choice.facts.sort == self.sort else f'{choice.facts.sort}: ')
                 + '; '.join(map(str, choice.verdict.reasons)) for choice in matching))
-        # The reason for each of the others would only repeat that its type is another one.
+        # The reason for each other choice would only repeat that it has another type.
         there = ', '.join(dict.fromkeys(str(choice.facts.sort) for choice in self.choices))
         more = dict.fromkeys(str(reason) for choice in self.choices for reason in choice.verdict.reasons
                              if reason.about in (SOURCE_HOST, DESTINATION_HOST))
@@ -93,12 +93,12 @@ class Outlook(NamedTuple):
 
     @property
     def notes(self) -> str:
-        """What an option or the table allowed, as text for an operator."""
+        """The reasons that an option or the table allowed, as text for an operator."""
         best = self.best
         return '; '.join(map(str, best.verdict.notes)) if best is not None else ''
 
     def as_data(self) -> dict[str, Any]:
-        # A yes is short: a matrix has one for each pair of hosts and each type.
+        # Keep a yes short: a matrix has one for each pair of hosts and each type.
         best = self.best
         return {'verdict': self.answer,
                 'reasons': [] if best is not None else [

@@ -1,7 +1,7 @@
-"""Pairs the devices of a guest with those of a destination: of one host with reasons, or of a whole fleet.
+"""Pairs the devices of a guest with those of a destination: one host, with reasons, or a whole fleet.
 
 A pair is a device of the guest and one that :func:`.rules.decide` accepts for it. The map is a maximum matching: no
-other has more pairs. It does not depend on the order in which devices are named: they are tried by kind and identifier.
+other map has more pairs. It does not depend on the order of the input: devices are tried by kind and identifier.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from devicetrack.objects.values import DeviceKey
 
 
 class Held(NamedTuple):
-    """A device of the guest. ``seen`` is the highest version that the guest may have seen of it since its boot."""
+    """A device of the guest. ``seen`` is the highest version of it that the guest may have seen since its boot."""
 
     identifier: str
     facts: Facts
@@ -79,7 +79,7 @@ class Alone(NamedTuple):
 
 
 class Partners(NamedTuple):
-    """The map from source to destination. The guest can go when no device is ``alone``."""
+    """The map from source to destination. The guest can move if no device is ``alone``."""
 
     pairs: tuple[Pair, ...]
     alone: tuple[Alone, ...]
@@ -90,7 +90,7 @@ class Partners(NamedTuple):
 
     @property
     def for_tenant(self) -> str:
-        """What the owner of the guest may read; empty when accepted."""
+        """The text that the owner of the guest may read; empty if accepted."""
         return REFUSED if self.alone else ''
 
     def __str__(self) -> str:
@@ -128,7 +128,7 @@ def find(guest: Iterable[Held], destination: Iterable[Offer], rules: Rules) -> P
         if index in partner:
             pairs.append(Pair(source, destinations[partner[index]], verdicts[index][partner[index]]))
         else:
-            # A device that it accepts is taken, or the matching would not be a maximum.
+            # Every device that it accepts is taken, since otherwise the matching would not be a maximum.
             alone.append(Alone(source, tuple(
                 Passed(there, verdict, sources[taken_by[number]] if verdict.accepted else None)
                 for number, (there, verdict) in enumerate(zip(destinations, verdicts[index], strict=True)))))
@@ -138,7 +138,7 @@ def find(guest: Iterable[Held], destination: Iterable[Offer], rules: Rules) -> P
 def maximum(accepted: Sequence[Iterable[int]]) -> dict[int, int]:
     """Pair as many left indexes as possible, each with a right index that it accepts; maps left to right.
 
-    A breadth-first search finds a path that gives one more of them a partner. All that had a partner keep one.
+    A breadth-first search finds a path that gives one more left index a partner. All that had a partner keep one.
     """
     right_of: dict[int, int] = {}
     left_of: dict[int, int] = {}
@@ -163,12 +163,12 @@ def maximum(accepted: Sequence[Iterable[int]]) -> dict[int, int]:
 
 
 def _turn(right: int, came_from: Mapping[int, int], right_of: dict[int, int], left_of: dict[int, int]) -> None:
-    """Go back along the path that ends in ``right``, and give each left one on it the right one that follows it."""
+    """Go back along the path that ends in ``right``, and pair each left index on it with the right one after it."""
     while True:
         left = came_from[right]
         before = right_of.get(left)
         right_of[left], left_of[right] = right, left
-        if before is None:                      # it is ``start``: all others on the path had a partner
+        if before is None:                      # this is ``start``: all others on the path had a partner
             return
         right = before
 
@@ -189,22 +189,22 @@ def _by_name(where: str, devices: Iterable[Device]) -> dict[DeviceKey, Device]:
 
 # -- one guest against many hosts -------------------------------------------------------------------------------------
 
-# Eight devices have so many groups. More devices may have too many to count.
+# The number of groups of eight devices. More devices may have too many groups to count.
 _GROUPS = 256
 
 
 class Fleet:
     """The free devices of many hosts, by the name of the host. It never changes: make a new one after each reading.
 
-    Hosts declare the same facts over and over. So each distinct set of facts is kept once, and decided on once for each
+    Hosts declare the same facts over and over. So each distinct set of facts is kept once, and is decided once for each
     device of the guest, and only where kind and type may match.
 
-    Then every host costs the sum of one number for each of its devices, without a search. By Hall's theorem all devices
-    of the guest have partners if and only if every group of them is served by as many devices of the host as the group
-    has members. The number of a device has a digit for each group, 1 if it serves a member; the sum of a host has the
-    count of each group. Few groups matter: those that some devices of the fleet, taken together, do not serve. A guest
-    with four devices has at most 15 of them, and their digits fit into a machine word, which is added without Python's
-    help. A host is kept as a getter that fetches the numbers of all its devices in one call.
+    After that a host needs no search, only the sum of one number for each of its devices. By Hall's theorem all devices
+    of the guest have partners if and only if every group of them is served by at least as many devices of the host as
+    the group has members. The number of a device has a digit for each group, 1 if it serves a member. So the digits of
+    a host's sum are the counts for the groups. Few groups matter: those that some devices of the fleet, taken together,
+    do not serve. A guest with four devices has at most 15 such groups, and their digits fit into a machine word, so the
+    sum is fast. A host is kept as a getter that fetches the numbers of all its devices in one call.
     """
 
     def __init__(self, hosts: Mapping[str, Iterable[Facts]]) -> None:
@@ -212,14 +212,14 @@ class Fleet:
         rows = {name: [number.setdefault(facts, len(number)) for facts in devices] for name, devices in hosts.items()}
         self._largest = max(map(len, rows.values()), default=0)
         self._distinct = len(number)
-        # An itemgetter of fewer than two gives no tuple. The last number stands for no device.
+        # An itemgetter of fewer than two items returns no tuple, so pad it. The last number stands for no device.
         self._hosts = [(name, itemgetter(*row, *[self._distinct] * (2 - len(row)))) for name, row in rows.items()]
         self._of_sort: dict[Sort, list[tuple[int, Facts]]] = {}
         for facts, index in number.items():
             self._of_sort.setdefault(facts.sort, []).append((index, facts))
 
     def hosts_for(self, guest: Sequence[Held], rules: Rules) -> tuple[str, ...]:
-        """The hosts where each device of a guest has a partner, in the order in which they were handed in.
+        """Return the hosts where each device of a guest has a partner, in the order of the constructor's argument.
 
         :func:`find` says why another host is not among them.
         """
@@ -232,7 +232,7 @@ class Fleet:
         return tuple(name for name, _row in found)
 
     def _serves(self, guest: Sequence[Held], rules: Rules) -> list[int]:
-        """By distinct facts, a bit for each device of the guest that they serve. The number of no device has none."""
+        """Return, for each distinct set of facts, a bit for each device of the guest that it serves; last, 0."""
         serves = [0] * (self._distinct + 1)
         alike: dict[Held, int] = {}
         for index, held in enumerate(guest):
@@ -251,8 +251,8 @@ class Fleet:
 class _Tally(NamedTuple):
     """The numbers of devices, by the bits that they serve, and the sum that a host must reach.
 
-    A sum starts at ``short``, where each digit is as far below its highest bit as the group has members. At the end the
-    bits of ``reached`` are set for the groups that are served.
+    A sum starts at ``short``, where each digit is below its highest bit by the number of the group's members. At the
+    end, the bits of ``reached`` are set for the groups that are served.
     """
 
     numbers: Mapping[int, int]
@@ -269,7 +269,7 @@ def _tally(masks: Collection[int], wanted: int, largest: int) -> _Tally:
     """
     unions = {0}
     for mask in masks:
-        if mask not in unions:                  # else it adds no other
+        if mask not in unions:                  # otherwise it adds no new union
             unions |= {union | mask for union in unions}
             if len(unions) > _GROUPS:
                 break

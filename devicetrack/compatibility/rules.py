@@ -37,10 +37,10 @@ REFUSED: Final = exception.LiveMigrationRefused.for_tenant
 
 
 class Rules(NamedTuple):
-    """The decisions of a deployment.
+    """The rules of a deployment.
 
     ``crossings`` are the pairs of source and destination that may differ in kind, each in one direction. ``growing``
-    are the types of a source whose guest may get more units. Without ``require_version`` an unknown version is a note.
+    are the types of a source whose guests may get more units. Without ``require_version`` an unknown version is a note.
     """
 
     require_version: bool = True
@@ -48,7 +48,7 @@ class Rules(NamedTuple):
     growing: frozenset[Sort] = frozenset()
 
     def followed_by(self, can_become: Callable[[str, str], bool]) -> Rules:
-        """The rules as far as a hypervisor follows them: it says whether one kind can become another."""
+        """Return the rules as far as a hypervisor follows them: it says whether one kind can become another."""
         return self._replace(crossings=frozenset((source, destination) for source, destination in self.crossings
                                                  if can_become(source.kind, destination.kind)))
 
@@ -83,7 +83,7 @@ class Reason(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether the guest can go from one device to the other. ``notes`` are what an option or a table allowed."""
+    """Whether the guest can move from one device to the other. ``notes`` are reasons that an option or table allows."""
 
     reasons: tuple[Reason, ...] = ()
     notes: tuple[Reason, ...] = ()
@@ -94,7 +94,7 @@ class Verdict(NamedTuple):
 
     @property
     def for_tenant(self) -> str:
-        """What the owner of the guest may read; empty when accepted."""
+        """The text that the owner of the guest may read; empty if accepted."""
         return REFUSED if self.reasons else ''
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ def decide(source: Facts, destination: Facts, rules: Rules, seen: Version | None
             overlooked = version.about == VERSION_UNKNOWN and not rules.require_version
             (notes if overlooked else reasons).append(version)
         if not source.required <= destination.offered:
-            # Only the missing features: the others that the guest requires are no reason.
+            # Name only the missing features: the others that the guest requires are no reason.
             reasons.append(Reason(FEATURES, _names(source.required - destination.offered), _names(destination.offered)))
         if not _units_fit(source, destination, rules):
             reasons.append(Reason(AGGREGATION, _units(source), _units(destination)))

@@ -46,7 +46,7 @@ TABLE: Final = f'[{options.GROUP}] table'
 
 _UNITS: Final = re.compile('[1-9][0-9]{0,8}')
 _SHOWN: Final = 40
-# The address of an object in memory. With it an obstacle would be another one at every audit.
+# The address of an object in memory. An obstacle with an address in its text would differ at every audit.
 _AT: Final = re.compile(' at 0x[0-9a-f]+')
 
 
@@ -79,15 +79,15 @@ class Source(abc.ABC):
     """Pairs of source and destination that may differ in kind."""
 
     growing: frozenset[Sort] = frozenset()
-    """Types of a source whose guests may get more units than they have."""
+    """Types of a source whose guests may get more units than they have now."""
 
     def __init__(self, conf: Any, host: str) -> None:
         self.conf, self.host = conf, host
 
     def refresh(self) -> None:
-        """Read again the data that is read once for all types. Called at the start and before every audit; may block.
+        """Read the data for all types again. It is called at the start and before every audit, and may block.
 
-        After any error the data that was read before counts.
+        After any error the data that were read before count.
 
         :raises InvalidConfiguration: an operator must fix something first; the service does not start
         """
@@ -152,9 +152,9 @@ class Table(Source):
         return Said(*self._table.declared(sort, self.host, said.driver))
 
     def compare_kinds(self, installed: frozenset[str]) -> None:
-        """Warn about each kind in the table that is not installed, once while it is there.
+        """Warn about each kind in the table that is not installed, once as long as the table names it.
 
-        Types and hosts that are not here are no mistake: a deployment has one table for all its hosts.
+        Types and hosts that are not here are not a mistake: a deployment has one table for all its hosts.
         """
         strange = self._table.kinds - installed if self._table is not None else frozenset()
         for kind in sorted(strange - self._strange):
@@ -164,7 +164,7 @@ class Table(Source):
 
 
 def table_path(conf: Any) -> str | None:
-    """The path of the deployment's table, or None.
+    """Return the path of the deployment's table, or None.
 
     :raises InvalidConfiguration: the option cannot be used
     """
@@ -173,7 +173,7 @@ def table_path(conf: Any) -> str | None:
 
 
 def mistake(says: object) -> str | None:
-    """The mistake in the answer of a source, which may come from another project, or None."""
+    """Return the mistake in the answer of a source, or None. The source may come from another project."""
     if not isinstance(says, Said):
         return f'{_shown(says)}, which is no {Said.__name__}'
     for subject, is_good, expected in (
@@ -208,9 +208,9 @@ def _shown(value: object) -> str:
 
 
 def load(conf: Any, host: str) -> list[tuple[str, Source]]:
-    """The sources that the option names, in its order.
+    """Load the sources that the option names, in its order.
 
-    :raises InvalidConfiguration: one is not installed, cannot be loaded, is no source, or cannot use an option
+    :raises InvalidConfiguration: one is not installed, cannot be loaded, is not a source, or cannot use an option
     """
     names: Sequence[str] = conf[options.GROUP].sources
     where = f'[{options.GROUP}] sources'
@@ -242,7 +242,7 @@ def _make(name: str, cls: Any, conf: Any, host: str, where: str) -> Source:
 
 
 def _path(cls: Any) -> str:
-    """The path of a class, as an entry point names it."""
+    """Return the path of a class in the form of entry points."""
     return f'{getattr(cls, "__module__", "")}:{getattr(cls, "__qualname__", repr(cls))}'
 
 
@@ -266,7 +266,7 @@ class Declarer:
         return Rules(self._require_version, crossings, growing)
 
     def refresh(self) -> None:
-        """Let the sources read their data again. If one fails, the data that it read before counts.
+        """Let the sources read their data again. If one fails, the data that it read before count.
 
         :raises InvalidConfiguration: an operator must fix something for one source; the others were read
         """
@@ -290,7 +290,7 @@ class Declarer:
                 source.compare_kinds(installed)
 
     def declare(self, look: Look, said: MigrationType, obstacle: str | None) -> Declaration:
-        """The declaration of a type at a parent: each subject comes from the first source that knows it."""
+        """Make the declaration of a type at a parent: each subject comes from the first source that knows it."""
         sort = Sort(said.kind, said.type)
         version: MigrationVersion = Unknown('no source knows it')
         if look.is_stateless:
@@ -317,7 +317,7 @@ class Declarer:
         return Declaration(said.parent, facts, tuple(sorted(sources.items())), said.driver)
 
     def _ask(self, name: str, source: Source, sort: Sort, said: MigrationType) -> Said:
-        # It may come from another project. When it fails, its requirements are unknown, so nothing may move.
+        # The source may come from another project. If it fails, its requirements are unknown, so no guest may move.
         failed = None
         try:
             says = source.say(sort, said)

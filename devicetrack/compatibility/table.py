@@ -26,13 +26,13 @@ _DECLARED: Final = ('version', 'requires', 'offers')
 _TYPE: Final = (*_DECLARED, 'aggregation_may_grow', 'drivers', 'hosts')
 # The format of a trait's name, so that the scheduler can use the same name.
 _FEATURE: Final = re.compile('[A-Z][A-Z0-9_]{0,254}')
-# A larger file is no table, and reading it as YAML would take minutes.
+# A larger file is not a table, and reading it as YAML would take minutes.
 _MAX_BYTES: Final = 1 << 20
 _BOOLEANS: Final = {'true': True, 'false': False}
 
 
 class Stated(NamedTuple):
-    """The statement of the table, or of one entry, about devices of one type; None where it has none."""
+    """The statement of the table, or of one entry, about devices of one type; a field is None where it says nothing."""
 
     version: Version | None = None
     required: frozenset[str] | None = None
@@ -40,9 +40,9 @@ class Stated(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One statement of a table about a type: ``where`` it stands, and the driver's version or the host that it is for.
+    """One statement of a table about a type: ``where`` it is, and the driver's version or the host that it is for.
 
-    A cross-kind rule gives an entry for either type.
+    A cross-kind rule gives one entry for each of its two types.
     """
 
     sort: Sort
@@ -76,7 +76,7 @@ class Table:
         return frozenset(sort.kind for sort in (*self._types, *crossing))
 
     def entries(self) -> Iterator[Entry]:
-        """All statements, in the order of the table; cross-kind rules come last."""
+        """Yield all statements in the order of the table; cross-kind rules come last."""
         for sort, found in self._types.items():
             yield Entry(sort, 'everywhere', found.everywhere, sort in self.growing)
             for driver, stated in found.drivers.items():
@@ -88,7 +88,7 @@ class Table:
             yield Entry(destination, f'cross_kind from {source}')
 
     def declared(self, sort: Sort, host: str, driver: str | None = None) -> Stated:
-        """The statement for devices of a sort on a host with a driver of a version.
+        """Return the statement for devices of a sort on a host, with a driver of this version.
 
         Each of version, requires and offers comes from the entry of the host, else of the driver, else of the type.
         """
@@ -106,7 +106,8 @@ def read(path: str, option: str = 'table') -> Table:
     """Read a table from a file. Blocks for the disk.
 
     :param option: the option that names the path, for errors
-    :raises InvalidConfiguration: it cannot be read, or something in it is invalid; names file, line and element
+    :raises InvalidConfiguration: the file cannot be read, or something in it is invalid; the message names the file,
+        the line and the element
     """
     try:
         with open(path, 'rb') as file:
@@ -128,7 +129,7 @@ def parse(text: str, path: str) -> Table:
     """Read a table from a text.
 
     :param path: the name of the text in errors
-    :raises InvalidConfiguration: something in it is invalid; names line and element
+    :raises InvalidConfiguration: something in it is invalid; the message names the line and the element
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)

@@ -1,7 +1,7 @@
 """Names of traits by which the scheduler finds hosts for a running guest, and the traits that a guest requires.
 
-Placement compares no versions; it only knows whether a provider has a trait. So a host has every trait that it fulfils,
-and a guest requires only the least.
+Placement does not compare versions; it only knows whether a provider has a trait. So a host has every trait that it
+fulfils, and a guest requires only the weakest ones.
 
 A name is ``CUSTOM_MIG_<KIND>_<TYPE>`` and one of
 
@@ -14,12 +14,13 @@ A name is ``CUSTOM_MIG_<KIND>_<TYPE>`` and one of
 
 Each name means one thing. A kind of ``[a-z0-9]``, and a type whose parts of ``[a-z0-9]`` are joined by hyphens, are
 written in capitals, with underscores for the hyphens; a feature of ``[A-Z0-9_]`` is written as it is. Any other text
-is written as its letters and digits, then ``_H`` and a digest of the whole. So is a text that is too long, or that has
-a part with a meaning of its own (``any``, ``f``, ``v1``, ``vnone``, ``vunknown``, ``vopaque``, or ``h`` and 16
-hexadecimal digits): it is cut, and such parts are left out. A digest is the first 16 hexadecimal digits of the SHA-256.
+is written as its letters and digits, then ``_H`` and a digest of the whole text. The same goes for a text that is too
+long, which is cut, and for a text that has a part with a meaning of its own (``any``, ``f``, ``v1``, ``vnone``,
+``vunknown``, ``vopaque``, or ``h`` and 16 hexadecimal digits), from which such parts are left out. A digest is the
+first 16 hexadecimal digits of the SHA-256.
 
-So the first part with a meaning that is no digest ends the type, and the digests before it say where the kind ends.
-Only two texts with the same digest can have the same name, and :func:`of_host` refuses them.
+So the first part that has a meaning and is not a digest ends the type, and the digests before it show where the kind
+ends. Only two texts with the same digest can have the same name, and :func:`of_host` refuses them.
 """
 
 from __future__ import annotations
@@ -71,14 +72,14 @@ class _Meaning(NamedTuple):
 
 
 def offered(facts: Facts) -> frozenset[str]:
-    """The traits of a provider that counts devices with these facts; none if its host cannot migrate them."""
+    """Return the traits of a provider that counts devices with these facts; none if its host cannot migrate them."""
     return frozenset(_meanings(facts))
 
 
 def of_host(host: Iterable[Facts]) -> dict[Facts, frozenset[str]]:
-    """The traits for each of the facts of a host.
+    """Return the traits for each of the facts of a host.
 
-    :raises BadRequest: two meanings have one name; names both
+    :raises BadRequest: two meanings have one name; the message names both
     """
     meant: dict[str, _Meaning] = {}
     found = {}
@@ -97,7 +98,7 @@ def _meanings(facts: Facts) -> dict[str, _Meaning]:
     if facts.obstacle is not None:
         return {}
     sort, version = facts.sort, facts.version
-    # The reason why a version is unknown distinguishes no devices.
+    # Devices whose versions are unknown for different reasons have the same trait.
     versions = {_suffix(version): 'unknown version' if isinstance(version, Unknown) else f'version {version}'}
     if isinstance(version, Version):
         accepted = (version._replace(minor=minor, patch=0) for minor in range(min(version.minor, LARGEST_MINOR) + 1))
@@ -111,10 +112,10 @@ def _meanings(facts: Facts) -> dict[str, _Meaning]:
 
 
 def required(device: Held, rules: Rules) -> tuple[frozenset[str], ...]:
-    """The traits of a provider that has a partner for a device of a guest: one name from each set.
+    """Return the traits that a provider with a partner for a guest's device must have: one name from each set.
 
     Every provider with a partner has them. A provider that has them may still have no partner: the destination checks
-    what traits cannot express.
+    the conditions that traits cannot express.
 
     :raises NoDestination: no device of any host can be its partner
     """
@@ -135,12 +136,12 @@ def required(device: Held, rules: Rules) -> tuple[frozenset[str], ...]:
 
 
 def query(devices: Iterable[tuple[str, Held]], rules: Rules, known: Collection[str]) -> list[tuple[str, str]]:
-    """Parameters of ``GET /allocation_candidates``, from microversion 1.39 on, for a guest that moves while it runs.
+    """Return parameters of ``GET /allocation_candidates``, from microversion 1.39 on, for a guest that moves live.
 
     Each device has its own group, ``_MIG1`` and so on, so that each may come from another provider. The caller adds
     everything else that the instance needs, and a ``group_policy`` if it adds groups and there is none yet.
 
-    :param devices: with the resource class of each
+    :param devices: the devices, each with its resource class
     :param known: all names of traits in placement that begin with ``CUSTOM_MIG_``; placement refuses a query with a
         name that it does not know
     :raises NoDestination: no device of any host, or of any known host, can be the partner of one of these

@@ -1,8 +1,8 @@
-"""Whose devices are, on a host whose guests had them before this library came: decided from what was read, alone.
+"""Decides which instance owns each device, on a host whose guests had devices before this library. No I/O.
 
-Three sources speak of a device: the definition of a guest, Nova's record, and the allocations in placement. Nova
-records the namespaces of an instance and no mediated device. A device is recorded for an instance only if all that
-speak of it agree. Nothing here asks anybody, and nothing here knows Nova's classes.
+Three sources name devices: the definition of a guest, Nova's record, and the allocations in placement. Nova records the
+namespaces of an instance, but no mediated devices. A device is recorded for an instance only if all sources that name
+the device agree. This module asks no service, and knows none of Nova's classes.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from devicetrack.objects.values import Use
 
 NAMESPACE: Final = 'vpmem'
 MDEV: Final = 'mdev'
-# The device kinds of Nova's instances that the adapter decides about, in the order in which plans list devices.
+# The device kinds that the adapter handles for Nova, in the order in which plans list devices.
 KINDS: Final = (NAMESPACE, MDEV)
 
-# What becomes of the devices of an instance.
-ADOPT: Final = 'adopt'              # they are its own, and would be recorded
-ADOPTED: Final = 'adopted'          # they were recorded just now
-ALREADY: Final = 'already'          # they have been recorded before
-WITHHELD: Final = 'withheld'        # whose they are cannot be told
+# The outcomes for the devices of an instance.
+ADOPT: Final = 'adopt'              # they belong to the instance, and would be recorded
+ADOPTED: Final = 'adopted'          # they have just been recorded
+ALREADY: Final = 'already'          # they were recorded before
+WITHHELD: Final = 'withheld'        # their owner cannot be told
 
-# How a check ends.
+# The results of a check.
 OK: Final = 'ok'
-WARNING: Final = 'warning'          # the host can be changed, and something is to be known or done first
-FAILURE: Final = 'failure'          # it cannot
+WARNING: Final = 'warning'          # the host can be changed, but an operator has to know or do something first
+FAILURE: Final = 'failure'          # the host cannot be changed
 
-STILL_UP: Final = ('Nova takes nova-compute of this host to run. If it was stopped just now, all is well; if it runs, '
-                    'stop it: what it does meanwhile is not in this plan')
+STILL_UP: Final = ('Nova reports that nova-compute of this host runs. If it was stopped just now, all is well; if it '
+                   'runs, stop it: its changes meanwhile are not in this plan')
 
 # By provider and resource class.
 Amounts = Mapping[tuple[str, str], int]
@@ -47,8 +47,8 @@ Amounts = Mapping[tuple[str, str], int]
 class Namespace(NamedTuple):
     """A namespace in Nova's record of an instance.
 
-    :param path: the one that it had when the record was written
-    :param provider: the UUID of the provider that it was counted at
+    :param path: its path when the record was written
+    :param provider: the UUID of the provider that counted it
     """
 
     name: str
@@ -62,9 +62,9 @@ class Instance(NamedTuple):
 
     :param host: the name of its host in Nova; None when no host has it
     :param deleted: whether Nova has deleted it
-    :param namespaces: those that Nova's record of it names; while it moves, those of both ends
+    :param namespaces: the namespaces in Nova's record of it; while it moves, those of both ends
     :param asked: the labels of the namespaces that its flavor asks for, in the order of ``hw:pmem``
-    :param moving: what it is in the middle of, and what ends that; '' for nothing
+    :param moving: the unfinished move of the instance, and how to end that; '' for none
     """
 
     uuid: str
@@ -76,12 +76,12 @@ class Instance(NamedTuple):
 
 
 class Host(NamedTuple):
-    """What was read of a host.
+    """The facts that were read about a host.
 
     :param name: its name in Nova
     :param instances: by UUID: those that Nova has on it, those that move from or to it, and those of its domains
-    :param allocations: by consumer, what placement counts at the providers of this host
-    :param usage: what its domains name
+    :param allocations: by consumer: the allocations in placement at the providers of this host
+    :param usage: the devices that its domains name
     :param devices: its inventory
     :param providers: the UUIDs of its providers, by the stable names of parents
     :param classes: the resource classes that count devices
@@ -99,7 +99,7 @@ class Host(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What becomes of the devices of one instance, and why. Those of each kind are in the order of the guest."""
+    """The outcome for the devices of one instance, and why. The devices of each kind are in the order of the guest."""
 
     outcome: str
     instance_uuid: str
@@ -108,13 +108,13 @@ class Line(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What would be recorded, and what an operator has to know beside it.
+    """The devices that would be recorded, and other facts for the operator.
 
     :param lines: one for each instance with devices
     :param obstacles: mistakes in the options that keep any manager from starting
-    :param unread: what of the host could not be read
+    :param unread: the parts of the host that could not be read
     :param moving: how many instances with devices are in the middle of a move
-    :param is_up: whether Nova takes the compute service to run
+    :param is_up: whether Nova reports that the compute service runs
     """
 
     lines: list[Line]
@@ -130,7 +130,7 @@ class Plan(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One question whether the host can be changed now; ``result`` is one of the words above."""
+    """One check of whether the host can be changed now; ``result`` is one of the words above."""
 
     check: str
     result: str
@@ -138,27 +138,27 @@ class Check(NamedTuple):
 
 
 def plan(host: Host, refusal: Callable[[str, Sequence[DeviceKey]], str | None]) -> list[Line]:
-    """Say what becomes of the devices of each instance that has any, or should have.
+    """Return the outcome for the devices of each instance that has any, or should have.
 
-    :param refusal: says why the library would not record these devices for this instance, None when it would
-    :returns: one line an instance, by UUID
+    :param refusal: says why the library would not record these devices for this instance; None if it would
+    :returns: one line for each instance, sorted by UUID
     """
     return list(_Comparison(host, refusal).lines())
 
 
 def checks_of_host(obstacles: Sequence[str], unread: Sequence[str]) -> Iterator[Check]:
-    """Say what the host itself, of which Nova was not asked, shows of whether it can be changed now.
+    """Check whether the host can be changed now, as far as the host itself shows without asking Nova.
 
     :param obstacles: as in :class:`Plan`
-    :param unread: the same
+    :param unread: as in :class:`Plan`
     """
     yield Check('options', FAILURE if obstacles else OK, '; '.join(obstacles))
-    # The guests and devices were read as the service will read them, by the same user with the same privileges.
+    # The guests and devices were read in the same way as the service will read them: same user, same privileges.
     yield Check('privileges', FAILURE if unread else OK, '; '.join(unread))
 
 
 def checks_of_guests(found: Plan) -> Iterator[Check]:
-    """Say what a plan shows of the same."""
+    """Check whether the host can be changed now, as far as a plan shows."""
     moving = f'instances with devices that are in the middle of a move: {found.moving}; let the moves end first'
     yield Check('moves', WARNING, moving) if found.moving else Check('moves', OK, '')
     outcomes = [line.outcome for line in found.lines]
@@ -187,7 +187,7 @@ class _Comparison:
         for uuid in sorted(self._uses.keys() | self._host.instances.keys()):
             instance = self._host.instances.get(uuid)
             devices = self._spoken_of(uuid)
-            # One that Nova has on another host counts only with what it left here.
+            # An instance that Nova has on another host counts only with the devices that it left here.
             is_here = instance is not None and instance.host == self._host.name
             if not devices and uuid not in self._uses and not (is_here and self._counted(uuid)):
                 continue
@@ -198,15 +198,15 @@ class _Comparison:
             yield Line(ADOPT, uuid, devices, self._evidence(uuid, devices)) if problem is None else Line(
                 WITHHELD, uuid, devices, problem)
 
-    # -- what speaks of an instance's devices -------------------------------------------------------------------------
+    # -- the sources that name an instance's devices ------------------------------------------------------------------
 
     def _named(self, uuid: str) -> list[DeviceKey]:
-        """Those that its domain names: of each kind in the order of the definition."""
+        """Return the devices that its domain names: those of each kind in the order of the definition."""
         uses = sorted(self._uses.get(uuid, ()), key=lambda use: KINDS.index(use.kind))
         return list(dict.fromkeys(DeviceKey(use.kind, use.identifier) for use in uses if use.identifier is not None))
 
     def _recorded(self, uuid: str) -> list[DeviceKey]:
-        """Those of this host in Nova's record, in the order of the flavor, as Nova would put them into a definition."""
+        """Return this host's devices in Nova's record, in the flavor's order, which Nova uses in a definition too."""
         instance = self._host.instances.get(uuid)
         if instance is None:
             return []
@@ -226,14 +226,14 @@ class _Comparison:
         return tuple(dict.fromkeys((*self._named(uuid), *self._recorded(uuid))))
 
     def _counted(self, uuid: str) -> dict[tuple[str, str], int]:
-        """What placement counts for it."""
+        """Return its allocations in placement."""
         return {where: amount for where, amount in self._host.allocations.get(uuid, {}).items()
                 if where[1] in self._host.classes and amount}
 
-    # -- whether they agree -------------------------------------------------------------------------------------------
+    # -- comparisons of the sources -----------------------------------------------------------------------------------
 
     def _problem(self, uuid: str, instance: Instance | None, devices: Sequence[DeviceKey]) -> str | None:
-        """Why nobody can tell whose the devices are; None when all agree."""
+        """Return why the owner of the devices cannot be told; None if all sources agree."""
         problem = self._of_instance(instance) or self._of_definition(uuid, instance) or self._of_others(uuid, devices)
         if problem is None and devices:
             problem = self._refusal(uuid, devices)
@@ -252,7 +252,7 @@ class _Comparison:
         return None
 
     def _of_definition(self, uuid: str, instance: Instance | None) -> str | None:
-        """What its definitions say otherwise than one another and Nova's record."""
+        """Return how its definitions differ from one another or from Nova's record; None if they agree."""
         uses = self._uses.get(uuid, ())
         paths = {} if instance is None else {one.path: one.name for one in instance.namespaces}
         for use in uses:
@@ -261,13 +261,13 @@ class _Comparison:
                 return (f'its definition names {use.address}, which was {then} when Nova recorded it and is '
                         f'{use.identifier or "no namespace of the options"} now')
             if use.identifier is None:
-                return f'its definition names {use.address}, which is no device that the options name'
+                return f'its definition names {use.address}, which is not a device that the options name'
             if use.running and use.live != use.defined:
-                which, other = ('runs on', 'its definition does not name it') if use.live else (
-                    'does not run on', 'its definition names it')
-                return f'its guest {which} {use.identifier}, and {other}'
+                which, other = ('uses', 'its definition does not name it') if use.live else (
+                    'does not use', 'its definition names it')
+                return f'its guest {which} {use.identifier}, but {other}'
         if uuid not in self._host.usage.domains:
-            return None                                 # then only Nova's record speaks of namespaces
+            return None                                 # without a domain only Nova's record names namespaces
         named = {key for key in self._named(uuid) if key.kind == NAMESPACE}
         recorded = set(self._recorded(uuid))
         if named - recorded:
@@ -287,8 +287,8 @@ class _Comparison:
         has: Counter[tuple[str, str]] = Counter()
         for key in devices:
             device = self._devices.get(key)
-            if device is None:                          # with a row, or the library would have refused it
-                return f'the host does not have {key.identifier}, which it has a row for'
+            if device is None:                          # it has a row: without one the library would have refused it
+                return f'the host does not have {key.identifier}, although it has a row'
             has[self._host.providers.get(device.provider, ''), device.resource_class] += 1
         counted = self._counted(uuid)
         for where in sorted(has.keys() | counted.keys()):
@@ -296,12 +296,12 @@ class _Comparison:
                 provider, resource_class = where
                 at = f' at provider {provider}' if provider not in self._names else (
                     f' at {self._names[provider]}' if self._names[provider] else '')
-                return (f'placement counts {counted.get(where, 0)} {resource_class}{at} for it, and it has '
+                return (f'placement counts {counted.get(where, 0)} {resource_class}{at} for it, but it has '
                         f'{has[where]}')
         return None
 
     def _evidence(self, uuid: str, devices: Iterable[DeviceKey]) -> str:
-        """Why they are its own."""
+        """Say why the devices belong to it."""
         kinds = {key.kind for key in devices}
         speak = [] if uuid not in self._uses else ['its definition']
         speak += ["Nova's record"] if NAMESPACE in kinds else []

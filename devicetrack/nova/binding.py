@@ -31,15 +31,15 @@ from devicetrack.objects.values import GuestConfig
 
 LOG = log.logger(__name__)
 
-# The attribute of Nova's driver that has the binding of its host.
+# The attribute of Nova's driver that holds the binding of its host.
 _ATTRIBUTE: Final = 'devicetrack_binding'
 
 
 class Settings(NamedTuple):
-    """What differs where one process plays several hosts.
+    """The settings that differ when one process plays several hosts.
 
     :param connect: opens the driver's connection to libvirt
-    :param state_path: the state directory of a host
+    :param state_path: returns the state directory of a host
     """
 
     connect: Callable[[Any], Any]
@@ -47,12 +47,12 @@ class Settings(NamedTuple):
 
 
 def connect(driver: Any) -> Any:
-    """A connection of our own to the libvirt that Nova's driver works with."""
+    """Open a separate connection to the libvirt that Nova's driver works with."""
     return libvirt.open(driver._uri())
 
 
 def state_path(host: str) -> str:
-    """The directory that ``[devicetrack] state_path`` names, since a process of Nova has one host."""
+    """Return the directory that ``[devicetrack] state_path`` names, since a process of Nova has one host."""
     options.register(nova.conf.CONF)
     path: str = nova.conf.CONF[options.GROUP].state_path
     return path
@@ -62,7 +62,7 @@ class Binding:
     """A claim manager and the host of Nova that it works for.
 
     :param driver: Nova's driver of the host
-    :param host: the host's name; the driver says that of its node
+    :param host: the host's name; the driver knows the name of its node
     """
 
     def __init__(self, driver: Any, host: str, settings: Settings) -> None:
@@ -82,7 +82,7 @@ class Binding:
             self._counting.callback(metrics.register(self.manager).unregister)
 
     def start(self) -> None:
-        """Start the manager. Any error of it keeps the compute service from starting."""
+        """Start the manager. Any error from it keeps the compute service from starting."""
         self.manager.init_host(nova_context.get_admin_context())
         LOG.info('Devices of host %s: devicetrack decides who gets them', self.host)
 
@@ -91,7 +91,7 @@ class Binding:
         self.manager.close()
 
     def audit(self, nodename: str) -> None:
-        """Audit the host. An audit that fails is the next one's business: until then nothing is given back."""
+        """Audit the host. After a failed audit nothing is given back until the next one succeeds."""
         try:
             self.manager.update_available_resource(None, nodename)
         except exception.DeviceTrackError as error:
@@ -99,10 +99,10 @@ class Binding:
                       {'host': self.host, 'error': error})
 
     def reported(self) -> list[Provider]:
-        """The providers of the host, for Nova's report: it is made under Nova's lock, so nothing may be read for it.
+        """Return the providers of the host for Nova's report, which is made under Nova's lock, so this reads nothing.
 
-        After an interrupt that left the manager without memory those are told that were told last. The audit that
-        follows on the report builds the memory anew.
+        If an interrupt left the manager without its ledger, this returns the last answer. The audit that follows the
+        report rebuilds the ledger.
         """
         with contextlib.suppress(exception.LedgerDiscarded):
             self._reported = self.manager.providers(wait=False)
@@ -111,7 +111,7 @@ class Binding:
     def narrow(self, context: Any, claim: Claim, instance: Any, numa_topology: Any) -> bool:
         """Exchange claimed devices for ones near the NUMA nodes that Nova chose.
 
-        PCI functions are as near as flavor, image or alias demand, and other devices where there are any near.
+        PCI functions are as near as the flavor, image or alias demands; other devices are near if any near one is free.
 
         :returns: whether the claim has other devices now
         """
@@ -125,14 +125,14 @@ class Binding:
     def make_ready(self, instance: Any) -> None:
         """Make the devices of an instance ready, before Nova takes its guest apart or starts it.
 
-        :raises InternalError: they cannot be, or the record has none though the flavor asks for some
+        :raises InternalError: they cannot be made ready, or the record has none although the flavor asks for some
         """
         with errors.as_failure(instance):
             if not self.manager.realize(None, Subject(instance), self._before_move(instance)):
                 self._check_asks_for_none(instance)
 
     def guest_config(self, instance: Any) -> GuestConfig:
-        """What the guest's definition gets.
+        """Return the elements for the guest's definition.
 
         :raises InternalError: as :meth:`make_ready`
         """
@@ -141,18 +141,18 @@ class Binding:
             return self.manager.guest_config(Subject(instance), self._before_move(instance))
 
     def check_definition(self, instance: Any, definition: str) -> None:
-        """See that a guest that is about to start from a definition of libvirt's names its own devices, and no others.
+        """Check that libvirt's definition, from which a guest is about to start, names its own devices and no others.
 
-        :raises InternalError: it does not, or nobody knows
+        :raises InternalError: it does not, or that is unknown
         """
         with errors.as_failure(instance):
             self.manager.check_definition(Subject(instance), definition, self._before_move(instance))
 
     def definition_of_this_boot(self, instance: Any, definition: str) -> str:
-        """What a guest is to start from whose definition Nova has made, or has kept over a boot of the host.
+        """Return the definition to start a guest from, given one that Nova made, or kept across a boot of the host.
 
-        :returns: the definition with the paths of this boot; it names the guest's own devices, and no others
-        :raises InternalError: it would not, or nobody knows
+        :returns: the definition with the paths of this boot; it names the guest's own devices and no others
+        :raises InternalError: it would name others, or that is unknown
         """
         with errors.as_failure(instance):
             current = self.manager.rewrite_definition(Subject(instance), definition, self._before_move(instance))
@@ -160,29 +160,29 @@ class Binding:
         return current
 
     def _before_move(self, instance: Any) -> bool:
-        """Whether an instance that moves on this host is still to have what it had before."""
+        """Whether an instance that moves on this host still has its old devices."""
         moves = {one.migration_uuid for one in self.manager.resources_of(instance.uuid)} - {None}
         return bool(moves) and self._service.has_not_moved_yet(moves)
 
     def _check_asks_for_none(self, instance: Any) -> None:
-        """A guest that came to be before this adapter must not lose its devices unseen."""
+        """Refuse a guest without rows whose flavor asks for devices: one from before this adapter would lose them."""
         missing = sorted(resources.asked(instance.flavor, self.manager.classes, self.manager.aliases))
         if missing:
-            raise exception.RowsMissing(instance.uuid, f'its flavor asks for {", ".join(missing)}, and nothing is '
+            raise exception.RowsMissing(instance.uuid, f'its flavor asks for {", ".join(missing)}, but nothing is '
                                         'recorded for it here: adopt its devices')
 
     def release(self, context: Any, instance: Any) -> None:
-        """Give back what an instance has whose guest is gone. What keeps bytes is wiped in the background."""
+        """Give back the devices of an instance whose guest is gone. Devices that keep bytes are wiped in background."""
         with errors.left_to_the_audit(instance, 'The release'):
             self.manager.release(context, Subject(instance), wait=False)
 
     def started(self, context: Any, instance: Any) -> None:
-        """Record that the guest is there. It runs either way: what cannot be recorded now is for the audit."""
+        """Record that the guest has started. It runs in any case, so an error is left to the audit."""
         with errors.left_to_the_audit(instance, 'The record of the start'):
             self.manager.started(context, Subject(instance), self._before_move(instance))
 
     def rebooted(self, instance: Any) -> None:
-        """Record that a guest that runs has booted again, in the middle of which nobody asked us."""
+        """Record that a running guest has booted again. Nova called no wrapped method in the middle of that."""
         self.started(None, instance)
         with errors.left_to_the_audit(instance, 'The record of the reboot'):
             self.manager.rebooted(None, Subject(instance))
@@ -191,7 +191,7 @@ class Binding:
 def start(driver: Any, host: str, settings: Settings) -> None:
     """Start the manager of a driver's host, unless it has started.
 
-    :raises DeviceTrackError: it cannot; the host has none
+    :raises DeviceTrackError: the manager cannot start; the host has none then
     """
     if getattr(driver, _ATTRIBUTE, None) is None:
         binding = Binding(driver, host, settings)
@@ -208,7 +208,7 @@ def stop(driver: Any) -> None:
 
 
 def of(driver: Any) -> Binding:
-    """The binding of a host with Nova's libvirt driver.
+    """Return the binding of a host with Nova's libvirt driver.
 
     :raises NotReady: its manager has not started
     """
@@ -219,7 +219,7 @@ def of(driver: Any) -> Binding:
 
 
 def if_devices(driver: Any) -> Binding | None:
-    """The same; None for a host whose driver has no devices of ours.
+    """Return the binding of a host; None if its driver is not Nova's libvirt driver.
 
     :raises NotReady: as :func:`of`
     """

@@ -1,4 +1,4 @@
-"""``devicetrack-nova-compute``: the program that takes the place of ``nova-compute``."""
+"""``devicetrack-nova-compute``: the program that replaces ``nova-compute``."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from devicetrack.nova import process
 
 
 def main() -> None:
-    """Run Nova's compute service with its devices in our hands. Options and configuration files are those of Nova.
+    """Run Nova's compute service, with devicetrack allocating its devices. It takes Nova's options and files.
 
-    It ends with status 1 and says why in one line, on standard error and in Nova's log, when it does not know this
-    Nova, cannot take hold of it, or cannot start the host's claim manager.
+    If the adapter does not know the installed Nova, cannot wrap it, or cannot start the host's claim manager, the
+    program ends with status 1 and says why in one line, on standard error and in Nova's log.
     """
     # oslo.config looks for nova-compute.conf and nova-compute.conf.d only if the program has this name.
     sys.argv[0] = os.path.join(os.path.dirname(sys.argv[0]), 'nova-compute')
     process.end_without_nova(process.COMPUTE)
-    # First of all: this chooses native threads or eventlet. Whatever loads oslo.log, as nearly all of ours does, loads
-    # oslo.context, which eventlet must have changed before.
+    # Import this first: it chooses native threads or eventlet. Nearly all of our modules load oslo.log and with it
+    # oslo.context, which eventlet must have patched before.
     try:
         import nova.cmd.compute  # noqa: F401
     except Exception as error:
-        # Nova reads its configuration to choose.
+        # Nova reads its configuration to choose, so this may fail.
         from oslo_config import cfg
         if not isinstance(error, cfg.Error):
             raise

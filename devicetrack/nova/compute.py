@@ -1,4 +1,4 @@
-"""Nova's compute manager: the moments when an instance has left its devices for good.
+"""Wrappers for Nova's compute manager: the moments when an instance has given up its devices for good.
 
 Nova's ``destroy`` of a guest is no such moment: a hard reboot, a rebuild and a revert call it and start a guest again.
 """
@@ -21,7 +21,7 @@ _COMPUTE: Final = 'nova.compute.manager:ComputeManager.'
 
 @wraps(f'{_COMPUTE}cleanup_host')
 def cleanup_host(original: Callable[..., Any], compute: Any) -> None:
-    """The service stops."""
+    """Close the binding when the service stops."""
     original(compute)
     binding.stop(compute.driver)
 
@@ -29,7 +29,7 @@ def cleanup_host(original: Callable[..., Any], compute: Any) -> None:
 @wraps(f'{_COMPUTE}_shutdown_instance')
 @wraps(f'{_COMPUTE}_shelve_offload_instance')
 def leave(original: Callable[..., Any], compute: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
-    """A delete, a failed boot, a guest that runs though its instance was deleted; and a shelved instance."""
+    """Give devices back after a delete, a failed boot or a shelve, and for a guest whose instance was deleted."""
     host = binding.if_devices(compute.driver)
     original(compute, context, instance, *args, **kwargs)
     if host is not None:
@@ -38,7 +38,7 @@ def leave(original: Callable[..., Any], compute: Any, context: Any, instance: An
 
 @wraps(f'{_COMPUTE}_rebuild_default_impl')
 def rebuild(original: Callable[..., Any], compute: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-    """In place it destroys the guest first, as a hard reboot does."""
+    """Make the devices ready before a rebuild in place, which destroys the guest first, as a hard reboot does."""
     host = binding.if_devices(compute.driver)
     if host is not None:
         host.make_ready(instance)
@@ -51,7 +51,7 @@ def rebuild(original: Callable[..., Any], compute: Any, context: Any, instance: 
 @wraps(f'{_COMPUTE}check_can_live_migrate_destination')
 def check_at_destination(original: Callable[..., Any], compute: Any, ctxt: Any, instance: Any, block_migration: Any,
                          disk_over_commit: Any, migration: Any, limits: Any) -> Any:
-    """A later check may refuse after the claim: Nova tries another host then, and tells this one nothing."""
+    """End the claim if a later check refuses: then Nova tries another host, and tells this one nothing."""
     host = binding.if_devices(compute.driver)
     try:
         return original(compute, ctxt, instance, block_migration, disk_over_commit, migration, limits)
@@ -65,7 +65,7 @@ def check_at_destination(original: Callable[..., Any], compute: Any, ctxt: Any, 
 @wraps(f'{_COMPUTE}_live_migration_claim')
 def live_migration_claim(original: Callable[..., Any], compute: Any, ctxt: Any, instance: Any, migrate_data: Any,
                          *args: Any, **kwargs: Any) -> Any:
-    """Hand what the source said to the tracker, which is not told it."""
+    """Pass the source's message to the tracker, which Nova does not give it to."""
     if binding.if_devices(compute.driver) is None:
         return original(compute, ctxt, instance, migrate_data, *args, **kwargs)
     with errors.as_failed_check(instance):
@@ -80,7 +80,7 @@ def live_migration_claim(original: Callable[..., Any], compute: Any, ctxt: Any, 
 @wraps(f'{_COMPUTE}_post_live_migration')
 def post_live_migration(original: Callable[..., Any], compute: Any, ctxt: Any, instance: Any, dest: str,
                         block_migration: bool = False, migrate_data: Any = None, *args: Any, **kwargs: Any) -> None:
-    """At the source, after the guest has left."""
+    """Give the devices back at the source, after the guest has left."""
     host = binding.if_devices(compute.driver)
     original(compute, ctxt, instance, dest, block_migration, migrate_data, *args, **kwargs)
     if host is not None and migrate_data is not None and 'migration' in migrate_data:
@@ -91,7 +91,7 @@ def post_live_migration(original: Callable[..., Any], compute: Any, ctxt: Any, i
 @wraps(f'{_COMPUTE}post_live_migration_at_destination')
 def post_live_migration_at_destination(original: Callable[..., Any], compute: Any, context: Any, instance: Any,
                                        *args: Any, **kwargs: Any) -> None:
-    """At the destination, where the guest runs now."""
+    """Record the end of the move at the destination, where the guest runs now."""
     host = binding.if_devices(compute.driver)
     original(compute, context, instance, *args, **kwargs)
     if host is not None:

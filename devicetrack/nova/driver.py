@@ -1,4 +1,4 @@
-"""Nova's libvirt driver: devices in guests' definitions, what starts a guest, and live migration."""
+"""Wrappers for Nova's libvirt driver: devices in guests' definitions, starts of guests, and live migration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from devicetrack.nova.wrapping import wraps
 _DRIVER: Final = 'nova.virt.libvirt.driver:LibvirtDriver.'
 _MDEV: Final = 'mdev'
 
-# The driver of the live migration that a thread runs.
+# The driver that carries out the live migration of the running thread.
 _MIGRATING: contextvars.ContextVar[Any] = contextvars.ContextVar('devicetrack_migrating', default=None)
 
 
@@ -51,19 +51,19 @@ def update_provider_tree(original: Callable[..., Any], driver: Any, provider_tre
     host.providers.mark(provider_tree, host.reported())
 
 
-# -- Nova chooses and wipes nothing -----------------------------------------------------------------------------------
+# -- Nova's own choices and wipes, which do nothing -------------------------------------------------------------------
 
 
 @wraps(f'{_DRIVER}_allocate_mdevs')
 def allocate_mdevs(original: Callable[..., Any], driver: Any, allocations: Any) -> list[str]:
-    """None: the definition gets those of the instance's claim, below."""
+    """Choose none: the definition gets the devices of the instance's claim (:func:`guest_config`)."""
     binding.of(driver)
     return []
 
 
 @wraps(f'{_DRIVER}_get_all_assigned_mediated_devices')
 def assigned_mediated_devices(original: Callable[..., Any], driver: Any, instance: Any = None) -> dict[str, str]:
-    """Those that definitions name, and those that are claimed for an instance and in no definition yet."""
+    """Return the devices that definitions name, and those that are claimed for an instance but in no definition yet."""
     claimed = {held.identifier: held.instance_uuid for held in _mediated_devices(driver)
                if not held.releasing and (instance is None or held.instance_uuid == instance.uuid)}
     return {**original(driver, instance), **claimed}
@@ -71,25 +71,25 @@ def assigned_mediated_devices(original: Callable[..., Any], driver: Any, instanc
 
 @wraps(f'{_DRIVER}_get_ordered_vpmems')
 def ordered_vpmems(original: Callable[..., Any], driver: Any, instance: Any, flavor: Any) -> list[Any]:
-    """None, as above."""
+    """Choose none, as :func:`allocate_mdevs`."""
     binding.of(driver)
     return []
 
 
 @wraps(f'{_DRIVER}_get_vpmems')
 def vpmems(original: Callable[..., Any], driver: Any, instance: Any, prefix: str | None = None) -> list[Any]:
-    """Whatever the instance has here: Nova asks whether post-copy is allowed, and what to wipe, which it never is."""
+    """Return the namespaces of an instance here. Nova asks to decide on post-copy, and to wipe, which it never does."""
     return list(binding.of(driver).manager.held(instance.uuid))
 
 
 @wraps(f'{_DRIVER}_cleanup_vpmems')
 def cleanup_vpmems(original: Callable[..., Any], driver: Any, found: Any) -> None:
-    """Wiped is what goes back, after Nova has destroyed the guest: :mod:`.compute`."""
+    """Wipe nothing: the manager wipes devices that are given back, after Nova destroyed the guest (:mod:`.compute`)."""
     binding.of(driver)
 
 
 def _mediated_devices(driver: Any) -> list[Any]:
-    """What instances have of the host's mediated devices, also what is on its way back."""
+    """Return the host's mediated devices that instances have, including those that are being released."""
     return [held for held in binding.of(driver).manager.held() if held.kind == _MDEV]
 
 
@@ -98,11 +98,11 @@ def _mediated_devices(driver: Any) -> list[Any]:
 
 @wraps(f'{_DRIVER}_get_guest_config')
 def guest_config(original: Callable[..., Any], driver: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-    """Every definition that Nova makes: for a boot, a reboot, a rescue, and the ends of moves."""
+    """Add devices to every definition that Nova makes: for a boot, a reboot, a rescue, and the ends of moves."""
     host = binding.of(driver)
     call = inspect.signature(original).bind(driver, instance, *args, **kwargs)
-    # Nova remembers the mediated devices of a guest by its definition. Those that are not ours, such as an
-    # accelerator's, it adds itself.
+    # Nova remembers the mediated devices of a guest by its definition. Nova itself adds those that are not ours, such
+    # as an accelerator's.
     ours = {held.identifier for held in _mediated_devices(driver)}
     call.arguments['mdevs'] = [uuid for uuid in call.arguments.get('mdevs') or () if uuid not in ours]
     made = original(*call.args, **call.kwargs)
@@ -113,7 +113,7 @@ def guest_config(original: Callable[..., Any], driver: Any, instance: Any, *args
 @wraps(f'{_DRIVER}_create_guest')
 def create_guest(original: Callable[..., Any], driver: Any, context: Any, xml: str, instance: Any, *args: Any,
                  **kwargs: Any) -> Any:
-    """Every guest that Nova starts, or defines without starting it."""
+    """Check the definition of every guest that Nova starts, or defines without starting it."""
     host = binding.of(driver)
     definition = host.definition_of_this_boot(instance, xml)
     created = original(driver, context, definition, instance, *args, **kwargs)
@@ -124,17 +124,17 @@ def create_guest(original: Callable[..., Any], driver: Any, context: Any, xml: s
 @wraps(f'{_DRIVER}_hard_reboot')
 def hard_reboot(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any,
                 **kwargs: Any) -> Any:
-    """It destroys the guest first, which must not be if the guest cannot be started again."""
+    """Make the devices ready first: a hard reboot destroys the guest, and must not if it cannot start again."""
     binding.of(driver).make_ready(instance)
     return original(driver, context, instance, *args, **kwargs)
 
 
 @wraps(f'{_DRIVER}_soft_reboot')
 def soft_reboot(original: Callable[..., Any], driver: Any, instance: Any) -> bool:
-    """The guest shuts down, and libvirt starts it again from the definition that it has; or it boots by itself.
+    """Check the definition first: libvirt restarts the guest from its own definition, or the guest boots by itself.
 
-    The definition is compared before the guest is told to shut down. One that may not start again runs on, and Nova
-    reboots it neither softly nor hard: nobody asked for that.
+    The check comes before the guest is told to shut down. A guest that may not start again keeps running. Nova then
+    does not fall back to a hard reboot, because nobody asked for one.
     """
     host = binding.of(driver)
     host.make_ready(instance)
@@ -146,21 +146,21 @@ def soft_reboot(original: Callable[..., Any], driver: Any, instance: Any) -> boo
 
 
 def _check_kept(host: binding.Binding, driver: Any, instance: Any, inactive: bool) -> None:
-    """See that the definition that libvirt has of a guest names its own devices. It has been brought to this boot.
+    """Check that libvirt's definition of a guest names the guest's own devices. It already has this boot's addresses.
 
-    :param inactive: of a guest that runs, the one that it starts from next
+    :param inactive: for a running guest, check the definition that it starts from next
     :raises InternalError: as :meth:`.binding.Binding.check_definition`
     """
-    with contextlib.suppress(nova_exception.InstanceNotFound):      # Nova says so itself, or makes the definition
+    with contextlib.suppress(nova_exception.InstanceNotFound):      # Nova reports it itself, or makes the definition
         host.check_definition(instance, driver._host.get_guest(instance).get_xml_desc(dump_inactive=inactive))
 
 
 @wraps(f'{_DRIVER}resume')
 def resume(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-    """From a definition that Nova does not make anew, perhaps after a boot of the host.
+    """Check the definition of a suspended guest: Nova does not make it anew, and the host may have booted since.
 
-    It is compared before Nova begins, who removes a guest that it cannot start, with what was saved of it. One that may
-    not start stays suspended.
+    The check comes before Nova begins, because Nova removes a guest that it cannot start, and its saved state with it.
+    A guest that may not start stays suspended.
     """
     host = binding.of(driver)
     try:
@@ -173,9 +173,9 @@ def resume(original: Callable[..., Any], driver: Any, context: Any, instance: An
 
 @wraps(f'{_DRIVER}unrescue')
 def unrescue(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-    """As above. The definition is in a file, and Nova stops the guest before it tries to start it from there.
+    """Check the definition as :func:`resume` does. It is in a file, and Nova first stops the guest.
 
-    What the host's boot changed of the paths in it is mended when Nova hands it to ``_create_guest``.
+    If the host has booted since, :func:`create_guest` corrects the paths when Nova passes the definition to it.
     """
     host = binding.of(driver)
     host.make_ready(instance)
@@ -210,7 +210,7 @@ def check_at_source(original: Callable[..., Any], driver: Any, context: Any, ins
     data = original(driver, context, instance, dest_check_data, *args, **kwargs)
     if asked is not None:
         with errors.as_failed_check(instance):
-            # Nova does not switch a guest with devices of ours to post-copy: see vpmems() above.
+            # Nova does not switch a guest with devicetrack's devices to post-copy: see vpmems() above.
             check = host.manager.check_can_live_migrate_source(Subject(instance), asked)
             wire.put_answer(data, check, host.manager.resources_of(instance.uuid))
     return data
@@ -219,7 +219,7 @@ def check_at_source(original: Callable[..., Any], driver: Any, context: Any, ins
 @wraps(f'{_DRIVER}check_source_migrate_data_at_dest')
 def claim_at_destination(original: Callable[..., Any], driver: Any, context: Any, instance: Any, migrate_data: Any,
                          migration: Any, limits: Any, allocs: Any) -> Any:
-    """The last check: the guest has its partners, or gets them here. Nova's own does nothing but choose them."""
+    """Claim the guest's partner devices in the last check, unless it has them. Nova's own method only chooses them."""
     host = binding.of(driver)
     with errors.as_failed_check(instance):
         source = wire.source(migrate_data, instance)
@@ -245,7 +245,7 @@ def live_migration_operation(original: Callable[..., Any], driver: Any, *args: A
 @wraps('nova.virt.libvirt.migration:get_updated_guest_xml')
 def updated_guest_xml(original: Callable[..., Any], instance: Any, guest: Any, migrate_data: Any, *args: Any,
                       **kwargs: Any) -> Any:
-    """The guest's definition for the destination, with the destination's devices."""
+    """Return the guest's definition for the destination, with the destination's devices."""
     host = binding.of(_MIGRATING.get())
     with errors.as_failure(instance):
         partners = wire.device_map(migrate_data)
@@ -253,7 +253,7 @@ def updated_guest_xml(original: Callable[..., Any], instance: Any, guest: Any, m
             if host.manager.held(instance.uuid):
                 raise exception.BadRequest('migrate_data.target_mdevs', None, 'the destination named no devices')
             return original(instance, guest, migrate_data, *args, **kwargs)
-        # Nova replaces everything but our devices: it would do that by their position.
+        # Let Nova replace everything except our devices, which it would replace by their position.
         kwargs['new_resources'] = None
         definition = original(instance, guest, wire.without_devices(migrate_data), *args, **kwargs)
         return host.manager.migration_definitions(None, Subject(instance), migrate_data.migration, partners,

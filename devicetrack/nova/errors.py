@@ -1,7 +1,7 @@
-"""Errors of the claim manager as those that Nova knows what to do with.
+"""Translates errors of the claim manager into errors that Nova can handle.
 
-Nova shows the reason of a failed boot to the owner of the instance. What the manager says names devices of the host, so
-it goes to the log, and the owner reads that devices were refused.
+Nova shows the reason of a failed boot to the owner of the instance. The manager's messages name devices of the host, so
+they go to the log, and the owner reads only that devices were refused.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ LOG = log.logger(__name__)
 
 @contextlib.contextmanager
 def as_unavailable(instance: Any) -> Iterator[None]:
-    """For claims: the scheduler then tries another host."""
+    """Translate errors of claims, so that the scheduler tries another host."""
     with _translated(instance, lambda reason: nova_exception.ComputeResourcesUnavailable(reason=reason)):
         yield
 
 
 @contextlib.contextmanager
 def as_failed_check(instance: Any) -> Iterator[None]:
-    """For the checks before a live migration: the guest stays where it is."""
+    """Translate errors of the checks before a live migration, so that the guest stays where it is."""
     with _translated(instance, lambda reason: nova_exception.MigrationPreCheckError(reason=reason)):
         yield
 
 
 @contextlib.contextmanager
 def as_failure(instance: Any) -> Iterator[None]:
-    """For everything else."""
+    """Translate all other errors."""
     with _translated(instance, nova_exception.InternalError):
         yield
 
 
 @contextlib.contextmanager
 def left_to_the_audit(instance: Any, what: str) -> Iterator[None]:
-    """For what follows on Nova's own work: that is done, so an error must not undo it, and the audit goes on."""
+    """Log errors of steps after Nova's own work: that is done, so an error must not undo it. The audit goes on."""
     try:
         yield
     except (exception.DeviceTrackError, nova_exception.NovaException, oslo_messaging.MessagingException) as error:
@@ -52,7 +52,7 @@ def left_to_the_audit(instance: Any, what: str) -> Iterator[None]:
 
 
 def untold(error: exception.DeviceTrackError) -> Exception:
-    """An error that no part of the adapter expected, in a form that Nova can send on."""
+    """Log an error that no part of the adapter expected, and return it in a form that Nova can pass on."""
     LOG.exception('Devices: %s', error)
     failure: Exception = nova_exception.InternalError(_reason(error))
     return failure

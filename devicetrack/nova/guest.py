@@ -11,7 +11,7 @@ from devicetrack.objects.values import GuestConfig
 
 
 class _Element(config.LibvirtConfigGuestDevice):
-    """An element that is finished already, in the form that Nova keeps devices in."""
+    """A finished element as an object of Nova's configuration classes."""
 
     def __init__(self, text: str) -> None:
         self._element = etree.fromstring(text, etree.XMLParser(resolve_entities=False, no_network=True))
@@ -22,7 +22,7 @@ class _Element(config.LibvirtConfigGuestDevice):
 
     @property
     def kibibytes(self) -> int | None:
-        """The size of memory; None for any other device."""
+        """The size of a memory device; None for any other device."""
         size = self._element.find('target/size') if self._element.tag == 'memory' else None
         return None if size is None else int(size.text or 0)
 
@@ -32,7 +32,7 @@ def equip(guest: Any, wanted: GuestConfig) -> None:
     for device in map(_Element, wanted.devices):
         guest.add_device(device)
         if device.kibibytes is not None:
-            # libvirt asks for a slot for each of them, and for room beside the guest's own memory.
+            # libvirt needs a slot for each memory device, and room in addition to the guest's own memory.
             guest.max_memory_size = (guest.max_memory_size or guest.memory) + device.kibibytes
             guest.max_memory_slots += 1
     if wanted.metadata:

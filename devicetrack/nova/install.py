@@ -1,4 +1,4 @@
-"""Have Nova's methods call ours."""
+"""Wraps Nova's methods, so that they call the adapter's."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from devicetrack.nova import errors
 from devicetrack.nova import tracker
 from devicetrack.nova import wrapping
 
-# Importing these notes their wrappers.
+# Importing these modules registers their wrappers.
 _SUBJECTS = (tracker, driver, compute)
 
 
 def targets() -> list[str]:
-    """Every method of Nova that is wrapped."""
+    """Return every method of Nova that is wrapped."""
     return [driver.INIT_HOST, *wrapping.wrappers()]
 
 
 def install(connect: Callable[[Any], Any] | None = None,
             state_path: Callable[[str], str] | None = None) -> wrapping.Installed:
-    """Wrap Nova's methods. Each host gets its claim manager when Nova's driver of it starts.
+    """Wrap Nova's methods. Each host gets its claim manager when Nova's driver for the host starts.
 
     Import ``nova.cmd.compute`` first, which chooses native threads or eventlet.
 
@@ -35,7 +35,7 @@ def install(connect: Callable[[Any], Any] | None = None,
     settings = binding.Settings(connect or binding.connect, state_path or binding.state_path)
     installed = wrapping.Installed()
     try:
-        # Nova does not begin without the manager, and its operator reads why.
+        # Nova must not start without the manager, and the operator must read why.
         installed.wrap(driver.INIT_HOST, driver.starts(settings), lambda error: error)
         for target, wrapper in wrapping.wrappers().items():
             installed.wrap(target, wrapper, errors.untold)

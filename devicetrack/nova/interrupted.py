@@ -1,8 +1,9 @@
-"""Moves away from a host that ended with its compute service: Nova takes the guest back, and leaves the rest as it was.
+"""Ends moves away from a host that were interrupted because its compute service ended.
 
-When it starts, Nova takes the task off the instance and starts its guest where it was. What placement counts stays as
-it was amid the move: the instance has what it was to have on the other host, and the migration what the instance has
-here. A resize stays ``migrating`` for ever, so the other host keeps devices for it.
+When the service starts again, Nova clears the task of the instance and starts its guest where it was. Nova does not
+clean up the rest. Placement still has the allocations from the middle of the move: the instance holds those for the
+other host, and the migration holds those for this host. A resize stays ``migrating`` forever, so the other host keeps
+devices for it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from devicetrack.nova import service
 
 LOG = log.logger(__name__)
 
-# What a migration is while its source works on it. Nova's call has come, so no message waits that would begin it; and
-# the other host was not told to go on. Live migrations that run Nova sets to error itself.
+# The statuses of a migration while its source works on it. The source has received Nova's call, so no waiting message
+# can begin the move; and the other host was not told to go on. Nova itself sets running live migrations to error.
 _AT_THE_SOURCE: Final = {
     fields.MigrationType.RESIZE: ('migrating',), fields.MigrationType.MIGRATION: ('migrating',),
     fields.MigrationType.LIVE_MIGRATION: ('preparing', 'error')}
@@ -35,11 +36,12 @@ _ERROR: Final = 'error'
 def end(host: str, uuids: Collection[str], placement: Any) -> None:
     """End the moves away from a host whose instances Nova has taken back.
 
-    Called when the service starts, after Nova has looked at each instance, and before it hears messages: nobody works
-    on a move then. What cannot be ended now is for the next start; nothing is given to others until then.
+    Call it when the service starts, after Nova has checked each instance and before it receives messages: at that time
+    nobody works on a move. A move that cannot be ended now is left to the next start; until then none of its devices is
+    given to others.
 
     :param uuids: the instances that have devices on the host
-    :param placement: Nova's client of it
+    :param placement: Nova's client for placement
     """
     context = nova_context.get_admin_context()
     try:
@@ -51,7 +53,7 @@ def end(host: str, uuids: Collection[str], placement: Any) -> None:
 
 
 def _taken_back(context: Any, host: str, uuids: Collection[str]) -> Iterator[tuple[Any, Any]]:
-    """The last move of each instance, when it left from here and the instance is here, with no task."""
+    """Yield the last move of each instance, if the move left from here and the instance is here without a task."""
     get = objects.MigrationList.get_by_filters
     statuses = sorted({status for some in _AT_THE_SOURCE.values() for status in some})
     moving = {one.instance_uuid: one for one in sorted(
@@ -68,7 +70,7 @@ def _taken_back(context: Any, host: str, uuids: Collection[str]) -> Iterator[tup
 
 
 def _end(context: Any, migration: Any, instance: Any, placement: Any) -> None:
-    # An error of a live migration may be long ago, and Nova may have done all of it.
+    # A live migration may have failed long ago, and Nova may already have done all of this.
     if placement.get_allocations_for_consumer(context, migration.uuid):
         placement.move_allocations(context, migration.uuid, instance.uuid)
     elif migration.status == _ERROR:

@@ -1,4 +1,4 @@
-"""Which options of devicetrack cannot be used beside Nova."""
+"""Checks for options of devicetrack that cannot be used together with Nova."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from devicetrack.conf import pci
 
 
 def check(conf: Any) -> None:
-    """Check the options that would give one thing two owners.
+    """Check the options that would let both Nova and devicetrack hand out the same devices.
 
-    :param conf: with Nova's options
+    :param conf: the configuration, with Nova's options
     :raises InvalidConfiguration: one cannot be used
     """
     pci.register(conf)

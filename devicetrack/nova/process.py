@@ -1,4 +1,4 @@
-"""Makes a process of ours one that may ask Nova, as its compute service does, and is no service."""
+"""Prepares a process to call Nova's conductor and placement as Nova's compute service does, without being a service."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import sys
 from typing import Any
 from typing import Final
 
-# The program that takes the place of nova-compute.
+# The program that replaces nova-compute.
 COMPUTE: Final = 'devicetrack-nova-compute'
 
 
 def end_without_nova(program: str) -> None:
-    """End a program where Nova or libvirt's bindings are not installed. It imports neither.
+    """End a program if Nova or libvirt's bindings are not installed. This imports neither.
 
     :raises SystemExit: with status 1, after one line on standard error
     """
@@ -27,7 +27,7 @@ def end_without_nova(program: str) -> None:
 
 
 def choose_threads() -> None:
-    """Have Nova take native threads. Call it before anything is imported that Nova or eventlet would change.
+    """Make Nova choose native threads. Call it before importing anything that Nova or eventlet would patch.
 
     ``sys.argv`` names the compute service from then on: oslo.config looks for ``nova-compute.conf`` by that name.
     """
@@ -37,7 +37,7 @@ def choose_threads() -> None:
 
 
 def versions(name: str) -> str:
-    """Return one line with the versions of a program of ours and of the Nova that it works with."""
+    """Return one line with the version of this program and of the installed Nova."""
     from devicetrack.nova import seams
     return f'{name} {metadata.version("devicetrack")}, Nova {seams.installed()}'
 
@@ -45,12 +45,12 @@ def versions(name: str) -> str:
 def begin(arguments: Sequence[str]) -> Any:
     """Read Nova's configuration and prepare to call its conductor and placement.
 
-    Nova's libvirt driver reads options while it is imported, so import what needs it after this.
+    Nova's libvirt driver reads options while it is imported, so import modules that need it after this call.
 
     :param arguments: ``--config-file`` and ``--config-dir``, as Nova's own programs take them
     :returns: the configuration, with Nova's options and ours
     :raises oslo_config.cfg.Error, OSError: a file or an option cannot be used
-    :raises InvalidConfiguration: an option of ours cannot be used
+    :raises InvalidConfiguration: an option of devicetrack cannot be used
     """
     import shlex
 
@@ -72,7 +72,7 @@ def begin(arguments: Sequence[str]) -> Any:
     objects.register_all()
     nova.db.main.api.DISABLE_DB_ACCESS = True
     base.NovaObject.indirection_api = rpcapi.ConductorAPI()
-    # Nova's own options of a type first: it cannot register what devicetrack has registered.
+    # Register Nova's own options of a type first: Nova cannot register options that devicetrack has registered.
     devices.register_dynamic_opts(conf)
     devicetrack.register_options(conf)
     options.check(conf)

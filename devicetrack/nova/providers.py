@@ -1,4 +1,4 @@
-"""Resource providers: those that Nova makes, by name, and what of them nobody may be scheduled to."""
+"""Finds the resource providers that Nova makes, by name, and reserves the devices that nobody may be scheduled to."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ LOG = log.logger(__name__)
 class Providers:
     """The providers of one compute host, as Nova's driver last had them in its tree.
 
-    Nova makes the provider of a parent device, with a random UUID, when it first reports the device. It is named after
-    the node and the parent. Until it has reported anything since it was started, placement says which there are.
+    Nova makes the provider of a parent device, with a random UUID, when it first reports the device. The provider's
+    name has the node's name and the parent's. Until Nova makes its first report after a start, placement is asked for
+    the providers.
     """
 
     def __init__(self, driver: Any, nodename: str) -> None:
@@ -50,16 +51,16 @@ class Providers:
                 found = self._driver.virtapi.reportclient.get_providers_in_tree(
                     nova_context.get_admin_context(), self._node_uuid())
             except (keystoneauth1_exceptions.ClientException, nova_exception.NovaException) as error:
-                LOG.warning('Placement does not say which providers this host has, and is asked again: %s', error)
+                LOG.warning('Placement did not list the providers of this host and will be asked again: %s', error)
                 return {}
             self._in_placement = {one['name']: one['uuid'] for one in found}
         return self._in_placement
 
     def mark(self, tree: Any, ours: Iterable[Provider]) -> None:
-        """Have a tree say of which devices nobody is to be scheduled to, and what the devices are.
+        """Reserve in Nova's tree the devices that nobody may be scheduled to, and set the devices' traits.
 
-        Totals stay Nova's. Whatever of them the manager would not hand out is reserved: devices that are cordoned,
-        unhealthy, foreign, or being wiped.
+        Totals stay as Nova sets them. Devices that the manager would not hand out are reserved: those that are
+        cordoned, unhealthy, foreign, or being wiped.
         """
         for provider in ours:
             name = provider.name

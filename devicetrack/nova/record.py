@@ -1,4 +1,4 @@
-"""What Nova and placement have on record of one compute host: asked as its compute service asks."""
+"""Reads the records of one compute host from Nova and placement, as its compute service would."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from devicetrack.nova import seams
 from devicetrack.nova import service
 from devicetrack.nova import startup
 
-# Of an instance, beside what every query loads.
+# The fields of an instance that are loaded in addition to those of every query.
 _ATTRIBUTES = ['flavor', 'migration_context', 'resources']
-# So much later than Nova itself gives up a question, if it does.
+# How many seconds later than Nova itself this gives up on a question. Nova may never give up.
 _MORE_S: Final = 2
 
 _T = TypeVar('_T')
 
 
 class Node(NamedTuple):
-    """The hypervisor node of a host, by its name and its UUID in Nova, which is that of its provider too."""
+    """The hypervisor node of a host: its name, and its UUID in Nova, which is also its provider's UUID."""
 
     name: str
     uuid: str
@@ -61,34 +61,34 @@ class Providers:
 
     @property
     def uuids(self) -> dict[str, str]:
-        """All of them, by stable name."""
+        """Return all UUIDs by stable name."""
         prefix = f'{self._nodename}_'
         return {'' if name == self._nodename else name.removeprefix(prefix): uuid
                 for name, uuid in self._known.items() if name == self._nodename or name.startswith(prefix)}
 
 
 class Record:
-    """What Nova has on record of one compute host. Every method asks anew.
+    """Nova's records of one compute host. Every method asks Nova or placement anew.
 
     :param host: its name in Nova
 
-    ``service`` is its view of instances and migrations, for a claim manager.
+    ``service`` tells a claim manager about the host's instances and migrations.
     """
 
     def __init__(self, host: str) -> None:
         self.host, self.service = host, service.NovaService(host)
 
     def check_release(self) -> None:
-        """See that the adapter knows the Nova that is installed.
+        """Check that the adapter knows the installed Nova.
 
         :raises UnknownNova: it does not
         """
         seams.check(startup.targets())
 
     def node(self) -> Node:
-        """The node of the host.
+        """Return the node of the host.
 
-        Ask this first: without a message broker Nova's other questions wait for ever.
+        Call this first: without a message broker Nova's other calls wait forever.
 
         :raises InvalidConfiguration: Nova knows no compute service on it, or one with several nodes
         :raises NovaUnavailable: no answer, within some seconds more than ``[DEFAULT] rpc_response_timeout``
@@ -96,7 +96,7 @@ class Record:
         with _asking('the conductor'):
             nodes = _in_time(self._nodes, nova.conf.CONF.rpc_response_timeout + _MORE_S)
         if len(nodes) != 1:
-            # A libvirt driver has one node, but for the moment in which a host gets another name.
+            # A libvirt driver has one node, except at the moment when a host gets another name.
             names = ', '.join(one.hypervisor_hostname for one in nodes) or 'none'
             raise exception.InvalidConfiguration(
                 '[DEFAULT] host', self.host, f'Nova knows these nodes of a host of this name: {names}; it must be one')
@@ -109,7 +109,7 @@ class Record:
             return []
 
     def is_reported_up(self) -> bool:
-        """Whether Nova takes the host's compute service to run: it said so within ``[DEFAULT] service_down_time``.
+        """Whether Nova takes the host's compute service for up: it reported within ``[DEFAULT] service_down_time``.
 
         :raises NovaUnavailable: no answer
         """
@@ -118,13 +118,13 @@ class Record:
             return found is not None and bool(servicegroup.API().service_is_up(found))
 
     def instances(self, node: Node, domains: Set[str]) -> dict[str, adoption.Instance]:
-        """The instances that Nova has on the host, those that move from or to it, and those of these domains.
+        """Return the instances that Nova has on the host, those that move from or to it, and those of these domains.
 
         :raises NovaUnavailable: no answer
         """
         context = nova_context.get_admin_context(read_deleted='yes')
         with _asking('the conductor'):
-            # First the migrations: a move that begins meanwhile has its instance on this host.
+            # Read the migrations first: the instance of a move that begins meanwhile is still on this host.
             moves = {one.instance_uuid: one for one in objects.MigrationList.get_in_progress_by_host_and_node(
                 nova_context.get_admin_context(), self.host, node.name)}
             found = {one.uuid: one for one in objects.InstanceList.get_by_host(
@@ -136,7 +136,7 @@ class Record:
             return {uuid: _instance(one, moves.get(uuid)) for uuid, one in found.items()}
 
     def providers(self, node: Node) -> Providers:
-        """The providers of a node.
+        """Return the providers of a node.
 
         :raises NovaUnavailable: no answer
         """
@@ -145,9 +145,9 @@ class Record:
         return Providers(node.name, {one['name']: one['uuid'] for one in found})
 
     def allocations(self, known: Iterable[str]) -> dict[str, dict[tuple[str, str], int]]:
-        """What placement counts for each consumer at some providers.
+        """Return the allocations of each consumer at these providers.
 
-        :param known: their UUIDs
+        :param known: the UUIDs of the providers
         :raises NovaUnavailable: no answer
         """
         found: dict[str, dict[tuple[str, str], int]] = {}
@@ -176,7 +176,7 @@ def _namespaces(lists: Iterable[Any]) -> Iterator[adoption.Namespace]:
 
 
 def _move(instance: Any, migration: Any) -> str:
-    """What an instance is in the middle of, and what ends that."""
+    """Describe the unfinished move of an instance, and how to end it; '' if there is none."""
     if migration is not None:
         what = (f'migration {migration.uuid} ({migration.migration_type}, from {migration.source_compute} to '
                 f'{migration.dest_compute}) is {migration.status}')
@@ -188,9 +188,9 @@ def _move(instance: Any, migration: Any) -> str:
 
 
 def _in_time(ask: Callable[[], _T], timeout_s: float) -> _T:
-    """What a question is answered with.
+    """Return the answer to a question.
 
-    :raises MessagingTimeout: nothing in this time; the thread that asks waits on, and ends with the process
+    :raises MessagingTimeout: no answer in this time; the asking thread goes on waiting, and ends with the process
     """
     answer: concurrent.futures.Future[_T] = concurrent.futures.Future()
 

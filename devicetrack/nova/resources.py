@@ -1,7 +1,7 @@
-"""Assignments in the form that Nova keeps, and back, and what flavors ask for.
+"""Converts assignments to and from Nova's form, and reads the device classes that flavors ask for.
 
-Nova's instances keep their namespaces of persistent memory as ``objects.Resource``. Of mediated devices they keep
-nothing, and neither do they here, so that Nova without this adapter finds what it would have written itself.
+Nova's instances keep their namespaces of persistent memory as ``objects.Resource``, and keep nothing about mediated
+devices. The adapter does the same, so that Nova without the adapter finds the records that it would have written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from devicetrack.objects.details import VPMEMDetails
 
 
 def of(resources: InstanceResources) -> Any:
-    """A ``ResourceList`` with the namespaces of an instance, in its order; None without any."""
+    """Make a ``ResourceList`` with the namespaces of an instance, in their order; None without any."""
     found = [objects.Resource(
         provider_uuid=one.provider_uuid, resource_class=one.resource_class, identifier=one.identifier,
         metadata=objects.LibvirtVPMEMDevice(
@@ -32,9 +32,9 @@ def of(resources: InstanceResources) -> Any:
 
 
 def namespaces(found: Iterable[Any] | None) -> list[tuple[str, str, str, VPMEMDetails]]:
-    """The namespaces of a ``ResourceList``, as :meth:`.InstanceResources.from_tuples` takes them.
+    """Return the namespaces of a ``ResourceList``, as :meth:`.InstanceResources.from_tuples` takes them.
 
-    Nova does not keep their UUIDs, so these are unknown: a claim for a guest that comes needs none.
+    Nova does not keep the UUIDs of namespaces, so they are unknown. A claim for a guest that moves here needs none.
     """
     return [(one.provider_uuid, one.resource_class, one.identifier, VPMEMDetails(
         namespace_uuid=UNKNOWN_UUID, label=one.metadata.label, devpath=one.metadata.devpath,
@@ -43,15 +43,15 @@ def namespaces(found: Iterable[Any] | None) -> list[tuple[str, str, str, VPMEMDe
 
 
 def asked(flavor: Any, counted: Set[str], aliases: Mapping[str, Any] | None = None) -> set[str]:
-    """The classes of devices that a flavor asks for.
+    """Return the classes of devices that a flavor asks for.
 
     :param counted: the classes that count devices of the host
-    :param aliases: the names of its PCI functions; None when Nova hands them out itself
+    :param aliases: the aliases of its PCI functions; None if Nova hands them out itself
     :raises BadRequest: an extra spec is not valid
     """
     request = DeviceRequest.from_extra_specs(flavor.extra_specs, aliases=aliases)
     wanted = {one.resource_class for devices in request.wanted for one in (devices, *devices.choices)}
-    # A host whose options offer no devices counts none, and these two mean nothing else in a flavor.
+    # If the options offer no devices, the host counts no class. These two can mean nothing else in a flavor.
     return {one for one in wanted if one in counted or one == _VGPU or one.startswith(_NAMESPACE)}
 
 

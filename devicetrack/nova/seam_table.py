@@ -1,4 +1,4 @@
-"""What the adapter knows of one major version of Nova: a text file with a line for each form of each method.
+"""The adapter's knowledge of one major version of Nova: a text file with a line for each form of each method.
 
 ::
 
@@ -6,8 +6,8 @@
     wraps nova.compute.manager:ComputeManager.cleanup_host 3f8e0c6a5b1d2947 * (self)
     calls nova.compute.manager:ComputeManager.init_host 91c4d20b7a6e35f8 34.0.0,34.0.1 cleanup_host init_host
 
-Behind a name stand the digest of its source and the releases that have it in this form, ``*`` for all of the file. Then
-a method that is wrapped has its signature, and one that calls what is wrapped the names that it mentions.
+After a name come the digest of its source and the releases that have it in this form; ``*`` means all releases of the
+file. Then a wrapped method has its signature, and a method that calls wrapped ones has the names that it mentions.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _HEAD: Final = '# Written by "make nova-seams"; see doc/source/contributor/nova_
 class Form:
     """One form of a function.
 
-    :ivar more: its signature if it is wrapped, the names that it mentions if it calls
-    :ivar releases: those that have it so
+    :ivar more: the signature of a wrapped method, or the names that a caller mentions
+    :ivar releases: the releases that have this form
     """
 
     digest: str
@@ -46,14 +46,14 @@ class Form:
 
 @dataclasses.dataclass
 class Table:
-    """The releases of one major version, and by name the forms that a method had in them."""
+    """The releases of one major version, and, by name, the forms that each method had in them."""
 
     releases: set[str] = dataclasses.field(default_factory=set)
     targets: dict[str, list[Form]] = dataclasses.field(default_factory=dict)
     callers: dict[str, list[Form]] = dataclasses.field(default_factory=dict)
 
     def add(self, release: str, reading: source.Reading) -> None:
-        """Add a release, or put what is read now in the place of what is known of it."""
+        """Add a release, or replace what is known of it by this reading."""
         self.remove(release)
         self.releases.add(release)
         for name, function in reading.targets.items():
@@ -71,19 +71,19 @@ class Table:
                     del functions[name]
 
     def differences(self, reading: source.Reading, targets: Collection[str]) -> Iterator[str]:
-        """Name each method that has not the form of any release of this table: which it is, and what differs."""
+        """Yield each method that differs from its form in every release of this table, and the difference."""
         for target in sorted(targets):
             forms = self.targets.get(target, [])
             function = reading.targets.get(target)
             if not forms:
-                yield f'{target}: no release that is known has it'
+                yield f'{target}: no known release has it'
             elif function is None:
                 is_read = target.partition(':')[0] in reading.paths
                 yield f'{target}: {"missing" if is_read else "its module has no source file"}'
             elif function.signature not in (signatures := {form.more for form in forms}):
-                yield f'{target}: its signature is {function.signature}, known is {" or ".join(sorted(signatures))}'
+                yield f'{target}: its signature is {function.signature}, but known is {" or ".join(sorted(signatures))}'
             elif function.digest not in (digests := {form.digest for form in forms}):
-                yield f'{target}: its source is another ({function.digest}, known is {_listed(digests)})'
+                yield f'{target}: its source differs ({function.digest}, known is {_listed(digests)})'
         yield from self._differences_of_callers(reading, {source.last_name(target) for target in targets})
 
     def _differences_of_callers(self, reading: source.Reading, wrapped: set[str]) -> Iterator[str]:
@@ -91,18 +91,18 @@ class Table:
             forms = [form for form in self.callers.get(caller, ()) if form.names & wrapped]
             digests = {form.digest for form in forms}
             if caller in reading.targets:
-                continue                # as what is wrapped it has been compared already
+                continue                # it is wrapped, so it has been compared already
             if not forms:
                 yield f'{caller}: a new caller of {_listed(names)}'
             elif function.digest not in digests:
                 new = names.difference(*(form.names for form in forms))
                 yield (f'{caller}: it calls {_listed(names)}, {f"{_listed(new)} anew, " if new else ""}and its source '
-                       f'is another ({function.digest}, known is {_listed(digests)})')
+                       f'differs ({function.digest}, known is {_listed(digests)})')
         for caller, forms in sorted(self.callers.items()):
             calling = [form for form in forms if form.names & wrapped]
             if caller not in reading.callers and self.releases == {one for form in calling for one in form.releases}:
                 gone = frozenset.union(*(form.names for form in calling)) & wrapped
-                yield f'{caller}: it called {_listed(gone)}, and does so no more or is gone'
+                yield f'{caller}: it no longer calls {_listed(gone)}, or is gone'
 
     def __str__(self) -> str:
         lines = [f'release {release}' for release in in_order(self.releases)]
@@ -143,7 +143,7 @@ def in_order(releases: Iterable[str]) -> list[str]:
 def parse(text: str) -> Table:
     """Read a table.
 
-    :raises ValueError: a line is none of a table
+    :raises ValueError: a line does not belong in a table
     """
     table = Table()
     for line in text.splitlines():
@@ -156,7 +156,7 @@ def parse(text: str) -> Table:
             functions = table.targets if word == 'wraps' else table.callers
             functions.setdefault(name, []).append(Form(digest, more, held))
         elif line and not line.startswith('#'):
-            raise ValueError(f'no line of a table: {line}')
+            raise ValueError(f'not a line of a table: {line}')
     return table
 
 

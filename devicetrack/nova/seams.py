@@ -1,7 +1,8 @@
-"""Whether the adapter knows the Nova that is installed, down to the methods that it wraps and those that call them.
+"""Checks that the adapter knows the installed Nova: the methods that it wraps, and those that call them.
 
-The adapter's wrappers rely on what each of these methods does. A method that changed may take a device without telling
-us, and one that calls a wrapped method at another time may wipe what a guest uses. So whatever is unknown refuses.
+The adapter's wrappers rely on the behaviour of each of these methods. A changed method may take a device without
+telling the adapter, and one that calls a wrapped method at another time may wipe a device that a guest uses. So the
+adapter refuses to start with any unknown method.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from devicetrack import exception
 from devicetrack.nova import seam_table
 from devicetrack.nova import source
 
-# The packages whose decorators Nova puts on the methods that we look at.
+# The packages with the decorators that Nova uses on these methods.
 _DECORATORS: Final = frozenset(
     {'contextlib', 'debtcollector', 'nova', 'oslo_concurrency', 'oslo_messaging', 'osprofiler', 'retrying', 'tenacity'})
-# It puts a layer of its own on a method, by a metaclass.
+# This package puts its own wrapper on methods, by a metaclass.
 _UNWRITTEN: Final = frozenset({'osprofiler'})
 
 
 def check(targets: Collection[str], tables: pathlib.Path = seam_table.DIRECTORY) -> None:
-    """Compare the Nova of this process with what is known of its version. Call it before anything is wrapped.
+    """Compare the Nova of this process with the known forms of its version. Call it before wrapping anything.
 
     The modules of ``targets`` are imported. Nova's compute manager reads options while it is imported, so the
     configuration files must have been read. Blocks for about a second, most of it reading Nova's files.
 
     :param targets: the methods that will be wrapped, as ``package.module:Class.method`` or ``package.module:function``
-    :raises UnknownNova: a method of ``targets`` or one that calls it is not as in any known release of this major
+    :raises UnknownNova: a method of ``targets``, or one that calls it, differs from every known release of this major
         version, or something else changed it in this process; nothing was changed
     """
     release = installed()
@@ -54,26 +55,26 @@ def installed() -> str:
 
 
 def differ(release: str, targets: Collection[str], known: dict[str, seam_table.Table]) -> Iterator[str]:
-    """Name each method of the Nova of this process that is not known, and what differs."""
+    """Yield each unknown method of the Nova of this process, and the difference."""
     reading = read(targets)
     yield from seam_table.nearest(known, release).differences(reading, targets)
     for target, function in reading.targets.items():
         importlib.import_module(target.partition(':')[0])
         yield from _changed(target, function, reading)
     for caller, (function, _names) in reading.callers.items():
-        # A module that nobody has imported cannot have been changed, and importing it has effects.
+        # A module that nobody has imported cannot have been changed, and importing it would have side effects.
         if caller not in reading.targets and caller.partition(':')[0] in sys.modules:
             yield from _changed(caller, function, reading)
 
 
 def read(targets: Collection[str]) -> source.Reading:
-    """Read the source files of the Nova that this process imports. What has no source file is not found."""
+    """Read the source files of the Nova that this process imports. A module without a source file is not found."""
     nova = importlib.import_module('nova')
     return source.read(pathlib.Path(nova.__path__[0]), targets)
 
 
 def _changed(name: str, function: source.Function, reading: source.Reading) -> Iterator[str]:
-    """Say whether the function that this process would call is not the one of the source file."""
+    """Yield the difference if the function that this process would call is not the one in the source file."""
     module, _colon, qualified = name.partition(':')
     if not function.signature:          # it stands in a class or module, not in a function
         return
@@ -81,7 +82,7 @@ def _changed(name: str, function: source.Function, reading: source.Reading) -> I
     for part in qualified.split('.'):
         found = vars(found).get(part)
         if found is None:
-            yield f'{name}: missing in this process, and there in {reading.paths[module]}'
+            yield f'{name}: missing in this process, but present in {reading.paths[module]}'
             return
     found = getattr(found, '__func__', getattr(found, 'fget', found))
     layers = 0
@@ -109,12 +110,12 @@ def _is_same(path: str, other: pathlib.Path) -> bool:
 
 
 def _inner(found: Any) -> Callable[..., Any] | None:
-    """The function below a layer that one of the known decorators made; None if it is of somebody else."""
+    """Return the function inside a wrapper of a known decorator; None if the wrapper is somebody else's."""
     if _package(found) not in _DECORATORS:
         return None
     if hasattr(found, '__wrapped__'):
         return cast('Callable[..., Any]', found.__wrapped__)
-    # oslo.messaging's expected_exceptions does not say whom it wraps.
+    # oslo.messaging's expected_exceptions does not set __wrapped__.
     inside = [cell.cell_contents for cell in getattr(found, '__closure__', None) or ()]
     functions = [one for one in inside if isinstance(one, FunctionType)]
     return functions[0] if len(functions) == 1 else None

@@ -1,4 +1,4 @@
-"""Nova's database, by its conductor, as the claim manager asks it about instances and migrations."""
+"""Answers the claim manager's questions about instances and migrations from Nova's database, by its conductor."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from nova import objects
 from nova.compute import vm_states
 from nova.objects import fields
 
-# So many instances are asked for in one message to the conductor.
+# How many instances one message to the conductor asks for.
 _AT_ONCE: Final = 500
-# So many of the last migrations away from here that are over are told: their source may have missed the end.
+# How many of the last ended migrations away from here are told: their source may have missed the end.
 _TOLD: Final = 200
 # Statuses of migrations that are under way, however long ago they began.
 _UNDER_WAY: Final = ('queued', 'accepted', 'preparing', 'pre-migrating', 'running', 'migrating', 'post-migrating',
                      'finished', 'confirming', 'reverting')
 _COMPLETED: Final = 'completed'
 _OVER: Final = (_COMPLETED, 'confirmed', 'done')
-# Such a migration may have left the only data of its instance here, however long ago.
+# A migration with such a status may have left the only data of its instance here, however long ago.
 _ERROR: Final = ('error',)
-# Statuses in which a guest that moves on its host has not been taken off its old devices. Nova goes back to them by
-# itself when its service dies then, and says so nowhere: the migration keeps its status.
+# Statuses in which a guest that moves on its own host still has its old devices. If Nova's service dies then, Nova
+# returns to the old devices by itself and records that nowhere: the migration keeps its status.
 _NOT_MOVED_YET: Final = ('queued', 'accepted', 'preparing', 'pre-migrating', 'migrating')
 
 
 class NovaService:
     """The :class:`~devicetrack.claims.service.MovingService` of one compute host.
 
-    It does not tell of instances that were evacuated from here: Nova destroys their guests itself when the service
-    starts, with their disks and ports, and says of the instances that they are elsewhere.
+    It does not report instances that were evacuated from here: when the service starts, Nova itself destroys their
+    guests, with their disks and ports, and reports the instances as elsewhere.
     """
 
     def __init__(self, host: str) -> None:
@@ -52,7 +52,7 @@ class NovaService:
         return found
 
     def _state(self, instance: Any) -> str | None:
-        """What became of an instance; None while Nova works on one that is on no host."""
+        """Return where an instance is; None while Nova works on one that is on no host."""
         if instance.deleted:
             return 'deleted'
         if instance.host is not None:
@@ -72,15 +72,15 @@ class NovaService:
                  *(get(context, {'uuid': some}) for some in batches(sorted(uuids)))]
         told = {one.uuid: one for answer in found for one in answer}
         for one in self._moved_after_all(told.values()):
-            one.status = _COMPLETED             # in our copy, which nobody saves
+            one.status = _COMPLETED             # only in this copy, which is never saved
         return told
 
     def _moved_after_all(self, told: Collection[Any]) -> list[Any]:
-        """Of some migrations, the live ones away from here that went wrong only after the guest had left.
+        """Return those live migrations away from here that failed only after the guest had left.
 
         The source waits for the destination to finish, perhaps in vain. Then Nova gives the instance its new host, and
-        the migration stays in error for good. An instance gets a new host by a move that leaves its old one, or by
-        being shelved; so when no newer move left from here, nothing of it can come back here by this one's end.
+        the migration stays in error for good. An instance gets a new host only by a move that leaves its old one, or by
+        being shelved. So if no newer move left from here, the end of this migration brings nothing back here.
         """
         newest: dict[str, Any] = {}
         for one in told:
@@ -95,9 +95,9 @@ class NovaService:
                 if instance.host not in (None, self._host)]
 
     def has_not_moved_yet(self, migrations: Set[str]) -> bool:
-        """Whether one of these migrations leaves from this host and has not come to the guest's new devices.
+        """Whether one of these migrations leaves from this host, and its guest does not yet use the new devices.
 
-        :raises Exception: Nova's, when nobody answers
+        :raises Exception: Nova's own, if there is no answer
         """
         found = objects.MigrationList.get_by_filters(
             nova_context.get_admin_context(read_deleted='yes'),
@@ -111,6 +111,6 @@ class NovaService:
 
 
 def batches(uuids: Sequence[str]) -> Iterator[list[str]]:
-    """UUIDs in parts that fit into a message to the conductor."""
+    """Yield the UUIDs in batches that fit into a message to the conductor."""
     for first in range(0, len(uuids), _AT_ONCE):
         yield list(uuids[first:first + _AT_ONCE])

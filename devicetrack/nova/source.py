@@ -1,6 +1,6 @@
-"""What stands in Nova's source files, in a form in which two releases can be compared.
+"""Reads Nova's source files into a form in which two releases can be compared.
 
-Only text is read here: nothing of Nova is imported. All releases of Python that we support must read the same out of
+This module reads only text and imports nothing of Nova. All supported releases of Python must read the same result from
 the same file, because one of them writes the tables and another compares them.
 """
 
@@ -19,7 +19,7 @@ import tokenize
 from typing import Final
 from typing import TypeAlias
 
-# Where somebody may call what we wrap: what runs in the process of nova-compute with the libvirt driver.
+# The code that may call wrapped methods: it runs in the process of nova-compute with the libvirt driver.
 CALLERS: Final = ('compute/**/*.py', 'manager.py', 'service.py', 'virt/*.py', 'virt/libvirt/**/*.py')
 # Drivers of Nova's tests.
 NO_CALLERS: Final = frozenset({'virt/fake.py', 'virt/libvirt/fake.py'})
@@ -32,12 +32,12 @@ _FSTRING_END: Final = getattr(tokenize, 'FSTRING_END', -1)
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A function or method as its file has it.
+    """A function or method in its source file.
 
-    :ivar signature: its parameters with their defaults, without annotations; empty for what is no function
-    :ivar text: what :func:`text_of` leaves of it
-    :ivar line: where it begins, with its first decorator
-    :ivar decorators: how many it has
+    :ivar signature: its parameters with their defaults, without annotations; empty for a statement that is no function
+    :ivar text: its text, as :func:`text_of` returns it
+    :ivar line: its first line, including decorators
+    :ivar decorators: the number of its decorators
     """
 
     signature: str
@@ -47,17 +47,17 @@ class Function:
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits for its text. They tell releases apart; they protect from nobody."""
+        """16 hexadecimal digits for its text. They tell releases apart; they are no protection against an attacker."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What was found of some targets. A name is ``package.module:Class.method`` or ``package.module:function``.
+    """The targets and callers found. A name is ``package.module:Class.method`` or ``package.module:function``.
 
-    :ivar targets: those that were found
-    :ivar callers: who mentions the last name of a target, and which of these names
-    :ivar paths: the file of each module that was asked for or has callers
+    :ivar targets: the targets that were found
+    :ivar callers: the functions that mention the last name of a target, each with these names
+    :ivar paths: the file of each module with targets or callers
     """
 
     targets: dict[str, Function] = dataclasses.field(default_factory=dict)
@@ -70,12 +70,12 @@ def last_name(target: str) -> str:
 
 
 def read(root: pathlib.Path, targets: Collection[str]) -> Reading:
-    """Read targets and their callers out of a package's files.
+    """Read targets and their callers from a package's files.
 
-    Who mentions a name is taken for a caller, whatever object the name belongs to: an attribute, a name, an import, or,
-    within a function, a string, since that is how a call by RPC or ``getattr`` names it. What a class or a module
-    mentions outside of its functions belongs to one caller, named for the class or with nothing after the colon. The
-    main function of a program has no caller in Nova.
+    A function that mentions a name counts as a caller, whatever object the name belongs to. The mention may be an
+    attribute, a name, an import, or, within a function, a string, since a call by RPC or ``getattr`` names the method
+    in a string. Mentions in a class or a module outside of its functions belong to one caller, which is named for the
+    class or has nothing after the colon. The main function of a program has no caller in Nova.
 
     :param root: the directory of the package, for instance ``…/site-packages/nova``
     :raises OSError: the package cannot be read; a module that is missing is no error, its targets are not found
@@ -158,7 +158,7 @@ def _first_line(statement: ast.stmt) -> int:
 
 
 def _last_line(statement: ast.stmt) -> int:
-    assert statement.end_lineno is not None         # of what was parsed
+    assert statement.end_lineno is not None         # a parsed statement always has it
     return statement.end_lineno
 
 
@@ -171,12 +171,12 @@ def signature(function: _Definition) -> str:
 
 
 def text_of(lines: list[str], statement: ast.stmt) -> str:
-    """Return the text of a statement without what does not change what it does: a distribution may comment on it.
+    """Return the text of a statement without parts that do not affect its behaviour. A distribution may change those.
 
     Comments, docstrings, blank lines, indentation and spaces at the ends of lines are left out. The text is compared
     and not the syntax tree, because ``ast.dump`` and ``ast.unparse`` change between releases of Python.
 
-    :param lines: of the whole file, without their ends
+    :param lines: the lines of the whole file, without line ends
     """
     first = _first_line(statement)
     indent = ' ' * (len(lines[first - 1]) - len(lines[first - 1].lstrip(' ')))

@@ -1,8 +1,8 @@
-"""How the adapter gets into Nova's compute service: between Nova's configuration and Nova's service.
+"""Installs the adapter in Nova's compute service: after Nova reads its configuration, before it makes its service.
 
-Nova's compute manager and its libvirt driver read options while they are imported. So nothing of them may be imported,
-and nothing wrapped, before Nova's ``main`` has read its configuration. It makes its service right after that, by
-``Service.create``; that is when the adapter checks Nova and wraps it.
+Nova's compute manager and its libvirt driver read options while they are imported. So neither may be imported or
+wrapped before Nova's ``main`` has read its configuration. Right after that, Nova makes its service by
+``Service.create``; at that point the adapter checks Nova and wraps it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from devicetrack.nova.process import COMPUTE
 
 LOG = log.logger(__name__)
 
-# Errors whose text says all that an operator needs.
+# Errors whose text tells an operator everything.
 _EXPECTED: Final = (exception.DeviceTrackError, cfg.Error)
 
-# We rely on what it does in which order, so it must be known like what is wrapped.
+# The adapter relies on the order of the steps in this function, so it must be known like the wrapped methods.
 MAIN: Final = 'nova.cmd.compute:main'
 
 
 def targets() -> list[str]:
-    """Every function of Nova that must be known."""
-    # It imports Nova's libvirt driver.
+    """Return every function of Nova that must be known."""
+    # Import it only here, because it imports Nova's libvirt driver.
     from devicetrack.nova import install
     return [MAIN, *install.targets()]
 
@@ -49,8 +49,8 @@ def targets() -> list[str]:
 def run() -> None:
     """Run Nova's ``main``, with the adapter installed before the service is made.
 
-    :raises SystemExit: with status 1 when this Nova is not known, or the adapter cannot be installed or started; with
-        2 when the command line means nothing; with 0 when it asks for help or the version
+    :raises SystemExit: with status 1 if this Nova is not known, or the adapter cannot be installed or started; with
+        2 if the command line is wrong; with 0 if it asks for help or the version
     """
     _or_end(_read_command_line)
     _or_end(lambda: seams.check([MAIN]), _begin_log)
@@ -60,21 +60,21 @@ def run() -> None:
     def install_and_create(*args: Any, **kwargs: Any) -> Any:
         _or_end(_install)
         made = create(*args, **kwargs)
-        # The service's thread is oslo.service's own with eventlet, which logs any error of a start with its traceback.
+        # With eventlet the service runs in a thread of oslo.service, which logs any error of a start with a traceback.
         made.start = _ending(made.start, ended)
         return made
 
     service.Service.create = staticmethod(install_and_create)
     nova.cmd.compute.main()
     if ended:
-        # With eventlet, the end of a thread that starts a service ends the others, and the process ends well.
+        # With eventlet, the end of a thread that starts a service ends the others, and the process ends with status 0.
         raise SystemExit(1)
 
 
 def _read_command_line() -> None:
-    """Have a wrong command line, ``--help`` and ``--version`` speak of this program.
+    """Read the command line, so that ``--help``, ``--version`` and errors name this program.
 
-    Nova's ``main`` reads it again, as nova-compute, whose configuration files these are.
+    Nova's ``main`` reads it again under the name nova-compute, because the configuration files are nova-compute's.
 
     :raises cfg.Error: a file cannot be read
     """
@@ -87,7 +87,8 @@ def _read_command_line() -> None:
 
 
 def _install() -> None:
-    # Nova's own options of a type first: it cannot register what we have registered, and we can what it has.
+    # Register Nova's own options of a type first: Nova cannot register options that devicetrack has registered, but
+    # devicetrack can register Nova's again.
     devices.register_dynamic_opts(nova.conf.CONF)
     devicetrack.register_options(nova.conf.CONF)
     from devicetrack.nova import install
@@ -96,17 +97,17 @@ def _install() -> None:
 
 
 def _begin_log() -> None:
-    """Log to where Nova does, before Nova has begun to."""
+    """Set up logging to Nova's log, before Nova has done so."""
     nova.config.parse_args(sys.argv, configure_db=False, init_rpc=False)
     oslo_log.setup(nova.conf.CONF, 'nova')
 
 
 def _ending(start: Callable[[], None], ended: list[SystemExit]) -> Callable[[], None]:
-    """A start of Nova's service that ends the process when a host's manager or an option keeps it from starting.
+    """Make a start of Nova's service that ends the process if a host's manager or an option keeps it from starting.
 
-    Whatever else goes wrong there is Nova's to tell.
+    Nova reports all other errors of the start itself.
 
-    :param ended: gets the end
+    :param ended: gets the SystemExit
     """
     @functools.wraps(start)
     def start_or_end() -> None:
@@ -120,19 +121,19 @@ def _ending(start: Callable[[], None], ended: list[SystemExit]) -> Callable[[], 
 
 def _or_end(work: Callable[[], None], begin_log: Callable[[], None] = lambda: None,
             ends: tuple[type[Exception], ...] = (Exception,)) -> None:
-    """Do something, and end the process when it goes wrong, since Nova alone would choose, wipe and remove devices.
+    """Do something, and end the process if it fails, because Nova alone would choose, wipe and remove devices.
 
-    The log has one line, and at debug level the traceback too. An error that nobody expected has it always.
+    The log has one line, and at debug level the traceback too. For an unexpected error it always has the traceback.
 
-    :param begin_log: makes the log ready to say so
-    :param ends: what ends the process; any other error goes on
+    :param begin_log: sets up the log for that line
+    :param ends: the errors that end the process; any other error is raised
     :raises SystemExit: with status 1
     """
     try:
         return work()
     except ends as error:
         cause = error
-    # While an error is being handled, the formatter of oslo.log repeats it at the end of the line.
+    # This is not in the except block, because oslo.log's formatter appends an error that is being handled to the line.
     begin_log()
     is_expected = isinstance(cause, _EXPECTED)
     text = f'{cause}' if is_expected else f'{type(cause).__name__}: {cause}'

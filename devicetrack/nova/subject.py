@@ -1,7 +1,8 @@
-"""Nova's instance as the claim manager sees it.
+"""A stand-in for Nova's instance, for the claim manager.
 
-Nova's objects take no objects of ours. So the manager reads and sets a stand-in of its own for each call, and what it
-sets stays there: rows are the authority, and Nova keeps a record in its own form (:mod:`.resources`).
+Nova's objects cannot hold devicetrack's objects. So each call of the manager reads and sets a stand-in of its own, and
+the values that it sets stay there. The rows are the authority, and Nova keeps a record in its own form
+(:mod:`.resources`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Nova's resource tracker: claims, and what ends them.
+"""Wrappers for Nova's resource tracker: claims, and the ends of claims.
 
-The tracker's own lock, ``compute_resources``, is taken inside the wrapped methods. Devices are claimed before it and
-given back after it, and no call of the manager is made while it is held.
+Nova's methods take the tracker's lock, ``compute_resources``, inside. The wrappers claim devices before the lock is
+taken and give them back after it is released, and never call the manager while it is held.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from devicetrack.nova.wrapping import wraps
 
 _TRACKER: Final = 'nova.compute.resource_tracker:ResourceTracker.'
 
-# The claim that Nova's locked part belongs to: it is told neither the instance nor the migration.
+# The claim to which Nova's locked part belongs: Nova passes neither the instance nor the migration to that part.
 _CLAIM: contextvars.ContextVar[Claim | None] = contextvars.ContextVar('devicetrack_claim', default=None)
-# What the source of a live migration said of the guest's devices, for the claim at the destination.
+# The message of a live migration's source about the guest's devices, for the claim at the destination.
 SOURCE: contextvars.ContextVar[wire.Source | None] = contextvars.ContextVar('devicetrack_source', default=None)
 
 
@@ -48,7 +48,7 @@ def _claiming(claim: Claim) -> Iterator[None]:
 @wraps(f'{_TRACKER}instance_claim')
 def instance_claim(original: Callable[..., Any], tracker: Any, context: Any, instance: Any, nodename: str,
                    allocations: Any, limits: Any = None) -> Any:
-    """For a boot and an unshelve."""
+    """Claim devices for a boot or an unshelve."""
     host = binding.if_devices(tracker.driver)
     if host is None:
         return original(tracker, context, instance, nodename, allocations, limits)
@@ -64,7 +64,7 @@ def instance_claim(original: Callable[..., Any], tracker: Any, context: Any, ins
 
 @contextlib.contextmanager
 def _undone_by_error(made: Any) -> Iterator[None]:
-    """An error after Nova's own claim ends that one too: nobody got it, so nobody else would."""
+    """End Nova's own claim too after an error: the caller never got that claim, so nobody else would end it."""
     try:
         yield
     except BaseException:
@@ -75,7 +75,7 @@ def _undone_by_error(made: Any) -> Iterator[None]:
 @wraps(f'{_TRACKER}resize_claim')
 def resize_claim(original: Callable[..., Any], tracker: Any, context: Any, instance: Any, flavor: Any, nodename: str,
                  migration: Any, allocations: Any, image_meta: Any = None, limits: Any = None) -> Any:
-    """For a resize and a cold migration, within a cell or across cells."""
+    """Claim devices for a resize or a cold migration, within a cell or across cells."""
     host = binding.if_devices(tracker.driver)
     nova = (tracker, context, instance, flavor, nodename, migration, allocations, image_meta, limits)
     if host is None:
@@ -89,7 +89,7 @@ def resize_claim(original: Callable[..., Any], tracker: Any, context: Any, insta
 @wraps(f'{_TRACKER}rebuild_claim')
 def rebuild_claim(original: Callable[..., Any], tracker: Any, context: Any, instance: Any, nodename: str,
                   allocations: Any, limits: Any = None, image_meta: Any = None, migration: Any = None) -> Any:
-    """For an evacuation, at its destination. Nova makes no claim for a rebuild in place."""
+    """Claim devices for an evacuation, at its destination. Nova makes no claim for a rebuild in place."""
     host = binding.if_devices(tracker.driver)
     nova = (tracker, context, instance, nodename, allocations, limits, image_meta, migration)
     if host is None:
@@ -103,7 +103,7 @@ def rebuild_claim(original: Callable[..., Any], tracker: Any, context: Any, inst
 @wraps(f'{_TRACKER}live_migration_claim')
 def live_migration_claim(original: Callable[..., Any], tracker: Any, context: Any, instance: Any, nodename: str,
                          migration: Any, limits: Any, allocs: Any) -> Any:
-    """For the live migration of a guest with a NUMA topology; :mod:`.driver` has the claim of the others."""
+    """Claim devices for the live migration of a guest with a NUMA topology; :mod:`.driver` claims for other guests."""
     host = binding.if_devices(tracker.driver)
     nova = (tracker, context, instance, nodename, migration, limits, allocs)
     if host is None:
@@ -115,12 +115,12 @@ def live_migration_claim(original: Callable[..., Any], tracker: Any, context: An
 
 def claim_for_live_migration(host: binding.Binding, context: Any, instance: Any, nodename: str, migration: Any,
                              allocations: Any, source: wire.Source | None) -> Claim:
-    """A partner for each device that the source said the guest has.
+    """Claim a partner for each device that the guest has according to the source.
 
-    :raises DeviceTrackError: one has none, or the source said nothing that can be read; nothing is held
+    :raises DeviceTrackError: a device has no partner, or the source's message cannot be read; nothing is held
     """
     if source is None:
-        raise exception.BadRequest('migrate_data', None, 'nobody said which devices the guest has')
+        raise exception.BadRequest('migrate_data', None, 'the source did not say which devices the guest has')
     return host.manager.live_migration_claim(context, Subject(instance, source.resources), nodename, allocations,
                                              migration, check=source.check)
 
@@ -138,9 +138,9 @@ def _move(host: binding.Binding, context: Any, instance: Any, claim: Claim, orig
 
 
 def _check_named(instance: Any, migration: Any) -> None:
-    """See that Nova names the migration: rows keep it, so it cannot be made in Nova's locked part.
+    """Check that Nova passes the migration: rows name it, so Nova must not make it only in its locked part.
 
-    :raises ComputeResourcesUnavailable: it does not, as conductors before Ussuri
+    :raises ComputeResourcesUnavailable: Nova does not, as with conductors before Ussuri
     """
     if migration is None:
         raise nova_exception.ComputeResourcesUnavailable(reason='The move has no migration record')
@@ -148,19 +148,19 @@ def _check_named(instance: Any, migration: Any) -> None:
 
 @wraps(f'{_TRACKER}_claim_resources')
 def claim_resources(original: Callable[..., Any], tracker: Any, allocations: Any) -> Any:
-    """What the claim before the lock has, instead of a choice of Nova's."""
+    """Return the devices of the claim that was made before the lock, instead of a choice by Nova."""
     if binding.if_devices(tracker.driver) is None:
         return original(tracker, allocations)
     claim = _CLAIM.get()
     if claim is None:
-        raise exception.NotReady(f'{tracker.host}: Nova claims devices outside of a claim that is known, so its host')
+        raise exception.NotReady(f'{tracker.host}: Nova claims devices outside of a known claim, so its host')
     return resources.of(claim.resources)
 
 
 @wraps(f'{_TRACKER}_populate_assigned_resources')
 def populate_assigned_resources(original: Callable[..., Any], tracker: Any, context: Any,
                                 instance_by_uuid: Any) -> None:
-    """Nova chooses nothing, so it counts nothing. It would compare paths, which change with a boot."""
+    """Count nothing, since Nova chooses nothing. Nova would compare paths, which change at a boot."""
     if binding.if_devices(tracker.driver) is None:
         original(tracker, context, instance_by_uuid)
     else:
@@ -169,7 +169,7 @@ def populate_assigned_resources(original: Callable[..., Any], tracker: Any, cont
 
 @wraps(f'{_TRACKER}_release_assigned_resources')
 def release_assigned_resources(original: Callable[..., Any], tracker: Any, released: Any) -> None:
-    """As above."""
+    """Count nothing, as :func:`populate_assigned_resources`."""
     if binding.if_devices(tracker.driver) is None:
         original(tracker, released)
 
@@ -180,7 +180,7 @@ def release_assigned_resources(original: Callable[..., Any], tracker: Any, relea
 @wraps(f'{_TRACKER}abort_instance_claim')
 def abort_instance_claim(original: Callable[..., Any], tracker: Any, context: Any, instance: Any,
                          nodename: str) -> None:
-    """A boot or an unshelve failed, and its guest is gone."""
+    """Give devices back after a failed boot or unshelve, whose guest is gone."""
     host = binding.if_devices(tracker.driver)
     original(tracker, context, instance, nodename)
     if host is not None:
@@ -190,7 +190,7 @@ def abort_instance_claim(original: Callable[..., Any], tracker: Any, context: An
 @wraps(f'{_TRACKER}drop_move_claim')
 def drop_move_claim(original: Callable[..., Any], tracker: Any, context: Any, instance: Any, nodename: str,
                     flavor: Any = None, prefix: str = 'new_') -> None:
-    """A move failed; at its destination."""
+    """End the claim of a failed move, at its destination."""
     host = binding.if_devices(tracker.driver)
     original(tracker, context, instance, nodename, flavor, prefix)
     if host is not None:
@@ -201,7 +201,7 @@ def drop_move_claim(original: Callable[..., Any], tracker: Any, context: Any, in
 @wraps(f'{_TRACKER}drop_move_claim_at_source')
 def drop_move_claim_at_source(original: Callable[..., Any], tracker: Any, context: Any, instance: Any,
                               migration: Any) -> None:
-    """A move is confirmed."""
+    """Give the old devices back when a move is confirmed."""
     host = binding.if_devices(tracker.driver)
     original(tracker, context, instance, migration)
     if host is not None:
@@ -212,7 +212,7 @@ def drop_move_claim_at_source(original: Callable[..., Any], tracker: Any, contex
 @wraps(f'{_TRACKER}drop_move_claim_at_dest')
 def drop_move_claim_at_dest(original: Callable[..., Any], tracker: Any, context: Any, instance: Any,
                             migration: Any) -> None:
-    """A move is reverted, and its guest is gone."""
+    """Give the new devices back when a move is reverted and its guest is gone."""
     host = binding.if_devices(tracker.driver)
     original(tracker, context, instance, migration)
     if host is not None:
@@ -222,7 +222,7 @@ def drop_move_claim_at_dest(original: Callable[..., Any], tracker: Any, context:
 
 @wraps(f'{_TRACKER}finish_evacuation')
 def finish_evacuation(original: Callable[..., Any], tracker: Any, instance: Any, node: str, migration: Any) -> None:
-    """An evacuation is over, at its destination. Nova calls it for a rebuild in place too."""
+    """Record the end of an evacuation, at its destination. Nova calls this for a rebuild in place too."""
     host = binding.if_devices(tracker.driver)
     original(tracker, instance, node, migration)
     if host is not None and migration is not None:
@@ -233,13 +233,13 @@ def finish_evacuation(original: Callable[..., Any], tracker: Any, instance: Any,
 @wraps(f'{_TRACKER}update_available_resource')
 def update_available_resource(original: Callable[..., Any], tracker: Any, context: Any, nodename: str,
                               startup: bool = False) -> None:
-    """Nova's audit first: it makes the providers that ours looks up."""
+    """Run Nova's audit first: it makes the providers that our audit looks up."""
     host = binding.if_devices(tracker.driver)
     if host is not None and startup:
         interrupted.end(tracker.host, {held.instance_uuid for held in host.manager.held()}, tracker.reportclient)
     try:
         original(tracker, context, nodename, startup=startup)
     finally:
-        # Nova's fails as long as placement is away. What was given up here goes back all the same.
+        # Nova's audit fails while placement is away. Devices that were given up here are still given back.
         if host is not None:
             host.audit(nodename)

@@ -1,8 +1,8 @@
-"""What the two ends of a live migration tell each other, in what Nova sends already.
+"""The messages between the two ends of a live migration, inside the data that Nova already sends.
 
 Nova's ``LibvirtLiveMigrateData`` has a map of strings, ``target_mdevs``, which names the destination's device for each
-mediated device of the source. Nova looks up UUIDs in it and nothing else, so one more key is carried by every release,
-and ignored by a host without this adapter. Its value is JSON: the messages of this library, by name.
+mediated device of the source. Nova only looks up UUIDs in it. So every release carries one more key, and a host without
+this adapter ignores that key. Its value is JSON: the messages of this library, by name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHECK, _RESOURCES, _MAP = 'check', 'resources', 'map'
 
 
 class Source(NamedTuple):
-    """What the destination knows of the devices of a running guest. ``check`` is None from a source without us."""
+    """The destination's knowledge of a running guest's devices. ``check`` is None if the source lacks this adapter."""
 
     resources: InstanceResources
     check: LiveMigrationCheck | None
@@ -36,23 +36,23 @@ def put_question(data: Any, check: LiveMigrationCheck) -> None:
 
 
 def question(data: Any) -> LiveMigrationCheck | None:
-    """At the source: what the destination asks; None from a destination without this adapter.
+    """At the source: read the destination's question; None from a destination without this adapter.
 
-    :raises MalformedObject, UnknownObject: it cannot be read
+    :raises MalformedObject, UnknownObject: the question cannot be read
     """
     text = _read(data).get(_CHECK)
     return None if text is None else LiveMigrationCheck.from_text(text)
 
 
 def put_answer(data: Any, check: LiveMigrationCheck, has: InstanceResources) -> None:
-    """At the source: say what the guest has."""
+    """At the source: tell the guest's devices."""
     _put(data, {_CHECK: check.to_text(), _RESOURCES: has.to_text()})
 
 
 def source(data: Any, instance: Any) -> Source:
-    """At the destination: what the guest has.
+    """At the destination: read which devices the guest has.
 
-    :raises MalformedObject, UnknownObject: it cannot be read
+    :raises MalformedObject, UnknownObject: the answer cannot be read
     """
     said = _read(data)
     if _RESOURCES in said:
@@ -68,21 +68,21 @@ def source(data: Any, instance: Any) -> Source:
 
 
 def put_map(data: Any, device_map: DeviceMap) -> None:
-    """At the destination: say which of its devices each of the guest's becomes."""
+    """At the destination: tell which of its devices replaces each of the guest's devices."""
     data.target_mdevs = {**device_map.mdev_targets(), KEY: json.dumps({_MAP: device_map.to_text()})}
 
 
 def device_map(data: Any) -> DeviceMap | None:
-    """At the source: the same; None from a destination without this adapter.
+    """At the source: read the map of devices; None from a destination without this adapter.
 
-    :raises MalformedObject, UnknownObject: it cannot be read
+    :raises MalformedObject, UnknownObject: the map cannot be read
     """
     text = _read(data).get(_MAP)
     return None if text is None else DeviceMap.from_text(text)
 
 
 def without_devices(data: Any) -> Any:
-    """A copy by which Nova changes no device in the guest's definition."""
+    """Return a copy with which Nova changes no device in the guest's definition."""
     copied = data.obj_clone()
     if 'target_mdevs' in copied:
         delattr(copied, 'target_mdevs')
@@ -103,5 +103,5 @@ def _read(data: Any) -> dict[str, str]:
     except (ValueError, RecursionError) as error:
         raise exception.MalformedObject(f'target_mdevs[{KEY}]', str(error)) from error
     if not isinstance(said, dict) or not all(isinstance(value, str) for value in said.values()):
-        raise exception.MalformedObject(f'target_mdevs[{KEY}]', 'must be an object with texts')
+        raise exception.MalformedObject(f'target_mdevs[{KEY}]', 'must be an object of texts')
     return said

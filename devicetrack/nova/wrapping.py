@@ -1,4 +1,4 @@
-"""Which methods of Nova are wrapped, and by what."""
+"""Registers wrappers for methods of Nova, and puts them in place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WRAPPERS: Final[dict[str, Wrapper]] = {}
 
 
 def wraps(target: str) -> Callable[[Wrapper], Wrapper]:
-    """Have a function take the place of one of Nova's, which it gets as its first argument."""
+    """Register a function as the replacement of one of Nova's, which it gets as its first argument."""
     def note(wrapper: Wrapper) -> Wrapper:
         if target in _WRAPPERS:
             raise ValueError(f'{target} is wrapped twice')
@@ -28,7 +28,7 @@ def wraps(target: str) -> Callable[[Wrapper], Wrapper]:
 
 
 def wrappers() -> Mapping[str, Wrapper]:
-    """Every wrapper, by its target."""
+    """Return every wrapper by its target."""
     return dict(_WRAPPERS)
 
 
@@ -41,7 +41,7 @@ class Installed:
     def wrap(self, target: str, wrapper: Wrapper, untold: Callable[[exception.DeviceTrackError], Exception]) -> None:
         """Put one wrapper in its place.
 
-        :param untold: makes of an error of ours that leaves it one that Nova can send on
+        :param untold: converts an error of devicetrack that leaves the wrapper into one that Nova can pass on
         :raises UnknownNova: Nova has no such method
         """
         owner, name, original = find(target)
@@ -56,7 +56,7 @@ class Installed:
 
 
 def find(target: str) -> tuple[Any, str, Any]:
-    """The class or module that has a target, its name there, and what it is at the moment.
+    """Return the class or module that has a target, the target's name there, and the present object.
 
     :raises UnknownNova: Nova has no such method
     """

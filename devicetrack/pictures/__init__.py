@@ -1,1 +1,1 @@
-"""Pictures of hosts for people: what a report says, drawn as a page of HTML or in the characters of a terminal."""
+"""Pictures of hosts for people: a report, drawn as a page of HTML or with the characters of a terminal."""

@@ -1,4 +1,4 @@
-"""What a heat map of live migrations shows: types that hosts declare against the hosts to which guests could go."""
+"""The content of a heat map of live migrations: the types that hosts declare, and the hosts that guests could go to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANSWERS: Final = (matrix.YES, matrix.NOTED, matrix.NO, matrix.UNKNOWN)
 
 
 class Reason(NamedTuple):
-    """Why some fields have their answer. ``number`` counts from 1; ``at`` has types with the hosts of these fields."""
+    """The reason for the answer of some fields. ``number`` counts from 1; ``at`` has the types and hosts of these."""
 
     number: int
     answer: str
@@ -26,7 +26,7 @@ class Reason(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One field. ``number`` is that of its reason, None for a plain yes."""
+    """One field. ``number`` is the number of its reason, None for a plain yes."""
 
     host: str
     answer: str
@@ -37,7 +37,7 @@ class Cell(NamedTuple):
 class Row(NamedTuple):
     """Devices with the same facts, wherever they are.
 
-    ``cells`` has one cell a destination, and None where the only host that declares these facts would be its own.
+    ``cells`` has one cell for each destination, and None where the destination is the only host with these facts.
     """
 
     title: str
@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 class HeatMap(NamedTuple):
-    """The whole. ``silent`` are hosts that declare nothing: all their fields are unknown."""
+    """The whole map. ``silent`` are hosts that declare nothing: all their fields are unknown."""
 
     hosts: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -55,16 +55,16 @@ class HeatMap(NamedTuple):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many fields have each answer, without answers that none has."""
+        """Count the fields by answer, without answers that no field has."""
         cells = [cell for row in self.rows for _host, cell in row.cells if cell is not None]
         counts = {answer: sum(cell.answer == answer for cell in cells) for answer in ANSWERS}
         return {answer: count for answer, count in counts.items() if count}
 
 
 def of(rows: Iterable[matrix.Row], hosts: Sequence[str], silent: Iterable[str] = ()) -> HeatMap:
-    """Draw what :func:`devicetrack.compatibility.matrix.rows` decides.
+    """Make the map of the decisions of :func:`devicetrack.compatibility.matrix.rows`.
 
-    The answer for a device depends on its facts and not on its host, so hosts that declare the same share a row.
+    The answer for a device depends on its facts and not on its host, so hosts that declare the same facts share a row.
     """
     sources: dict[Facts, list[str]] = {}
     outlooks: dict[Facts, dict[str, Outlook]] = {}

@@ -1,4 +1,4 @@
-"""What a picture of a host shows, as values: its NUMA nodes, their parents, and a field for each device."""
+"""The content of a picture of a host, as values: its NUMA nodes, their parents, and a field for each device."""
 
 from __future__ import annotations
 
@@ -25,18 +25,16 @@ from devicetrack.pictures import natural
 # The states of fields, in the order of legends. A part that could not be read has no field.
 STATES: Final = (report.HELD, report.FREE, report.CREATABLE, report.RELEASING, report.WITHHELD, report.MISSING)
 
-# Kind, parent, and the resource class of what has no parent.
+# Kind, parent, and for devices without a parent the resource class.
 _Group = tuple[str, str | None, str | None]
-
-# What names are split at to sort them. The digits of a UUID stay together: they are no number.
 
 
 class Field(NamedTuple):
-    """One device, or with ``identifier`` None the ``amount`` of devices that a parent can still make.
+    """One device or, if ``identifier`` is None, the ``amount`` of devices that a parent can still make.
 
-    ``state`` is one of :data:`STATES`. ``owner`` is the row of whoever has the device, None when nobody has it.
-    ``reasons`` say why it is withheld or missing; it may have an owner too. ``wipe`` says how far its wipe is, or
-    the reading of it, None when neither goes on or nobody knows.
+    ``state`` is one of :data:`STATES`. ``owner`` is the row of the device's owner, None without one. ``reasons`` say
+    why the device is withheld or missing; such a device may have an owner too. ``wipe`` is the progress of its wipe or
+    its reading, None if neither goes on or the progress is unknown.
     """
 
     kind: str
@@ -50,12 +48,12 @@ class Field(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing to say of it but its name and its state."""
+        """Whether there is nothing to say about it except its name and its state."""
         return self.owner is None and self.wipe is None and not self.reasons
 
     @property
     def since(self) -> int | None:
-        """Since when its owner has it, or since when it is withheld; in seconds since the epoch."""
+        """The time since when its owner has it, or since when it is withheld; in seconds since the epoch."""
         if self.owner is not None:
             return self.owner.created_at
         return min((reason.since for reason in self.reasons if reason.since is not None), default=None)
@@ -78,7 +76,7 @@ class Parent(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A NUMA node; ``number`` is None for devices of which nobody knows the node."""
+    """A NUMA node; ``number`` is None for devices whose node is unknown."""
 
     number: int | None
     parents: tuple[Parent, ...]
@@ -94,9 +92,9 @@ class Unread(NamedTuple):
 class Host(NamedTuple):
     """A picture of one host.
 
-    ``is_read`` is False when only the store was asked: it has the devices that somebody holds or that are withheld, and
-    nothing of free ones, of findings and of wipes. ``events`` are the last of the host's history, the newest first.
-    ``report_only`` says why the host takes no claims and gives nothing back; None when it works, or nobody asked it.
+    ``is_read`` is False if only the store was asked: then the picture has the devices that somebody holds or that are
+    withheld, but no free devices, findings or wipes. ``events`` are the last of the host's history, the newest first.
+    ``report_only`` says why the host takes no claims and gives nothing back; None if it works, or was not asked.
     """
 
     name: str
@@ -113,18 +111,18 @@ class Host(NamedTuple):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many devices have each state, for the states that any has."""
+        """Count the devices by state, without states that no device has."""
         return counted(self.fields)
 
     @property
     def needs_attention(self) -> bool:
-        """Whether a finding is more than a note, a part was not read, a device is missing, or it takes no claims."""
+        """Whether a finding is not a note, a part was not read, a device is missing, or the host takes no claims."""
         return bool(self.unread or self.report_only or self.counts.get(report.MISSING)
                     or any(finding.severity != vocabulary.NOTE for finding in self.findings))
 
 
 def counted(fields: Iterable[Field]) -> dict[str, int]:
-    """How many devices have each state, in the order of :data:`STATES` and without those that none has."""
+    """Count the devices by state, in the order of :data:`STATES` and without states that no device has."""
     counts = dict.fromkeys(STATES, 0)
     for field in fields:
         counts[field.state] += field.amount if field.identifier is None else 1
@@ -133,13 +131,13 @@ def counted(fields: Iterable[Field]) -> dict[str, int]:
 
 def read(name: str, lines: Sequence[Line], findings: Sequence[Finding], records: Iterable[Record],
          events: Iterable[Event] = (), report_only: str | None = None) -> Host:
-    """The picture of a host that was read.
+    """Make the picture of a host that was read.
 
     :param lines: its inventory
-    :param findings: those of an audit
+    :param findings: the findings of an audit
     :param records: its rows
-    :param events: the last of its history, the newest first
-    :param report_only: why it takes no claims
+    :param events: the last events of its history, the newest first
+    :param report_only: why it takes no claims, or None
     """
     owners = {record.key: record for record in records}
     fields = []
@@ -149,7 +147,7 @@ def read(name: str, lines: Sequence[Line], findings: Sequence[Finding], records:
             continue
         reasons, owner = line.reasons, None
         if line.identifier is not None:
-            # The parent says why all of it is cordoned, and once.
+            # The cordon of a whole parent is shown once, at the parent.
             reasons = tuple(reason for reason in line.reasons if reason.parent is None)
             if line.status in (report.HELD, report.RELEASING):
                 owner = owners.get(DeviceKey(line.kind, line.identifier))
@@ -166,7 +164,7 @@ def read(name: str, lines: Sequence[Line], findings: Sequence[Finding], records:
 
 def stored(name: str, records: Sequence[Record], withheld: Sequence[Withheld],
            events: Iterable[Event] = ()) -> Host:
-    """The picture of a host by what the store has of it."""
+    """Make the picture of a host from the store alone."""
     causes = {one.target: one for one in withheld}
     fields = []
     for record in records:
@@ -184,14 +182,14 @@ def stored(name: str, records: Sequence[Record], withheld: Sequence[Withheld],
 
 def _nodes(fields: Iterable[tuple[int | None, str | None, Field]],
            withheld: Mapping[tuple[str, str], tuple[Reason, ...]]) -> tuple[Node, ...]:
-    """The fields at their places; ``withheld`` has why whole parents are, by kind and name."""
+    """Group the fields by node and parent; ``withheld`` has the reasons of whole parents, by kind and name."""
     grouped: dict[int | None, dict[_Group, list[Field]]] = {}
     for numa_node, parent, field in fields:
         group = field.kind, parent, field.resource_class if parent is None else None
         grouped.setdefault(numa_node, {}).setdefault(group, []).append(field)
     there = {(kind, parent) for parents in grouped.values() for kind, parent, _class in parents}
     for kind, parent in withheld:
-        if (kind, parent) not in there:     # nothing of it is left, and it is withheld all the same
+        if (kind, parent) not in there:     # a withheld parent without devices is shown all the same
             grouped.setdefault(None, {})[kind, parent, None] = []
     return tuple(Node(number, tuple(
         Parent(kind, parent, tuple(sorted(parents[kind, parent, of_class], key=_place)),

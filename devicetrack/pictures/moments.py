@@ -6,5 +6,5 @@ import datetime
 
 
 def iso(seconds: float) -> str:
-    """A time in seconds since the epoch, with the zone of this process."""
+    """Return a time in seconds since the epoch as text, in the zone of this process."""
     return datetime.datetime.fromtimestamp(seconds).astimezone().isoformat(timespec='seconds')

@@ -1,7 +1,7 @@
 """Draws pictures as pages: each is one file of HTML with its style and its shapes, without a script.
 
-Words from the store and the host are those of others. Each is escaped for HTML by the templates, and before that its
-characters that no printer shows are spelled out. The policy in the head of each page allows no script and no address.
+Text from the store and the host is untrusted. First its unprintable characters are spelled out, and then the templates
+escape it for HTML. The policy in the head of each page allows no script and no address.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from devicetrack.pictures.heat_map import HeatMap
 from devicetrack.pictures.host import Field
 from devicetrack.pictures.host import Host
 
-# A browser breaks them at their hyphens.
+# UUIDs, which a browser would break at their hyphens.
 _UUID: Final = re.compile('([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})')
 
-# Names of these lengths stand beside others: ns12, and an address of PCI.
+# Fields with names up to these lengths are put side by side: ns12, and a PCI address.
 _TINY, _SMALL = 6, 14
 
 
 def host_map(hosts: Sequence[Host]) -> str:
-    """The page of some hosts.
+    """Draw the page of some hosts.
 
     :raises ImportError: Jinja2 is not installed
     """
@@ -38,7 +38,7 @@ def host_map(hosts: Sequence[Host]) -> str:
 
 
 def heat_map(found: HeatMap) -> str:
-    """The page of a heat map.
+    """Draw the page of a heat map.
 
     :raises ImportError: Jinja2 is not installed
     """
@@ -52,7 +52,7 @@ def _draw(template: str, **values: Any) -> str:
 
 @functools.cache
 def _environment() -> Any:
-    # Here, since what draws no page works without it.
+    # Import Jinja2 only here, so that everything else works without it.
     import jinja2
 
     environment = jinja2.Environment(
@@ -65,17 +65,17 @@ def _environment() -> Any:
 
 
 def node_name(number: int | None) -> str:
-    """A NUMA node for people."""
+    """Return the name of a NUMA node for people."""
     return 'No NUMA node' if number is None else f'NUMA node {number}'
 
 
 def _spell_out(value: Any) -> Any:
-    """Escape what is not printable, in values and not in what a template or a macro has made of them."""
+    """Spell out unprintable characters in plain values; finished HTML from a template or a macro stays as it is."""
     return log.printable(value) if isinstance(value, str) and not hasattr(value, '__html__') else value
 
 
 def _whole(text: str) -> Any:
-    """Text of others as HTML, in which no UUID is broken at the end of a line."""
+    """Return untrusted text as HTML in which no UUID is broken at the end of a line."""
     import markupsafe
 
     span = markupsafe.Markup('<span class="whole">{}</span>')
@@ -84,7 +84,7 @@ def _whole(text: str) -> Any:
 
 
 def _room(field: Field) -> str:
-    """The class of a field by the room that it needs, after a space; '' for one that has more to say than its name."""
+    """Return a field's CSS class for its size, after a space; '' for a field that shows more than its name."""
     if field.identifier is None or not field.is_plain:
         return ''
     length = len(log.printable(field.identifier))
@@ -92,6 +92,6 @@ def _room(field: Field) -> str:
 
 
 def _places(host: Host, prefix: str) -> dict[DeviceKey, str]:
-    """The ids of the fields of a host, by device. A name of somebody else's choice is no id."""
+    """Return the HTML ids of a host's fields, by device. They are numbered, because names are chosen by others."""
     return {DeviceKey(field.kind, field.identifier): f'{prefix}-{number}'
             for number, field in enumerate(host.fields, 1) if field.identifier is not None}

@@ -22,11 +22,11 @@ from devicetrack.pictures.host import Host
 from devicetrack.pictures.host import Parent
 from devicetrack.pictures.pages import node_name
 
-# A mark of each state, and one for a terminal that has ASCII alone.
+# The mark of each state, and the mark for a terminal that has only ASCII.
 _MARKS: Final = {report.HELD: ('■', '#'), report.FREE: ('□', '.'), report.CREATABLE: ('+', '+'),
                  report.RELEASING: ('◧', '~'), report.WITHHELD: ('⊠', 'x'), report.MISSING: ('!', '!')}
 
-# The eight colours that each terminal has, as its user chose them.
+# Some of the eight colours that every terminal has, in the shades that its user chose.
 _COLOURS: Final = {report.HELD: '34', report.FREE: '32', report.CREATABLE: '32', report.RELEASING: '33',
                    report.WITHHELD: '31', report.MISSING: '35', vocabulary.CRITICAL: '31', vocabulary.WARNING: '33',
                    vocabulary.NOTE: '36'}
@@ -40,16 +40,16 @@ _EVENTS: Final = 10
 class Pen:
     """Draws for one terminal.
 
-    :param width: columns; an identifier that is longer has a line of its own and is not broken
+    :param width: the number of columns; a longer identifier gets a line of its own and is not broken
     :param colour: whether to write escape sequences of colours
-    :param ascii_only: whether the terminal shows nothing else
+    :param ascii_only: whether the terminal shows only ASCII
     """
 
     def __init__(self, width: int, colour: bool = False, ascii_only: bool = False) -> None:
         self._width, self._colour, self._ascii = max(width, 20), colour, ascii_only
 
     def hosts(self, hosts: Iterable[Host]) -> Iterator[str]:
-        """The lines of some hosts, without their ends."""
+        """Draw some hosts; yield lines without line ends."""
         for number, host in enumerate(hosts):
             if number:
                 yield ''
@@ -117,7 +117,7 @@ class Pen:
                 yield from self._plain(state, fields)
 
     def _plain(self, state: str, fields: Iterable[Field]) -> Iterator[str]:
-        """Devices of which there is nothing to say but their names, side by side."""
+        """Draw devices that show only their names, side by side."""
         names = [log.printable(field.identifier or f'{field.amount} of {field.resource_class}') for field in fields]
         lines = list(self._flow(16, names, list(map(len, names))))
         for number, line in enumerate(lines):
@@ -127,7 +127,7 @@ class Pen:
         name = log.printable(field.identifier or f'{field.amount} of {field.resource_class}')
         yield self._head(field.state) + name
         if field.owner is not None:
-            # A row has no time of its release.
+            # A row does not have the time of its release.
             word = 'claimed' if field.owner.state == vocabulary.RELEASING else 'since'
             said = [f'for {log.printable(field.owner.instance_uuid)}', f'{word} {moments.iso(field.owner.created_at)}']
             if field.owner.state == vocabulary.CLAIMED:
@@ -143,7 +143,7 @@ class Pen:
             yield from self._wrapped(_why(reason), 6)
 
     def _gauge(self, wipe: WipeProgress) -> str:
-        """How far a wipe is, drawn; '' when nobody knows how much there is."""
+        """Draw the progress of a wipe; '' if the total is unknown."""
         if wipe.size_bytes <= 0:
             return ''
         done = _GAUGE * min(wipe.done_bytes, wipe.size_bytes) // wipe.size_bytes
@@ -165,7 +165,7 @@ class Pen:
         return f'\x1b[{code}m{text}\x1b[0m' if self._colour else text
 
     def _flow(self, indent: int, parts: Iterable[str], lengths: Iterable[int]) -> Iterator[str]:
-        """Parts side by side, as many as fit on a line, and none of them broken."""
+        """Put parts side by side, as many as fit on a line, without breaking any."""
         line, used = '', 0
         for part, length in zip(parts, lengths, strict=True):
             if used and indent + used + len(_GAP) + length > self._width:
@@ -176,7 +176,7 @@ class Pen:
             yield ' ' * indent + line
 
     def _wrapped(self, text: str, indent: int, head: str | None = None) -> Iterator[str]:
-        """A text in lines, the first of them with a word in its margin. Words are not broken."""
+        """Wrap a text into lines, the first with a word in its margin. Words are not broken."""
         lines = textwrap.wrap(log.printable(text), self._width - indent, break_long_words=False,
                               break_on_hyphens=False)
         for number, line in enumerate(lines):
@@ -194,9 +194,9 @@ def _why(reason: Reason) -> str:
 
 
 def pen_for(stdout_encoding: str | None, is_terminal: bool, width: int, environment: Mapping[str, str]) -> Pen:
-    """The pen for an output.
+    """Return the pen for an output.
 
-    Colours are for terminals, and not for those who set NO_COLOR (https://no-color.org) or have a dumb one.
+    It uses colours only on a terminal that is not dumb, and only if NO_COLOR is not set (https://no-color.org).
     """
     try:
         ''.join(mark for mark, _ascii in _MARKS.values()).encode(stdout_encoding or 'ascii')

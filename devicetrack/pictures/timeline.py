@@ -1,4 +1,4 @@
-"""What a timeline says of an event."""
+"""The state and the words by which a timeline shows an event."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from devicetrack.claims import report
 from devicetrack.objects import event as events
 from devicetrack.objects.event import Event
 
-# The state that a device has after an event, by which the event is drawn.
+# The state of a device after each event. It decides how the event is drawn.
 _STATES: Final = {
     **dict.fromkeys((events.CLAIMED, events.RECOVERED, events.REALIZED, events.STARTED, events.LEAVING, events.STAYED,
                      events.MOVED), report.HELD),
@@ -20,12 +20,12 @@ _STATES: Final = {
 
 
 def state(event: Event) -> str:
-    """The state in whose colour an event is drawn; that of a withheld device for an event that is unknown here."""
+    """Return the state in whose colour an event is drawn; an event that is unknown here is drawn as withheld."""
     return _STATES.get(event.event, report.WITHHELD)
 
 
 def words(event: Event) -> str:
-    """What an event has beside its device and its instance, in words; '' for most."""
+    """Return an event's facts other than its device and its instance, in words; '' for most events."""
     return ', '.join(_words(event))
 
 

@@ -8,7 +8,7 @@ An operation's policy says what it does when somebody else changed the same cons
     except errors.NoCapacity:
         ...                                 # another host
     except errors.ConsumerConflict as conflict:
-        ...                                 # conflict.result says how it stands
+        ...                                 # conflict.result has the outcome
 
 Every operation may be called again: it recognizes what it did already, and succeeds. All of them block; never call one
 under the ledger's lock.
@@ -41,11 +41,11 @@ LOG = log.logger(__name__)
 
 
 class Policy(enum.Enum):
-    """How an operation goes on when a consumer holds something else than was believed."""
+    """How an operation goes on when a consumer holds something other than expected."""
 
     FAIL = 'fail'               # the caller decides
-    RETRY = 'retry'             # read again, and repeat if the part that it changes is as it was believed to be
-    MERGE = 'merge'             # read again, and repeat with what others put there
+    RETRY = 'retry'             # read again, and repeat if the part that it changes is as expected
+    MERGE = 'merge'             # read again, and repeat, keeping the allocations that others added
 
 
 class Policies(NamedTuple):
@@ -61,7 +61,7 @@ class Policies(NamedTuple):
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> Policies:
-        """As ``[placement] on_conflict_…`` says."""
+        """Read the policies from ``[placement] on_conflict_…``."""
         options.register(conf)
         group = conf[options.GROUP]
         return cls(*(Policy(group[options.ON_CONFLICT + name]) for name in cls._fields))
@@ -71,30 +71,30 @@ class Leftovers(Protocol):
     """Keeps a note of each migration whose end has yet to reach placement. It must outlive the process."""
 
     def record(self, leftover: Leftover) -> None:
-        """Keep it. May be repeated; it is kept once."""
+        """Keep a note. May be repeated; the note is kept once."""
 
     def remove(self, leftover: Leftover) -> None:
-        """Forget it, if it is there."""
+        """Remove a note, if it is there."""
 
     def kept(self) -> Collection[Leftover]:
-        """Everything that was recorded and not removed."""
+        """Return every note that was recorded and not removed."""
 
 
 class AllocationClient:
-    """Changes allocations in placement as a compute service's operations need it.
+    """Changes allocations in placement for the operations of a compute service.
 
-    :param policies: for each operation, what it does about conflicts
-    :param leftovers: keeps a note of each confirm and revert until it is done; None: nobody does
+    :param policies: for each operation, its policy about conflicts
+    :param leftovers: keeps a note of each confirm and revert until it is done; None keeps no notes
     :param attempts: how often an operation writes at most, for conflicts and lost answers together
 
-    Errors of every operation, beside those that its docstring names:
+    Errors of every operation, in addition to those that its docstring names:
 
     - ConsumerConflict: somebody else changed a consumer, and by its policy the operation stops
     - ProviderConflict: somebody else changed a provider, and by its policy the operation stops
     - UnknownProvider: placement has no such provider
     - PlacementUnavailable, PlacementTooOld, PlacementRefused
 
-    Unless the error's ``result`` says otherwise nothing was changed.
+    Unless the error's ``result`` says otherwise, nothing was changed.
     """
 
     def __init__(self, client: Client, policies: Policies | None = None, leftovers: Leftovers | None = None,
@@ -106,7 +106,7 @@ class AllocationClient:
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts, leftovers: Leftovers | None = None) -> AllocationClient:
-        """As ``[placement]`` says.
+        """Make the client that ``[placement]`` describes.
 
         :raises InvalidConfiguration: the options cannot be used
         """
@@ -116,40 +116,41 @@ class AllocationClient:
     # -- operations ---------------------------------------------------------------------------------------------------
 
     def get(self, consumer_uuid: str) -> Consumer:
-        """Read what a consumer holds now."""
+        """Read the allocations that a consumer has now."""
         return self._client.get_allocations(consumer_uuid)
 
     def spawn(self, instance_uuid: str, resources: Resources, project_id: str, user_id: str) -> values.Result:
-        """Give a new instance what it needs.
+        """Allocate the resources of a new instance.
 
-        :raises ConsumerExists: there is such a consumer, and this did not make it
+        :raises ConsumerExists: the consumer exists, and this operation did not make it
         :raises NoCapacity: choose another host
         """
         return self._apply(operations.Spawn(instance_uuid, resources, project_id, user_id))
 
     def move(self, instance_uuid: str, migration_uuid: str, new: Resources,
              own: Resources | None = None) -> values.Result:
-        """Let the migration hold what the instance holds, and give the instance what it needs at its destination.
+        """Give the instance's allocations to the migration, and allocate the destination's resources to the instance.
 
-        For resizes, cold and live migrations, also on one host.
+        For resizes, cold migrations and live migrations, even on one host.
 
-        :param own: what the instance is believed to hold; None: whatever is found first
-        :raises ConsumerExists: the migration's consumer exists, and not as this would have made it
+        :param own: the allocations that the instance is expected to have; None means those that are found first
+        :raises ConsumerExists: the migration's consumer exists, but not with the allocations that this would give it
         :raises UnknownConsumer: the instance holds nothing
         :raises NoCapacity: choose another host
         """
         return self._apply(operations.Move(instance_uuid, migration_uuid, new, own))
 
     def confirm(self, instance_uuid: str, migration_uuid: str) -> values.Result:
-        """Remove the migration's allocations. Also the end of a live migration.
+        """Remove the migration's allocations. This also ends a live migration.
 
         A confirm that fails stays pending, and its note is kept; ``result.revert_possible`` of the error says whether
-        the move can be reverted instead. :meth:`finish_moves` goes on with it when the service calls the move over.
+        the move can be reverted instead. :meth:`finish_moves` completes it once the service reports that the move is
+        over.
 
-        :raises StoreError: of the leftovers; nothing was sent
+        :raises StoreError: the note cannot be kept; nothing was sent
         """
         leftover = Leftover(instance_uuid, migration_uuid)
-        if self._leftovers is not None:         # first, so that a process that is killed below leaves a note
+        if self._leftovers is not None:         # write the note first, in case the process is killed below
             self._leftovers.record(leftover)
         try:
             result = self._apply(operations.Confirm(migration_uuid))
@@ -161,16 +162,16 @@ class AllocationClient:
 
     def revert(self, instance_uuid: str, migration_uuid: str, old: Resources | None = None,
                own: Resources | None = None) -> values.Result:
-        """Give the migration's allocations back to the instance. Also the rollback of a live migration.
+        """Give the migration's allocations back to the instance. This also rolls a live migration back.
 
-        A revert that fails stays pending, and its note is kept. :meth:`finish_moves` goes on with it.
+        A revert that fails stays pending, and its note is kept. :meth:`finish_moves` completes it.
 
-        :param old: at least what the instance holds then, as far as known; without it nobody can distinguish a revert
-            that happened from a confirm, and calling again raises UnknownConsumer
-        :param own: what the move gave to the instance; None: whatever is found first
-        :raises UnknownConsumer: the migration holds nothing, or the instance does not
+        :param old: the least that the instance holds after the revert, as far as known. Without it a revert that
+            happened cannot be told from a confirm, and a second call raises UnknownConsumer
+        :param own: the allocations that the move gave to the instance; None means those that are found first
+        :raises UnknownConsumer: the migration holds nothing, or the instance holds nothing
         :raises NoCapacity: the source's provider has shrunk
-        :raises StoreError: of the leftovers; nothing was sent
+        :raises StoreError: the note cannot be kept; nothing was sent
         """
         leftover = Leftover(instance_uuid, migration_uuid)
         if self._leftovers is not None:
@@ -179,21 +180,21 @@ class AllocationClient:
         self._forget(leftover)
         return result
 
-    # -- ends that stayed pending --------------------------------------------------------------------------------------
+    # -- pending confirms and reverts ----------------------------------------------------------------------------------
 
     def finish_confirm(self, leftover: Leftover) -> values.Result:
-        """End a confirm that stayed pending, whatever the migration holds by now.
+        """Complete a pending confirm, whatever the migration holds by now.
 
-        Only for a move that the service calls completed: it can no longer be reverted.
+        Only for a move that the service reports as completed: it can no longer be reverted.
         """
         result = self._apply(operations.Confirm(leftover.migration_uuid), Policy.MERGE)
         self._forget(leftover)
         return result
 
     def finish_revert(self, leftover: Leftover) -> values.Result:
-        """End a revert that stayed pending, with whatever the migration holds by now.
+        """Complete a pending revert, with whatever the migration holds by now.
 
-        Only for a move that the service calls reverted, or cancelled: the instance is where it was before.
+        Only for a move that the service reports as reverted or cancelled: the instance is where it was before.
 
         :raises NoCapacity: the source's provider has shrunk
         """
@@ -205,13 +206,14 @@ class AllocationClient:
         return result
 
     def finish_moves(self, is_completed: Callable[[str], bool | None]) -> dict[Leftover, errors.PlacementError]:
-        """Go on with every confirm and revert that stayed pending.
+        """Try to complete every pending confirm and revert.
 
-        Call it at each start and in a periodic task of the service. A migration of which nobody knows how it ends keeps
-        its allocations. When it has none, its note is removed.
+        Call it at each start and in a periodic task of the service. A migration whose end is unknown keeps its
+        allocations. Once it has none, its note is removed.
 
-        :param is_completed: whether the service calls the migration of this UUID completed, or undone (False); None
-            while it is neither, or the service cannot tell: see :func:`devicetrack.engine.migrations.is_completed`
+        :param is_completed: returns whether the service reports the migration with this UUID as completed (True) or
+            undone (False); None while it is neither, or the service cannot tell: see
+            :func:`devicetrack.engine.migrations.is_completed`
         :returns: the leftovers that could not be finished; the next call tries again
         :raises StoreError: the leftovers cannot be read
         """
@@ -236,8 +238,8 @@ class AllocationClient:
 
         An instance that moves has two consumers: its own and the migration's.
 
-        :param force: do so without asking whether somebody changed them. What somebody writes at that very moment may
-            stay: placement deletes what it has read in a transaction before
+        :param force: do so without checking whether somebody changed them. Allocations that somebody writes at that
+            very moment may stay, because placement deletes those that it has read in an earlier transaction
         """
         operation = operations.Delete(consumer_uuid)
         if not force:
@@ -250,7 +252,7 @@ class AllocationClient:
         return values.Result(operation.name, values.Outcome.DONE if had else values.Outcome.REPEATED)
 
     def evacuate(self, instance_uuid: str, new: Resources) -> values.Result:
-        """Let the instance hold the destination's too. Where both ends share a provider, the larger amount suffices.
+        """Add the destination's allocations to the instance. If both ends share a provider, the larger amount suffices.
 
         :raises UnknownConsumer: the instance holds nothing
         :raises NoCapacity: choose another host
@@ -258,24 +260,24 @@ class AllocationClient:
         return self._apply(operations.Evacuate(instance_uuid, new))
 
     def finish_evacuation(self, instance_uuid: str, providers: Collection[str]) -> values.Result:
-        """Remove what the instance holds of the source, when the evacuation is over.
+        """Remove the instance's allocations at the source, when the evacuation is over.
 
-        :param providers: those of the source's tree
+        :param providers: the providers of the source's tree
         """
         return self._apply(operations.FinishEvacuation(instance_uuid, providers))
 
     def change(self, consumer_uuid: str, generation: int, own: Resources, wanted: Resources) -> values.Result:
-        """Change our part of what a consumer holds, because its need changed; what others put there stays.
+        """Change our part of a consumer's allocations, because its need changed. The parts of others stay.
 
-        :param generation: the consumer's, from :meth:`get`, when our part was as ``own`` says
-        :param own: our part as we know it; never what others hold
-        :param wanted: our part as it shall be
+        :param generation: the consumer's generation from :meth:`get`, when our part was ``own``
+        :param own: our part as it is known; never the parts of others
+        :param wanted: our part as it should become
         :raises UnknownConsumer: the consumer holds nothing
         :raises NoCapacity: there is no room for it
         """
         return self._apply(operations.Change(consumer_uuid, generation, own, wanted))
 
-    # -- how ----------------------------------------------------------------------------------------------------------
+    # -- applying an operation ----------------------------------------------------------------------------------------
 
     def _apply(self, operation: operations.Operation, policy: Policy | None = None) -> values.Result:
         """Read and write; after a conflict or a lost answer, read again and decide."""
@@ -293,7 +295,7 @@ class AllocationClient:
         try:
             self._leftovers.remove(leftover)
         except exception.StoreError as error:
-            # The move is over all the same; finish_moves will see that the migration holds nothing.
+            # The move is over all the same; finish_moves will find that the migration holds nothing.
             LOG.warning('The note of migration %(migration)s stays for now: %(error)s',
                         {'migration': leftover.migration_uuid, 'error': error})
 
@@ -305,7 +307,7 @@ class AllocationClient:
 
 
 class _Run:
-    """Applies one operation. ``unsure``: a write had no answer, and nothing proves whether it happened."""
+    """Applies one operation. It is ``unsure`` while a write had no answer and nothing proves whether it happened."""
 
     def __init__(self, client: Client, operation: operations.Operation, policy: Policy, attempts: int) -> None:
         self._client, self._operation, self._policy, self._attempts = client, operation, policy, attempts
@@ -327,12 +329,12 @@ class _Run:
             self.unsure = self.unsure or isinstance(failure, errors.PlacementUnavailable)
             before, views = views, self._read(operation.consumers)
             if any(operations.is_own_write(consumer, views[consumer.uuid]) for consumer in writes):
-                break                           # placement writes all or none, so one proves it
+                break                           # placement writes all consumers or none, so one is proof enough
             failure = self._named(failure, writes, before, views)
             half_made = [consumer.uuid for consumer in writes if consumer.generation is None]
             if half_made and isinstance(failure, errors.ProviderConflict):
                 views |= {uuid: Consumer(uuid, {}, values.HALF_MADE) for uuid in half_made}
-                failure = None                  # one more attempt will show
+                failure = None                  # one more attempt will show whether it happened
         return values.Outcome.DONE if self.unsure else values.Outcome.REPEATED
 
     def _check_policy(self, failure: errors.PlacementError | None, views: operations.Views, written: int) -> None:
@@ -355,7 +357,7 @@ class _Run:
         except (errors.GenerationConflict, errors.PlacementUnavailable) as error:
             return error
         except errors.PlacementRefused as error:
-            if error.status == 400:             # perhaps for an unknown provider; no code says so, or which
+            if error.status == 400:             # perhaps for an unknown provider; no code says so, or which provider
                 for provider in {provider for consumer in writes for provider in consumer.resources}:
                     self._client.get_provider(provider)
             raise

@@ -1,10 +1,14 @@
 """Compares placement with the record of one host's devices, and plans the repairs that are certain. Pure.
 
-Four repairs are certain: the host's own inventories; the allocation of an instance that is at rest here and whose
-guest has the very devices of its rows; the allocations of a migration that somebody confirmed and of which the record
-has nothing any more; and the return of what a migration holds, after somebody reverted it, to such an instance. While a
-move begins or ends, placement and the record differ and neither is wrong, and a migration that the record does not know
-may have just begun.
+Four repairs are certain:
+
+- report the host's own inventories;
+- allocate to an instance that is at rest here and whose guest has exactly the devices of its rows;
+- remove the allocations of a migration that somebody confirmed and that the record no longer has;
+- give such an instance back the allocations of its migration, after somebody reverted that.
+
+While a move begins or ends, placement and the record differ and neither is wrong. A migration that the record does not
+know may have just begun.
 """
 
 from __future__ import annotations
@@ -45,18 +49,18 @@ KINDS: Final = (UNRECORDED, UNALLOCATED, WRONG_PROVIDER, WRONG_AMOUNT, LEFT_OVER
 
 # The repairs, in the order in which they are done: those that make room come first.
 REMOVE: Final = 'remove'                    # remove all allocations of a migration
-REVERT: Final = 'revert'                    # give an instance back what a migration holds for it
+REVERT: Final = 'revert'                    # give an instance back the allocations that a migration holds for it
 SYNC: Final = 'sync'                        # report the host's inventories
-ALLOCATE: Final = 'allocate'                # let a consumer hold what its rows stand for, beside what others put there
+ALLOCATE: Final = 'allocate'                # give a consumer the allocations of its rows, and keep those of others
 REPAIRS: Final = (REMOVE, REVERT, SYNC, ALLOCATE)
 
 
 class Mismatch(NamedTuple):
     """One difference, with the fields of every finding.
 
-    ``consumer`` is None where it is about the tree, ``provider`` the name of a provider where it is about one.
-    ``instance_uuid`` is the instance of the rows, ``generation`` the consumer's. ``repair`` is one of ``REPAIRS``,
-    or None when a person must decide or nothing needs to be done.
+    ``consumer`` is None for a mismatch of the tree. ``provider`` is the name of the provider, if it is about one.
+    ``instance_uuid`` is the instance of the rows, ``generation`` that of the consumer. ``repair`` is one of
+    ``REPAIRS``, or None when a person must decide or nothing needs to be done.
     """
 
     kind: str
@@ -81,13 +85,13 @@ class Views(NamedTuple):
     """Everything that an audit read.
 
     :param report: a dry report, with its own reading of the tree
-    :param layout: the one that is wanted; ``report`` has the one that there is
+    :param layout: the wanted layout; ``report`` has the present one
     :param complete: False when a part of the host could not be read
     :param names: by UUID, the providers whose allocations are about this host's devices
     :param classes: the resource classes that count them
     :param records: the host's rows, each with the provider and class that its device is counted at now
     :param notes: confirms and reverts that have yet to reach placement
-    :param consumers: those that hold any of these devices, and those that should and do not, as far as they were read
+    :param consumers: the consumers that hold any of these devices, or should, as far as they were read
     """
 
     report: Report
@@ -102,7 +106,7 @@ class Views(NamedTuple):
 
 
 class Repair(NamedTuple):
-    """One repair. ``before`` and ``after`` are the consumer's, None for the tree. ``why`` are its mismatches."""
+    """One repair. ``before`` and ``after`` are the consumer's states, None for the tree. ``why`` are its mismatches."""
 
     verb: str
     before: Consumer | None
@@ -115,16 +119,16 @@ class Repair(NamedTuple):
 
 
 def compare(views: Views) -> list[Mismatch]:
-    """Every mismatch once, in a stable order."""
+    """Return every mismatch once, in a stable order."""
     seen = _Comparison(views)
     return [*seen.unknown(), *seen.tree(), *seen.consumers()]
 
 
 def repairs(views: Views, mismatches: Iterable[Mismatch]) -> list[Repair]:
-    """The repairs of mismatches of these views, in the order in which to do them."""
+    """Return the repairs for mismatches of these views, in the order in which to make them."""
     seen = _Comparison(views)
     mismatches = list(mismatches)
-    # A revert changes two consumers. The migration's is the one that it is named by.
+    # A revert changes two consumers. It is named for the migration's.
     reverted = {mismatch.instance_uuid: mismatch.consumer for mismatch in mismatches
                 if mismatch.repair == REVERT and mismatch.kind == LEFT_OVER_MIGRATION}
     together: dict[tuple[str, str | None], list[Mismatch]] = {}
@@ -195,7 +199,7 @@ class _Comparison:
         back = {uuid: notes[uuid].instance_uuid for uuid in wrong
                 if uuid in notes and uuid not in moves and uuid not in over
                 and self._came_back(notes[uuid].instance_uuid, uuid)}
-        # A consumer whose writer gave no type may be a migration, too.
+        # A consumer whose writer gave no type may also be a migration.
         begun = any(mismatch.kind in (LEFT_OVER_MIGRATION, UNRECORDED)
                     and mismatch.consumer not in over and mismatch.consumer not in back
                     and self._views.consumers[str(mismatch.consumer)].type != values.INSTANCE for mismatch in unsure)
@@ -266,7 +270,7 @@ class _Comparison:
                         consumer.uuid in self._views.usage.domains, consumer.generation or 0, detail, held, proposal)
 
     def _came_back(self, instance_uuid: str, migration_uuid: str) -> bool:
-        """Whether an instance has here by its rows and its guest just what a migration holds for it."""
+        """Whether an instance's rows and guest here have exactly the devices that a migration holds for it."""
         migration = self._views.consumers[migration_uuid]
         shares = [share for share in (self._shares[layout].get(instance_uuid) for layout in self._layouts)
                   if share is not None]
@@ -292,10 +296,10 @@ class _Comparison:
             self._views.classes & amounts.keys() for provider, amounts in resources.items()
             if provider not in self._views.names)
 
-    # -- what is right ------------------------------------------------------------------------------------------------
+    # -- the wanted allocations ---------------------------------------------------------------------------------------
 
     def wanted(self, consumer: Consumer, classes: Collection[str | None]) -> Resources:
-        """The allocations of a consumer after those of some classes are repaired."""
+        """Return the allocations of a consumer after those of some classes are repaired."""
         share = self._shares[self._views.report.layout][consumer.uuid]
         wrong = {provider: {name: amount for name, amount in amounts.items() if name in classes}
                  for provider, amounts in self._ours(consumer.resources).items()}
@@ -323,9 +327,9 @@ def _of_tree(kind: str, provider: str | None, detail: str, held: str, proposal: 
 
 
 def _says_more(change: tree.Change) -> bool:
-    """Whether placement only reserves more, which is safe: a service knows more than its rows say.
+    """Whether placement only reserves more than wanted. That is safe: a service knows more than its rows say.
 
-    A heal leaves a tree so, with marks of classes that the node does not count any more, and with traits of migration.
+    A heal also leaves such a tree, with marks of classes that the node no longer counts, and with migration traits.
     """
     before, after = change
     if before is None or after is None or before.inventories.keys() != after.inventories.keys():
@@ -342,14 +346,14 @@ def _says_more(change: tree.Change) -> bool:
 
 
 def _growth(repair: Repair) -> int:
-    """The amount that is allocated in addition after it."""
+    """Return the amount that a repair allocates in addition."""
     if repair.before is None or repair.after is None:
         return 0
     return _sum(repair.after.resources) - _sum(repair.before.resources)
 
 
 def _fits(have: Resources, held: Resources, leaving: Resources) -> bool:
-    """Whether each provider has allocations for all that is held, and for nothing more than what is leaving beside."""
+    """Whether each provider has allocations for all held devices, and at most for the leaving ones in addition."""
     return merging.contains(have, held) and merging.contains(merging.merge({}, leaving, held), have)
 
 

@@ -1,4 +1,4 @@
-"""Reads a host's devices from placement and from the host, and repairs what is certain."""
+"""Reads a host's devices from placement and from the host, and makes the repairs that are certain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from devicetrack.placement.reporter import Report
 
 
 class HostView(NamedTuple):
-    """A host's providers and whether they are complete, its rows, and what guests use, as its manager gives them."""
+    """A host's providers and whether they are complete, its rows, and the devices that guests use, from its manager."""
 
     providers: Sequence[Provider]
     complete: bool
@@ -42,8 +42,8 @@ class Auditor:
     the last look, and one for each consumer that differs.
 
     :param look: reads the host anew
-    :param layout: the layout that is wanted
-    :param classes: classes that count devices of this host although it has none now
+    :param layout: the wanted layout
+    :param classes: the classes that count devices of this host, even if it has none now
     :param leftovers: keeps the notes of the host's confirms and reverts
     """
 
@@ -54,19 +54,19 @@ class Auditor:
         self._reporter = PlacementReporter(client)
 
     def audit(self) -> list[Mismatch]:
-        """Look twice, and return what both looks show: a difference that only passes is no mismatch.
+        """Look twice, and return the differences that both looks show: a passing difference is not a mismatch.
 
         :raises PlacementUnavailable, HypervisorUnreachable, StoreError: no answer
         """
         return self._audit()[0]
 
     def plan(self) -> tuple[list[Repair], list[Mismatch]]:
-        """The repairs that are certain, for :meth:`repair`, and the mismatches that need attention and have none."""
+        """Return the certain repairs, for :meth:`repair`, and the mismatches that need attention but have no repair."""
         found, views = self._audit()
         return audit.repairs(views, found), [one for one in found if one.repair is None and one.needs_attention]
 
     def repair(self, repairs: Sequence[Repair]) -> Iterator[tuple[Repair, str | None]]:
-        """Repair one after the other; each comes with None, or why it failed: something may have changed meanwhile."""
+        """Make the repairs one by one; yield each with None or why it failed: something may have changed meanwhile."""
         for repair in repairs:
             try:
                 yield repair, self._repair(repair)
@@ -86,7 +86,7 @@ class Auditor:
         else:
             assert repair.after is not None
             kind = repair.after.type
-            # Its writer gave no type, and a write now must.
+            # The consumer's writer gave no type, but a write must give one now.
             self._client.put_allocations(repair.after._replace(
                 type=values.INSTANCE if kind == values.UNTYPED else kind))
         return None
@@ -101,7 +101,7 @@ class Auditor:
         return [mismatch for mismatch in audit.compare(views) if mismatch in first], views
 
     def _read(self) -> Views:
-        # The host first: a consumer that comes meanwhile has no row in our view, and no repair follows from that.
+        # Read the host first: a consumer that comes meanwhile has no row in this view, which leads to no repair.
         host = self._look()
         report = self._report(host, dry_run=True)
         classes = tree.counted(host.providers) | self._classes
@@ -119,7 +119,7 @@ class Auditor:
             uuid: self._client.get_allocations(uuid) for uuid in differ if uuid is not None}})
 
     def _names(self, providers: Sequence[Provider]) -> dict[str, str]:
-        """The names of the providers that count devices of this host now, or once did, by UUID."""
+        """Return, by UUID, the names of the providers that count devices of this host now, or once did."""
         [root] = [provider for provider in providers if provider.parent_uuid is None]
         known = {provider.uuid for provider in providers}
         names = {}

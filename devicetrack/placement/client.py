@@ -41,7 +41,7 @@ Parsed = TypeVar('Parsed')
 
 
 class _Refusal(Exception):
-    """An answer that is neither a success nor a failure of the server. Each call knows what it means."""
+    """An answer that is neither a success nor a failure of the server. Each call interprets it."""
 
     def __init__(self, request: str, status: int, code: str, detail: str) -> None:
         super().__init__(request, status, code, detail)
@@ -55,10 +55,10 @@ class _Refusal(Exception):
 
 
 class Client:
-    """Placement through a keystoneauth1 adapter, which brings authentication, endpoint, timeouts and retries.
+    """Placement through a keystoneauth1 adapter, which handles authentication, endpoint, timeouts and retries.
 
-    :param adapter: it repeats a request that could not be delivered as often as it is set to, except a write of
-        allocations: the caller decides whether to repeat that, after reading
+    :param adapter: it repeats a request that could not be delivered as often as its options say, but never a write of
+        allocations: the caller reads again and decides whether to repeat that
 
     Every method raises :class:`~devicetrack.placement.errors.PlacementUnavailable` when there is no usable answer,
     :class:`~devicetrack.placement.errors.PlacementTooOld`, and
@@ -70,7 +70,7 @@ class Client:
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> Client:
-        """The client that ``[placement]`` describes. It connects to nothing yet.
+        """Make the client that ``[placement]`` describes. It connects to nothing yet.
 
         :raises InvalidConfiguration: the options cannot be used
         """
@@ -79,11 +79,11 @@ class Client:
     # -- providers ----------------------------------------------------------------------------------------------------
 
     def get_tree(self, root_uuid: str) -> list[values.Provider]:
-        """All providers of a tree, by the UUID of any of them; none when there is no such provider."""
+        """Return all providers of a tree, by the UUID of any of them; none if there is no such provider."""
         return self._get(f'/resource_providers?in_tree={root_uuid}', _providers)
 
     def find_provider(self, name: str) -> values.Provider | None:
-        """The provider of this name, or None."""
+        """Return the provider of this name, or None."""
         found = self._get(f'/resource_providers?name={parse.quote(name, safe="")}', _providers)
         return found[0] if found else None
 
@@ -149,14 +149,14 @@ class Client:
         return self._get(f'/resource_providers/{uuid}/aggregates', _aggregates, uuid)
 
     def get_usages(self, uuid: str) -> dict[str, int]:
-        """Amounts that are allocated at a provider, by resource class.
+        """Return the amounts that are allocated at a provider, by resource class.
 
         :raises errors.UnknownProvider: there is no such provider
         """
         return self._get(f'/resource_providers/{uuid}/usages', lambda body: dict(body['usages']), uuid)
 
     def get_provider_allocations(self, uuid: str) -> values.ProviderAllocations:
-        """All allocations of a provider, by consumer.
+        """Return all allocations of a provider, by consumer.
 
         :raises errors.UnknownProvider: there is no such provider
         """
@@ -171,14 +171,14 @@ class Client:
         self._plain('PUT', f'/traits/{parse.quote(name, safe="")}')
 
     def find_traits(self, prefix: str) -> frozenset[str]:
-        """The names of all traits that begin so, whichever provider has them."""
+        """Return the names of all traits with this prefix, whichever provider has them."""
         return self._get(f'/traits?name=startswith:{parse.quote(prefix, safe="")}',
                          lambda body: frozenset(map(str, body['traits'])))
 
     # -- candidates ---------------------------------------------------------------------------------------------------
 
     def find_roots(self, query: Iterable[tuple[str, str]]) -> frozenset[str]:
-        """The roots of the trees that have allocation candidates.
+        """Return the roots of the trees that have allocation candidates.
 
         :param query: names and values, as placement documents them; a name may occur several times
         """
@@ -188,27 +188,27 @@ class Client:
     # -- allocations --------------------------------------------------------------------------------------------------
 
     def get_allocations(self, consumer_uuid: str) -> values.Consumer:
-        """A consumer with its allocations. One that does not exist has none, and the generation None."""
+        """Return a consumer with its allocations. One that does not exist has none, and its generation is None."""
         return self._get(f'/allocations/{consumer_uuid}', lambda body: _consumer(consumer_uuid, body))
 
     def put_allocations(self, consumer: values.Consumer) -> None:
         """Replace the allocations of a consumer. Sent once.
 
-        :raises GenerationConflict: of the consumer or of a provider; reading both again shows which
+        :raises GenerationConflict: the consumer or a provider has changed; reading both again shows which
         :raises NoCapacity: no room, or no inventory of a class
         """
         self._write('PUT', f'/allocations/{consumer.uuid}', _consumer_body(consumer))
 
     def post_allocations(self, consumers: Iterable[values.Consumer]) -> None:
-        """Replace the allocations of several consumers, or of none. Sent once.
+        """Replace the allocations of several consumers, all of them or none. Sent once.
 
-        :raises GenerationConflict: of a consumer or of a provider; reading again shows which
+        :raises GenerationConflict: a consumer or a provider has changed; reading again shows which
         :raises NoCapacity: no room, or no inventory of a class
         """
         self._write('POST', '/allocations', {consumer.uuid: _consumer_body(consumer) for consumer in consumers})
 
     def delete_allocations(self, consumer_uuid: str) -> bool:
-        """Remove all allocations of a consumer, whatever its generation; False when it had none."""
+        """Remove all allocations of a consumer, whatever its generation; False if it had none."""
         try:
             self._send('DELETE', f'/allocations/{consumer_uuid}')
         except _Refusal as refusal:
@@ -220,9 +220,9 @@ class Client:
     def reshape(self, inventories: Mapping[str, values.Inventories], consumers: Iterable[values.Consumer]) -> None:
         """Replace the inventories of providers and the allocations of consumers, all of it or nothing. Sent once.
 
-        ``consumers`` must have every consumer of an inventory that goes. Placement demands the role ``service``.
+        ``consumers`` must have every consumer of an inventory that is removed. Placement demands the role ``service``.
 
-        :raises GenerationConflict: of a provider or a consumer; reading again shows which
+        :raises GenerationConflict: a provider or a consumer has changed; reading again shows which
         :raises InventoryInUse: a consumer was left out
         :raises NoCapacity: the allocations do not fit the new inventories
         """
@@ -273,7 +273,7 @@ class Client:
         try:
             return parsed(answer.json())
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            # Another program listens there, or a proxy answered. Unknown is not empty.
+            # Another program listens there, or a proxy answered. An unknown answer is not an empty one.
             raise errors.PlacementUnavailable(f'{method} {path}', 'the answer is not one of placement') from error
 
     def _send(self, method: str, path: str, body: Any = None, again: bool = True) -> requests.Response:
@@ -306,7 +306,7 @@ def _of_provider(refusal: _Refusal, provider: str | None) -> errors.PlacementErr
 
 
 def _reason(answer: requests.Response) -> tuple[str, str]:
-    """The code and the text of an error. A proxy that answers in placement's stead has neither."""
+    """Return the code and the text of an error. A proxy that answers instead of placement gives neither."""
     try:
         error = answer.json()['errors'][0]
         return str(error.get('code', _UNDEFINED)), ' '.join(str(error.get('detail', '')).split())

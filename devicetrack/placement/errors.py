@@ -1,7 +1,7 @@
-"""What goes wrong with placement: one class for each thing that a caller may do next.
+"""Errors of placement: one class for each thing that a caller may do next.
 
-They are told apart by the status, by ``errors[].code`` and by reading again, never by the text of an answer, which is
-passed on for people to read.
+The status, ``errors[].code`` and reading again decide the class. The text of an answer never does: it is only passed on
+for people to read.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from devicetrack.placement.values import Result
 class PlacementError(DeviceTrackError):
     """Base of every error about placement.
 
-    ``result`` is what an operation of :class:`~devicetrack.placement.allocations.AllocationClient` reports with its
-    error; an error that was raised elsewhere has none.
+    An operation of :class:`~devicetrack.placement.allocations.AllocationClient` sets ``result`` on its error; an error
+    that was raised elsewhere has none.
     """
 
     _result: ClassVar[Result]
@@ -33,9 +33,9 @@ class PlacementError(DeviceTrackError):
 
 
 class PlacementUnavailable(PlacementError):
-    """No answer, one that cannot be read, an error of the server, or it does not let us in. Try later.
+    """No answer, an unreadable one, an error of the server, or a refused login. Try later.
 
-    Nothing is known about what was asked. If it was a write, it may have happened.
+    The outcome of the request is unknown. If it was a write, it may have happened.
     """
     request: str
     reason: str
@@ -43,7 +43,7 @@ class PlacementUnavailable(PlacementError):
 
 
 class PlacementTooOld(PlacementError):
-    """The server does not have the microversion that is spoken here. Nothing was done; upgrade placement."""
+    """The server lacks the microversion that this library uses. Nothing was done; upgrade placement."""
     wanted: str
     found: str
     template = 'placement must have microversion {wanted}; it has {found}'
@@ -56,7 +56,7 @@ class GenerationConflict(PlacementError):
 
 
 class ConsumerConflict(GenerationConflict):
-    """Somebody else changed what a consumer holds. Nothing was changed; ``consumers`` names those that moved."""
+    """Somebody else changed a consumer's allocations. Nothing was changed; ``consumers`` names those that changed."""
     consumers: Collection[str]
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class ConsumerConflict(GenerationConflict):
 
 
 class ProviderConflict(GenerationConflict):
-    """Somebody else changed a provider. Nothing was changed; ``providers`` names those that it may be."""
+    """Somebody else changed a provider. Nothing was changed; ``providers`` names the possible providers."""
     providers: Collection[str]
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class UnknownConsumer(PlacementError):
 
 
 class ConsumerExists(PlacementError):
-    """A consumer that is to be new holds something that this call did not put there. Nothing was changed."""
+    """A consumer that should be new has allocations that this call did not make. Nothing was changed."""
     consumer: str
     template = 'consumer {consumer} has allocations already, and not those that it is to get'
 
@@ -111,7 +111,7 @@ class ProviderInUse(PlacementError):
 
 
 class InventoryInUse(PlacementError):
-    """An inventory that has allocations would have gone. Nothing was changed; move the allocations too, or reserve."""
+    """The request would remove an inventory with allocations. Nothing was changed; move these too, or reserve it."""
     request: str
     detail: str
     template = '{request}: inventory in use: {detail}'
@@ -129,7 +129,7 @@ class StillFlat(PlacementError):
 
 
 class PlacementRefused(PlacementError):
-    """Placement does not take the request, for a reason that has no class here. Nothing was changed."""
+    """Placement refused the request, for a reason that has no class here. Nothing was changed."""
     request: str
     status: int
     code: str

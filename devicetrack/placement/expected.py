@@ -1,7 +1,8 @@
-"""Computes what consumers should hold of a host's devices, by the record. Pure.
+"""Computes from the record which part of a host's devices each consumer should hold. Pure.
 
-A device's consumer is its instance, or its migration where the instance moves away from it: the move gave the old
-allocations to the migration, and new ones to the instance. A device counts one of its row's resource class.
+A device's consumer is its instance. If the instance moves away from the device, the consumer is the migration: the move
+gave the old allocations to the migration, and new ones to the instance. A device counts as one of its row's resource
+class.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from devicetrack.placement.values import Resources
 class Share(NamedTuple):
     """The part of a host's devices that one consumer should hold.
 
-    ``leaving`` counts devices that are being released: the consumer may still hold all or some of it beside ``held``,
-    and need not. ``instance_uuid`` is the consumer's own UUID unless it is a migration.
+    ``leaving`` counts devices that are being released: in addition to ``held``, the consumer may still hold all, some
+    or none of them. ``instance_uuid`` is the consumer's own UUID unless the consumer is a migration.
     """
 
     instance_uuid: str
@@ -29,14 +30,14 @@ class Share(NamedTuple):
 
 
 def consumer_of(record: Record) -> str:
-    """The UUID of the consumer that holds the device of a row."""
+    """Return the UUID of the consumer that holds the device of a row."""
     if record.role == vocabulary.OLD and record.migration_uuid is not None:
         return record.migration_uuid
     return record.instance_uuid
 
 
 def shares(records: Iterable[Record], root_uuid: str, layout: str) -> dict[str, Share]:
-    """Each consumer's share, by its UUID.
+    """Return each consumer's share, by its UUID.
 
     :param records: rows of one host, each with the provider and resource class that its device is counted at now
     :param root_uuid: the node's provider, where everything is counted unless the layout is nested

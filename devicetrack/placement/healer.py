@@ -23,7 +23,7 @@ from devicetrack.placement.reporter import PlacementReporter
 
 LOG = log.logger(__name__)
 
-# Recorded with a host whose devices are counted at the providers of their parents.
+# The store records this version for a host whose devices are counted at the providers of their parents.
 VERSION: Final = 1
 
 # The outcomes of a heal.
@@ -31,25 +31,25 @@ HEALED: Final = 'healed'
 NOTHING: Final = 'nothing to move'
 LEFT: Final = 'left as it is'
 
-# The standings of a node before anybody heals it.
+# The states of a node before anybody heals it.
 NESTED: Final = 'healed'
 EMPTY: Final = 'flat and empty'
 GUESTS: Final = 'flat with guests'
 DRIFTED: Final = 'drifted'
 
-# Gets how many consumers of a node have been read, and of how many.
+# Called with the number of a node's consumers that have been read, and the number of all.
 Progress = Callable[[int, int], None]
 
 
 class NodeToHeal(NamedTuple):
-    """A hypervisor node with what a heal needs to know of it; :meth:`of_host` for one whose host can be read.
+    """A hypervisor node with the facts that a heal needs; use :meth:`of_host` for a node whose host can be read.
 
-    :param uuid: of its provider
-    :param look: gives the host's rows and what guests use, as ``ClaimManager.placed`` does; or None for the second
-        where the hypervisor cannot be asked, and the record alone counts
-    :param providers: the host's, as ``ClaimManager.providers`` gives them. A heal announces those that placement does
-        not have. Without them placement must have all that consumers need.
-    :param complete: False when a part of the host could not be read: then nothing moves
+    :param uuid: the UUID of its provider
+    :param look: returns the host's rows and the usage of guests, as ``ClaimManager.placed`` does; the usage is None if
+        the hypervisor cannot be asked, and then the record alone counts
+    :param providers: the host's providers from ``ClaimManager.providers``. A heal announces those that placement does
+        not have. Without them, placement must already have all providers that consumers need
+    :param complete: False if a part of the host could not be read: then nothing moves
     """
 
     uuid: str
@@ -75,8 +75,8 @@ class Healing(NamedTuple):
 class Healer:
     """Heals nodes one by one. After an interruption it can be run again: a node is healed as a whole or not at all.
 
-    A node takes one request for each consumer, one for each provider that any of them goes to, and three more. When
-    others write to it at the same time, the heal reads again what they changed.
+    A node takes one request for each consumer, one for each provider that a consumer moves to, and three more. When
+    others write to the node at the same time, the heal reads their changes and tries again.
 
     :param attempts: how often it writes to a node at most when others change it at the same time
     """
@@ -85,13 +85,13 @@ class Healer:
         self._client, self._attempts = client, attempts
 
     def at_node(self, node: NodeToHeal) -> list[str]:
-        """The consumers that hold at the node what is to be counted below it. One request."""
+        """Return the consumers that hold devices at the node that should be counted below it. One request."""
         records = node.look()[0]
         return healing.misplaced(node.uuid, _listed(self._client, node).consumers, records,
                                  healing.classes_below(node.uuid, records, node.providers))
 
     def standing(self, node: NodeToHeal, nested: bool) -> str:
-        """The standing of a node, by its record alone. Two requests.
+        """Return the state of a node, by its record alone. Two requests.
 
         :param nested: whether its host's row says that it was healed
         """
@@ -99,7 +99,7 @@ class Healer:
         listed = _listed(self._client, node).consumers
         classes = set(healing.classes_below(node.uuid, records))
         if listed:
-            # Classes of which no row says where they are counted: a consumer without a record may hold them.
+            # Add classes without a row that says where they are counted: a consumer without a record may hold them.
             known = classes | {record.resource_class for record in records}
             traits = self._client.get_traits(node.uuid).traits
             classes |= {name for holding in listed.values() for name in holding.resources
@@ -128,7 +128,7 @@ class Healer:
                     announced = True
                     PlacementReporter(self._client).sync(node.providers, tree.ANNOUNCED)
                 elif set(before).isdisjoint(plan.obstacles) and failures < self._attempts:
-                    before = plan.obstacles         # an obstacle counts when a second look shows it again
+                    before = plan.obstacles         # an obstacle counts only if a second look shows it again
                     failures += 1
                 else:
                     return Healing(LEFT, obstacles=plan.obstacles)
@@ -143,8 +143,8 @@ class Healer:
                 self._client.reshape(plan.inventories, plan.consumers)
             except (errors.GenerationConflict, errors.InventoryInUse, errors.PlacementUnavailable,
                     errors.PlacementRefused) as error:
-                # Refused, too: placement compares generations before it opens its transaction. Where another write
-                # is committed in between, it misses an inventory, and answers 400 instead of 409.
+                # PlacementRefused is caught too: placement compares generations before it opens its transaction. If
+                # another write is committed in between, placement misses an inventory, and answers 400, not 409.
                 failures += 1
                 if failures >= self._attempts:
                     raise
@@ -156,7 +156,7 @@ class Healer:
                 return Healing(HEALED, moved)
 
     def attempt(self, node: NodeToHeal, dry_run: bool = False, progress: Progress | None = None) -> Healing:
-        """Heal, and return an error of it as an obstacle of this node."""
+        """Heal, and return any error as an obstacle of this node."""
         try:
             return self.heal(node, dry_run, progress)
         except exception.DeviceTrackError as error:
@@ -174,7 +174,8 @@ class _Run:
     def read_below(self) -> None:
         """Read the providers below again.
 
-        Before the node: the fewer reads stand between its allocations and our write, the fewer writes of others do.
+        Call it before reading the node: the fewer reads there are between the node's allocations and our write, the
+        fewer writes of others can come in between.
         """
         for provider in self._below:
             self._below[provider] = self._inventories(provider)
@@ -182,8 +183,8 @@ class _Run:
     def plan(self) -> healing.Plan:
         node = self._node
         listed = _listed(self._client, node)
-        # After placement: every consumer listed there has its row by now, if it ever gets one; a later allocation
-        # changes the node's generation, too.
+        # Read the rows after placement: every listed consumer has its row by now, if it ever gets one; and a later
+        # allocation changes the node's generation.
         records, usage = node.look()
         classes = healing.classes_below(node.uuid, records, node.providers)
         if not healing.misplaced(node.uuid, listed.consumers, records, classes):
@@ -197,7 +198,7 @@ class _Run:
         for provider in sorted(healing.targets(node.uuid, uuids, records) - self._below.keys()):
             self._below[provider] = self._inventories(provider)
         root = self._client.get_inventories(node.uuid)
-        # The older generation: a consumer that came after the listing makes our write conflict.
+        # Keep the older generation, so that a consumer that came after the listing makes our write conflict.
         inventories = {node.uuid: root._replace(generation=min(root.generation, listed.generation)),
                        **{provider: there for provider, there in self._below.items() if there is not None}}
         return healing.plan(node.uuid, inventories, [*(self._consumers[uuid] for uuid in uuids), *beside], records,
@@ -211,7 +212,7 @@ class _Run:
                 self._progress(number, len(uuids))
 
     def _inventories(self, provider: str) -> values.Inventories | None:
-        """A provider's inventories, None where there is no provider; dry, with those that would be announced."""
+        """Return a provider's inventories, None without a provider; in a dry run, those that would be announced too."""
         found = None
         with contextlib.suppress(errors.UnknownProvider):
             found = self._client.get_inventories(provider)

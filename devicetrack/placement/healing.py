@@ -1,8 +1,8 @@
 """Plans how allocations move from a node's provider to the providers of their devices. Pure.
 
-The record says which devices a consumer has, and so where its allocations belong; the hypervisor says whether the guest
-has the same. Every disagreement is an obstacle, and a node with an obstacle stays as it is: with an allocation at the
-wrong provider, two guests would be scheduled to one device.
+The record says which devices a consumer has, and so where its allocations belong. The hypervisor says whether the guest
+has the same devices. Every disagreement is an obstacle, and a node with an obstacle stays as it is: with an allocation
+at the wrong provider, two guests would be scheduled to one device.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FAILED: Final = 'failed'
 
 
 class Obstacle(NamedTuple):
-    """A reason to leave a node as it is. ``consumer`` is None where it is about no consumer."""
+    """A reason to leave a node as it is. ``consumer`` is None if the reason is not about a consumer."""
 
     consumer: str | None
     what: str
@@ -49,7 +49,7 @@ class Obstacle(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """One request to the reshaper, which replaces all of this or nothing; with obstacles none is to be sent."""
+    """One request to the reshaper, which replaces all of this or nothing. With obstacles it must not be sent."""
 
     inventories: Mapping[str, values.Inventories] = {}
     consumers: tuple[values.Consumer, ...] = ()
@@ -57,16 +57,16 @@ class Plan(NamedTuple):
 
 
 def classes_below(root_uuid: str, records: Iterable[Record], providers: Iterable[Provider] = ()) -> frozenset[str]:
-    """The resource classes that are counted below the node, as far as rows and the host's own providers show."""
+    """Return the resource classes that are counted below the node, as far as rows and the host's providers show."""
     return frozenset((*(record.resource_class for record in records if record.provider_uuid != root_uuid),
                       *(name for provider in providers if provider.uuid != root_uuid for name in provider.totals)))
 
 
 def misplaced(root_uuid: str, listed: Mapping[str, values.Holding], records: Iterable[Record],
               classes: Collection[str]) -> list[str]:
-    """The consumers that hold more at the node than they have devices that are counted there.
+    """Return the consumers that hold more at the node than they have devices that are counted there.
 
-    :param listed: what each consumer holds at the node
+    :param listed: each consumer's allocations at the node
     """
     shares = expected.shares(records, root_uuid, tree.NESTED)
     return sorted(uuid for uuid, holding in listed.items() if any(
@@ -78,17 +78,17 @@ _NOTHING: Final = Share('', {}, {})
 
 
 def targets(root_uuid: str, consumers: Iterable[str], records: Iterable[Record]) -> frozenset[str]:
-    """The providers below the node that count devices of these consumers."""
+    """Return the providers below the node that count devices of these consumers."""
     found = expected.shares(records, root_uuid, tree.NESTED)
     return frozenset(provider for consumer in consumers if consumer in found
                      for part in (found[consumer].held, found[consumer].leaving) for provider in part) - {root_uuid}
 
 
 def companions(root_uuid: str, consumers: Collection[str], records: Iterable[Record]) -> list[str]:
-    """The other consumers of the same instances: each holds a part of an instance's devices while that moves.
+    """Return the other consumers of the same instances: while an instance moves, each holds a part of its devices.
 
-    A revert exchanges the allocations of an instance and its migration, and the record changes before or after that:
-    each of the two may seem right alone.
+    A revert exchanges the allocations of an instance and its migration, and the record changes before or after that.
+    So each of the two consumers may seem right alone.
     """
     shares = expected.shares(records, root_uuid, tree.NESTED)
     moving = {shares[consumer].instance_uuid for consumer in consumers if consumer in shares}
@@ -100,11 +100,11 @@ def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], consumer
          records: Sequence[Record], usage: Usage | None, classes: Collection[str]) -> Plan:
     """Plan how consumers move to the providers of their devices, or name the obstacles.
 
-    Inventories change only as far as that takes: the node loses a class that nobody holds there any more, and a
-    provider gets room for what the owners of its devices hold. The host's next report does the rest.
+    Inventories change only as much as necessary: the node loses a class that nobody holds there any more, and a
+    provider gets room for the allocations of its devices' owners. The host's next report does the rest.
 
     :param inventories: those of the node and of :func:`targets`, as far as placement has them
-    :param consumers: all that hold one of ``classes`` at the node, and their :func:`companions`
+    :param consumers: all consumers that hold one of ``classes`` at the node, and their :func:`companions`
     :param records: the host's rows, each with the provider and class that its device is counted at now
     :param usage: the devices that guests use; None when the hypervisor cannot be asked
     :param classes: from :func:`classes_below`
@@ -163,9 +163,9 @@ class _Guests:
 
 
 def _guest(consumer: str, instance: str, guests: _Guests) -> Iterator[Obstacle]:
-    """A guest must have every device that is current and active, and none without a row of its instance.
+    """Yield an obstacle unless a guest has every current, active device, and no device without a row of its instance.
 
-    A claimed device has no guest yet, and an old one may have none any more.
+    A claimed device is not in a guest yet, and an old one may no longer be in one.
     """
     rows, named = guests.rows[instance], guests.named.get(instance, set())
     here = {record.key for record in rows
@@ -182,7 +182,7 @@ def _guest(consumer: str, instance: str, guests: _Guests) -> Iterator[Obstacle]:
 
 def _places(inventories: Mapping[str, values.Inventories], changed: Iterable[values.Consumer], below: Collection[str],
             classes: Collection[str]) -> Iterator[Obstacle]:
-    """The providers that consumers move to must have an inventory, and room in it."""
+    """Yield an obstacle for each provider that consumers move to and that lacks an inventory, or room in it."""
     needed: dict[tuple[str, str], int] = {}
     for consumer in changed:
         for provider in consumer.resources.keys() & below:
@@ -202,7 +202,7 @@ def _places(inventories: Mapping[str, values.Inventories], changed: Iterable[val
 
 def _moved(consumer: values.Consumer, share: Share, providers: Collection[str],
            classes: Collection[str]) -> values.Consumer:
-    """The consumer with its amounts of the classes at the providers of its devices."""
+    """Return the consumer with its amounts of the classes at the providers of its devices."""
     resources = {provider: {name: amount for name, amount in amounts.items()
                             if provider not in providers or name not in classes}
                  for provider, amounts in consumer.resources.items()}
@@ -214,14 +214,14 @@ def _moved(consumer: values.Consumer, share: Share, providers: Collection[str],
                     there = resources.setdefault(provider, {})
                     there[name] = there.get(name, 0) + amounts[name]
     kind = consumer.type
-    if kind == values.UNTYPED:                  # its writer gave no type, and a write now must
+    if kind == values.UNTYPED:                  # its writer gave no type, but a write must give one now
         kind = values.INSTANCE if share.instance_uuid == consumer.uuid else values.MIGRATION
     return consumer._replace(resources=merging.plain(resources), type=kind)
 
 
 def _inventories(root_uuid: str, before: Mapping[str, values.Inventories], after: Iterable[values.Consumer],
                  shares: Mapping[str, Share], classes: Collection[str]) -> dict[str, values.Inventories]:
-    """The inventories that change so that the consumers fit."""
+    """Return the inventories that must change so that the consumers fit."""
     stays: dict[str, int] = {}
     for consumer in after:
         for name, amount in consumer.resources.get(root_uuid, {}).items():
@@ -239,7 +239,7 @@ def _inventories(root_uuid: str, before: Mapping[str, values.Inventories], after
                            for part in (share.held, share.leaving))
                 inventory = inventory._replace(reserved=max(0, min(inventory.reserved, inventory.total - held)))
             inventories[name] = inventory
-        if inventories != found or provider == root_uuid:       # the node's generation refuses one who comes just now
+        if inventories != found or provider == root_uuid:       # the node's generation makes a new consumer conflict
             wanted[provider] = values.Inventories(generation, inventories)
     return wanted
 

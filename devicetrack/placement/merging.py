@@ -15,22 +15,22 @@ from devicetrack.placement.values import Resources
 
 
 def merge(own: Resources, current: Resources, wanted: Resources) -> Resources:
-    """Put ``wanted`` in the place of ``own``, which is our part of ``current``; what others put there stays.
+    """Replace ``own``, which is our part of ``current``, by ``wanted``; the parts of others stay.
 
-    The result has all that is wanted, also where somebody removed some of our part: it follows our record, and nobody
-    else would give it back.
+    The result has all of ``wanted``, even if somebody removed some of our part: our record counts, and nobody else
+    would restore that part.
     """
     return _combined(lambda provider, name: _amount(wanted, provider, name) + max(
         0, _amount(current, provider, name) - _amount(own, provider, name)), own, current, wanted)
 
 
 def common(first: Resources, second: Resources) -> Resources:
-    """Give the smaller amount of each, which both have."""
+    """Return the smaller of each two amounts, which both have."""
     return _combined(lambda provider, name: min(_amount(first, provider, name), _amount(second, provider, name)), first)
 
 
 def either(first: Resources, second: Resources) -> Resources:
-    """Give the larger amount of each, which suffices for both; repeating it adds nothing."""
+    """Return the larger of each two amounts, which suffices for both; repeating it adds nothing."""
     return _combined(lambda provider, name: max(_amount(first, provider, name), _amount(second, provider, name)),
                      first, second)
 

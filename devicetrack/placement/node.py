@@ -73,11 +73,11 @@ class Start(NamedTuple):
 def record_layout(store: HostRows, host: HostRow, wanted: str, report: Report) -> None:
     """Record whether a host's node is nested or flat after this report.
 
-    :param wanted: the layout that the report was to reach
+    :param wanted: the layout that the report tried to reach
     :raises StoreError: the store cannot keep it
     """
     if report.layout != wanted:
-        return                                  # allocations keep the layout that there is
+        return                                  # allocations keep the tree in its present layout
     if wanted == tree.NESTED and host.nested_version != healer.VERSION:
         store.set_nested(host.uuid, healer.VERSION, int(time.time()))
     elif wanted == tree.FLAT and host.nested_version is not None:
@@ -98,7 +98,7 @@ class NodeReporter:
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts, host: ReportedHost, store: HostRows) -> NodeReporter:
-        """As ``[placement]`` says.
+        """Make the reporter that ``[placement]`` describes.
 
         :raises InvalidConfiguration: the options cannot be used
         """
@@ -108,11 +108,11 @@ class NodeReporter:
     def start(self) -> Start:
         """Report for the first time. Call it once, when the manager is ready and before instances come. Blocks.
 
-        ``at_start`` heals first. Obstacles are logged and in the answer: the node stays flat until the next start or a
-        heal by hand. The service starts all the same, or guests would be trapped on a host that cannot come up.
+        ``at_start`` heals first. Obstacles are logged and returned: the node stays flat until the next start or a heal
+        by hand. The service starts all the same, since otherwise guests would be trapped on a host that cannot start.
 
-        :raises StillFlat: with ``refuse``: consumers hold at the node what is to be counted below it
-        :raises PlacementError: with ``refuse``: nobody knows whether any do
+        :raises StillFlat: with ``refuse``: consumers hold devices at the node that should be counted below it
+        :raises PlacementError: with ``refuse``: it is unknown whether any consumer does
         """
         healing = None
         if self._nested == 'refuse':
@@ -131,7 +131,7 @@ class NodeReporter:
     def report(self) -> Report:
         """Report again. Call it after each ``update_available_resource``. Blocks for as long as placement takes.
 
-        :raises PlacementError: as :meth:`PlacementReporter.sync`; the next report goes on
+        :raises PlacementError: as :meth:`PlacementReporter.sync`; the next report continues
         :raises StoreError: the store does not say whether the host is nested, or cannot keep it
         """
         row = self._store.host(self._host.host)

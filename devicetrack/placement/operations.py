@@ -1,7 +1,7 @@
-"""Decides what each operation on allocations writes, and recognizes one that happened. Pure.
+"""Decides what each operation on allocations writes, and recognizes one that has already happened. Pure.
 
-An operation gets what is there and answers what shall be. :mod:`devicetrack.placement.allocations` reads, writes and
-repeats.
+An operation takes the present allocations and returns the wanted ones. :mod:`devicetrack.placement.allocations` reads,
+writes and repeats.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ Views: TypeAlias = Mapping[str, Consumer]
 
 
 class Operation(abc.ABC):
-    """A change of what some consumers hold.
+    """A change of the allocations of some consumers.
 
-    ``name`` is that of its policy. ``read_first`` names the consumers that must be read before anything is decided; the
+    ``name`` is the name of its policy. ``read_first`` names the consumers that must be read before any decision; the
     others count as new until a conflict shows that they are not. :meth:`begin` is called once, with the first views.
     """
 
     name: ClassVar[str]
-    ends_move: ClassVar[bool] = False           # when it fails, the move stays pending
+    ends_move: ClassVar[bool] = False           # if True, a failure leaves the move pending
 
     def __init__(self, consumers: Sequence[str], read_first: Sequence[str]) -> None:
         self.consumers, self.read_first = tuple(consumers), tuple(read_first)
 
     def begin(self, views: Views) -> None:
-        """Believe what is there, where the caller did not say what to believe."""
+        """Take the present allocations as the expected ones, where the caller did not say which to expect."""
 
     @abc.abstractmethod
     def is_done(self, views: Views) -> bool:
-        """Whether the purpose is reached already, by an earlier call whose answer was lost, or by anybody."""
+        """Whether the purpose has been reached already, by an earlier call whose answer was lost or by anybody else."""
 
     @abc.abstractmethod
     def is_as_believed(self, views: Views) -> bool:
-        """Whether the part that this changes is as it was believed to be."""
+        """Whether the part that this operation changes is as expected."""
 
     @abc.abstractmethod
     def plan(self, views: Views) -> list[Consumer]:
-        """Say what to write, under the generations of the views.
+        """Return the consumers to write, under the generations of the views.
 
-        :raises UnknownConsumer: a consumer that must hold something does not
+        :raises UnknownConsumer: a consumer that must hold something holds nothing
         :raises ConsumerExists: a consumer that must be new is not
         """
 
 
 def is_own_write(written: Consumer, found: Consumer) -> bool:
-    """Whether a consumer is exactly as our write made it. One without allocations proves nothing."""
+    """Whether a consumer is exactly as our write made it. A consumer without allocations proves nothing."""
     return found.exists and found == written._replace(
         resources=merging.plain(written.resources), generation=(written.generation or 0) + 1)
 
 
 class Spawn(Operation):
-    """A new instance gets what it needs."""
+    """Gives a new instance its allocations."""
 
     name = 'spawn'
 
@@ -84,9 +84,9 @@ class Spawn(Operation):
 
 
 class Move(Operation):
-    """The migration takes over what the instance holds, and the instance gets the new.
+    """Gives the instance's allocations to the migration, and the new ones to the instance.
 
-    :param own: what the instance is believed to hold. Merged, what it holds beyond that stays with the instance.
+    :param own: the allocations that the instance is expected to have. In a merge, the instance keeps all others
     """
 
     name = 'move'
@@ -102,7 +102,7 @@ class Move(Operation):
             self._own = views[self._instance].resources
 
     def is_done(self, views: Views) -> bool:
-        # Only a move writes a migration's consumer, and as a new one: the first generation comes from a move.
+        # Only a move writes a migration's consumer, and always as a new one: its first generation comes from a move.
         migration = views[self._migration]
         return migration.generation == 1 and views[self._instance].resources == self._new
 
@@ -122,7 +122,7 @@ class Move(Operation):
 
 
 class Confirm(Operation):
-    """The migration's allocations are removed."""
+    """Removes the migration's allocations."""
 
     name = 'confirm'
     ends_move = True
@@ -146,17 +146,17 @@ class Confirm(Operation):
 
 
 class Delete(Confirm):
-    """All allocations of a consumer are removed."""
+    """Removes all allocations of a consumer."""
 
     name = 'delete'
     ends_move = False
 
 
 class Revert(Operation):
-    """The instance gets back what the migration holds.
+    """Gives the migration's allocations back to the instance.
 
-    :param own: what the move gave to the instance. Merged, what it holds beyond that stays.
-    :param old: at least what the instance holds when it is reverted; tells a revert that happened from a confirm
+    :param own: the allocations that the move gave to the instance. In a merge, the instance keeps all others
+    :param old: the least that the instance holds after the revert; this tells a revert that happened from a confirm
     """
 
     name = 'revert'
@@ -193,7 +193,7 @@ class Revert(Operation):
 
 
 class Part(Operation):
-    """A change of a part of what one consumer holds; the rest stays as it is found."""
+    """Changes a part of one consumer's allocations; the rest stays as it is found."""
 
     def __init__(self, consumer: str) -> None:
         super().__init__((consumer,), (consumer,))
@@ -205,7 +205,7 @@ class Part(Operation):
 
     @abc.abstractmethod
     def changed(self, resources: Resources) -> Resources:
-        """Say what the consumer shall hold when it holds this."""
+        """Return the allocations that the consumer should get, given its present ones."""
 
     def is_done(self, views: Views) -> bool:
         consumer = views[self._consumer]
@@ -219,7 +219,7 @@ class Part(Operation):
 
 
 class Evacuate(Part):
-    """The instance holds the destination's as well."""
+    """Adds the destination's allocations to the instance."""
 
     name = 'evacuate'
 
@@ -235,7 +235,7 @@ class Evacuate(Part):
 
 
 class FinishEvacuation(Part):
-    """The instance's allocations at the source's providers are removed."""
+    """Removes the instance's allocations at the source's providers."""
 
     name = 'evacuate'
 
@@ -257,9 +257,9 @@ class FinishEvacuation(Part):
 
 
 class Change(Part):
-    """Our part of what a consumer holds becomes another.
+    """Replaces our part of a consumer's allocations.
 
-    :param generation: the consumer's when our part was as ``own`` says; distinguishes our change from one of others
+    :param generation: the consumer's generation when our part was ``own``; tells our change from one of others
     """
 
     name = 'change'

@@ -1,4 +1,4 @@
-"""Keeps placement's tree of one node as its host is."""
+"""Keeps placement's tree of one node in agreement with its host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from devicetrack.placement.client import Client
 
 LOG = log.logger(__name__)
 
-# The step that a report is at, how many providers it has done that with, and with how many it will.
+# Called with the step of a report, how many providers have been through that step, and how many will be.
 Progress = Callable[[str, int, int], None]
 READING: Final = 'read'
 WRITING: Final = 'written'
@@ -32,8 +32,8 @@ _MOVED: Final = (errors.ProviderConflict, errors.InventoryInUse, errors.Provider
 class Report(NamedTuple):
     """The changes that a report made, or with ``dry_run`` would make.
 
-    ``left`` are inventories that ought to go and cannot yet. ``refused`` has errors by the UUID of the provider that
-    could not be reported; the next report tries again. ``layout`` may differ from the one that was asked for: see
+    ``left`` are inventories that should be removed but cannot be yet. ``refused`` has, by UUID, the errors of providers
+    that could not be reported; the next report tries again. ``layout`` may differ from the one that was asked for: see
     :func:`devicetrack.placement.tree.possible`.
     """
 
@@ -51,8 +51,8 @@ class Report(NamedTuple):
 class PlacementReporter:
     """Reports the providers of one node. Threads may share it; it makes one report after the other.
 
-    It remembers each provider under its generation. So a report that finds nothing changed takes one request; it reads
-    again the providers that changed, by allocations for example.
+    It remembers each provider with its generation. So a report without changes takes one request. It reads a provider
+    again only if that changed, for example by an allocation.
 
     :param attempts: how often a report writes to one provider at most when others change it at the same time
     """
@@ -69,15 +69,15 @@ class PlacementReporter:
              complete: bool = True, dry_run: bool = False, progress: Progress | None = None) -> Report:
         """Make placement's tree agree with these providers. Blocks for as long as placement takes.
 
-        When placement refuses one provider, or others change it as often as we write, the rest is reported all the
+        If placement refuses one provider, or others change it each time before we write, the rest is reported all the
         same.
 
         :param providers: the node and everything below it, as ``ClaimManager.providers()`` gives them
         :param layout: where devices are counted: ``flat``, ``nested`` or ``announced``
-        :param classes: classes that count devices of this host although it has none now
+        :param classes: the classes that count devices of this host, even if it has none now
         :param complete: False when a part of the host could not be read: nothing is deleted because it is missing
         :param dry_run: only say what would change
-        :raises PlacementUnavailable: no usable answer; everything written so far stays, and the next report goes on
+        :raises PlacementUnavailable: no usable answer; everything written so far stays, and the next report continues
         :raises ProviderExists: placement has another provider of the node's name
         """
         with self._lock:
@@ -109,9 +109,9 @@ class PlacementReporter:
                     conflicts[uuid] += 1
                     if conflicts[uuid] >= self._attempts:
                         if uuid == wanted.root and change.before is None:
-                            raise               # the others have no parent without it
+                            raise               # without the node the other providers have no parent
                         refused[uuid] = error
-                    # Later changes may need this one: devices that move leave before they arrive.
+                    # Compare anew, since later changes may need this one: devices that move leave before they arrive.
                     break
                 except errors.PlacementRefused as error:
                     self._names.clear()
@@ -126,7 +126,7 @@ class PlacementReporter:
         for uuid, error in report.refused.items():
             LOG.warning('Provider %(uuid)s was not reported: %(error)s', {'uuid': uuid, 'error': error})
         for left in report.left:
-            if left not in self._left:          # one warning, though each report finds it again
+            if left not in self._left:          # warn once, although each report finds it again
                 LOG.warning('%s', left)
         self._left = frozenset(report.left)
         if report.changes:
@@ -137,7 +137,7 @@ class PlacementReporter:
 
     def _compared(self, providers: Collection[Provider], layout: str, classes: frozenset[str],
                   progress: Progress) -> tuple[tree.Tree, tree.Tree, str]:
-        """The tree that placement has, the one that is wanted, and the layout of that."""
+        """Return placement's tree, the wanted tree, and the layout of the wanted one."""
         wanted = tree.desired(providers, layout)
         self._seen = self._read(wanted, progress)
         actual = self._asked(wanted, classes)
@@ -148,7 +148,7 @@ class PlacementReporter:
         return actual, wanted, possible
 
     def _read(self, wanted: tree.Tree, progress: Progress) -> dict[str, tree.ProviderState]:
-        """All providers of the tree. One that has the generation that we saw is as we saw it."""
+        """Read all providers of the tree. One whose generation has not changed is not read again."""
         listed = self._client.get_tree(wanted.root)
         states = {}
         changed = []
@@ -165,7 +165,7 @@ class PlacementReporter:
             try:
                 states[provider.uuid] = self._read_one(provider, wanted)
             except errors.UnknownProvider:
-                continue                        # somebody deleted it just now
+                continue                        # somebody has just deleted it
             progress(READING, number, len(changed))
         return states
 
@@ -177,19 +177,19 @@ class PlacementReporter:
             return _state(provider)
         self._strangers.discard(provider.uuid)
         inventories = self._client.get_inventories(provider.uuid)
-        # The older generation: a write between the two reads makes our own write conflict, and we read again.
+        # Keep the older generation, so that a write between the two reads makes our own write conflict.
         return state._replace(inventories=inventories.inventories,
                              generation=min(traits.generation, inventories.generation))
 
     def _asked(self, wanted: tree.Tree, classes: frozenset[str]) -> tree.Tree:
-        """The tree with usages and aggregates of the providers where something is to go."""
+        """Return the tree with the usages and aggregates of the providers from which something has to be removed."""
         states = {}
         for uuid, state in self._seen.items():
             try:
                 if state.aggregated is None and uuid not in wanted.providers and tree.MADE in state.traits:
                     state = self._seen[uuid] = state._replace(
                         aggregated=bool(self._client.get_aggregates(uuid).aggregates))
-                # Never remembered: a provider keeps its generation when one of its allocations is removed.
+                # Usages are never remembered: a provider keeps its generation when one of its allocations is removed.
                 if tree.to_ask(state, wanted, classes):
                     state = state._replace(used=self._client.get_usages(uuid))
             except errors.UnknownProvider:
@@ -210,7 +210,8 @@ class PlacementReporter:
             before = _state(self._client.create_provider(after.uuid, after.name, after.parent_uuid))
             self._seen[after.uuid] = before
         self._ensure(before, after)
-        # An inventory's mark comes before it and goes after it, so that a later process always recognizes it.
+        # Write an inventory's mark before the inventory, and remove the mark after it, so that a later process always
+        # recognizes the inventory.
         if before.inventories != after.inventories:
             before = self._write_traits(before, before.traits | after.traits)
             assert before.generation is not None
@@ -227,11 +228,11 @@ class PlacementReporter:
         return state
 
     def _ensure(self, before: tree.ProviderState, after: tree.ProviderState) -> None:
-        """Make the classes and traits that placement does not have. It has all whose names are not custom."""
+        """Make the custom classes and traits that placement lacks. It has all standard ones."""
         for ensure, names in ((self._client.ensure_class, after.inventories.keys() - before.inventories.keys()),
                               (self._client.ensure_trait, after.traits - before.traits)):
             for name in sorted(name for name in names if name.startswith(_CUSTOM)):
-                if not self._names:             # a change that brings no name needs no list of them
+                if not self._names:             # a change without new names needs no list of names
                     self._names |= self._client.find_traits(_CUSTOM)
                 if name not in self._names:
                     ensure(name)

@@ -11,23 +11,23 @@ from devicetrack.placement.client import Client
 class ProvidersByName:
     """A resolver for ``ClaimManager``: it looks up the providers' UUIDs in placement by their names.
 
-    The node's provider has the node's name, the others ``<node>_<stable name of the parent device>``. For one that
-    placement does not have, it derives a UUID from the node's, as a manager without this resolver does; a report
-    creates it.
+    The node's provider has the node's name, the others ``<node>_<stable name of the parent device>``. If placement does
+    not have a provider, the resolver derives a UUID from the node's, as a manager without this resolver does, and a
+    report creates the provider.
 
     :param node: the hypervisor node's name
-    :param node_uuid: the UUID of the node's provider when placement has none of its name. Without it that is an error;
-        leave it out where the service creates the node's provider.
+    :param node_uuid: the UUID for the node's provider if placement has no provider of its name. Without it that is an
+        error; leave it out where the service creates the node's provider
     """
 
     def __init__(self, client: Client, node: str, node_uuid: str | None = None) -> None:
         self._client, self._node, self._node_uuid = client, node, node_uuid
-        self._found: dict[str, str] = {}        # by name; a UUID never changes, so one request serves many names
+        self._found: dict[str, str] = {}        # by name; UUIDs never change, so one request serves many names
 
     def uuid_of(self, name: str) -> str:
-        """The UUID of the provider for the parent device with this stable name; '' is the node. Blocks.
+        """Return the UUID of the provider for the parent device with this stable name; '' is the node. Blocks.
 
-        :raises errors.UnknownProvider: placement does not have the node's, and nothing else says its UUID
+        :raises errors.UnknownProvider: placement does not have the node's provider, and no ``node_uuid`` was given
         :raises PlacementUnavailable: no answer
         """
         wanted = f'{self._node}_{name}' if name else self._node

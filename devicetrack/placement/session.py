@@ -16,7 +16,7 @@ from devicetrack import conf as registry
 from devicetrack import exception
 from devicetrack.conf.placement import GROUP
 
-# Where the options are not set, keystoneauth1 would wait forever, and try once.
+# Defaults for unset options: keystoneauth1 itself would wait forever, and try only once.
 _TIMEOUT_S: Final = 60
 _CONNECT_RETRIES: Final = 3
 
@@ -27,7 +27,7 @@ def _options() -> list[cfg.Opt]:
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """The options that keystoneauth1 reads, with those of its ``password`` plugin, for the sample configuration."""
+    """Return the options that keystoneauth1 and its ``password`` plugin read, for the sample configuration."""
     return [(GROUP, [*_options(), *ks_loading.get_auth_plugin_conf_options('password')])]
 
 

@@ -1,19 +1,19 @@
 """Compares the tree of providers that a host should have with the one that placement has. No I/O.
 
 A tree has the node as its root, and below it a provider for each parent device. Others report on the same providers:
-the compute service its processors on the node, an operator traits of his own. So we mark what we write by traits, by
-which any later process recognizes it:
+the compute service reports its processors on the node, and an operator may add traits. So devicetrack marks everything
+that it writes with traits, by which any later process recognizes it:
 
 - every trait that starts with ``CUSTOM_DEVICETRACK_`` is ours, and every ``CUSTOM_MIG_…`` of the form that
   :mod:`devicetrack.compatibility.traits` gives them;
 - ``…_COUNTS_<CLASS>`` says that the inventory of this class is ours;
-- ``…_SETS_<TRAIT>`` says that this trait is ours, whose own name does not say so;
+- ``…_SETS_<TRAIT>`` says that this trait is ours, if its own name does not say so;
 - ``…_PROVIDER`` says that we made the provider, and may delete it.
 
 A class that counts devices of this host now is ours on every provider of its devices, whoever wrote the inventory
-before. We leave everything else as it is.
+before. devicetrack leaves everything else as it is.
 
-An inventory that ought to go stays for as long as it is allocated, reserved in full: nothing more is scheduled to it,
+An inventory that should be removed stays as long as it is allocated, reserved in full: nothing more is scheduled to it,
 and nobody loses an allocation.
 """
 
@@ -35,15 +35,15 @@ FLAT: Final = 'flat'                            # all of them at the node
 NESTED: Final = 'nested'                        # each at its own provider
 ANNOUNCED: Final = 'announced'                  # at the node; their own providers are there too, reserved in full
 
-# By what the option ``[placement] nested`` says, for a node whose devices nobody has moved yet.
+# The layout for each value of ``[placement] nested``, for a node whose devices nobody has moved yet.
 LAYOUT_OF: Final = {'off': FLAT, 'manual': ANNOUNCED, 'at_start': NESTED, 'refuse': NESTED}
 
 
 def wanted_layout(nested: str, healed: bool) -> str:
-    """The layout in which devices of a node are to be counted.
+    """Return the layout in which devices of a node should be counted.
 
     :param nested: the value of the option ``[placement] nested``
-    :param healed: whether they are counted at their own providers already, by the host's row
+    :param healed: whether the host's row says that they are already counted at their own providers
     """
     return NESTED if healed and nested == 'manual' else LAYOUT_OF[nested]
 
@@ -56,8 +56,8 @@ SETS: Final = names.PREFIX + 'SETS_'
 class ProviderState(NamedTuple):
     """One provider as placement has it, or should have it.
 
-    ``generation`` is None for one that placement does not have. ``used`` has the allocated amounts by class, and
-    ``aggregated`` says whether it is in an aggregate; both are None where nobody asked.
+    ``generation`` is None for a provider that placement does not have. ``used`` has the allocated amounts by class, and
+    ``aggregated`` says whether the provider is in an aggregate; both are None if they were not read.
     """
 
     uuid: str
@@ -71,9 +71,9 @@ class ProviderState(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """Providers by UUID, of which ``root`` is the node.
+    """Providers by UUID; ``root`` is the node.
 
-    ``known`` are the providers of this host's devices, with those that a flat tree has no use for.
+    ``known`` are all providers of this host's devices, including those that a flat tree does not use.
     """
 
     root: str
@@ -82,7 +82,7 @@ class Tree(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of one provider. ``before`` is None for one to be made, ``after`` for one to be deleted."""
+    """A change of one provider. ``before`` is None for a provider to make, ``after`` for one to delete."""
 
     before: ProviderState | None
     after: ProviderState | None
@@ -95,9 +95,9 @@ class Change(NamedTuple):
 
 
 class Left(NamedTuple):
-    """An inventory that ought to go and stays, reserved in full.
+    """An inventory that should be removed but stays, reserved in full.
 
-    ``used`` is how much of it is allocated, None while nobody knows whether the host has the devices.
+    ``used`` is its allocated amount, or None while it is unknown whether the host has the devices.
     """
 
     provider_uuid: str
@@ -116,17 +116,17 @@ class Left(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """The changes, in the order in which to make them, and the inventories that cannot go yet."""
+    """The changes, in the order in which to make them, and the inventories that cannot be removed yet."""
 
     changes: tuple[Change, ...]
     left: tuple[Left, ...]
 
 
-# -- the tree that is wanted ------------------------------------------------------------------------------------------
+# -- the wanted tree --------------------------------------------------------------------------------------------------
 
 
 def desired(providers: Iterable[Provider], layout: str = NESTED) -> Tree:
-    """The tree that reports these providers, one of which is the node."""
+    """Make the tree that reports these providers, one of which is the node."""
     states = {provider.uuid: _state(provider) for provider in providers}
     [root] = [state for state in states.values() if state.parent_uuid is None]
     known = frozenset(states)
@@ -137,7 +137,7 @@ def desired(providers: Iterable[Provider], layout: str = NESTED) -> Tree:
         for name, inventory in state.inventories.items():
             other = everything.get(name, Inventory(0))
             everything[name] = _inventory(other.total + inventory.total, other.reserved + inventory.reserved)
-    # The scheduler asks for the traits of a migration at the provider that counts the device.
+    # The scheduler looks for migration traits at the provider that counts the device.
     at_node = root._replace(inventories=everything, traits=root.traits.union(
         trait for state in states.values() for trait in state.traits if names.is_of_migration(trait)))
     if layout == FLAT:
@@ -154,7 +154,7 @@ def _state(provider: Provider) -> ProviderState:
 
 
 def _inventory(total: int, reserved: int) -> Inventory:
-    """One guest may have all of them; nobody has a part of one, or one that another has."""
+    """Make an inventory in which one guest may have all devices, and no device is divided or shared."""
     return Inventory(total, min(reserved, total), max_unit=total)
 
 
@@ -163,16 +163,16 @@ def _in_full(inventory: Inventory) -> Inventory:
 
 
 def counted(providers: Iterable[Provider]) -> frozenset[str]:
-    """The classes that count devices of these providers."""
+    """Return the classes that count devices of these providers."""
     return frozenset(name for provider in providers for name in provider.totals)
 
 
 def possible(actual: Tree, providers: Collection[Provider], layout: str) -> str:
-    """The layout that can be reported now.
+    """Return the layout that can be reported now.
 
-    A report moves no allocation. While devices are allocated at the node, their own providers are only announced, or
-    they would count a guest's devices as free; while devices are allocated at their own providers, the tree stays
-    nested.
+    A report moves no allocation. While devices are allocated at the node, their own providers are only announced,
+    because otherwise they would count a guest's devices as free. While devices are allocated at their own providers,
+    the tree stays nested.
     """
     nested = desired(providers)
     root = nested.providers[nested.root]
@@ -192,33 +192,33 @@ def _used(tree: Tree, uuid: str, name: str) -> int:
 
 
 def mark(prefix: str, name: str) -> str:
-    """The trait that marks the class or trait of this name as ours; it has a digest of a name that is too long."""
+    """Return the trait that marks the class or trait of this name as ours. A name that is too long becomes a digest."""
     if len(prefix) + len(name) <= names.LONGEST:
         return prefix + name
     return prefix + hashlib.sha256(name.encode()).hexdigest().upper()
 
 
 def is_ours(state: ProviderState, wanted: Tree) -> bool:
-    """Whether a provider counts devices of this host, or did so, or was made by us."""
+    """Whether a provider counts devices of this host, once did, or was made by us."""
     return state.uuid in wanted.known or is_marked(state.traits)
 
 
 def is_marked(traits: Iterable[str]) -> bool:
-    """Whether the traits of a provider say that it counts devices of this host, or did so, or was made by us."""
+    """Whether a provider's traits say that it counts devices of this host, once did, or was made by us."""
     return any(trait == MADE or trait.startswith(COUNTS) for trait in traits)
 
 
 def to_ask(state: ProviderState, wanted: Tree, classes: Collection[str]) -> bool:
-    """Whether a provider's usage matters: something of ours is to go, or is to be reserved in full."""
+    """Whether a provider's usage matters: something of ours has to be removed, or reserved in full."""
     want = wanted.providers.get(state.uuid)
     closes = want is not None and any(_room(state, name) > 0 >= _room(want, name) for name in want.inventories)
     return closes or bool(to_go(state, wanted, classes))
 
 
 def to_go(state: ProviderState, wanted: Tree, classes: Collection[str]) -> frozenset[str]:
-    """The classes of ours that a provider has and shall not count any more.
+    """Return the classes of ours that a provider has but should no longer count.
 
-    :param classes: those that count devices of this host now
+    :param classes: the classes that count devices of this host now
     """
     if not is_ours(state, wanted):
         return frozenset()
@@ -231,9 +231,9 @@ def to_go(state: ProviderState, wanted: Tree, classes: Collection[str]) -> froze
 
 
 def diff(actual: Tree, wanted: Tree, classes: Collection[str], complete: bool = True) -> Difference:
-    """The difference between the tree that placement has and the one that is wanted.
+    """Return the difference between placement's tree and the wanted one.
 
-    :param classes: those that count devices of this host now
+    :param classes: the classes that count devices of this host now
     :param complete: False when a part of the host could not be read: missing devices then stay, reserved in full
     """
     changes: list[Change] = []
@@ -262,7 +262,7 @@ def diff(actual: Tree, wanted: Tree, classes: Collection[str], complete: bool = 
 
 def _merged(before: ProviderState, want: ProviderState | None, going: Collection[str], stays: Collection[str],
             complete: bool) -> ProviderState:
-    """The provider after the change: everything wanted, everything that cannot go yet, and all that is not ours."""
+    """Return the provider after the change: everything wanted, all that cannot be removed yet, and all of others."""
     inventories = {name: _in_full(inventory) if name in stays else inventory
                    for name, inventory in before.inventories.items() if name in stays or name not in going}
     own = frozenset(trait for trait in before.traits
@@ -276,19 +276,19 @@ def _merged(before: ProviderState, want: ProviderState | None, going: Collection
                    if not names.is_ours(trait) and trait not in before.traits - own}
         traits |= want.traits
     traits |= {mark(COUNTS, name) for name in counts}
-    # One that nobody has written to since it was made is ours too: we were interrupted before we marked it.
+    # A provider that nobody has written to since it was made is ours too: we were interrupted before marking it.
     if before.parent_uuid is not None and (MADE in before.traits or before.generation == 0):
         traits.add(MADE)
     return before._replace(inventories=inventories, traits=frozenset(traits))
 
 
 def _is_bare(state: ProviderState) -> bool:
-    """Whether we made a provider that has nothing of anybody any more."""
+    """Whether we made a provider and nobody has anything on it any more."""
     return not state.inventories and state.traits == {MADE} and state.aggregated is False
 
 
 def _turn(change: Change, wanted: Tree) -> int:
-    """The turn of a change. Room goes before it comes: devices that move to another provider never count at both."""
+    """Return the turn of a change. Room is removed before it is added, so that moving devices never count twice."""
     before, after = change
     if before is None:
         return 0 if change.provider.uuid == wanted.root else 2
@@ -311,9 +311,9 @@ LEFT: Final = 'left'
 
 
 class Fact(NamedTuple):
-    """One provider, inventory or trait that changes or, with ``what`` LEFT, an inventory that cannot go.
+    """One provider, inventory or trait that changes or, with ``what`` LEFT, an inventory that cannot be removed.
 
-    ``name`` is that of the provider, class or trait. ``before`` is None for a new one, ``after`` for one that goes.
+    ``name`` is that of the provider, class or trait. ``before`` is None for a new one, ``after`` for a removed one.
     """
 
     provider_uuid: str
@@ -330,7 +330,7 @@ class Fact(NamedTuple):
 
 
 def facts(difference: Difference) -> list[Fact]:
-    """Everything in a difference, change by change."""
+    """Return everything in a difference, change by change."""
     found = []
     for change in difference.changes:
         state = change.provider
@@ -350,7 +350,7 @@ def facts(difference: Difference) -> list[Fact]:
 
 
 def _described(inventory: Inventory | None) -> str | None:
-    """Names also the fields in which it differs from an inventory of ours: an operator may have allowed overcommit."""
+    """Describe an inventory, with the fields in which it differs from ours: an operator may have set overcommit."""
     if inventory is None:
         return None
     usual = _inventory(inventory.total, inventory.reserved)
@@ -359,7 +359,7 @@ def _described(inventory: Inventory | None) -> str | None:
 
 
 def render(root: ProviderState, difference: Difference) -> str:
-    """The difference as a tree: each provider with its changes, or '' when there are none."""
+    """Return the difference as a tree: each provider with its changes, or '' if there are none."""
     by_provider: dict[str, list[Fact]] = {root.uuid: []}
     for fact in facts(difference):
         by_provider.setdefault(fact.provider_uuid, []).append(fact)

@@ -14,8 +14,8 @@ MIGRATION: Final = 'MIGRATION'
 # The type that placement returns for a consumer written with a microversion before 1.38; no write may contain it.
 UNTYPED: Final = 'unknown'
 
-# The generation of a consumer that a server was making when it was killed. Placement refuses it as new, and does not
-# show it.
+# The generation of a consumer that a server was just making when it was killed. Placement refuses to make that consumer
+# again, and does not show it.
 HALF_MADE: Final = 0
 
 # Amounts by provider UUID and resource class.
@@ -33,7 +33,7 @@ class Provider(NamedTuple):
 
 
 class Inventory(NamedTuple):
-    """How much of a resource class a provider has. The defaults are placement's own."""
+    """The amount of a resource class that a provider has. The defaults are placement's own."""
 
     total: int
     reserved: int = 0
@@ -99,7 +99,7 @@ class Consumer(NamedTuple):
 
 
 class Outcome(enum.Enum):
-    """How things stand after an operation on allocations."""
+    """The outcome of an operation on allocations."""
 
     DONE = 'done'
     REPEATED = 'it was so already; nothing was written'
@@ -109,9 +109,9 @@ class Outcome(enum.Enum):
 
 
 class Result(NamedTuple):
-    """How an operation on allocations ended: returned when it succeeds, else the ``result`` of its error.
+    """The result of an operation on allocations: returned if it succeeds, else the ``result`` of its error.
 
-    A confirm that failed sets ``revert_possible``: whether the move can be reverted instead, None when nobody knows.
+    A failed confirm sets ``revert_possible``: whether the move can be reverted instead, or None if that is unknown.
     """
 
     operation: str

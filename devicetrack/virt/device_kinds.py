@@ -1,6 +1,6 @@
-"""Which device kinds are loaded: our own, and those of other packages that an option names.
+"""Chooses the device kinds to load: devicetrack's own, and those of other packages that an option names.
 
-This module imports no kind, so commands that ask the store alone work without libvirt-python.
+This module imports no kind, so commands that ask only the store work without libvirt-python.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ _OURS: Final = 'devicetrack.virt.libvirt.kinds.'
 
 
 def entry_points(conf: cfg.ConfigOpts) -> list[metadata.EntryPoint]:
-    """Find them, in the order of their names, and load none. Our own are told by the code that they name.
+    """Return the entry points of the chosen kinds, sorted by name, without loading them.
 
-    :raises InvalidConfiguration: the option names one that no package has
+    An entry point is devicetrack's own if it points to a module in ``devicetrack.virt.libvirt.kinds``.
+
+    :raises InvalidConfiguration: the option names an entry point that no installed package has
     """
     options.register(conf)
     named = conf[options.GROUP].device_kinds

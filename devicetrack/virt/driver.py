@@ -65,29 +65,31 @@ class VirtDriver(abc.ABC):
         """
 
     def check_host(self) -> None:
-        """See that this host can do what the options ask for. Called at each start of a manager. By default nothing.
+        """Check that this host can do what the options ask for. A manager calls it at each start.
 
-        :raises InvalidConfiguration: it cannot; says which device, and what to do
+        The default checks nothing.
+
+        :raises InvalidConfiguration: the host cannot; the error says which device, and what to do
         """
         return None
 
     def resource_classes(self) -> frozenset[str]:
-        """Return the resource classes that the driver's options count devices as, also those without a device now.
+        """Return all resource classes that the driver's options name, including those without a device now.
 
-        So the manager knows a request for its own devices even while the driver cannot read them.
+        With them the manager recognizes a request for its own devices even while the driver cannot read the devices.
         """
         return frozenset()
 
     def aliases(self) -> Mapping[str, PCIAlias] | None:
         """Return the names by which flavors ask for PCI functions of the driver (``pci_passthrough:alias``).
 
-        The answer never changes. None, the default, says that the driver hands out no such functions: the extra spec is
-        for others then.
+        The answer never changes. None, the default, says that the driver hands out no such functions. Then the extra
+        spec is left to other software.
         """
         return None
 
     def wiped_kinds(self) -> frozenset[str]:
-        """Return the device kinds that keep bytes: to take such a device back takes as long as writing all of it.
+        """Return the device kinds that keep bytes. Taking such a device back takes as long as writing all of it.
 
         The answer never changes. By default there are none, and the manager takes every device back while its caller
         or its audit waits.
@@ -99,10 +101,11 @@ class VirtDriver(abc.ABC):
         return frozenset()
 
     def prepare(self, records: Sequence[Record]) -> None:
-        """Make the host what the options say, before its devices are read: at every start and in every audit.
+        """Set the host up as the options say, before its devices are read: at every start and in every audit.
 
-        Only the manager calls it, and only if there are :meth:`prepared_kinds`. It takes nothing from anybody. What it
-        cannot make is in the ``faults`` of the next inventory. It may take long, but everything in it has a deadline.
+        Only the manager calls it, and only if there are :meth:`prepared_kinds`. It never takes a device from an owner.
+        The ``faults`` of the next inventory list what could not be set up. The call may take long, but every step of
+        it has a deadline.
 
         :param records: the rows of the prepared kinds
         """
@@ -112,8 +115,9 @@ class VirtDriver(abc.ABC):
         """Read the devices that the host has now, and those that its parents can still make.
 
         If a part cannot be read, it is in ``unknown`` and its kind is not in ``known_kinds``. A device that keeps what
-        a guest wrote is in ``unproven``, unless a proof on this host says that it is clean. Such a proof is in a place
-        that no restored store brings back. It names the identity of the device, and counts for no other of its name.
+        a guest wrote is in ``unproven``, unless a proof on this host says that it is clean. Proofs are kept apart from
+        the store, so restoring the store never brings one back. A proof names the identity of its device, and does not
+        count for another device of the same name.
 
         :raises HypervisorUnreachable: no part could be read
         """
@@ -140,7 +144,8 @@ class VirtDriver(abc.ABC):
             candidates, in their order; None without ports
         :param candidates: in the order of the guest; ``identifier`` is None for a device that is to be created
         :returns: the same candidates in the same order, each with an identifier
-        :raises BadRequest: a device is given as a port alone and is to be none, or cannot be the port
+        :raises BadRequest: a device is given only as a port and the request has no port for it, or the device cannot
+            be the port
         """
         ports = getattr(request, 'ports', ()) or itertools.repeat(None)
         return [_as_port(candidate if candidate.identifier is not None
@@ -151,11 +156,11 @@ class VirtDriver(abc.ABC):
     def realize(self, assignment: DeviceAssignment) -> Realized:
         """Make one device ready for its guest: create, define and start it, or check that it is there.
 
-        Idempotent, and exclusive with :meth:`unclaim` of the same device in any process of this host. Before it returns
-        the proof that the device is clean is gone, durably: a guest writes to it from now on.
+        Idempotent, and exclusive with :meth:`unclaim` of the same device in any process of this host. Before this
+        method returns, it durably removes the proof that the device is clean: a guest writes to the device from now on.
 
         :raises ParentFull: the parent can make no more; nothing is left behind
-        :raises DeviceGone: the device is not there or is another one of its name
+        :raises DeviceGone: the device is not there, or another device has its name
         :raises DeviceBusy: another process works on it
         :raises RealizeFailed: anything else about this device; the driver undid its work, or the next call finds it
         :raises HypervisorUnreachable: no answer; the device may be half made, and the next realize or unclaim ends it
@@ -168,33 +173,35 @@ class VirtDriver(abc.ABC):
 
         Idempotent: it does not repeat work that is done, except a wipe without proof. A device of an assignment that
         was only claimed (:attr:`~devicetrack.objects.DeviceAssignment.was_only_claimed`) is not wiped, if a proof on
-        this host says that it is clean, and nobody uses it. When somebody uses a device, its proof is taken back, so
-        that it is wiped when that ends. While it holds the devices' locks, it asks the hypervisor right before it
-        changes each device, and once more after the last one: a guest may have been started meanwhile. Before it says
-        that a device may be given to somebody else, it records durably that the device is clean, if such devices keep
-        bytes.
+        this host says that it is clean, and nobody uses it. When somebody uses a device, the driver removes its proof,
+        so that the device is wiped once that use ends. The driver holds the devices' locks, and asks the hypervisor
+        right before it changes each device and once more after the last one: a guest may have been started meanwhile.
+        For devices that keep bytes, the driver durably records that a device is clean before it says that the device
+        may be given to somebody else.
 
-        :param confirm: called with each assignment under its device's lock, before the device is changed. An error of
-            it ends the call, and passes: this device and those after it were not changed
+        :param confirm: called with each assignment under its device's lock, before the device is changed. An error
+            that it raises ends the call and goes on to the caller: this device and those after it were not changed
         :returns: for every device None, if it may be given to somebody else, or the error that keeps it held.
             :class:`DeviceInUse`: a domain names it; nothing was changed. :class:`DeviceBusy`: another process works on
-            it; nothing was changed. :class:`DeviceGone`: it is not there or is another one of its name; nothing was
+            it; nothing was changed. :class:`DeviceGone`: it is not there, or another device has its name; nothing was
             changed, and nothing proves what became of its bytes. :class:`UnclaimFailed`: it was not removed or wiped,
-            or nothing proves it. :class:`UsersUnknown`: nobody knows its users, before or afterwards
+            or nothing proves that it was. :class:`UsersUnknown`: its users are unknown, before or after the work
         :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
         """
 
     def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
-        """Say how far some devices are that are being wiped or read through, whichever process of the host began it.
+        """Report the progress of wipes and reads of these devices, whichever process of the host began them.
 
-        Quick. It is for people: nothing is decided by it, and a device may be missing. By default nobody knows.
+        Quick. The report is for people: no decision depends on it, and a device may be missing. The default reports
+        nothing.
         """
         return {}
 
     def wipes_of(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, Wiped]:
-        """Say what the last :meth:`unclaim` or :meth:`prove` of each device wiped, if it did and the proof stands.
+        """Say what the last :meth:`unclaim` or :meth:`prove` of each device wiped.
 
-        Quick, and for the history alone: a device may be missing. By default nobody knows.
+        A device is left out if that call wiped nothing, or if its proof no longer counts. Quick, and for the history
+        alone: other devices may be missing too. The default reports nothing.
         """
         return {}
 
@@ -215,12 +222,14 @@ class VirtDriver(abc.ABC):
                 (DeviceKey(one.kind, one.identifier) for one in assignments)}
 
     def stop_proving(self) -> None:
-        """Let a :meth:`prove` that reads in another thread end soon. It returns an error then. By default nothing."""
+        """Make a :meth:`prove` that reads in another thread end soon, with an error. The default does nothing."""
 
     def disprove(self, keys: Iterable[DeviceKey]) -> None:
-        """Forget durably that devices are clean, because somebody else used them. By default nothing was recorded.
+        """Durably remove the proofs that devices are clean, because somebody else used them.
 
-        :raises DriverError: it may still count as clean
+        The default does nothing, for a driver that records no proofs.
+
+        :raises DriverError: a device may still count as clean
         """
 
     @abc.abstractmethod
@@ -231,10 +240,10 @@ class VirtDriver(abc.ABC):
         :param flavor: the name of the instance's flavor, for the metadata, where it is known
         :param beside: other devices of the instance on this host, which the guest does not use now. The metadata
             records them, so that a lost store can be rebuilt, but there is no element for them
-        :raises DeviceGone: a device among ``assignments`` is not there or is another one of its name
+        :raises DeviceGone: a device among ``assignments`` is not there, or another device has its name
         """
 
-    # -- guests that are there ----------------------------------------------------------------------------------------
+    # -- existing guests ----------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def guest_records(self, told: Callable[[int, int], None] | None = None) -> Sequence[GuestRecord]:
@@ -244,7 +253,7 @@ class VirtDriver(abc.ABC):
         warning. Records serve to rebuild a lost store. The audit compares rows with usage, not with records.
 
         :param told: called after each domain, with how many were read and how many there are. Threads may call it at
-            the same time, so the numbers need not arrive in order. What it raises ends this call
+            the same time, so the numbers need not arrive in order. An exception from it ends this call
         :raises HypervisorUnreachable: no answer
         """
 
@@ -252,8 +261,8 @@ class VirtDriver(abc.ABC):
     def destroy_guest(self, domain_uuid: str) -> None:
         """Stop a guest at once and remove every definition of it, with its firmware variables and saved state.
 
-        Idempotent. The manager calls it for a guest whose instance was evacuated from here, by the compute service's
-        word. Its devices stay as the guest left them, and may be given back.
+        Idempotent. The manager calls it for a guest whose instance was evacuated from here, as the compute service
+        says. The guest's devices stay as it left them, and may be given back.
 
         :raises GuestNotRemoved: the guest may be off by now, and something of it is left
         :raises HypervisorUnreachable: no answer; the guest may be off or gone by now. Call again
@@ -264,15 +273,16 @@ class VirtDriver(abc.ABC):
         """Give an inactive definition that was written in another boot the addresses of this one.
 
         The definition of the assignments' instance gets new addresses, in its own order, and a new record with the
-        flavor of the old one. Nothing else in it changes. If the guest starts from a saved state, that gets them too.
-        The manager calls it after it realized the devices and before the guest starts. Idempotent.
+        flavor of the old one. Nothing else in it changes. If the guest starts from a saved state, the definition in
+        that state gets both too. The manager calls this method after it realized the devices and before the guest
+        starts. Idempotent.
 
         :param assignments: the devices that the definition has elements for, one or more
         :param beside: as for :meth:`guest_config`
         :returns: False when there is no definition, or none of another boot: nothing was changed
-        :raises InvalidDocument: the definition does not say which element is which device, or has others than these;
-            nothing was changed
-        :raises DeviceGone: a device is not there or is another one of its name; nothing was changed
+        :raises InvalidDocument: the definition does not say which element is which device, or has other devices than
+            these; nothing was changed
+        :raises DeviceGone: a device is not there, or another device has its name; nothing was changed
         :raises DriverError: the hypervisor refused the new definition; the old one is still there
         :raises HypervisorUnreachable: no answer; the definition is the old or the new one. Call again
         """
@@ -282,21 +292,22 @@ class VirtDriver(abc.ABC):
                            beside: Sequence[DeviceAssignment] = ()) -> str:
         """Give a definition that the service has kept, perhaps since another boot, the addresses of this one.
 
-        What :meth:`rewrite_guest` does to a definition that the hypervisor has. Nothing is defined, and the hypervisor
-        need not know the guest. The text holds secrets of the guest: never log it.
+        This does to a text what :meth:`rewrite_guest` does to a definition in the hypervisor. It defines nothing, and
+        the hypervisor need not know the guest. The text holds secrets of the guest: never log it.
 
         :param assignments: the devices that the definition has elements for, one or more, realized in this boot
         :param beside: as for :meth:`guest_config`
-        :returns: the same text if it is of this boot, or does not say of which: then its addresses count
+        :returns: the new text. It is the same text if that was written in this boot, or does not say in which boot:
+            then its addresses count
         :raises InvalidDocument: the definition cannot be read, does not say which element is which device, or has
-            others than these
-        :raises DeviceGone: a device is not there or is another one of its name
+            other devices than these
+        :raises DeviceGone: a device is not there, or another device has its name
         """
 
     def live_migration_obstacles(self) -> Mapping[str, str]:
         """Say, by device kind, why no running guest with such a device can leave this host or come to it.
 
-        The driver knows no obstacle for the other kinds. By default it knows none at all.
+        The driver knows no obstacle for a kind that is left out. The default knows none at all.
 
         :raises HypervisorUnreachable: no answer
         """
@@ -305,22 +316,22 @@ class VirtDriver(abc.ABC):
     def migration_obstacle_of(self, assignment: DeviceAssignment) -> str | None:
         """Say why the guest that has this device here cannot leave while it runs.
 
-        It is about this device: what :meth:`live_migration_obstacles` says of its kind is not said again. By default
-        the driver knows no reason.
+        The answer is about this one device and does not repeat what :meth:`live_migration_obstacles` says of its kind.
+        The default is None: no known reason.
 
         :raises HypervisorUnreachable: no answer
         """
         return None
 
     def can_become(self, source: str, destination: str) -> bool:
-        """Whether a device of one kind can take the place of another kind's in a guest that moves here while it runs.
+        """Whether a device of one kind can replace a device of another kind in a guest that moves here while it runs.
 
-        By default only devices of the same kind can. No I/O.
+        By default only a device of the same kind can. No I/O.
         """
         return source == destination
 
     def migration_types(self) -> Sequence[MigrationType]:
-        """Read what the host's parents declare of their types for live migrations. By default they declare nothing.
+        """Read what the host's parents declare about their types for live migration. By default they declare nothing.
 
         A type without a declaration may be left out.
 
@@ -330,23 +341,23 @@ class VirtDriver(abc.ABC):
 
     @abc.abstractmethod
     def devices_in(self, definition: str) -> frozenset[DeviceKey]:
-        """Return the devices that a definition names, which somebody is about to give to the hypervisor.
+        """Return the devices that a definition names. Somebody is about to give the definition to the hypervisor.
 
-        Its addresses are of this boot. An address that certainly means no device of a kind of this driver is left out.
+        Its addresses are valid in this boot. An address that certainly means no device of this driver is left out.
 
-        :raises InvalidDocument: it cannot be read
-        :raises DriverError, HypervisorUnreachable: what its addresses mean is unknown
+        :raises InvalidDocument: the definition cannot be read
+        :raises DriverError, HypervisorUnreachable: the driver cannot tell which devices its addresses mean
         """
 
     @abc.abstractmethod
     def migration_definitions(self, device_map: DeviceMap, definition: str | None = None) -> MigrationDefinitions:
         """At the source of a live migration, return the guest's definitions with the destination's devices in them.
 
-        The map's partner takes the place of every device, and the map's metadata the place of ours. Nothing else in
-        the texts differs, and nothing changes on either host. The texts hold secrets of the guest: never log them.
+        Each device's partner in the map replaces the device, and the map's metadata replaces our metadata. Nothing else
+        in the texts differs, and nothing changes on either host. The texts hold secrets of the guest: never log them.
 
         :param definition: the guest's live definition, in which the service has changed other things for the
-            destination; then ``persistent`` is None, and the hypervisor is only asked whether the guest runs
+            destination. With it, ``persistent`` is None, and the driver only asks the hypervisor whether the guest runs
 
         :raises DomainGone: the guest does not run here
         :raises InvalidDocument: a definition cannot be read, or its devices are not those of the map
@@ -368,12 +379,13 @@ def _as_port(candidate: Candidate, port: Port | None) -> Candidate:
 
 def obstacle(key: DeviceKey, usage: Usage, if_named: str = '',
              if_unknown: str = '') -> DeviceInUse | UsersUnknown | None:
-    """Say why a device cannot be taken from its users with this usage; None when nobody uses it.
+    """Return the error that says why a device cannot be taken from its users; None when nobody uses it.
 
-    The one question of drivers, of commands and of the manager. Its error says which it is and, in ``reason``, why.
+    Drivers, commands and the manager all ask this one function. The error's class tells a device in use from one whose
+    users are unknown, and its ``reason`` says why.
 
-    :param if_named: what somebody can do about a domain that names it, for the end of the reason
-    :param if_unknown: what somebody can do where a domain cannot be read
+    :param if_named: what an operator can do about a domain that names the device, for the end of the reason
+    :param if_unknown: what an operator can do about a domain that cannot be read, for the end of the reason
     """
     users = sorted({use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == key})
     if users:

@@ -89,8 +89,8 @@ class FakeHost(fake_machine.Machine):
     def usage(self, guarding: bool = False) -> Usage:
         """Read who uses what.
 
-        :param guarding: before a device is taken back: a definition of another boot then uses what its addresses mean
-            now, beside what it recorded
+        :param guarding: True before a device is taken back. Then a definition of another boot uses the devices that its
+            addresses mean now as well as those that it recorded
         """
         with self.lock:
             uses = []
@@ -119,7 +119,7 @@ class FakeHost(fake_machine.Machine):
     def _meant(self, address: str) -> DeviceKey | None:
         """Find the device that an address of this boot means.
 
-        A UUID, and the address of a function, mean their device even while that is gone.
+        A UUID or the address of a function means its device even while the device is gone.
         """
         kind = _kind_of(address)
         return self._owners_of_addresses.get(address) if kind == VPMEM else DeviceKey(kind, address)
@@ -165,7 +165,7 @@ class FakeHost(fake_machine.Machine):
                 return False
             if domain.is_of_boot(self.boot):
                 if ' boot="' not in domain.metadata and any(_kind_of(address) == VPMEM for address in domain.defined):
-                    raise exception.InvalidDocument(document, 'metadata', 'nothing says of which boot its paths are')
+                    raise exception.InvalidDocument(document, 'metadata', 'it does not name the boot of its paths')
                 return False
             domain.defined, domain.metadata = self._of_this_boot(domain, document, assignments, beside)
             return True
@@ -184,7 +184,7 @@ class FakeHost(fake_machine.Machine):
 
     def _of_this_boot(self, domain: Domain, document: str, assignments: Sequence[DeviceAssignment],
                       beside: Sequence[DeviceAssignment]) -> tuple[tuple[str, ...], str]:
-        """The addresses and the metadata that a definition of another boot is to have."""
+        """Return the addresses and the metadata that a definition of another boot has to get."""
         ours = {DeviceKey(assignment.kind, assignment.identifier): assignment for assignment in assignments}
         record = domain.record
         named = [key for _address, key in self._named_by_definition(domain) if key is not None]
@@ -288,7 +288,7 @@ class FakeHost(fake_machine.Machine):
         return True
 
     def prove(self, assignment: DeviceAssignment, how: str) -> None:
-        """Look whether a namespace or a function is clean, or wipe it; then the machine has a proof."""
+        """Check that a namespace or a function is clean, or wipe it. Afterwards the machine has a proof."""
         key = DeviceKey(assignment.kind, assignment.identifier)
         if how == vocabulary.WIPE:
             self.unrealize(assignment)
@@ -317,7 +317,7 @@ class FakeHost(fake_machine.Machine):
         return identifier
 
     def _there(self, assignment: DeviceAssignment) -> InventoryDevice:
-        """:raises DeviceGone: no namespace or function has the name, or another one"""
+        """:raises DeviceGone: no namespace or function has the name, or another one has it"""
         with self.lock:
             device = self.devices.get(DeviceKey(assignment.kind, assignment.identifier))
         if device is None:
@@ -333,7 +333,7 @@ class FakeHost(fake_machine.Machine):
         return device
 
 class FakeDriver(driver.VirtDriver):
-    """The driver for a :class:`FakeHost`: by default the one of the name ``host`` in this process."""
+    """The driver for a :class:`FakeHost`: by default the one that has the name ``host`` in this process."""
 
     def __init__(self, host: str, conf: Any = None, state_path: str = '', machine: FakeHost | None = None) -> None:
         super().__init__(host, conf, state_path)
@@ -394,7 +394,7 @@ class FakeDriver(driver.VirtDriver):
             if done:
                 usage = self.machine.usage(guarding=True)
                 results.update((key, driver.obstacle(key, usage)) for key in done)
-                # No sooner: whoever used a device meanwhile may have written to it after its wipe.
+                # Not earlier: a guest that used a device meanwhile may have written to it after its wipe.
                 self.machine.unproven.difference_update(key for key in done if results[key] is None)
                 self.disprove(key for key in done if results[key] is not None)
         return results
@@ -404,7 +404,7 @@ class FakeDriver(driver.VirtDriver):
         self._wipes.pop(key, None)
         obstacle = driver.obstacle(key, self.machine.usage(guarding=True))
         if obstacle is not None:
-            self.disprove((key,))               # whoever has it may write to it, and be gone at the next try
+            self.disprove((key,))               # its user may write to it, and be gone at the next try
             return obstacle
         try:
             if not self.machine.is_untouched(assignment):
@@ -453,7 +453,7 @@ class FakeDriver(driver.VirtDriver):
     def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None,
                      beside: Sequence[DeviceAssignment] = ()) -> GuestConfig:
         self.machine.enter('guest_config')
-        # For who starts a guest without realizing its devices before: it writes to them all the same.
+        # For a caller that starts a guest without realizing its devices first: the guest writes to them all the same.
         self.disprove(DeviceKey(assignment.kind, assignment.identifier) for assignment in assignments)
         elements = tuple(fake_guests.element(assignment.kind, self.machine.address_of(assignment))
                          for assignment in assignments)

@@ -14,21 +14,21 @@ from devicetrack.objects.values import InventoryDevice
 
 PCI: Final = 'pci'
 
-# What tells a function from another one in its slot, of what tests change.
+# Those fields that tests change and that tell a function from another one in its slot.
 IDENTITY: Final = ('vendor_id', 'product_id', 'serial', 'parent_card', 'parent_serial', 'vf_number')
 
 _ADDRESS: Final = re.compile(r'[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]')
 
 
 def is_address(text: str) -> bool:
-    """Whether it is the address of a PCI function, and not a path or the UUID of a mediated device."""
+    """Whether a text is the address of a PCI function, and not a path or the UUID of a mediated device."""
     return _ADDRESS.fullmatch(text) is not None
 
 
 def function(address: str, resource_class: str, physfn: str | None, has_vfs: bool, vf_number: int, group: str | None,
              serial: str, numa_node: int | None, traits: Iterable[str],
              physical_network: str = '') -> tuple[InventoryDevice, dict[str, Any]]:
-    """A function as the inventory has it, without its details, and the fields of these."""
+    """Make a function as the inventory has it, but without details, and the fields of its details."""
     device_type = 'type-VF' if physfn is not None else 'type-PF' if has_vfs else 'type-PCI'
     exclusions = []
     if physfn is not None:
@@ -50,5 +50,5 @@ def function(address: str, resource_class: str, physfn: str | None, has_vfs: boo
 
 
 def differs(found: dict[str, Any], recorded: PCIDetails) -> str | None:
-    """The first field in which a function is not the one that was recorded; None if it is."""
+    """Return the first field in which a function differs from the recorded one; None if it is the same function."""
     return next((name for name in IDENTITY if found[name] != getattr(recorded, name)), None)

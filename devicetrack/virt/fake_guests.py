@@ -1,7 +1,7 @@
 """The guests of a fake host, and their definitions.
 
-A definition is a document with our metadata and an empty element for each device, which has its address. It is short,
-but its reader must take the same care as a reader of libvirt's.
+A definition is a document with our metadata and, for each device, an empty element with the device's address. It is
+short, but its reader must take the same care as a reader of libvirt's definitions.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Domain:
     """A guest. ``live`` and ``defined`` are the addresses in its definitions; None without such a definition.
 
     Both definitions have ``metadata``, which says in which boot they were written. A guest that is ``arriving`` waits
-    for an incoming migration; when it is here, ``will_be_defined`` becomes ``defined``. ``saved`` are the addresses in
-    its managed-save image: what it comes back on, whatever has been defined since.
+    for an incoming migration; when it has arrived, ``will_be_defined`` becomes ``defined``. ``saved`` are the addresses
+    in its managed-save image. The guest resumes with them, whatever has been defined since.
     """
 
     uuid: str
@@ -52,7 +52,7 @@ class Domain:
         return _record(self.uuid, self.metadata) if self.metadata else None
 
     def is_of_boot(self, boot: str) -> bool:
-        """Whether its addresses count as those of this boot, as they do without a record."""
+        """Whether its addresses count in this boot. Without a record they always do."""
         return f' boot="{boot}"' in self.metadata or ' boot="' not in self.metadata
 
 
@@ -100,7 +100,7 @@ def metadata_in(definition: str) -> str:
 def recorded(domain: Domain, kind: str, addresses: Sequence[str]) -> Mapping[str, DeviceKey]:
     """Find, by the record, the device of a kind that each address of a definition meant in its own boot.
 
-    :raises InvalidDocument: the record cannot be read, or has another number of devices
+    :raises InvalidDocument: the record cannot be read, or its number of devices differs
     """
     record = domain.record
     keys = [DeviceKey(device.kind, device.identifier) for device in (record.devices if record else ())
@@ -112,7 +112,7 @@ def recorded(domain: Domain, kind: str, addresses: Sequence[str]) -> Mapping[str
 
 
 def moved(named: Sequence[DeviceKey | None], device_map: DeviceMap) -> str:
-    """Write the definition for the destination of a migration, of a guest that names these devices.
+    """Write the definition for a migration's destination, for a guest whose definition names these devices.
 
     :raises InvalidDocument: the map has other devices
     """

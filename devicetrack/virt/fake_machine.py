@@ -1,4 +1,4 @@
-"""The machine in memory below :mod:`devicetrack.virt.fake`: what hardware, operators and other software do to it."""
+"""The machine in memory under :mod:`devicetrack.virt.fake`, and what hardware, operators and software do to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from devicetrack.virt import fake_guests
 VPMEM = 'vpmem'
 MDEV = 'mdev'
 PCI = fake_functions.PCI
-KINDS = frozenset((VPMEM, MDEV))                # of every host; one that gets PCI functions has these too
+KINDS = frozenset((VPMEM, MDEV))                # every host has these; a host with PCI functions has PCI too
 KEEPING = frozenset((VPMEM, PCI))               # devices that keep what guests write
 
 Action = BaseException | Callable[[], object]
@@ -63,10 +63,10 @@ class Machine:
     reason in ``disconnected`` the hypervisor gives no answer at all. ``live_migration_obstacles`` (kind to reason)
     keeps guests from moving, and ``migration_obstacles`` (device to reason) one guest. ``unproven`` are the namespaces
     and functions that no proof on this machine calls clean; the machine keeps its proofs when managers and stores are
-    gone. ``wiping`` says how far wipes are, for tests that look at that. ``sockets`` are pairs of a NUMA node and its
-    socket. ``lent`` are the functions that have the driver for guests: the hypervisor gives them that when it starts a
-    guest, and never takes it away, as libvirt does when it is killed at the wrong moment. ``ports`` are the ports of
-    networks that functions are.
+    gone. ``wiping`` holds the progress of wipes, for tests that look at it. ``sockets`` are pairs of a NUMA node and
+    its socket. ``lent`` are the functions that are bound to the driver for guests. The hypervisor binds them when it
+    starts a guest and never unbinds them, as libvirt does when it is killed at the wrong moment. ``ports`` has the
+    network port that each function is.
     """
 
     _hosts: dict[str, Self] = {}
@@ -118,7 +118,7 @@ class Machine:
                       exclusions: Iterable[tuple[str, str]] = ()) -> DeviceKey:
         """Add a persistent-memory namespace. Its bytes are zero.
 
-        :param proven: whether the machine has a proof of that; without it a manager has to see for itself
+        :param proven: whether the machine has a proof of that; without a proof a manager has to check for itself
         :param exclusions: which devices may not be held beside it, as if it were a function of a PCI device: see
             :class:`~devicetrack.objects.values.InventoryDevice`
         """
@@ -137,13 +137,13 @@ class Machine:
                      has_vfs: bool = False, vf_number: int = -1, group: str | None = None, serial: str = '',
                      numa_node: int | None = 0, proven: bool = True, traits: Iterable[str] = (),
                      physical_network: str = '') -> DeviceKey:
-        """Add a PCI function. What guests leave in it is empty.
+        """Add a PCI function without any bytes of a guest in it.
 
-        :param physfn: the address of the physical function of a virtual one; neither goes beside the other
+        :param physfn: for a virtual function, the address of its physical one; the two are never held at the same time
         :param has_vfs: whether it is a physical function with virtual ones
-        :param group: functions of one group go together
+        :param group: functions of one group are given to the same guest or stay free
         :param proven: as in :meth:`add_namespace`
-        :param traits: what the options give it; guests move live with ``HW_PCI_LIVE_MIGRATABLE``
+        :param traits: the traits from the options; with ``HW_PCI_LIVE_MIGRATABLE`` its guest can move live
         :param physical_network: the network of which it can be a port, trusted or not; see ``ports``
         """
         device, fields = fake_functions.function(address, resource_class, physfn, has_vfs, vf_number, group, serial,
@@ -157,7 +157,7 @@ class Machine:
 
     def add_card(self, address: str, vfs: int, of_pf: str = 'CUSTOM_PF', of_vf: str = 'CUSTOM_VF',
                  traits: Sequence[str] = ()) -> list[DeviceKey]:
-        """Add a physical function ``….0`` and its virtual ones, with the resource classes of either.
+        """Add a physical function ``….0`` and its virtual ones, each with its resource class.
 
         :param traits: those of the virtual ones, as in :meth:`add_function`
         """
@@ -181,7 +181,7 @@ class Machine:
         self.parents[name] = Parent(name, units, costs, resource_class, numa_node, address, templates)
 
     def declare(self, said: MigrationType) -> None:
-        """Let a parent declare this of a type of its devices. By default parents declare nothing."""
+        """Let a parent declare this about a type of its devices. By default parents declare nothing."""
         with self.lock:
             self._declared[said[:3]] = said
 
@@ -215,7 +215,7 @@ class Machine:
             of_device = {name: values.pop(name) for name in ('unhealthy', 'adoptable', 'exclusions') if name in values}
             device = device._replace(**of_device)
             if {'namespace_uuid', 'size_bytes', *fake_functions.IDENTITY} & values.keys():
-                self.unproven.add(key)                  # the proof was of another namespace or function
+                self.unproven.add(key)                  # the proof was for another namespace or function
             self._put(device._replace(details=changed(device.details, **values)), self._addresses[key])
 
     def reboot(self) -> None:
@@ -271,7 +271,7 @@ class Machine:
                 del self.domains[domain_uuid]
 
     def save_guest(self, domain_uuid: str) -> None:
-        """Save a guest that runs and is defined (managed save). It is off, and comes back by :meth:`power_on`."""
+        """Save a guest that runs and is defined (managed save). It is off then, and :meth:`power_on` resumes it."""
         with self.lock:
             domain = self.domains[domain_uuid]
             domain.saved, domain.live = domain.live, None
@@ -290,11 +290,11 @@ class Machine:
             self._lend(domain.live or ())
 
     def _lend(self, addresses: Iterable[str]) -> None:
-        """Give functions the driver for guests."""
+        """Bind functions to the driver for guests."""
         self.lent.update(key for address in addresses if (key := DeviceKey(PCI, address)) in self.devices)
 
     def delete_guest(self, domain_uuid: str) -> None:
-        """Turn a guest off and undefine it, with its managed-save image. One that is gone already is no error."""
+        """Turn a guest off and undefine it, with its managed-save image. Do nothing if the guest is gone already."""
         with self.lock:
             self.domains.pop(domain_uuid, None)
 
@@ -303,7 +303,7 @@ class Machine:
         self.contents[key] = data
 
     def read(self, key: DeviceKey) -> bytes:
-        """Return the bytes that the last writer left on a device; none on a wiped one."""
+        """Return the bytes that the last writer left on a device; empty for a wiped one."""
         return self.contents.get(key, b'')
 
     # -- failures ----------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ _TEXTS: dict[type[details.DeviceDetails], str] = {}
 
 
 def details_text(cls: type[details.DeviceDetails], **values: Any) -> str:
-    """Make stored details. A test may want a hundred thousand devices, and an object takes ninety microseconds."""
+    """Make stored details as text. A test may want a hundred thousand devices, and making an object takes 90 µs."""
     if cls not in _TEXTS:
         _TEXTS[cls] = details.to_text(cls(**values))
     return changed(_TEXTS[cls], **values)

@@ -32,16 +32,17 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
         ``driver.close()``, and after the connection was lost, when it must not return the lost one. The driver closes
         none of these connections. A ``libvirt.libvirtError`` of ``connect`` becomes a ``HypervisorUnreachable``.
     :param state_path: the host's state directory, by default that of ``[devicetrack] state_path``. A process that
-        manages several hosts gives each one of its own. The host's manager uses the same one: its driver has it
+        manages several hosts gives each host a directory of its own. The host's manager takes the directory from its
+        driver, so both use the same one
     :raises InvalidConfiguration: there is no such driver, its code cannot be loaded (that error is the cause), it has
         no use for ``connect``, the state directory cannot be made, or the driver refuses one of its own options
-    :raises UnsafePath: others than the service's user can change the state directory
+    :raises UnsafePath: users other than the service's can change the state directory
     """
     manager_options.register(conf)
     group = conf[manager_options.GROUP]
     cls = _find(group.virt_driver)
     if connect is not None and not cls.takes_connection:
-        # Without it the driver would place devices on another hypervisor than the service.
+        # A driver that ignored ``connect`` would place devices on another hypervisor than the service's.
         raise exception.InvalidConfiguration(
             OPTION, group.virt_driver, 'this driver uses no libvirt connection, and the service hands one in')
     path = group.state_path if state_path is None else state_path

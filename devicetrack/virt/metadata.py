@@ -18,13 +18,13 @@ from devicetrack.objects import DeviceAssignment
 NAMESPACE = 'urn:devicetrack:guest-devices:1'
 ELEMENT = 'devices'
 DEVICE = 'device'
-# The value of the attribute "beside", which only devices without an element in the definition have.
+# The value of the attribute "beside". Only a device without an element in the definition has that attribute.
 BESIDE = 'yes'
 
 
 def element(assignments: Sequence[DeviceAssignment], flavor: str | None = None,
             beside: Sequence[DeviceAssignment] = (), boot_id: str | None = None) -> str:
-    """Make the element for assignments of one instance, in their order. Without any it is ''.
+    """Make the element for assignments of one instance, in their order; '' without any assignment.
 
     :param flavor: the name of the instance's flavor, where it is known
     :param beside: assignments of the instance on this host that the guest has no element for

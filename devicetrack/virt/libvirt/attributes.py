@@ -1,4 +1,4 @@
-"""The attributes in sysfs by which drivers declare for live migration the types of their devices. It only reads them.
+"""Reads the sysfs attributes in which drivers declare the types of their devices for live migration. It never writes.
 
 Mainline Linux has no such attribute, so options name them. A vendor's driver writes them, so the reader expects
 anything: a file that never ends, bytes that are no text, a link that leads somewhere else.
@@ -18,7 +18,7 @@ from devicetrack.conf import compatibility as options
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
 
-_MAX_BYTES: Final = 4096                        # a page, which is what sysfs gives of an attribute
+_MAX_BYTES: Final = 4096                        # a page: sysfs gives no more of an attribute
 _PRINTABLE: Final = re.compile(rb'[ -~]*')
 _DRIVER_VERSION: Final = 'driver/module/version'
 
@@ -30,7 +30,7 @@ class Paths(NamedTuple):
     aggregation: str
 
     def read(self, root: str, of: MigrationType, directory: str, device: str) -> MigrationType:
-        """Fill in what a driver declares of a type.
+        """Fill in what a driver declares about a type.
 
         :param root: where sysfs is
         :param of: names the type
@@ -44,7 +44,7 @@ class Paths(NamedTuple):
 def paths(conf: Any) -> Paths:
     """Read the paths from ``[devicetrack_compatibility]``, and register that group.
 
-    :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
+    :raises InvalidConfiguration: an option cannot be used; the message names it, its value and the reason
     """
     options.register(conf)
     ours = conf[options.GROUP]
@@ -98,7 +98,7 @@ def _bytes(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError('it is no regular file')
+            raise OSError('it is not a regular file')
         data = b''
         while len(data) <= _MAX_BYTES and (more := os.read(fd, _MAX_BYTES + 1 - len(data))):
             data += more
@@ -108,7 +108,7 @@ def _bytes(path: str) -> bytes:
 
 
 def _problem(data: bytes) -> str | None:
-    """Say why bytes are no attribute; None if they are one."""
+    """Say why these bytes cannot be an attribute; None if they can."""
     if len(data) > _MAX_BYTES:
         return f'has more than {_MAX_BYTES} bytes'
     lines = data.removesuffix(b'\n').split(b'\n')

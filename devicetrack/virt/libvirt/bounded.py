@@ -1,8 +1,8 @@
-"""Calls that have an end: a thread makes the call, and who wants the answer waits for it no longer than it may.
+"""Calls with a timeout: another thread makes the call, and the caller waits for its answer only so long.
 
-A call into a library cannot be ended from outside. So the thread of a call that is late goes on waiting, with what the
-call needs, and is used again when its answer has come at last. While several wait no further call is made: the same
-daemon would not answer that either.
+A call into a library cannot be ended from outside. So the thread of a late call goes on waiting and keeps the objects
+that the call needs. The thread is used again once its answer has come. While many calls are unanswered, no further call
+is made: the same daemon would not answer that either.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from typing import Final
 from typing import TypeVar
 
-# More than a host's operations wait for at a time, and few enough to do no harm.
+# More calls than a host's operations wait for at a time, and few enough threads to do no harm.
 MOST_UNANSWERED: Final = 16
 
 Answer = TypeVar('Answer')
 
 
 class Late(Exception):
-    """No answer came in time. What was asked for may happen yet."""
+    """No answer came in time. The call may still be carried out."""
 
 
 class _Call:
@@ -54,7 +54,7 @@ class Calls:
     def call(self, work: Callable[[], Answer]) -> Answer:
         """Return or raise what ``work`` does.
 
-        :raises Late: no answer in time, or none yet to too many calls before
+        :raises Late: no answer in time, or too many earlier calls have no answer yet
         """
         if self._pid != os.getpid():            # the threads are the parent's
             self._begin()
@@ -93,5 +93,5 @@ class Calls:
             unanswered.pop(id(call), None)
             idle.append(calls)
             call.answer.put((answer, error))
-            # The next call may be long in coming: what this one needed must not wait for it.
+            # The next call may be long in coming. The objects of this call must not stay in memory until then.
             del call, answer, error

@@ -1,4 +1,4 @@
-"""Programs of ours that run as children: how they are started, and what they say."""
+"""The library's own programs that run as child processes: how they are started, and what they report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Final
 
 import devicetrack
 
-# Where the project is: last on the child's path, so that nothing beside the project hides the standard library.
+# The directory of the project. It is last on the child's path, so that nothing beside the project hides the standard
+# library.
 _PROJECT: Final = os.path.dirname(os.path.dirname(os.path.abspath(devicetrack.__file__)))
 _START: Final = ('import importlib, sys; sys.path.append(sys.argv.pop(1)); '
                  'sys.exit(importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:]))')
@@ -22,12 +23,12 @@ _LINES_A_PHASE: Final = 20
 
 
 def command(module: str) -> Sequence[str]:
-    """The command of a program of ours that is a module beside this one, with nothing of this process's environment."""
+    """Return the command that runs a module beside this one as a program, without this process's environment."""
     return sys.executable, '-I', '-S', '-c', _START, _PROJECT, f'{__name__.rpartition(".")[0]}.{module}'
 
 
 def read(line: bytes) -> dict[str, Any]:
-    """A line that a child says: a JSON object."""
+    """Parse a line of a child's output: a JSON object."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -47,5 +48,5 @@ def is_news(line: Mapping[str, Any], told: Mapping[str, Any], size_bytes: int) -
 
 
 def end(status: int) -> str:
-    """How a child ended. A bad block of a device ends one in SIGBUS."""
+    """Say how a child ended. A bad block of a device ends it with SIGBUS."""
     return f'was ended by signal {-status}' if status < 0 else f'ended with status {status}'

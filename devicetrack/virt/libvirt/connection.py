@@ -68,10 +68,10 @@ _TEXTS = (
 _CODES = {
     libvirt.VIR_ERR_NO_NODE_DEVICE: Meaning.NO_SUCH_DEVICE,
     libvirt.VIR_ERR_NO_SUPPORT: Meaning.UNSUPPORTED,
-    # libvirt says so when it shall destroy a node device that is not active, or undefine or autostart one that is not
-    # defined. It also says so of devices that are, until it knows of them.
+    # libvirt says so when it is asked to destroy a node device that is not active, or to undefine or autostart one that
+    # is not defined. It also says so of active or defined devices that it does not know of yet.
     libvirt.VIR_ERR_OPERATION_INVALID: Meaning.BEHIND,
-    # A thread's last error is lost if Python frees another libvirt object before it reads the error. Then nobody knows
+    # A thread's last error is lost if Python frees another libvirt object before it reads the error. Then it is unknown
     # whether libvirt carried out the call.
     None: Meaning.UNTOLD,
 }
@@ -213,8 +213,8 @@ class Connection:
         """
         with self._lock:
             if self._raw is None:
-                # libvirt prints every error to stderr, also those that are answers to us. The process has one handler,
-                # and services of this kind set a quiet one too.
+                # libvirt prints every error to stderr, even an error that is an answer that we expect. A process has
+                # only one handler; compute services set a quiet one too.
                 libvirt.registerErrorHandler(_quiet, None)
                 try:
                     self._raw = self._calls.call(self._connect)
@@ -222,7 +222,7 @@ class Connection:
                     raise self._unreachable(error) from error
                 except libvirt.libvirtError as error:
                     raise exception.HypervisorUnreachable(
-                        self._name, f'{_code_of(error)}; see that its daemon runs, and that [libvirt] connection_uri '
+                        self._name, f'{_code_of(error)}; check that its daemon runs, and that [libvirt] connection_uri '
                                     'names it') from error
             return self._raw
 
@@ -240,13 +240,13 @@ class Connection:
 
         A domain that goes away meanwhile is left out.
 
-        :param read: what to make of a domain's definitions. Threads call it, several at the same time
-        :param told: as of :meth:`devicetrack.virt.driver.VirtDriver.guest_records`
+        :param read: converts a domain's definitions into an answer. Several threads call it at the same time
+        :param told: as for :meth:`devicetrack.virt.driver.VirtDriver.guest_records`
         :raises HypervisorUnreachable: no answer, perhaps after some domains were read
         """
         domains = self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(0))
-        # This list costs a fraction of asking every domain. It is read second: a domain in it had no definition when
-        # all domains were listed, or lost it since.
+        # Listing the transient domains costs a fraction of asking every domain. The list is read second, so a domain in
+        # it had no definition when all domains were listed, or has lost it since.
         transient = {domain.UUIDString() for domain in self._asked(
             'virConnectListAllDomains', lambda raw: raw.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT))}
         numbers = itertools.count(1)            # its next() is one operation, so threads may share it
@@ -260,11 +260,11 @@ class Connection:
                 told(next(numbers), len(domains))
             return answer
 
-        # Named before threads ask: in a thread, each call of the binding waits for the others.
+        # The names are read before the threads start: in a thread, each call of the binding waits for the others.
         return self._side_by_side([(domain.UUIDString(), domain) for domain in domains], fetch)
 
     def _side_by_side(self, domains: Iterable[_Name], fetch: Callable[[_Name], _Answer | None]) -> list[_Answer]:
-        """Ask about several domains at a time; returns the answers that are some.
+        """Ask about several domains at a time, and return the answers that are not None.
 
         :raises HypervisorUnreachable: no answer for too long
         """
@@ -291,7 +291,7 @@ class Connection:
                 return None
             except Refused as error:
                 if error.meaning is Meaning.UNSUPPORTED:
-                    # libvirt's test driver, whose states nobody can read or change. QEMU's could since 3.7.
+                    # libvirt's test driver: nobody can read or change its saved states. QEMU's driver can since 3.7.
                     return None
                 return read(Unreadable(domain.uuid, f'its saved state: {error}'))
             return None if text is None else read(Definitions(domain.uuid, False, text, None))
@@ -304,8 +304,8 @@ class Connection:
         try:
             with self.calling('virDomainGetXMLDesc', uuid):
                 current = domain.XMLDesc(0)
-                # The document itself says whether the guest runs. Another call for that would be a race, and cost half
-                # as much as the document.
+                # The document itself says whether the guest runs. Another call to ask would be a race, and would cost
+                # half as much as the document.
                 running = _LIVE.match(current) is not None
                 return Definitions(uuid, running, current, domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
                                    if running and not transient else None)
@@ -368,7 +368,7 @@ class Connection:
         return NodeDevice(self, self.call('virNodeDeviceDefineXML', self.raw().nodeDeviceDefineXML, document, 0))
 
     def _asked(self, command: str, call: Callable[[Any], _Answer], domain_uuid: str | None = None) -> _Answer:
-        """List or look up. That changes nothing, so the call is repeated once if the connection was lost."""
+        """List or look something up. That changes nothing, so a lost connection makes this repeat the call once."""
         try:
             return self._ask(command, call, domain_uuid)
         except exception.HypervisorUnreachable as error:
@@ -383,7 +383,7 @@ class Connection:
             return self._calls.call(lambda: call(raw))
 
     def call(self, command: str, call: Callable[..., Any], *arguments: Any, uuid: str | None = None) -> Any:
-        """Call libvirt, and wait for its answer no longer than it may take. See :meth:`calling`."""
+        """Call libvirt, and wait for its answer at most until the timeout. See :meth:`calling`."""
         with self.calling(command, uuid):
             return self._calls.call(functools.partial(call, *arguments))
 
@@ -417,10 +417,10 @@ class Connection:
 
     def _unreachable(self, error: bounded.Late) -> exception.HypervisorUnreachable:
         return exception.HypervisorUnreachable(
-            self._name, f'{error}; see whether its daemon hangs, or raise {TIMEOUT}')
+            self._name, f'{error}; check whether its daemon hangs, or raise {TIMEOUT}')
 
     def _drop(self, lost: Any) -> None:
-        """Let the next call open another connection, unless another thread did so."""
+        """Let the next call open another connection, unless another thread has already opened one."""
         with self._lock:
             if self._raw is lost:
                 self._raw = None
@@ -436,8 +436,8 @@ class Connection:
 
     def _open(self) -> Any:
         raw = libvirt.open(self.uri)
-        # In a process with libvirt's event loop, a connection whose other end is gone without a word ends by itself,
-        # and with it the calls that wait for it.
+        # In a process that runs libvirt's event loop, keepalive ends a connection whose other end vanished silently,
+        # and with it the calls that wait for an answer.
         with contextlib.suppress(libvirt.libvirtError):
             raw.setKeepAlive(_KEEPALIVE_S, max(1, int(self._calls.timeout_s) // _KEEPALIVE_S))
         return raw

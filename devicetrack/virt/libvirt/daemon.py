@@ -1,7 +1,7 @@
-"""The functions that oslo.privsep runs in the privileged daemon, and the rights that it keeps for them.
+"""The functions that oslo.privsep runs in the privileged daemon, and the capabilities that the daemon keeps for them.
 
-Whoever has the service's rights may call them with any arguments. So none of them takes a program, a path of a file
-that it would write, or a descriptor.
+Anybody with the service's rights may call these functions with any arguments. So none of them takes a program, the path
+of a file to write, or a descriptor.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from devicetrack.virt.libvirt import vf_ports
 # CAP_DAC_OVERRIDE (capabilities(7)) to open any of them, and CAP_SYS_PTRACE to see which process has one open. ndctl
 # reads sysfs, where root needs no capability.
 KEPT: Final = frozenset({capabilities.CAP_DAC_OVERRIDE, capabilities.CAP_SYS_PTRACE})
-# Kept where the operator adds them to [devicetrack_privileged] capabilities. Without the first the kernel passes no
-# command to an NVMe controller (nvme_cmd_allowed in Linux: drivers/nvme/host/ioctl.c), and without the second it
-# changes no setting of a virtual function (rtnetlink_rcv_msg in net/core/rtnetlink.c).
+# The daemon keeps these if the operator adds them to [devicetrack_privileged] capabilities. Without the first the
+# kernel passes no command to an NVMe controller (nvme_cmd_allowed in Linux: drivers/nvme/host/ioctl.c), and without the
+# second it changes no setting of a virtual function (rtnetlink_rcv_msg in net/core/rtnetlink.c).
 KEPT_IF_GIVEN: Final = frozenset({capabilities.CAP_SYS_ADMIN, capabilities.CAP_NET_ADMIN})
 
 # prctl(2) and securebits (capabilities(7)), from linux/prctl.h and linux/securebits.h.
@@ -42,18 +42,21 @@ _PR_SET_SECUREBITS: Final = 28
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _NOROOT: Final = 1 << 0
 _NO_AMBIENT: Final = 1 << 6
-_LOCKED: Final = 1          # the bit that locks another one stands to its left
+_LOCKED: Final = 1          # shift: the bit that locks another one is the next higher bit
 
 _SOCKET: Final = re.compile(r'/.*/devicetrack-[a-z0-9_]+/fd')
 
 
 class _Context(priv_context.PrivContext):
-    """A daemon whose programs get no capability: oslo.privsep leaves those that root gets back by execve(2)."""
+    """A daemon whose programs get no capability. oslo.privsep alone would let root get them back by execve(2)."""
 
     _refusal = ''
 
     def set_client_mode(self, enabled: bool) -> None:
-        """Called with False in the daemon alone: after oslo.privsep set its rights, before it reads a request."""
+        """Give up rights for good. oslo.privsep passes False only in the daemon, before the daemon reads a request.
+
+        By then oslo.privsep has set the daemon's capabilities.
+        """
         if not enabled:
             try:
                 _give_up_for_good()
@@ -65,9 +68,9 @@ class _Context(priv_context.PrivContext):
         super().set_client_mode(enabled)
 
     def is_entrypoint(self, func: Callable[..., Any]) -> bool:
-        """Asked by the daemon before it calls a function.
+        """Refuse every function if the rights could not be given up. The daemon asks before it calls a function.
 
-        :raises OSError: this daemon calls none
+        :raises OSError: this daemon calls no function
         """
         if self._refusal:
             raise PermissionError(errno.EPERM, self._refusal)
@@ -75,7 +78,7 @@ class _Context(priv_context.PrivContext):
 
 
 def _give_up_for_good() -> None:
-    """Keep the capabilities of :data:`KEPT` and :data:`KEPT_IF_GIVEN`, and none for the programs that it runs.
+    """Keep the capabilities of :data:`KEPT` and :data:`KEPT_IF_GIVEN`, and leave none to programs that the daemon runs.
 
     :raises OSError: the kernel refuses it
     """
@@ -83,7 +86,7 @@ def _give_up_for_good() -> None:
         try:
             _prctl(_PR_CAPBSET_DROP, capability)
         except OSError as error:
-            if error.errno == errno.EINVAL:             # the kernel has no more
+            if error.errno == errno.EINVAL:             # the kernel has no higher capability
                 break
             raise
     bits = _NOROOT | _NO_AMBIENT

@@ -1,7 +1,7 @@
-"""XML documents of libvirt, read so that no document can do harm.
+"""Parses libvirt's XML documents safely.
 
-Definitions come from libvirtd, but services wrote parts of them and, through those, tenants. So the parser resolves,
-fetches and expands nothing, and an error says where a document cannot be read but never quotes it.
+Definitions come from libvirtd, but services wrote parts of them and, through the services, tenants did. So the parser
+resolves, fetches and expands nothing, and an error says where a document cannot be read but never quotes it.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ from devicetrack.virt import metadata
 from devicetrack.virt.libvirt import document as documents
 from devicetrack.virt.libvirt import excerpt
 
-# The namespace of what libvirt's QEMU driver takes beside the definition (docs/drvqemu.rst in libvirt's source).
+# The namespace for QEMU's own arguments in a definition (docs/drvqemu.rst in libvirt's source).
 _QEMU = 'http://libvirt.org/schemas/domain/qemu/1.0'
 
-# Models of memory devices that lie on a path. The others (dimm, virtio-mem, sgx-epc) take the host's own memory.
+# Models of memory devices that are backed by a path. The others (dimm, virtio-mem, sgx-epc) take the host's own memory.
 PATH_BACKED_MEMORY = frozenset(('nvdimm', 'virtio-pmem'))
 
 # The parts of a PCI address in libvirt's documents: the largest value, and how many digits sysfs prints at least.
@@ -45,13 +45,13 @@ class Domain(NamedTuple):
     """The devices that one definition names, each sort in the definition's order.
 
     ``memory_paths`` are the sources of persistent memory, ``mdev_uuids`` mediated devices, and ``pci_addresses`` PCI
-    devices in the form of sysfs (``0000:3d:00.4``), network interfaces that are functions among them. ``live`` says
+    devices in the form of sysfs (``0000:3d:00.4``), including network interfaces that are functions. ``live`` says
     that it is the definition of a running guest. ``record_text`` is our element among the metadata, or ''. It is parsed
-    on demand, for that takes longer than all the rest.
+    only on demand, because parsing it takes longer than all the rest.
 
-    ``other_paths`` and ``other_pci_addresses`` stand in other elements, where a device of ours may be meant too: disks,
-    file systems, character devices. Nearly all of them are other things. ``arguments`` are those that the hypervisor
-    gets as they are.
+    ``other_paths`` and ``other_pci_addresses`` come from other elements that may also name one of our devices: disks,
+    file systems, character devices. Nearly all of them mean other things. ``arguments`` are the arguments that the
+    hypervisor gets unchanged.
     """
 
     uuid: str
@@ -66,7 +66,7 @@ class Domain(NamedTuple):
 
     @property
     def boot_id(self) -> str | None:
-        """The boot of the host in which the addresses are valid, by the record. None if that does not say."""
+        """The boot of the host in which the addresses are valid. None if the record does not say."""
         if not self.record_text:
             return None
         tag = _FIRST_TAG.match(self.record_text)
@@ -80,7 +80,7 @@ class Domain(NamedTuple):
 
     @property
     def record_problem(self) -> str | None:
-        """Why the record cannot be read, or None. The rest of the definition is valid all the same."""
+        """Why the record cannot be read, or None. A bad record does not make the rest of the definition invalid."""
         return self._read_record()[1]
 
     def _read_record(self) -> tuple[values.GuestRecord | None, str | None]:
@@ -96,7 +96,7 @@ def parse(text: str, document: str = 'domain XML', hints: Collection[str] = ()) 
     """Read one definition.
 
     :param document: what it is, for messages: with a domain's UUID, never with its name
-    :param hints: what the paths of tracked devices begin with: of other paths, ``other_paths`` may lack some
+    :param hints: the beginnings of the paths of tracked devices. ``other_paths`` may lack paths that begin otherwise
     :raises InvalidDocument: it is not a domain, or names a device in a form that cannot be read
     """
     found = excerpt.read(text, PATH_BACKED_MEMORY, hints) if len(text) <= documents.MAX_LENGTH else None
@@ -106,14 +106,14 @@ def parse(text: str, document: str = 'domain XML', hints: Collection[str] = ()) 
 
 
 def parse_all(text: str, document: str = 'domain XML') -> Domain:
-    """As :func:`parse`, always with an XML parser."""
+    """Do what :func:`parse` does, but always with an XML parser."""
     root = documents.parse(text, document, 'domain')
     devices = root.find('devices')
-    # Our element among the definition's own metadata, not one of a definition that is quoted inside.
+    # Take our element from the definition's own metadata, not from a definition that is quoted inside.
     record = root.find(f'metadata/{_RECORD}')
     return Domain(
         documents.canonical_uuid(root.findtext('uuid'), document, 'uuid'),
-        # A definition has an id exactly while its guest runs. To ask the hypervisor as well would be a race.
+        # A definition has an id exactly while its guest runs. Asking the hypervisor as well would be a race.
         root.get('id') is not None,
         () if devices is None else _memory_paths(devices, document),
         () if devices is None else tuple(mdev_uuid(hostdev, document) for hostdev in hostdevs(devices, 'mdev')),
@@ -131,7 +131,7 @@ def _memory_paths(devices: etree._Element, document: str) -> tuple[str, ...]:
 
 
 def _other_paths(devices: etree._Element) -> Iterator[str]:
-    """Every absolute path in a device, but those of :func:`_memory_paths`."""
+    """Yield every absolute path in a device, except those of :func:`_memory_paths`."""
     for device in devices:
         backed = device.tag == 'memory' and device.get('model') in PATH_BACKED_MEMORY
         for element in device.iter(etree.Element):
@@ -142,14 +142,14 @@ def _other_paths(devices: etree._Element) -> Iterator[str]:
 
 
 def _other_pci_addresses(devices: etree._Element, document: str) -> Iterator[str]:
-    """The PCI devices that disks of guests are (NVMe)."""
+    """Yield the PCI addresses of the disks that are PCI devices (NVMe)."""
     for device in devices.findall('disk'):
         if device.get('type') == 'nvme' and device.find('source/address') is not None:
             yield pci_address(device, document)
 
 
 def argument_pci_addresses(domain: Domain) -> Sequence[str]:
-    """Return what looks like a PCI address in the arguments of a domain's hypervisor, in the form of sysfs."""
+    """Return everything that looks like a PCI address in the hypervisor's arguments, in the form of sysfs."""
     return [f'{found[1] or "0000"}:{found[2]}'.lower() for text in domain.arguments
             for found in _PCI_ADDRESS.finditer(text)]
 
@@ -176,7 +176,7 @@ def mdev_uuid(hostdev: etree._Element, document: str) -> str:
 
 
 def mac(interface: etree._Element) -> str | None:
-    """Return the MAC address that a network interface of a guest has, in small digits; None if libvirt chooses one."""
+    """Return the MAC address of a guest's network interface in lower case; None if libvirt chooses one."""
     address = interface.find('mac')
     said = None if address is None else address.get('address')
     return None if said is None else said.lower()
@@ -205,7 +205,7 @@ def pci_parts(hostdev: etree._Element, document: str) -> dict[str, str]:
         except ValueError:
             part = -1
         if not 0 <= part <= most:
-            raise exception.InvalidDocument(document, f'hostdev/source/address/@{name}', 'no part of a PCI address')
+            raise exception.InvalidDocument(document, f'hostdev/source/address/@{name}', 'not a part of a PCI address')
         parts[name] = f'{part:0{digits}x}'
     return parts
 

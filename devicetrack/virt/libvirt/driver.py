@@ -92,7 +92,7 @@ class LibvirtDriver(driver.VirtDriver):
     :param kinds: the classes of the device kinds; by default our own, and those that ``[devicetrack] device_kinds``
         names
     :param connect: opens the connection instead of ``libvirt.open``; see :func:`devicetrack.virt.loader.load_driver`
-    :raises InvalidConfiguration: an option cannot be used, or a device kind cannot be loaded or is none
+    :raises InvalidConfiguration: an option cannot be used, a device kind cannot be loaded, or a class is not a kind
     """
 
     takes_connection = True
@@ -200,7 +200,7 @@ class LibvirtDriver(driver.VirtDriver):
                          tuple(found), tuple(faults), self._sockets())
 
     def _sockets(self) -> numa_sysfs.Sockets:
-        """Which nodes share a socket. Only requests by an alias ask for that."""
+        """Read which NUMA nodes share a socket. Only requests by an alias need that."""
         return () if self.aliases() is None else self._topology.sockets()
 
     def get_usage(self) -> Usage:
@@ -210,10 +210,11 @@ class LibvirtDriver(driver.VirtDriver):
         """Ask the hypervisor once.
 
         :param needed: the kinds that must identify their devices, or else the usage is unknown. The other kinds are
-            asked too, since devices of a kind that no option names any more may still have owners here. Their errors
-            do no harm: their tools may not even be installed.
-        :param guarding: devices that are about to be taken back. A definition uses them when its addresses name them,
-            whatever its record says of its boot, and when its record names them, whatever its addresses
+            asked too, since devices of a kind that no option names any more may still have owners here. An error of
+            such a kind does no harm: its tools may not even be installed.
+        :param guarding: devices that are about to be taken back. A definition uses such a device if its addresses name
+            the device, whatever boot its record names, and also if its record names the device, whatever its addresses
+            say
         """
         named: list[_Named] = []
         uses: list[tuple[Any, ...]] = []        # the fields of each, as they are kept
@@ -223,8 +224,8 @@ class LibvirtDriver(driver.VirtDriver):
         with self._parsed.look() as parse:
             read = functools.partial(self._read_guest, parse, self.boot_id(), guarding)
             defined = self.hypervisor.definitions(read)
-            # After the definitions: a guest that was saved since then is among these. It comes back on what it was
-            # saved with, whatever its definition says.
+            # Saved states are read after the definitions, so they include a guest that was saved meanwhile. A saved
+            # guest resumes with the devices of its saved state, whatever its definition says.
             saved = self.hypervisor.saved(read)
         for uuid, runs, its_named, its_uses, problem in defined:
             if uuid in domains:
@@ -265,7 +266,7 @@ class LibvirtDriver(driver.VirtDriver):
 
     def _read_guest(self, parse: parsed.Parse, boot_id: str, guarding: Collection[DeviceKey],
                     found: connection.Definitions | connection.Unreadable) -> _Guest:
-        """Read what one domain names, as far as that can be read. Several threads do this at the same time."""
+        """Read which devices one domain names, as far as they can be read. Several threads do this at the same time."""
         if isinstance(found, connection.Unreadable):
             return found.uuid, False, (), (), Unknown(f'domain {found.uuid}', found.reason)
         named: list[_Named] = []
@@ -281,9 +282,9 @@ class LibvirtDriver(driver.VirtDriver):
 
     def _read_definitions(self, parse: parsed.Parse, found: connection.Definitions, boot_id: str,
                           guarding: Collection[DeviceKey], named: list[_Named], uses: list[Use]) -> None:
-        """Add what one domain names.
+        """Add the devices that one domain names.
 
-        :raises InvalidDocument: a definition cannot be read. The devices of a readable live one were added before
+        :raises InvalidDocument: a definition cannot be read. If the live one could, its devices were added before
         :raises DeviceKindFailed: a kind made a mistake
         """
         document = f'domain {found.uuid}'
@@ -395,7 +396,10 @@ class LibvirtDriver(driver.VirtDriver):
         return {_key(assignment): results[_key(assignment)] for assignment in assignments}
 
     def _usage_or_doubt(self, needed: Container[str], guarding: Collection[DeviceKey]) -> Usage:
-        """Ask the hypervisor again. Without an answer everything is in doubt: what is done must not be lost by it."""
+        """Ask the hypervisor again. Without an answer, report everything as unknown rather than raise.
+
+        An error would lose the results of the work that is done.
+        """
         try:
             return self._usage(needed, guarding)
         except exception.HypervisorUnreachable as error:
@@ -429,7 +433,7 @@ class LibvirtDriver(driver.VirtDriver):
                            metadata.element(assignments, flavor, beside, self.boot_id()))
 
     def _elements(self, assignments: Sequence[DeviceAssignment]) -> tuple[str, ...]:
-        # For who starts a guest without realizing its devices before: it writes to them all the same.
+        # For a caller that starts a guest without realizing its devices first: the guest writes to them all the same.
         self._proving.take_back(map(_key, assignments))
         elements: dict[DeviceKey, str] = {}
         for name in sorted({assignment.kind for assignment in assignments}):
@@ -504,7 +508,7 @@ class LibvirtDriver(driver.VirtDriver):
 
     @staticmethod
     def _own_lock(assignment: DeviceAssignment, kind: api.DeviceKind) -> contextlib.AbstractContextManager[object]:
-        """Hold the lock on what stands for a device on the host, where there is something.
+        """Hold the lock on the node or file that is the device on the host, if there is one.
 
         :raises FileLocked: somebody else holds it, perhaps a manager with another state directory
         :raises OSError: it cannot be opened
@@ -522,7 +526,7 @@ class LibvirtDriver(driver.VirtDriver):
 
     @contextlib.contextmanager
     def _try_lock(self, kind: str, identifier: str) -> Iterator[bool]:
-        """Hold the lock file of one device in the block, which is given False if somebody else does."""
+        """Hold the lock file of one device in the block; yield False if somebody else holds it."""
         try:
             lock = self._lock_of(DeviceKey(kind, identifier), 0.0)
         except (OSError, filelock.FileLocked):
@@ -549,8 +553,8 @@ class LibvirtDriver(driver.VirtDriver):
         return lock
 
     def _lock_path(self, key: DeviceKey) -> str:
-        # Percent encoding removes slashes and keeps different names different. It never leaves a bare "+", which marks
-        # the digest of a name that is too long for a file.
+        # Percent encoding removes slashes and keeps different names different. It never leaves a bare "+", so a "+" can
+        # mark the digest of a name that is too long for a file.
         name = urllib.parse.quote(f'{key.kind}-{key.identifier}', safe='')
         if len(name) > 200:
             name = '+' + hashlib.sha256(name.encode()).hexdigest()
@@ -560,9 +564,9 @@ class LibvirtDriver(driver.VirtDriver):
 def _recorded_of(domain: domain_xml.Domain, wanted: Collection[DeviceKey], document: str) -> list[DeviceKey]:
     """Find those of some devices that the record of a definition names as the guest's own.
 
-    :raises InvalidDocument: it seems to name one of them, and cannot be read
+    :raises InvalidDocument: the record seems to name one of them, and cannot be read
     """
-    # Nearly no record names one, and to parse them all would take longer than all else.
+    # Hardly any record names one, and parsing them all would take longer than everything else.
     if not any(name in domain.record_text for key in wanted for name in (key.identifier, escape(key.identifier))):
         return []
     if domain.record is None:

@@ -1,23 +1,23 @@
 """A quick reader of the tracked devices in a definition. It reads the text, without a parser, where that is safe.
 
 A parser makes a tree of the whole definition, which costs several times as much. libvirtd writes every definition in
-one layout and escapes all that others put into it. This module reads only that layout. It leaves a text that differs
-anywhere that matters to the parser.
+one layout and escapes everything that others put into it. This module reads only that layout. If a text differs from
+the layout where it matters, this module leaves that text to the parser.
 
 A match is reliable in a well-formed document, for three reasons:
 
-- Without comments, CDATA, processing instructions and a document type every ``<`` begins a tag, since text and
-  attributes cannot contain one. So a name after a ``<`` is the name of an element.
+- If there are no comments, CDATA sections, processing instructions or document type, every ``<`` begins a tag, since
+  text and attributes cannot contain one. So a name after a ``<`` is the name of an element.
 - If the name of an element is opened once and closed once, everything between belongs to the element. So the metadata,
   which may hold anybody's XML, can be set aside. If the tags of a name open and close in turn, each pair of them is an
   element.
 - The difference between opening and closing tags gives the depth of a tag. Text may contain a ``>``, and then a ``/>``
-  may be no tag. But then there are more ``>`` than ``<``, and the text is left to the parser. What an element contains
-  is even, so the tags in one part of it need not be counted if those in all other parts are.
+  may be no tag. But then there are more ``>`` than ``<``, and the text is left to the parser. The content of an element
+  is balanced, so the tags in one part of it need not be counted if those in all other parts are.
 
 libvirt has other elements that can name a device of ours: network interfaces, disks, file systems, arguments for QEMU.
-A few searches tell that a document has none of them. Only the paths of block devices are read here, since many guests
-have disks on them; all else is left to the parser.
+A few searches show that a document has none of them. This module reads only the paths of block devices, since many
+guests have disks on them. It leaves a document with any other such element to the parser.
 
 If a document is not well-formed, this module may read it where a parser refuses it. It never hides a device: it finds
 every tag that begins or ends a tracked device, as many of each and in their right places, or gives up.
@@ -52,8 +52,8 @@ _RECORD_LINE = '\n    '
 _RECORD_NAME = f'devicetrack:{metadata.ELEMENT}'
 _RECORD = f'{_RECORD_LINE}<{_RECORD_NAME} xmlns:devicetrack="{metadata.NAMESPACE}"'
 _RECORD_END = f'</{_RECORD_NAME}>'
-# An address inside a source lies as deep as no other: those of host devices, and of disks and interfaces that are one.
-# A search goes by the last character: a rare one makes it several times as fast as a space.
+# Only an address inside a source is indented this deep: it belongs to a host device, or to a disk or interface that is
+# one. str.find() looks for the last character first; a rare one makes the search several times as fast as a space.
 _SOURCE_ADDRESS = '\n        <address'
 _BLOCK = '<source dev'
 _BLOCK_PATH = re.compile(rf"<source dev='({_PLAIN}']*)'")
@@ -82,8 +82,8 @@ def read(text: str, path_backed: Collection[str], hints: Collection[str] = ()) -
     """Read a definition; None if its text leaves a doubt. Then only a parser can tell what the definition says.
 
     :param path_backed: the models of memory devices that have a path
-    :param hints: what the paths of tracked devices begin with. A device that has one of them elsewhere than in such
-        memory is for the parser
+    :param hints: the beginnings of the paths of tracked devices. If an element other than such memory has such a path,
+        the document is left to the parser
     """
     try:
         return _read(text, path_backed, hints)
@@ -93,8 +93,8 @@ def read(text: str, path_backed: Collection[str], hints: Collection[str] = ()) -
 
 def _read(text: str, path_backed: Collection[str], hints: Collection[str]) -> Excerpt:
     head = _HEAD.match(text)
-    # The search for one rare character is many times as fast as for two of which one is common. libvirtd declares a
-    # namespace at the root only for arguments of a hypervisor, which may name anything.
+    # Searching for one rare character is many times as fast as searching for two of which one is common. libvirtd
+    # declares a namespace at the root only for arguments of a hypervisor, which may name anything.
     if head is None or 'xmlns' in head[0] or ('!' in text and '<!' in text) or ('?' in text and '<?' in text):
         raise _Doubt
     start = head.end()
@@ -123,7 +123,7 @@ def _read(text: str, path_backed: Collection[str], hints: Collection[str]) -> Ex
 
 
 def _blocks(text: str, devices: _Element) -> tuple[str, ...]:
-    """Return the paths of block devices, and of whatever else a source calls a device."""
+    """Return the paths of block devices, and of anything else that a source names in its attribute ``dev``."""
     count = text.count(_BLOCK, devices.begin, devices.end)
     if not count:
         return ()
@@ -147,7 +147,7 @@ def _own_element(text: str, name: str, start: int) -> _Element | None:
     first, last = f'\n  <{name}>\n', f'\n  </{name}>\n'
     before = text.find(first, start - 1)
     end = text.rfind(last, before + len(first) - 1) if before >= 0 else -1
-    # Nearly always the name stands nowhere else, and then one search tells what otherwise takes two.
+    # Nearly always the name occurs nowhere else. Then one search is enough where otherwise two are needed.
     if before < 0 or end < 0 or (text.count(name, start) != 2 and (
             text.count(f'<{name}', start), text.count(f'</{name}', start)) != (1, 1)):
         if text.find(f'<{name}', start) < 0 and text.find(f'</{name}', start) < 0:
@@ -171,7 +171,7 @@ def _record(text: str, own: _Element) -> str:
     end = text.find(_RECORD_END, begin, own.end) + len(_RECORD_END)
     if mentioned != 1 or begin < 0 or end < begin or text.count(_RECORD_NAME, begin, own.end) != 2:
         raise _Doubt
-    # A child of the metadata is at its depth on both sides, so one of them is enough.
+    # The depth before and after a child of the metadata is the same, so checking one side is enough.
     if _opened(text, own.begin, begin) if begin - own.begin < own.end - end else _opened(text, end, own.end):
         raise _Doubt
     return text[begin + len(_RECORD_LINE):end]
@@ -180,7 +180,7 @@ def _record(text: str, own: _Element) -> str:
 def _opened(text: str, start: int, end: int) -> int:
     """Count how many more tags open than close between two tags; ``/>`` does both."""
     tags = text.count('<', start, end)
-    if tags != text.count('>', start, end):             # one of these, perhaps a />, stands in text
+    if tags != text.count('>', start, end):             # one of these, perhaps a />, is inside text
         raise _Doubt
     return tags - 2 * text.count('</', start, end) - text.count('/>', start, end)
 
@@ -193,12 +193,12 @@ _Run = tuple[int, int]
 def _elements(text: str, name: str, devices: _Element) -> tuple[list[str], list[_Run]]:
     """Find the elements of this name in their places in the lines, each from the end of the line before it to its end.
 
-    The second list has the runs of neighbours. All of a run lie at one depth, since each begins where the one before it
-    ends.
+    The second list has the runs of neighbours. All elements of a run are at one depth, since each begins where the one
+    before it ends.
     """
     opening, line, last = f'<{name}', f'\n    <{name}', f'</{name}>'
     first = text.find(opening, devices.begin, devices.end)
-    # Whatever a tag ends that was not found would be hidden.
+    # A closing tag without an opening tag that was found would mean a hidden element.
     if text.find(last, devices.begin, first if first >= 0 else devices.end) >= 0:
         raise _Doubt
     if first < 0:
@@ -232,7 +232,7 @@ _TO_THE_ROOT: Final = -1
 def _check_parents(text: str, start: int, own: _Element | None, devices: _Element) -> None:
     """Check that the metadata and the devices are children of the root.
 
-    The tags between them need not be counted: both are even, and so is the root.
+    The tags between them need not be counted: both are balanced, and so is the root.
     """
     if own is not None and _opened(text, start, own.before):
         raise _Doubt
@@ -241,14 +241,14 @@ def _check_parents(text: str, start: int, own: _Element | None, devices: _Elemen
 
 
 def _check_depths(text: str, devices: _Element, runs: list[_Run]) -> None:
-    """Check that elements are children of the devices: all that stands between them must be even.
+    """Check that elements are children of the devices: each part of the text between them must be balanced.
 
-    It is, in the longest part, if it is in all others. Nearly always that part is most of the devices.
+    The longest part is balanced if all others are, so it is not counted. Nearly always it is most of the devices.
     """
     between = []
     since = devices.begin
     for begin, end in runs:
-        if begin < since - 1:                           # one of them is in another; the first has its line break before
+        if begin < since - 1:                           # one is inside another; the first begins at its line break
             raise _Doubt
         between.append((since, begin))
         since = end
@@ -261,7 +261,7 @@ def _check_depths(text: str, devices: _Element, runs: list[_Run]) -> None:
 def _paths(memories: list[str], path_backed: Collection[str]) -> tuple[str, ...]:
     """Return the paths of memory devices whose model has one."""
     paths = []
-    alike = None                # what stands before the path, of the last device that was matched
+    alike = None                # the text before the path in the last device that was matched
     for memory in memories:
         before, _begin, rest = memory.partition(_PATH_BEGIN)
         if before == alike:

@@ -1,10 +1,10 @@
-"""The program that has an NVMe controller format one namespace and erase what it had.
+"""The program that has an NVMe controller format one namespace and erase its data.
 
 It is a process of its own so that it can outlive the service: it inherits the descriptors of the controller, of all its
-disks and of the lock file, and as long as it runs nobody else can take the lock or open the disks. The kernel ends no
-process that waits for a controller. If it were the service, no other one could start meanwhile. It imports what it
-needs before it begins, so an upgrade meanwhile does not affect it. On standard output it writes one JSON object a
-line::
+disks and of the lock file, and as long as it runs nobody else can take the lock or open the disks. The kernel cannot
+end a process that waits for a controller. If the service itself waited, no new service could start meanwhile. The
+program imports what it needs before it begins, so an upgrade meanwhile does not affect it. On standard output it writes
+one JSON object a line::
 
     {"phase": "format", "done": 33554432, "of": 67108864}
     {"phase": "formatted", "done": 67108864, "of": 67108864}
@@ -27,7 +27,7 @@ _LOOK_EVERY_S = 1.0
 
 def run(fd: int, nsid: int, wanted: nvme_admin.Format, erase: int, timeout_s: int, reporter: wiper.Reporter,
         size: int) -> None:
-    """Format, and report what the controller says of its progress meanwhile.
+    """Format, and meanwhile report the progress that the controller tells.
 
     :raises OSError: the controller did not do it
     """
@@ -49,7 +49,7 @@ def run(fd: int, nsid: int, wanted: nvme_admin.Format, erase: int, timeout_s: in
 
 
 def _done(fd: int, nsid: int, size: int) -> int:
-    """How many bytes are erased, as far as the controller tells; never all of them."""
+    """Return how many bytes are erased, as far as the controller tells; always less than all of them."""
     try:
         remaining = nvme_admin.identify_namespace(fd, nsid).remaining_percent
     except OSError:

@@ -1,4 +1,4 @@
-"""Start the formatter, follow it, and judge what it says."""
+"""Starts the formatter, follows it, and judges its output."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LOG = log.logger(__name__)
 
 def run(name: str, controller_fd: int, disk_fds: Sequence[int], lock_fd: int, nsid: int, wanted: nvme_admin.Format,
         erase: int, timeout_s: int, size_bytes: int) -> None:
-    """Have a child process format a namespace. Blocks until the controller has done that.
+    """Have a child process format a namespace. Blocks until the controller has formatted it.
 
     The child inherits the descriptors and the lock. If this process dies, the child goes on, and the lock lasts until
     the controller has ended. It has a session of its own, so a signal for this process's group does not reach it.
 
-    :raises OSError: the controller did not do it, or nobody knows
+    :raises OSError: the controller did not format it, or nothing shows whether it did
     """
     command = (*children.command('formatter'), '--controller-fd', str(controller_fd), '--lock-fd', str(lock_fd),
                *(word for fd in disk_fds for word in ('--disk-fd', str(fd))), '--size', str(size_bytes),

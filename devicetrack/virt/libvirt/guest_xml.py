@@ -1,7 +1,7 @@
-"""The elements for devices in a guest's definition, and how other devices take their places. Pure: text in, text out.
+"""The elements for devices in a guest's definition, and how to replace the devices. Pure: text in, text out.
 
 Devices of several kinds may have elements of one form. A new definition names other devices of the host. The guest
-sees the same as before, and foreign metadata, comments and all the rest stay as they are.
+sees the same as before, and foreign metadata, comments and everything else stay as they are.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from devicetrack.virt.libvirt import domain_xml
 class Form(abc.ABC):
     """One sort of element by which definitions name devices. Several kinds of devices may share it.
 
-    ``of_one_boot``: an address means its device only in the boot of the host in which it was written. ``may_move``: it
-    means its device in other boots too, unless the device's details say that it had this address then: the device may
-    have another one now. ``others_too``: a definition may also name foreign devices in this form, and these stay as
-    they are.
+    ``of_one_boot``: an address means its device only in the boot of the host in which it was written. ``may_move``: an
+    address means its device in other boots too, except where a recorded device's details have this address: that device
+    may have another address now. ``others_too``: a definition may also name foreign devices in this form, and these
+    stay as they are.
     """
 
     tag: str
@@ -60,7 +60,7 @@ class Form(abc.ABC):
 
 
 class _Memory(Form):
-    """Memory of a guest that lies on a path: NVDIMMs and virtio-pmem. The host assigns the paths anew at every boot."""
+    """A guest's memory that is backed by a path: NVDIMM and virtio-pmem. Each boot of the host assigns new paths."""
 
     tag = 'memory'
     of_one_boot = True
@@ -85,7 +85,7 @@ class _Memory(Form):
         size, room = _kibibytes(element, document), _kibibytes(partner, document)
         if size is not None and room is not None and size > room:
             raise exception.InvalidDocument(document, 'memory/target/size', 'more than its partner can give')
-        # These elements belong to the path, so they come from the partner too, in the order of libvirt's schema.
+        # These elements describe the path, so they come from the partner too, in the order of libvirt's schema.
         for name in ('path', 'alignsize', 'pmem'):
             for found in here.findall(name):
                 here.remove(found)
@@ -144,7 +144,7 @@ class _PCI(Form):
             _retarget_port(element, partner, document)
         for name, part in domain_xml.pci_parts(partner, document).items():
             _address_of(element, document).set(name, f'0x{part}')
-        # Who binds the function is up to the host that has it.
+        # Each host decides for itself who binds the function.
         managed = partner.get('managed')
         if managed is not None:
             element.set('managed', managed)
@@ -192,8 +192,8 @@ def recorded(domain: domain_xml.Domain, forms: Mapping[str, Form], boot_id: str,
     :param forms: the form of every device kind, by its name
     :param boot_id: this boot
     :returns: for every form whose devices may have other addresses now, the devices in the order of the elements; None
-        for an element that the record does not have, of which the address counts. Empty for a definition without such
-        elements, of this boot, or without a record: then its addresses count
+        for an element that the record does not have: its address counts. Empty for a definition without such elements,
+        for one of this boot, and for one without a record: then all its addresses count
     :raises InvalidDocument: the record does not say which element means which device
     """
     if domain.boot_id in (None, boot_id):
@@ -231,7 +231,7 @@ def _by_address(form: Form, domain: domain_xml.Domain, forms: Mapping[str, Form]
     for device in record.devices:
         if not device.beside and forms.get(device.kind) is form:
             with contextlib.suppress(exception.MalformedObject, exception.UnknownObject):
-                # Of a kind whose devices never move the details do not say it.
+                # The details of kinds whose devices never move have no address.
                 address = getattr(details.peek(device.details), 'address', None)
                 then[address] = DeviceKey(device.kind, device.identifier)
     found = tuple(map(then.get, addresses))
@@ -239,12 +239,12 @@ def _by_address(form: Form, domain: domain_xml.Domain, forms: Mapping[str, Form]
 
 
 def retarget(text: str, document: str, partners: Mapping[Form, Sequence[str | None]], record: str) -> str:
-    """Make a definition with other devices in the places of its own.
+    """Make a definition with other devices in place of its own.
 
     :param document: what it is, for messages
     :param partners: by form, an element for each element of the form, in the definition's order, and None for one that
         stays as it is. The definition has no elements of a form that is left out
-    :param record: the element that takes the place of ours among the metadata; '' for none
+    :param record: the element that replaces ours among the metadata; '' for none
     :raises InvalidDocument: it cannot be read, the elements differ in number, or the guest would see other devices
     """
     root = documents.parse(text, document, 'domain', everything=True)
@@ -255,13 +255,13 @@ def retarget(text: str, document: str, partners: Mapping[Form, Sequence[str | No
         texts = partners.get(form, (None,) * len(elements) if form.others_too else ())
         if len(elements) != len(texts):
             raise exception.InvalidDocument(document, f'devices/{form.tag}',
-                                            f'{len(elements)} of them, and devices for {len(texts)}')
+                                            f'{len(elements)} elements, but {len(texts)} devices')
         new = [element if partner is None
                else documents.parse(partner, f'partner of a {element.tag} of {document}', str(element.tag))
                for element, partner in zip(elements, texts, strict=True)]
         expected[form] = [form.address(partner, document) for partner in new]
         if len(set(expected[form])) != len(expected[form]):
-            raise exception.InvalidDocument(document, f'devices/{form.tag}', 'two of them would be one device')
+            raise exception.InvalidDocument(document, f'devices/{form.tag}', 'two elements would name one device')
         for element, partner in zip(elements, new, strict=True):
             if partner is not element:
                 form.retarget(element, partner, document)

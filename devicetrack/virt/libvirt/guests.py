@@ -1,4 +1,4 @@
-"""Work on the guests of a host: remove them, give them the addresses of a new boot, prepare them to move.
+"""Works on the guests of a host: removes them, gives them the addresses of a new boot, prepares them to move.
 
 The texts of definitions hold secrets of guests. No message quotes them.
 """
@@ -28,8 +28,8 @@ from devicetrack.virt.libvirt.kinds import installed
 
 LOG = log.logger(__name__)
 
-# libvirt removes these with a definition. A hypervisor refuses a flag that it does not know. With fewer flags it also
-# refuses while anything is left that the missing ones would remove.
+# Each flag makes libvirt remove something together with the definition. A hypervisor refuses a flag that it does not
+# know. With fewer flags it refuses while something is left that a missing flag would have removed.
 _UNDEFINE = (
     libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
     | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM,
@@ -37,8 +37,8 @@ _UNDEFINE = (
     0,
 )
 
-# A guest that waits for its memory is paused: while its process starts, and until the source has sent all. At the
-# source the guest is in the second state only for the moment of the hand-over.
+# A guest that waits for its memory is paused: first while its process starts, then until the source has sent all its
+# memory. At the source the guest is paused for migration only at the moment of the hand-over.
 _ARRIVING = frozenset((libvirt.VIR_DOMAIN_PAUSED_MIGRATION, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP))
 
 _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
@@ -72,8 +72,8 @@ class Guests:
             except exception.DomainGone:
                 continue
             except connection.Refused as error:
-                # Then the manager waits a little longer for the guest to run.
-                LOG.warning('Domain %s is taken to wait for a migration, because its state is unknown: %s', domain.uuid,
+                # If that is wrong, the manager only waits a little longer for the guest to run.
+                LOG.warning('Assuming that domain %s waits for a migration; its state is unknown: %s', domain.uuid,
                             error)
                 found.add(domain.uuid)
                 continue
@@ -88,14 +88,14 @@ class Guests:
     def destroy(self, domain_uuid: str) -> None:
         """As :meth:`devicetrack.virt.driver.VirtDriver.destroy_guest`."""
         try:
-            # Somebody may start it after the first attempt.
+            # Somebody may start the guest after the first attempt.
             for _attempt in range(2):
                 domain = self._hypervisor.domain(domain_uuid)
                 if domain is None:
                     return
                 self._remove(domain)
             if self._hypervisor.domain(domain_uuid) is not None:
-                raise exception.GuestNotRemoved(domain_uuid, 'it is there again')
+                raise exception.GuestNotRemoved(domain_uuid, 'somebody defined or started it again')
         except connection.Refused as error:
             raise exception.GuestNotRemoved(domain_uuid, str(error)) from error
 
@@ -112,7 +112,7 @@ class Guests:
         try:
             domain.destroy()
         except connection.Refused:
-            if domain.is_active():      # else it went off by itself
+            if domain.is_active():      # if not, it shut down by itself
                 raise
 
     def _undefine(self, domain: connection.Domain) -> None:
@@ -127,7 +127,7 @@ class Guests:
 
     def rewrite(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment],
                 elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]]) -> bool:
-        """As :meth:`devicetrack.virt.driver.VirtDriver.rewrite_guest`; ``elements`` makes those of this boot."""
+        """As :meth:`devicetrack.virt.driver.VirtDriver.rewrite_guest`; ``elements`` makes this boot's elements."""
         uuid = assignments[0].instance_uuid
         try:
             domain = self._hypervisor.domain(uuid)
@@ -137,8 +137,8 @@ class Guests:
         except exception.DomainGone:
             return False
         new = self._rewritten(text, f'domain {uuid}, inactive', assignments, beside, elements)
-        # A saved guest starts from its saved state, so that is written first. After a crash in between the definition
-        # is still the old one, and the next call finds it.
+        # A saved guest starts from its saved state, so the saved state is written first. After a crash in between, the
+        # definition is still the old one, so the next call does the work again.
         new_saved = None if saved is None else self._rewritten(saved, f'domain {uuid}, saved', assignments, beside,
                                                                elements)
         if new_saved is not None:
@@ -150,7 +150,7 @@ class Guests:
     def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],
                            beside: Sequence[DeviceAssignment],
                            elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]]) -> str:
-        """As :meth:`devicetrack.virt.driver.VirtDriver.rewrite_definition`; ``elements`` makes those of this boot."""
+        """As :meth:`devicetrack.virt.driver.VirtDriver.rewrite_definition`; ``elements`` makes this boot's elements."""
         document = f'definition for domain {assignments[0].instance_uuid}'
         if domain_xml.parse(definition, document).boot_id is None:
             return definition
@@ -163,7 +163,7 @@ class Guests:
         domain, boot_id = domain_xml.parse(text, document), self._boot_id()
         if domain.boot_id is None:
             if any(form.of_one_boot and form.addresses(domain) for form in guest_xml.FORMS):
-                raise exception.InvalidDocument(document, 'metadata', 'nothing says of which boot its paths are')
+                raise exception.InvalidDocument(document, 'metadata', 'it does not name the boot of its paths')
             return None
         if domain.boot_id == boot_id:
             return None
@@ -240,7 +240,7 @@ class Guests:
         return partners
 
     def _identified(self, form: guest_xml.Form, domain: domain_xml.Domain) -> list[set[DeviceKey]]:
-        """Find the devices that each element may mean by its address: at most one of each kind of its form."""
+        """Find the devices that each element's address may mean: at most one for each kind of its form."""
         addresses = form.addresses(domain)
         found: list[set[DeviceKey]] = [set() for _address in addresses]
         if addresses:
@@ -254,7 +254,7 @@ class Guests:
 
 
 def _record(found: connection.Definitions | connection.Unreadable) -> GuestRecord | None:
-    """Read what a domain records of its devices; None if it has no record that can be read."""
+    """Read a domain's record of its devices; None if it has no record that can be read."""
     record, problem = None, None
     if isinstance(found, connection.Unreadable):
         problem = found.reason
@@ -266,9 +266,9 @@ def _record(found: connection.Definitions | connection.Unreadable) -> GuestRecor
         else:
             record, problem = domain.record, domain.record_problem
     if record is not None and record.instance_uuid != found.uuid:
-        record, problem = None, 'it is of another instance'
+        record, problem = None, 'it belongs to another instance'
     if problem is not None:
-        LOG.warning('What domain %s records of its devices cannot be read: %s', found.uuid, problem)
+        LOG.warning('The device record of domain %s cannot be read: %s', found.uuid, problem)
     return record
 
 

@@ -29,7 +29,7 @@ class Kernel:
 
     @property
     def answers(self) -> bool:
-        """Whether it knows mediated devices. If not, this host has none, or the hypervisor runs on another host."""
+        """Whether the kernel knows mediated devices. If not, this host has none, or the hypervisor runs elsewhere."""
         return os.path.isdir(self.directory)
 
     def uuids(self) -> list[str]:
@@ -57,7 +57,7 @@ class Kernel:
         return os.path.lexists(self._path(uuid))
 
     def read(self, uuid: str) -> Made | None:
-        """Read a device; None if there is none, also while the kernel makes or removes it."""
+        """Read a device; None if there is none, or the kernel is just making or removing it."""
         device_type = self._link(uuid, 'mdev_type')
         if device_type is None:
             return None
@@ -69,9 +69,10 @@ class Kernel:
         """Whether a process has a device open; False if there is no such device.
 
         The kernel opens a VFIO group for one process at a time, and every open device of a group keeps the group open
-        (vfio_group_fops_open in Linux: drivers/vfio/group.c). A process that can open the group knows that no other has
-        it, and that the driver has stopped the device and released the guest's memory. This does not open the device
-        itself, because a driver takes that for the start of a guest: i915 and NVIDIA's refuse any other process.
+        (vfio_group_fops_open in Linux: drivers/vfio/group.c). If this process can open the group, no other process has
+        it open, and the driver has stopped the device and released the guest's memory. This method does not open the
+        device itself, because a driver would take that for the start of a guest: i915's and NVIDIA's drivers then
+        refuse any other process.
 
         :raises OSError: the kernel cannot be asked
         """
@@ -81,7 +82,7 @@ class Kernel:
         try:
             return privileged.is_vfio_group_open(int(group))
         except FileNotFoundError:
-            # The group goes with its device.
+            # The group vanishes with its device.
             if not self.has(uuid):
                 return False
             raise

@@ -33,8 +33,8 @@ def lacks(uuid: str) -> bool:
 def lost() -> list[str]:
     """Find definitions that a power cut destroyed: their files have been empty since before the host booted.
 
-    mdevctl writes a file without waiting for the disk. While there is an empty one, it lists no definition of the host
-    and starts none with its parent, and libvirt knows none.
+    mdevctl writes a file without waiting for the disk. While there is an empty file, mdevctl lists no definition of the
+    host and starts no device with its parent, and libvirt knows no definition.
     """
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     found = []

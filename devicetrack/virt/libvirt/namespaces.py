@@ -26,8 +26,8 @@ from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
 
 _FILE_ALIGN = 2 << 20
-# The kernel's libnvdimm devices. The kernel makes a region read-only that is not persistent any more, for example
-# without its battery. ndctl does not report that.
+# The kernel's libnvdimm devices. The kernel makes a region read-only when it is no longer persistent, for example
+# because its battery failed. ndctl does not report that.
 REGIONS = '/sys/bus/nd/devices'
 # Names the space of the files' UUIDs. The UUIDs are in records, so this never changes.
 _FILES = uuid.UUID('5f1d5d3e-8f2e-4a6c-9c3b-0b1f6f0f7a11')
@@ -54,14 +54,14 @@ class Namespace(NamedTuple):
 class Source(abc.ABC):
     """Reads the namespaces of this host.
 
-    ``beginning`` is what their paths begin with. ``has_holes`` says that :meth:`is_blank` may be true of one.
+    All their paths begin with ``beginning``. ``has_holes`` says that :meth:`is_blank` may be true for a namespace.
     """
 
     beginning: str
     has_holes = False
 
     def read(self) -> dict[str, Namespace]:
-        """As :meth:`each`, by name."""
+        """Return what :meth:`each` yields, by name."""
         return {namespace.name: namespace for namespace in self.each()}
 
     @abc.abstractmethod
@@ -74,20 +74,20 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def paths(self) -> dict[str, str]:
-        """Read the name of every namespace that has a path, by the path.
+        """Read the names of all namespaces that have a path, by path.
 
         :raises CommandFailed, InvalidDocument: as :meth:`read`
         """
 
     def is_blank(self, namespace: Namespace) -> bool:
-        """Whether it is known, without reading a byte of it, that all of them are zero."""
+        """Whether the file system tells, without reading a byte, that all bytes of a namespace are zero."""
         return False
 
     @abc.abstractmethod
     def open(self, namespace: Namespace, writing: bool = True) -> int:
-        """Open one for reading, and for writing where that is wanted, and take the lock on its own node or file.
+        """Open a namespace for reading, and for writing if wanted, and take the lock on its own node or file.
 
-        The caller closes the descriptor. Whoever inherits the descriptor has the lock.
+        The caller closes the descriptor. A process that inherits the descriptor has the lock too.
 
         :raises BlockingIOError: somebody else holds the lock
         :raises OSError: another process has it open or mapped (EBUSY), it cannot be opened, or is no namespace of this
@@ -96,7 +96,7 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def is_locked(self, namespace: Namespace) -> bool:
-        """Whether somebody has it open by :meth:`open`, in whatever process.
+        """Whether some process has the namespace open by :meth:`open`.
 
         :raises OSError: it cannot be opened
         """
@@ -116,7 +116,7 @@ class NdctlSource(Source):
         of_regions = {region: _region_problem(region) for region in {found.region for found in listed}}
         names = collections.Counter(found.name for found in listed)
         chardevs = collections.Counter(found.chardev for found in everything)
-        # The last entry of a name wins. ndctl lists in no order, so the UUIDs decide which one that is.
+        # The last entry of a name wins. ndctl lists in no particular order, so sorting by UUID decides which is last.
         listed.sort(key=lambda found: found.uuid, reverse=True)
         for found in {found.name: found for found in listed}.values():
             problem = found.problem or of_regions[found.region]
@@ -127,7 +127,7 @@ class NdctlSource(Source):
                             problem if names[found.name] == 1 else 'another namespace has this name too')
 
     def paths(self) -> dict[str, str]:
-        # Two namespaces of one name are both in it.
+        # If two namespaces have one name, the result has both.
         return {_path(found): found.name for found in self._list() if found.name and found.chardev}
 
     def _list(self) -> list[ndctl.Listed]:
@@ -140,7 +140,7 @@ class NdctlSource(Source):
         return ndctl.parse(output)
 
     def open(self, namespace: Namespace, writing: bool = True) -> int:
-        # Whoever only reads maps it for reading alone.
+        # A caller that only reads maps the device for reading alone.
         return privileged.open_dax(namespace.path, namespace.size_bytes)
 
     def is_locked(self, namespace: Namespace) -> bool:
@@ -150,9 +150,9 @@ class NdctlSource(Source):
 class DirectorySource(Source):
     """Regular files of one directory. This class never makes or resizes them.
 
-    The UUID of a file comes from its name and its inode number. So a file that was replaced is another namespace,
-    unless its file system gave the number of the deleted file to the new one: nobody can tell these two apart. Records
-    of earlier releases have these UUIDs, so the UUIDs cannot have the generation of the inode too.
+    The UUID of a file comes from its name and its inode number. So a replaced file is another namespace, unless the
+    file system gave the deleted file's inode number to the new one: then nobody can tell the two apart. Records of
+    earlier releases have these UUIDs, so the inode's generation cannot become a part of them.
     """
 
     has_holes = True
@@ -162,7 +162,7 @@ class DirectorySource(Source):
         self.beginning = os.path.join(directory, '')
 
     def each(self) -> Iterator[Namespace]:
-        # The class's own call takes twice as long, and there may be thousands.
+        # Making a Namespace by its constructor takes twice as long, and there may be thousands.
         make: Callable[[tuple[Any, ...]], Namespace] = functools.partial(tuple.__new__, Namespace)
         beginning = self.beginning
         with self._entries() as entries:
@@ -180,9 +180,9 @@ class DirectorySource(Source):
 
     @contextlib.contextmanager
     def _entries(self) -> Iterator[Iterator[os.DirEntry[str]]]:
-        """The entries of the directory. No symbolic link counts: its owner could choose what a release wipes."""
+        """Yield the entries of the directory without symbolic links: a link's owner could choose what gets wiped."""
         try:
-            # By its descriptor: then the kernel does not look up the directory's whole path for each file.
+            # Scan by descriptor, so that the kernel does not look up the directory's whole path for each file.
             fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 with os.scandir(fd) as entries:
@@ -210,7 +210,7 @@ class DirectorySource(Source):
     def open(self, namespace: Namespace, writing: bool = True) -> int:
         fd = self._open(namespace, os.O_RDWR if writing else os.O_RDONLY)
         try:
-            # With the rights of the service: files are for trials, and belong to it.
+            # The service opens the file with its own rights: files are for trials, and belong to the service.
             root.check_alone(fd)
         except BaseException:
             os.close(fd)
@@ -246,7 +246,7 @@ def is_hole(fd: int) -> bool:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _file_uuid(name: str, inode: int) -> str:
-    """As ``uuid.uuid5(_FILES, …)``, without a UUID object, which takes most of the time."""
+    """Compute ``uuid.uuid5(_FILES, …)`` as text. Making a UUID object would take most of the time."""
     digest = hashlib.sha1(_FILES.bytes + f'{name}:{inode}'.encode(), usedforsecurity=False).digest()
     found = (digest[:6] + bytes((digest[6] & 0x0f | 0x50, digest[7], digest[8] & 0x3f | 0x80)) + digest[9:16]).hex()
     return f'{found[:8]}-{found[8:12]}-{found[12:16]}-{found[16:20]}-{found[20:]}'

@@ -1,8 +1,8 @@
 """The namespaces in ndctl's JSON. Pure: text in, tuples out.
 
-The form of ``ndctl list`` depends on what it is asked for (ndctl-list(1)): with regions it is an object, its
-namespaces inside their regions; asked for namespaces alone it is a list, or a single object when there is one.
-The list has no order. Without any namespace ndctl prints nothing.
+The form of ``ndctl list`` depends on its arguments (ndctl-list(1)). With regions it prints an object that has the
+namespaces inside their regions. For namespaces alone it prints a list, or a single object when there is only one. The
+list has no order. Without any namespace ndctl prints nothing.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _one(namespace: dict[str, Any], region: dict[str, Any], where: str) -> Liste
         raise exception.InvalidDocument(DOCUMENT, f'{where}.chardev', 'not the name of a dax device')
     problem = None
     if namespace.get('state') == 'disabled':
-        problem = 'it is disabled'      # first, because ndctl lists a disabled one as a raw one
+        problem = 'it is disabled'      # checked first, because ndctl lists a disabled namespace as a raw one
     elif mode != 'devdax':
         problem = f'its mode is {mode if isinstance(mode, str) else "unknown"}, not devdax'
     elif chardev is None:

@@ -4,7 +4,7 @@ The documents differ by libvirt, kernel and driver (formatnode in libvirt's docu
 Documentation/driver-api/vfio-mediated-device.rst in Linux):
 
 - A PCI parent carries its types inside its PCI capability. A virtual parent has no PCI capability, and libvirt prints
-  the capability of its types twice, one in the other.
+  the capability of its types twice, one inside the other.
 - libvirt does not know every virtual parent as a node device. An mdev of an unknown parent has the parent
   ``computer``, and only ``<parent_addr>`` names the real one. Old libvirt and its test driver do not print that.
 - An mdev that is defined and not started has no path, no driver, and a meaningless IOMMU group 0.
@@ -51,7 +51,7 @@ class Parent(NamedTuple):
 class Mdev(NamedTuple):
     """A mediated device. ``parent`` may be ``computer``. ``iommu_group`` is valid only while the device is active.
 
-    ``type`` is None if the device came and went and libvirt noticed neither.
+    ``type`` is None if the device appeared and vanished before libvirt noticed.
     """
 
     name: str
@@ -148,15 +148,15 @@ def parse_mdev(text: str, document: str = 'node device XML') -> Mdev:
 def mdev_names(uuid: str, parent_address: str | None) -> tuple[str, ...]:
     """Return the node-device names that a mediated device most likely has, the likelier first.
 
-    Newer versions of libvirt add the parent's address and older ones do not; other endings happen. So a device of such
-    a name may be another one, and the device may have another name.
+    Newer versions of libvirt add the parent's address and older ones do not; other endings happen. So a device with
+    such a name may be a different device, and the wanted device may have a different name.
     """
     name = 'mdev_' + _NOT_IN_NAMES.sub('_', uuid)
     return (f'{name}_{_NOT_IN_NAMES.sub("_", parent_address)}', name) if parent_address else (name,)
 
 
 def is_name_of(name: str, address: str | None) -> bool:
-    """Whether a parent of this address may have this node-device name: the sort of device, then the address."""
+    """Whether a parent with this address may have this node-device name: the sort of device, then the address."""
     return address is not None and name.endswith('_' + _NOT_IN_NAMES.sub('_', address))
 
 

@@ -32,16 +32,17 @@ class Topology:
         self._told: str | None = None
 
     def sockets(self) -> Sockets:
-        """Pairs of a node and its socket; none when the socket of any node is not known.
+        """Return pairs of a node and its socket; no pairs when the socket of any node is unknown.
 
-        A node without processors has none, and is left out. What was read once stays: it does not change while the host
-        runs. A node that spans several sockets makes all unknown, for then no node tells where a device is.
+        A node without processors has no socket, and is left out. The answer is read once and kept, because it does not
+        change while the host runs. If a node spans several sockets, all are unknown, because then a device's node does
+        not tell its socket.
         """
         if self._known is None:
             try:
                 self._known = tuple(sorted(self._read().items()))
             except (OSError, ValueError) as error:
-                if str(error) != self._told:    # once, and not at each audit
+                if str(error) != self._told:    # warn once, and not in each audit
                     self._told = str(error)
                     LOG.warning('The processor sockets of this host are unknown, so no request with the NUMA policy '
                                 '"socket" gets a device of another node: %s', error)
@@ -81,6 +82,6 @@ def _numbers(text: str) -> list[int]:
     for part in text.split(',') if text else ():
         match = _RANGE.fullmatch(part)
         if match is None:
-            raise ValueError(f'{text!r} is no list of processors')
+            raise ValueError(f'{text!r} is not a list of processors')
         numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
     return numbers

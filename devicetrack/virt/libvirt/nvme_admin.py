@@ -1,4 +1,4 @@
-"""Admin commands of NVM Express: what is sent to a controller, and what it answers, as bytes.
+"""Admin commands of NVM Express: the bytes that a host sends to a controller, and those that it answers.
 
 The offsets are those of the NVM Express Base Specification 2.0 and of the NVM Command Set Specification 1.0. Versions
 1.4 and earlier have the same fields in the same places. Commands go through the ioctl that the kernel has for
@@ -31,11 +31,11 @@ _SANITIZE: Final = 0x84
 NAMESPACE: Final = 0x00
 CONTROLLER: Final = 0x01
 ACTIVE: Final = 0x02                # identifiers of the namespaces that are attached to the controller
-ALLOCATED: Final = 0x10             # those of all namespaces of the NVM subsystem
-ALLOCATED_NAMESPACE: Final = 0x11   # as NAMESPACE, of one that may be attached to no controller
+ALLOCATED: Final = 0x10             # identifiers of all namespaces of the NVM subsystem
+ALLOCATED_NAMESPACE: Final = 0x11   # as NAMESPACE, for a namespace that may be attached to no controller
 ATTACHED_TO: Final = 0x12           # the controllers that a namespace is attached to
-CONTROLLERS: Final = 0x13           # those of the NVM subsystem
-CAPABILITIES: Final = 0x14          # of a primary controller: what it can give to secondary ones
+CONTROLLERS: Final = 0x13           # the controllers of the NVM subsystem
+CAPABILITIES: Final = 0x14          # the resources that a primary controller can give to secondary ones
 SECONDARIES: Final = 0x15           # the secondary controllers of a primary one
 PAGE: Final = 4096                  # bytes of every answer to Identify
 _NAMESPACES_A_LIST: Final = PAGE // 4
@@ -68,13 +68,13 @@ BLOCK_ERASE: Final = 2
 OVERWRITE: Final = 3
 CRYPTO_ERASE: Final = 4
 
-# The status of the most recent sanitize operation (SSTAT, bits 2:0).
+# The values for the status of the most recent sanitize operation (SSTAT, bits 2:0).
 NEVER: Final = 0
 COMPLETED: Final = 1
 IN_PROGRESS: Final = 2
 FAILED: Final = 3
 COMPLETED_DEALLOCATED: Final = 4
-_DONE: Final = 0xFFFF               # of SPROG, when no operation is in progress
+_DONE: Final = 0xFFFF               # the value of SPROG when no operation is in progress
 
 _IDENTIFY_TIMEOUT_S: Final = 30
 
@@ -89,7 +89,7 @@ class Refused(OSError):
                                     f'{_STATUS.get(self.status, "")}')
 
 
-# Of the generic and of the command specific status codes, those that people meet here.
+# The generic and command-specific status codes that operators are likely to meet.
 _STATUS: Final = {
     0x001: ' (invalid opcode)', 0x002: ' (invalid field)', 0x00B: ' (invalid namespace or format)',
     0x01C: ' (sanitize failed)', 0x01D: ' (sanitize in progress)', 0x020: ' (namespace is write protected)',
@@ -102,7 +102,7 @@ _STATUS: Final = {
 
 
 class Command(ctypes.Structure):
-    """``struct nvme_passthru_cmd``. ``addr`` and ``data_len`` belong to whoever sends it."""
+    """``struct nvme_passthru_cmd``. :func:`submit` sets ``addr`` and ``data_len``."""
 
     _fields_ = [
         ('opcode', ctypes.c_uint8), ('flags', ctypes.c_uint8), ('rsvd1', ctypes.c_uint16), ('nsid', ctypes.c_uint32),
@@ -118,10 +118,11 @@ RESCAN: Final = ord('N') << 8 | 0x46        # _IO('N', 0x46)
 
 
 class Controller(NamedTuple):
-    """What is asked of the Identify Controller data structure.
+    """The fields of the Identify Controller data structure that devicetrack uses.
 
-    ``total_bytes`` and ``unallocated_bytes`` are 0 where the controller has no namespace management. ``fna`` is of
-    Format NVM, ``sanicap`` of Sanitize. ``cntlid`` is its number in its NVM subsystem.
+    ``total_bytes`` and ``unallocated_bytes`` are 0 where the controller has no namespace management. ``fna`` has the
+    attributes of Format NVM, ``sanicap`` the capabilities of Sanitize. ``cntlid`` is the controller's number in its NVM
+    subsystem.
     """
 
     formats: bool
@@ -147,7 +148,7 @@ class Controller(NamedTuple):
 
 
 class Format(NamedTuple):
-    """How the blocks of a namespace are: the number of the LBA format, and how metadata and protection go with it."""
+    """The layout of a namespace's blocks: the number of the LBA format, and the use of metadata and protection."""
 
     lbaf: int
     extended: bool = False
@@ -160,10 +161,10 @@ class Format(NamedTuple):
 
 
 class Namespace(NamedTuple):
-    """What is asked of the Identify Namespace data structure.
+    """The fields of the Identify Namespace data structure that devicetrack uses.
 
     ``blocks`` is 0 for a namespace that does not exist or is not attached. ``zeroes``: blocks that were deallocated
-    read as zeroes. ``remaining_percent`` is of a format operation, None where the controller does not tell.
+    read as zeroes. ``remaining_percent`` of a format operation is None where the controller does not tell.
     """
 
     blocks: int
@@ -179,10 +180,10 @@ class Namespace(NamedTuple):
 
 
 class Resource(NamedTuple):
-    """What a primary controller says of one sort of flexible resources: queues, or interrupts.
+    """A primary controller's numbers for one sort of flexible resource: queues, or interrupts.
 
-    ``total`` is how many there are, ``primary`` how many of them it has itself, and ``most`` how many one secondary
-    controller can have. They are best given in multiples of ``granularity``.
+    ``total`` is how many there are, ``primary`` how many of them the primary controller has itself, and ``most`` how
+    many one secondary controller can have. They should be given in multiples of ``granularity``.
     """
 
     is_flexible: bool
@@ -193,7 +194,7 @@ class Resource(NamedTuple):
 
 
 class Secondary(NamedTuple):
-    """A secondary controller: its number, the number of its virtual function from 1, and what it was given."""
+    """A secondary controller: its number, the number of its virtual function from 1, and the resources it was given."""
 
     cntlid: int
     is_online: bool
@@ -214,7 +215,7 @@ class SanitizeStatus(NamedTuple):
         return self.status in (COMPLETED, COMPLETED_DEALLOCATED) and self.progress == _DONE
 
 
-# -- what is sent -----------------------------------------------------------------------------------------------------
+# -- commands ---------------------------------------------------------------------------------------------------------
 
 
 def identify_command(cns: int, nsid: int = 0, cntlid: int = 0) -> Command:
@@ -222,19 +223,19 @@ def identify_command(cns: int, nsid: int = 0, cntlid: int = 0) -> Command:
 
 
 def delete_command(nsid: int) -> Command:
-    """Namespace Management: delete a namespace, which is detached from every controller then."""
+    """Namespace Management: delete a namespace, which also detaches it from every controller."""
     return Command(opcode=_NAMESPACE_MANAGEMENT, nsid=nsid, cdw10=_DELETE, timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
 
 
 def create_command() -> Command:
-    """Namespace Management: make a namespace, attached to no controller. The data say which: :func:`new_namespace`."""
+    """Namespace Management: make a namespace, attached to no controller. :func:`new_namespace` makes the data."""
     return Command(opcode=_NAMESPACE_MANAGEMENT, cdw10=_CREATE, timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
 
 
 def new_namespace(blocks: int, wanted: Format, shared: bool) -> bytes:
-    """The data of :func:`create_command`: fields of the Identify Namespace data structure that the host chooses.
+    """The data for :func:`create_command`: fields of the Identify Namespace data structure that the host chooses.
 
-    :param blocks: its size, for all of which there is capacity
+    :param blocks: its size; the namespace gets capacity for all of it
     :param shared: whether it may be attached to several controllers
     """
     data = bytearray(PAGE)
@@ -246,7 +247,7 @@ def new_namespace(blocks: int, wanted: Format, shared: bool) -> bytes:
 
 
 def attachment_command(nsid: int, attach: bool) -> Command:
-    """Namespace Attachment. The controllers are in the data: :func:`controller_list`."""
+    """Namespace Attachment. The data name the controllers: see :func:`controller_list`."""
     return Command(opcode=_NAMESPACE_ATTACHMENT, nsid=nsid, cdw10=_ATTACH if attach else _DETACH,
                    timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
 
@@ -267,14 +268,14 @@ def virtualization_command(cntlid: int, action: int, resource: int = 0, number: 
 
 
 def format_command(nsid: int, wanted: Format, erase: int, timeout_s: int) -> Command:
-    """Format NVM: the lower four bits of the format and the upper two are apart."""
+    """Format NVM: the lower four bits of the format's number and the upper two are in separate fields."""
     return Command(opcode=_FORMAT_NVM, nsid=nsid, timeout_ms=timeout_s * 1000, cdw10=(
         (wanted.lbaf & 0xF) | wanted.extended << 4 | wanted.protection << 5 | wanted.protection_first << 8
         | erase << 9 | (wanted.lbaf >> 4 & 0b11) << 12))
 
 
 def sanitize_command(action: int) -> Command:
-    """Sanitize in the restricted mode, in which a failure is lifted by another sanitize operation alone.
+    """Sanitize in the restricted mode: after a failure, only another sanitize operation makes the disk usable again.
 
     An overwrite makes one pass, with zeroes.
     """
@@ -287,7 +288,7 @@ def sanitize_status_command() -> Command:
                    timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
 
 
-# -- what is answered -------------------------------------------------------------------------------------------------
+# -- answers ----------------------------------------------------------------------------------------------------------
 
 
 def read_controller(data: bytes) -> Controller:
@@ -330,7 +331,7 @@ def read_controllers(data: bytes) -> list[int]:
 
 
 def read_capabilities(data: bytes) -> dict[int, Resource]:
-    """What a primary controller has of :data:`QUEUES` and :data:`INTERRUPTS`."""
+    """Return a primary controller's :data:`QUEUES` and :data:`INTERRUPTS`."""
     found = {}
     for resource, start in ((QUEUES, 32), (INTERRUPTS, 64)):
         total, _assigned, primary, _private, most, granularity = struct.unpack_from('<IIHHHH', data, start)
@@ -359,11 +360,11 @@ def submit(fd: int, command: Command, size: int = 0, data: bytes = b'') -> bytes
     """Send a command to the controller whose device is open, and wait for its answer. Nothing ends this wait early.
 
     :param size: how many bytes the controller writes
-    :param data: what the controller reads, in the place of that
+    :param data: the bytes that the controller reads, for a command where it writes none
     :returns: the bytes that it wrote
-    :raises Refused: the controller refused it
-    :raises OSError: EACCES: the kernel refused it, because this process has no CAP_SYS_ADMIN; else, it was not sent, or
-        nobody knows what became of it
+    :raises Refused: the controller refused the command
+    :raises OSError: EACCES: the kernel refused the command, because this process has no CAP_SYS_ADMIN; else, it was not
+        sent, or its outcome is unknown
     """
     buffer = ctypes.create_string_buffer(data or size, len(data) or size) if data or size else None
     command.addr, command.data_len = (ctypes.addressof(buffer), len(buffer)) if buffer is not None else (0, 0)
@@ -460,7 +461,7 @@ def create_namespace(fd: int, blocks: int, wanted: Format, shared: bool) -> int:
 
 
 def delete_namespace(fd: int, nsid: int) -> None:
-    """Delete a namespace and all that is in it.
+    """Delete a namespace and all its data.
 
     :raises OSError: as :func:`submit`
     """
@@ -468,7 +469,7 @@ def delete_namespace(fd: int, nsid: int) -> None:
 
 
 def rescan(fd: int) -> None:
-    """Have the driver look again for the namespaces of a controller: not every controller tells it.
+    """Have the driver look again for the namespaces of a controller: not every controller tells it of a change.
 
     :raises OSError: the kernel refuses it
     """
@@ -476,7 +477,7 @@ def rescan(fd: int) -> None:
 
 
 def format_namespace(fd: int, nsid: int, wanted: Format, erase: int, timeout_s: int) -> None:
-    """Format a namespace and erase what it had. Blocks until the controller has done that.
+    """Format a namespace and erase its data. Blocks until the controller has done both.
 
     :raises OSError: as :func:`submit`
     """
@@ -484,7 +485,7 @@ def format_namespace(fd: int, nsid: int, wanted: Format, erase: int, timeout_s: 
 
 
 def start_sanitize(fd: int, action: int) -> None:
-    """Start to sanitize all of the NVM subsystem. The controller goes on with it, also after a power cut.
+    """Start to sanitize the whole NVM subsystem. The controller goes on until it is done, even after a power cut.
 
     :raises OSError: as :func:`submit`
     """

@@ -1,9 +1,9 @@
-"""The controllers of NVMe disks, asked and told by root. Only :mod:`devicetrack.virt.libvirt.privileged` and its daemon
-call this.
+"""Queries and commands for NVMe controllers, which need root. Only :mod:`devicetrack.virt.libvirt.privileged` and its
+daemon call this.
 
-A command belongs to the controller of one PCI function, whose disks nobody uses. The disks are open for nobody else
-while the controller erases them: not even for the kernel's file systems (O_EXCL, open(2)). The kernel keeps them open
-until a command has ended, also when the process is killed meanwhile.
+A command goes to the controller of one PCI function, whose disks nobody uses. While the controller erases the disks,
+nobody else can open them, not even the kernel's file systems (O_EXCL, open(2)). The kernel keeps them open until a
+command has ended, even when the process is killed meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from devicetrack.virt.libvirt import root
 
 _CONTROLLER = re.compile(r'nvme[0-9]+')
 _MAX_TIMEOUT_S = 7 * 24 * 3600
-# What a secondary controller has when it is of use: queues for administration and for data, and an interrupt.
+# A usable secondary controller has at least these: a queue for administration, one for data, and an interrupt.
 _LEAST_QUEUES = 2
 _LEAST_INTERRUPTS = 1
 _MAX_NSID = 2**32 - 3               # the greatest identifier that names one namespace
@@ -99,7 +99,7 @@ def bring_online(sysfs: str, address: str) -> None:
     """As :func:`devicetrack.virt.libvirt.privileged.bring_nvme_online`."""
     directory = root.function(sysfs, address)
     if not os.path.lexists(os.path.join(directory, 'physfn')):
-        raise OSError(errno.EINVAL, f'{address} is no virtual function')
+        raise OSError(errno.EINVAL, f'{address} is not a virtual function')
     physfn = os.path.basename(root.below(sysfs, os.path.join(directory, 'physfn')))
     vfs = root.numbered_vfs(root.function(sysfs, physfn))
     number = next((number for number, one in vfs.items() if one == address), None)
@@ -108,7 +108,7 @@ def bring_online(sysfs: str, address: str) -> None:
     with _opened(sysfs, physfn) as fd:
         one = _secondary(fd, number + 1)
         if not one.is_online:
-            # A guest that has it would lose what it does just now: the controller begins anew.
+            # The controller starts anew, so a guest that has it would lose the commands in progress.
             root.check_no_guest(sysfs, address)
             for resource, least, has in ((nvme_admin.QUEUES, _LEAST_QUEUES, one.queues),
                                          (nvme_admin.INTERRUPTS, _LEAST_INTERRUPTS, one.interrupts)):
@@ -130,9 +130,9 @@ def _secondary(fd: int, vf: int) -> nvme_admin.Secondary:
 
 
 def share(of: nvme_admin.Resource, vfs: int, least: int) -> int:
-    """How many flexible resources each of so many virtual functions gets, so that all can have as many.
+    """Return how many flexible resources each of ``vfs`` virtual functions gets: all get the same number.
 
-    :raises OSError: there are not enough
+    :raises OSError: there are not enough for ``least`` each
     """
     each = min((of.total - of.primary) // max(vfs, 1), of.most)
     if of.granularity and each - each % of.granularity >= least:
@@ -146,7 +146,7 @@ def share(of: nvme_admin.Resource, vfs: int, least: int) -> int:
 
 @contextlib.contextmanager
 def to_erase(sysfs: str, address: str, disks: Sequence[tuple[str, int]]) -> Iterator[tuple[int, list[int]]]:
-    """Open a controller and all disks of it, which nobody uses and nobody else can open meanwhile.
+    """Open a controller and all its disks. Nobody uses them, and nobody else can open them meanwhile.
 
     :param disks: the name and the bytes of each
     :raises OSError: EBUSY: somebody uses them; else, they cannot be opened
@@ -197,7 +197,7 @@ def delete_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]],
     """As :func:`devicetrack.virt.libvirt.privileged.delete_nvme_namespace`."""
     check_namespace(nsid)
     with to_erase(sysfs, address, disks) as (fd, _disks):
-        # Another controller's owner may have made it, and nobody here knows who that is.
+        # The owner of another controller may have made the namespace, and nothing here shows who did.
         own = {nvme_admin.identify_controller(fd).cntlid}
         others = set(nvme_admin.controllers(fd)) - own - _secondaries_without_owner(sysfs, address, fd)
         if others:
@@ -219,15 +219,15 @@ def create_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]],
         raise OSError(errno.EINVAL, 'not the size of a namespace')
     with to_erase(sysfs, address, disks) as (fd, _disks):
         if nsid in nvme_admin.namespaces(fd, nvme_admin.ALLOCATED):
-            raise OSError(errno.EEXIST, 'there is one again')
+            raise OSError(errno.EEXIST, f'namespace {nsid} exists already')
         made = nvme_admin.create_namespace(fd, blocks, form, shared)
         if made != nsid:
             nvme_admin.delete_namespace(fd, made)
-            raise OSError(errno.EIO, f'the controller numbered the new one {made}, and it was deleted again')
+            raise OSError(errno.EIO, f'the controller gave the new one the identifier {made}, so it was deleted again')
 
 
 def _secondaries_without_owner(sysfs: str, address: str, fd: int) -> set[int]:
-    """The numbers of those secondary controllers whose virtual functions do not exist."""
+    """Return the numbers of the secondary controllers whose virtual functions do not exist."""
     vfs = root.numbered_vfs(root.function(sysfs, address))
     try:
         return {one.cntlid for one in nvme_admin.secondaries(fd) if one.vf - 1 not in vfs}

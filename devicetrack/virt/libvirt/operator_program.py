@@ -1,7 +1,7 @@
 """Run an operator's program that cleans a device, and judge its proof.
 
-The contract stands in the guide for operators ("PCI functions", "A program of your own"). The program has the rights of
-the service: the privileged daemon takes no program from anybody.
+The guide for operators has the contract ("PCI functions", "A program of your own"). The program runs with the rights of
+the service: the privileged daemon accepts no program from its callers.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LOG = log.logger(__name__)
 # EX_TEMPFAIL (sysexits.h): the device is as it was, and the next audit tries again.
 LATER: Final = 75
 _PATH: Final = '/usr/sbin:/usr/bin:/sbin:/bin'
-_SHOWN: Final = 200                     # characters of what it printed, in a message
+_SHOWN: Final = 200                     # characters of the program's output in a message
 _LONGEST_LINE: Final = 1 << 16
 
 
 def clean(program: str, address: str, facts: Mapping[str, str], lock_fd: int, limit_s: int) -> None:
-    """Run a program on a PCI function, and wait for its proof. Blocks as long as the limit says.
+    """Run a program on a PCI function, and wait for its proof. Blocks for ``limit_s`` seconds at most.
 
-    :param facts: of the environment, without their prefix ``DEVICETRACK_``
-    :raises TryLater: it says that it cannot do it now
+    :param facts: environment variables for the program, named without their prefix ``DEVICETRACK_``
+    :raises TryLater: the program says that it cannot clean the device now
     :raises CommandFailed: nothing proves that the function is clean
     """
     try:

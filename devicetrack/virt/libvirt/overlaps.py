@@ -1,8 +1,8 @@
 """Finds devices of several kinds that are one thing on the host.
 
-Each kind may be right: a function is there, and so is the disk behind it. But whoever gets one of them gets the other
-one too, and both would be handed out. Things are compared as the kernel knows them, since a device node may have any
-name, and a file several.
+Each kind may be right: a function is there, and so is the disk behind it. But the owner of one of them has the other
+one too, and without this check both would be handed out. Devices are compared as the kernel knows them, since a device
+node may have any name, and a file may have several.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SYSFS: Final = '/sys'
 
 
 def find(offered: Mapping[DeviceKey, str], sysfs: str = SYSFS) -> Sequence[Overlap]:
-    """Find the pairs among these that are one thing, or of which one lies behind the other.
+    """Find the pairs among these devices that are one thing, or where one lies behind the other.
 
     :param offered: what each device is: a PCI address, or the path of a device node or of a file
     :param sysfs: where the kernel says on which PCI functions a device node depends
@@ -47,7 +47,7 @@ def find(offered: Mapping[DeviceKey, str], sysfs: str = SYSFS) -> Sequence[Overl
 
 
 def unhealthy(devices: Iterable[InventoryDevice], found: Iterable[Overlap]) -> list[InventoryDevice]:
-    """The devices, with those that overlap as unhealthy ones."""
+    """Return the devices, with those that overlap marked as unhealthy."""
     others: dict[DeviceKey, str] = {}
     for overlap in found:
         for one, other in (overlap.devices, overlap.devices[::-1]):
@@ -57,7 +57,7 @@ def unhealthy(devices: Iterable[InventoryDevice], found: Iterable[Overlap]) -> l
 
 
 def _thing(node: str, sysfs: str) -> tuple[tuple[object, ...], Sequence[str]]:
-    """What tells a thing from all others, and the PCI functions that it depends on."""
+    """Return a key that is unique to this thing, and the PCI functions that it depends on."""
     if PCI_ADDRESS.fullmatch(node):
         return ('pci', _canonical(node)), ()
     try:

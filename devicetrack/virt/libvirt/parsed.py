@@ -1,7 +1,7 @@
-"""What definitions said when they were last parsed: nearly all of them say the same at the next audit.
+"""A cache of parsed definitions: at the next audit nearly all of them are unchanged.
 
-Parsing costs as much as a third of what libvirt needs to write a definition, and a digest of its text a fifth of that,
-which other threads need not wait for. The texts themselves are too large to be kept.
+Parsing a definition takes a third of the time that libvirt needs to write it. A digest of its text takes a fifth of
+that, and other threads need not wait for it. The texts themselves are too large to be kept.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ class Parsed:
 
     def __init__(self, hints: Collection[str] = ()) -> None:
         self._hints = hints
-        # None before the first look, which knows nothing yet: a process that starts need not make digests.
+        # None until the first look is done. Nothing is known in that look, so a process that starts makes no digests.
         self._known: dict[bytes, domain_xml.Domain] | None = None
 
     @contextlib.contextmanager
     def look(self) -> Iterator[Parse]:
-        """Look at all domains in the block; yields what takes the place of :func:`.domain_xml.parse` meanwhile.
+        """Look at all domains in the block; yields a replacement for :func:`.domain_xml.parse`.
 
-        Threads may call it. A text that cannot be parsed raises its error in every look. After an exception in the
-        block, what was known before is known.
+        Threads may call the replacement. A text that cannot be parsed raises its error in every look. After an
+        exception in the block, the cache is as it was before.
         """
         known, found = self._known, dict[bytes, domain_xml.Domain]()
 
         def parse(text: str, document: str) -> domain_xml.Domain:
             if known is None:
                 return domain_xml.parse(text, document, self._hints)
-            # libvirt may hand on what is no UTF-8.
+            # libvirt may pass on bytes that are not UTF-8.
             digest = hashlib.sha256(text.encode('utf-8', 'surrogatepass')).digest()
             domain = known.get(digest)
             if domain is None:

@@ -1,11 +1,11 @@
-"""What of a PCI function's configuration space stays the same, for a comparison before and after a guest. No I/O.
+"""The constant part of a PCI function's configuration space, for a comparison before and after a guest. No I/O.
 
 The header of a function (PCI Local Bus Specification 3.0, section 6.1; PCI Express Base Specification, "PCI-Compatible
-Configuration Registers") has what the maker gave it: identifiers, revision, class, and the layout. A guest's driver,
-or firmware that a guest wrote, shows there when it made another device of the function. All else in the header belongs
-to the host's kernel and driver, and changes by itself: command and status, cache line size, latency, interrupt line,
-and the addresses in the base address registers. Their sizes do not: the kernel found them out when it met the function,
-and ``resource`` in sysfs has them.
+Configuration Registers") has the values that its maker set: identifiers, revision, class, and the layout. If a guest's
+driver, or firmware that a guest wrote, turned the function into another device, these values differ. Everything else in
+the header belongs to the host's kernel and driver, and changes by itself: command and status, cache line size, latency,
+interrupt line, and the addresses in the base address registers. The sizes of these registers do not change: the kernel
+determined them when it found the function, and ``resource`` in sysfs has them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ HEADER_BYTES: Final = 64
 # The lines of ``resource`` for base address registers and for the expansion ROM (Linux: include/linux/pci.h).
 _REGISTERS: Final = 6
 _ROM: Final = 6
-# Of IORESOURCE_* (Linux: include/linux/ioport.h): input and output, memory, and prefetchable memory.
+# Bits of IORESOURCE_* (Linux: include/linux/ioport.h): input and output, memory, and prefetchable memory.
 _KIND: Final = 0x0300
 _PREFETCH: Final = 0x2000
 _LAYOUT: Final = 0x7F               # bit 7 of the header type: there are other functions in the slot
 
 
 def stable(header: bytes, resource: str) -> str:
-    """Return what stays: ``vendor:device:revision:class:layout:subsystem`` and the sizes of the registers, as text.
+    """Return the constant part as text: ``vendor:device:revision:class:layout:subsystem`` and the register sizes.
 
     A virtual function has ``ffff`` as its vendor and device (PCI Express, "VF Vendor ID").
 
@@ -35,7 +35,7 @@ def stable(header: bytes, resource: str) -> str:
     if len(header) < HEADER_BYTES:
         raise ValueError(f'its configuration space has {len(header)} bytes, not {HEADER_BYTES}')
     header = header[:HEADER_BYTES]
-    if header == b'\xff' * HEADER_BYTES:        # nobody answers on the bus
+    if header == b'\xff' * HEADER_BYTES:        # no device answers on the bus
         raise ValueError('it does not answer on its bus')
     vendor, device = struct.unpack_from('<HH', header)
     of_vendor, subsystem = struct.unpack_from('<HH', header, 0x2C)

@@ -1,7 +1,7 @@
 """The disks behind a PCI function: the namespaces of an NVMe controller, while the host's driver has it.
 
-Their names change whenever a controller comes back to the host. What stays is the identifier of a namespace in its
-controller (NVM Express Base Specification, "Namespace Identifier"), its size and the size of its blocks.
+The names of the disks change whenever a controller comes back to the host. Three things stay the same: the identifier
+of a namespace in its controller (NVM Express Base Specification, "Namespace Identifier"), its size and its block size.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def disks(tree: pci_sysfs.Tree, address: str) -> Sequence[Disk] | None:
 
 
 def as_text(found: Sequence[Disk] | None) -> str | None:
-    """What stays of disks whatever their names, for a record: ``1:1073741824:512 2:…``; None if it is unknown."""
+    """Return what stays the same about disks, for a record: ``1:1073741824:512 2:…``; None if it is unknown."""
     return None if found is None else ' '.join(f'{disk.nsid}:{disk.size_bytes}:{disk.block_bytes}' for disk in found)
 
 

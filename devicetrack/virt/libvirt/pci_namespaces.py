@@ -1,4 +1,4 @@
-"""The namespaces of an NVMe controller as a record: what a claim found, and whether it is so again. No I/O.
+"""A record of the namespaces of an NVMe controller that a claim found, for a comparison after the guest. No I/O.
 
 The text is for the details of an assignment. Its words::
 
@@ -8,7 +8,7 @@ The text is for the details of an assignment. Its words::
     detached:2:1048576:4096     a namespace that is attached to no controller that was asked
     capacity:2147483648:0       all bytes of the NVM subsystem, and those that no namespace has
 
-The last four come from the controller itself, which root alone can ask. Without them they are not compared.
+The last four come from the controller itself, and only root can ask it. A record without them is compared without them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Size(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The namespaces of a controller by their identifiers. ``formats`` is None without the word of the controller.
+    """The namespaces of a controller by their identifiers. ``formats`` is None if the controller was not asked.
 
-    ``shared`` are those with a format that may be attached to several controllers.
+    ``shared`` are the namespaces in ``formats`` that may be attached to several controllers.
     """
 
     sizes: Mapping[int, Size]
@@ -59,7 +59,7 @@ class Record(NamedTuple):
 def parse(text: str) -> Record:
     """Read a text of :class:`Record`.
 
-    :raises ValueError: it is none
+    :raises ValueError: the text is no such record
     """
     sizes: dict[int, Size] = {}
     formats: dict[int, nvme_admin.Format] = {}
@@ -92,9 +92,9 @@ def _format(text: str) -> nvme_admin.Format:
 
 
 def difference(recorded: Record, found: Record, formatted: bool = False) -> str | None:
-    """Say what is not as it was recorded; None if all is.
+    """Say what differs from the record; None if nothing does.
 
-    What the record has not from the controller is not compared.
+    Facts that the record did not get from the controller are not compared.
 
     :param formatted: whether sizes and formats of attached namespaces are left out, since they are about to be restored
     """

@@ -1,22 +1,22 @@
 """Reads the PCI functions of a host again and again, each in full only when it may have changed.
 
-An audit reads them all, and a host has thousands. What a few listings show is read every time: which functions there
-are, which driver each has, its network interfaces and its controller. The rest of a function is read again when one of
-these changed. That is right because the rest hangs on them:
+An audit reads them all, and a host has thousands. Every audit reads what a few listings show: which functions there
+are, which driver each has, its network interfaces and its controller. It reads the rest of a function again only when
+one of these changed. That is right because the rest depends on them:
 
-- Another function at the address, or the same one after it left the bus, has another link in sysfs.
+- Another function at the address has another link in sysfs, and so has the same function after it left the bus.
 - Vendor, product, subsystem, class, physical function and number of a virtual one never change while it is there.
 - The IOMMU group is assigned when a function comes or gets a driver. A function without a group is read every time.
-- The number of virtual functions that are possible is up to the driver. Which ones there are, the list of all functions
-  shows: when that changed, physical functions are read again.
-- What has an NVMe controller, and what could not be read, is read every time.
+- The number of possible virtual functions is up to the driver. The list of all functions shows which ones exist: when
+  that list changed, physical functions are read again.
+- A function with an NVMe controller, or one that could not be read, is read in full every time.
 
-A reset method and a NUMA node can be written by an administrator while nothing else changes. So at each look a part of
-the functions is read in full, and after ``LOOKS`` of them all were. Nobody hands out or takes back a function by
-what is remembered here: who does reads that function itself, and what the host uses is read every time.
+An administrator can write a reset method or a NUMA node while nothing else changes. So each look reads a part of the
+functions in full, and ``LOOKS`` looks read them all. Nobody hands out or takes back a function by the remembered
+values: that code reads the function itself, and the host's use of functions is read every time.
 
-The kernel counts its events (``/sys/kernel/uevent_seqnum``). The count decides nothing here: a driver has a function
-for a while before its event is sent, and on a host with guests the count never rests.
+The kernel counts its events (``/sys/kernel/uevent_seqnum``). This module ignores the count: a driver has a function
+for a while before the kernel sends the event, and on a host with guests the count changes all the time.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Rereading:
         :raises CommandFailed: they cannot be listed; one that cannot be read has a ``problem`` instead
         """
         with self._mutex:
-            # The look comes first: what changes after it differs from the next look.
+            # The look comes first, so that the next look notices anything that changes after it.
             look = self._tree.look()
             addresses = sorted(look.links)
-            # Neighbours, because a virtual function is read with its physical one.
+            # Read neighbours together, because a virtual function is read with its physical one.
             some = set(addresses[self._turn * len(addresses) // LOOKS:(self._turn + 1) * len(addresses) // LOOKS])
             self._turn = (self._turn + 1) % LOOKS
             others_came_or_went = look.links != self._links
@@ -62,7 +62,7 @@ class Rereading:
             return [kept[address] for address in addresses if address in kept]
 
     def _as_known(self, address: str, look: pci_sysfs.Look) -> pci_sysfs.Function | None:
-        """A function as it was read, if nothing says that it has changed."""
+        """Return a function as it was read last, if nothing shows that it has changed."""
         known = self._known.get(address)
         if known is None or look.links[address] != self._links.get(address) or address in look.controllers:
             return None

@@ -15,9 +15,9 @@
 
 Three attributes are never opened here, because reading them waits for the lock of the device (device_lock in Linux:
 drivers/pci/iov.c, drivers/pci/pci-sysfs.c, drivers/base/core.c): ``sriov_numvfs``, ``driver_override`` and, in some
-releases of Linux, ``uevent``. While somebody disables virtual functions of which a guest has one, that lock is taken
-until the guest is gone, and nothing ends a process that waits for it. :meth:`Tree.driver_override` alone opens one.
-Nor is ``config`` opened: reading it wakes a device that sleeps.
+releases of Linux, ``uevent``. While somebody disables virtual functions and a guest has one of them, that lock is held
+until the guest is gone, and nothing can end a process that waits for it. Only :meth:`Tree.driver_override` opens one of
+the three. ``config`` is never opened either: reading it wakes a device that sleeps.
 
 A host has thousands of virtual functions, so every system call counts. Attributes are read by the descriptor of the
 function's directory, with one read each. All come from one device, even if another one takes the address meanwhile.
@@ -49,7 +49,7 @@ _ADDRESS: Final = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
 _MODALIAS: Final = re.compile(r'pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})sv0000([0-9A-F]{4})sd0000([0-9A-F]{4})'
                               r'bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})')
 _VIRTFN: Final = re.compile(r'virtfn([0-9]+)')
-# A network driver has the function itself, or it is virtio's, whose devices are below the function.
+# A network interface is below the function itself, or below virtio's device, which is below the function.
 _INTERFACE: Final = re.compile(rf'.*/({_ADDRESS.pattern})(?:/virtio[0-9]+)?/net/([^/]+)')
 _CONTROLLER: Final = re.compile(rf'.*/({_ADDRESS.pattern})/nvme/(nvme[0-9]+)')
 _VIRTIO: Final = re.compile(r'virtio[0-9]+')
@@ -58,8 +58,8 @@ _NVME: Final = re.compile(r'nvme[0-9]+')
 _BRIDGES: Final = ('0604', '0607', '0609')
 _NO_SUBSYSTEM: Final = '0000:0000'
 
-_PAGE: Final = 4096                     # sysfs gives of an attribute less than a page
-# Where a FIFO stands in the place of an attribute, O_NONBLOCK keeps the reader from waiting for a writer.
+_PAGE: Final = 4096                     # an attribute in sysfs has less than a page
+# If there is a FIFO in place of an attribute, O_NONBLOCK keeps the reader from waiting for a writer.
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _LIST: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -71,18 +71,19 @@ class Function(NamedTuple):
     """A PCI function: a device of its own, or one of several on a card, a physical or a virtual one.
 
     ``address`` is as the kernel writes it, ``0000:81:00.0``. ``vendor_id``, ``product_id`` and ``class_code`` have 4,
-    4 and 6 hexadecimal digits, small ones, and are empty where they cannot be read. ``subsystem`` is
+    4 and 6 hexadecimal digits in lower case, and are empty where they cannot be read. ``subsystem`` is
     ``vendor:product``, or None. ``driver``, ``iommu_group`` and ``numa_node`` are None where there is none.
 
-    ``physfn`` and ``vf_number`` are of a virtual function. ``vfs`` are the virtual functions of a physical one in the
+    Only a virtual function has ``physfn`` and ``vf_number``. ``vfs`` are the virtual functions of a physical one in the
     order of their numbers, and ``total_vfs`` is the number that it can have, 0 for any other function.
 
-    ``reset_methods`` are in the order in which the kernel tries them. ``serial`` is of an NVMe controller while its own
-    driver has it, else None. The controllers of one NVMe subsystem, as those of a physical function and of its virtual
-    ones, have one serial number. ``net`` are the names of its network interfaces in this network namespace.
+    ``reset_methods`` are in the order in which the kernel tries them. ``serial`` is the serial number of an NVMe
+    controller while its own driver has it, else None. The controllers of one NVMe subsystem, such as those of a
+    physical function and of its virtual ones, have one serial number. ``net`` are the names of its network interfaces
+    in this network namespace.
 
-    ``problem`` is None, or a phrase with the first thing that could not be read. What it names is missing above, as if
-    there were none.
+    ``problem`` is None, or a phrase with the first thing that could not be read. The field for that thing is then
+    empty, as if the function had none.
     """
 
     address: str
@@ -114,17 +115,17 @@ class Function(NamedTuple):
 
     @property
     def is_bridge(self) -> bool:
-        """Whether other devices are behind it. No guest can have it, and VFIO lets it be with its driver in a group."""
+        """Whether other devices are behind it. No guest can have a bridge, and VFIO tolerates its driver in a group."""
         return self.class_code.startswith(_BRIDGES)
 
 
 class Look(NamedTuple):
-    """What a few listings show of all functions, without a read of any of them.
+    """The facts about all functions that a few listings show, without reading any function.
 
     ``links`` has, by address, the number of the function's link in ``bus/pci/devices``. In one boot no other link has
-    it: the kernel makes one for each function that comes (bus_add_device in Linux: drivers/base/bus.c) and counts them
-    on (__kernfs_new_node in fs/kernfs/dir.c). ``drivers``, ``interfaces`` and ``controllers`` are by address too, as in
-    :class:`Function`.
+    that number: the kernel makes a link for each function that appears (bus_add_device in Linux: drivers/base/bus.c)
+    and numbers the links consecutively (__kernfs_new_node in fs/kernfs/dir.c). ``drivers``, ``interfaces`` and
+    ``controllers`` are by address too, as in :class:`Function`.
     """
 
     links: Mapping[str, int]
@@ -144,7 +145,7 @@ class Tree:
         self._devices = os.path.join(root, 'bus/pci/devices')
 
     def path(self, address: str) -> str:
-        """Where a function is, or would be."""
+        """Return the path of a function, whether it exists or not."""
         return os.path.join(self._devices, address)
 
     def links(self) -> Mapping[str, int]:
@@ -167,7 +168,7 @@ class Tree:
         return self.read(sorted(look.links), look)
 
     def look(self) -> Look:
-        """List the functions, and which of them drivers have.
+        """List the functions, and the driver of each.
 
         :raises CommandFailed: they cannot be listed
         """
@@ -192,12 +193,12 @@ class Tree:
         """
         if not _ADDRESS.fullmatch(address):
             return None
-        # Its own directory has the same as the classes, which have it of every function.
+        # The function's own directory has what the class directories have for every function.
         below = f'bus/pci/devices/{address}'
         interfaces: list[str] = []
         controllers: dict[str, str] = {}
         with self._listing() as devices:
-            # Why a directory cannot be listed, the reader says.
+            # If a directory cannot be listed, the reader reports why.
             with contextlib.suppress(exception.CommandFailed):
                 for name in self._list(below):
                     if name == 'net':
@@ -217,10 +218,10 @@ class Tree:
         return tuple(sorted(filter(_ADDRESS.fullmatch, self._list(f'kernel/iommu_groups/{number}/devices'))))
 
     def driver_override(self, address: str) -> str | None:
-        """Read the name of the only driver that may take a function; None if any may that knows it.
+        """Read the name of the only driver that may take a function; None if any driver that knows it may.
 
-        This waits for the lock of the device, as long as a driver begins or ends with it. See above when that can be
-        for good: call it where the caller may write the attribute, too.
+        This waits for the lock of the device while a driver binds to it or unbinds from it. The module's docstring says
+        when that wait can last forever. So call this only where the caller may also write the attribute.
 
         :raises CommandFailed: it cannot be read
         """
@@ -252,7 +253,7 @@ class Tree:
             raise exception.CommandFailed(f'listing {name} in {self.root}', str(error.strerror)) from error
 
     def _linked(self, name: str, target: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-        """Find in the links of a class what is below a function, in the order of the names: the parts of the target."""
+        """Find the links of a class that lead below a function, sorted by name; yield the parts of each target."""
         directory = os.path.join(self.root, name)
         for entry in sorted(self._list(name)):
             with contextlib.suppress(OSError):              # a file beside the links, or it went away
@@ -284,7 +285,7 @@ class _Reader:
         self._devices = devices
         self._interfaces = interfaces
         self._controllers = controllers
-        # The physical functions and the numbers of the virtual functions that links of the former have led to.
+        # By address of a virtual function: its physical function, whose link led to it, and its number.
         self._parents: dict[str, tuple[str, int]] = {}
 
     def function(self, address: str) -> Function | None:
@@ -313,10 +314,11 @@ class _Reader:
         group = at.link('iommu_group', int)
         node = at.read('numa_node', int)
         methods = at.read('reset_method', str.split)
-        # By this function's directory: another function's controller may have the name by now.
+        # Read by this function's directory, since another function's controller may have the name by now.
         controller = self._controllers.get(address)
         serial = None if controller is None else at.read(f'nvme/{controller}/serial', _serial)
-        # Every function has it. Who can read it last knows that what was not there before was not there at all.
+        # Every function has a modalias. If it can be read last, the function was there all the time, and an attribute
+        # that was missing before really does not exist.
         identity = at.read('modalias', _identity)
         if identity is None:
             if at.problem is None and not self._is_there(address):
@@ -336,7 +338,7 @@ class _Reader:
         return True
 
     def _vfs(self, address: str, at: _Directory) -> tuple[str, ...]:
-        """Read the virtual functions of a physical one, and keep whose they are."""
+        """Read the virtual functions of a physical one, and remember to which physical one they belong."""
         found = {}
         for name in at.names():
             number = _VIRTFN.fullmatch(name)
@@ -392,7 +394,7 @@ class _Directory:
         return self._parsed(os.path.basename(name), data.decode('ascii', 'replace'), parse)
 
     def link(self, name: str, parse: Callable[[str], _Value]) -> _Value | None:
-        """Read the last part of where a link leads; None if there is none or it cannot be read."""
+        """Read the last part of a link's target; None if there is no link or it cannot be read."""
         try:
             target = os.readlink(name, dir_fd=self._descriptor)
         except OSError as error:
@@ -421,7 +423,7 @@ class _Identity(NamedTuple):
     class_code: str
 
 
-@functools.lru_cache(maxsize=1024)          # nearly all virtual functions of a host have the same
+@functools.lru_cache(maxsize=1024)          # nearly all virtual functions of a host have the same one
 def _identity(text: str) -> _Identity:
     found = _MODALIAS.fullmatch(text.removesuffix('\n'))
     if found is None:
@@ -446,7 +448,7 @@ def _count(text: str) -> int:
 
 
 def _serial(text: str) -> str:
-    """A serial number without the blanks around it. A device says it, so it may be anything."""
+    """Return a serial number without the blanks around it. The device chooses the text, so it may be anything."""
     found = text.strip()
     if not (found.isascii() and found.isprintable()):
         raise ValueError(text)

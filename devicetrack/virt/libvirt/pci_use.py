@@ -1,19 +1,19 @@
-"""For what the host itself uses its PCI functions, as sysfs and proc(5) tell.
+"""Tells from sysfs and proc(5) which PCI functions the host itself uses, and for what.
 
-libvirt gives a guest a controller whose file system the host has mounted, and the host's management network too. So
-who hands out functions asks here first. What counts as use:
+libvirt would give a guest even a controller whose file system the host has mounted, or the host's management network.
+So code that hands out functions asks here first. These count as use:
 
 - A block device of the function, or one that is built on it (partition, device mapper with LVM, LUKS and multipath, MD,
   bcache, the common device of several NVMe paths), is mounted in any mount namespace that can be read, is swap, belongs
   to a mounted btrfs, or is held by another block device.
 - A process has a block or character device of the function open. Only root sees what other users' processes have open.
-  What looks at devices for a moment, as udev does, counts for that moment. A guest that has the function by VFIO does
-  not count.
+  A process that looks at devices for a moment, as udev does, counts for that moment. A guest that has the function by
+  VFIO does not count.
 - A route goes through a network interface of the function, the interface has an IPv6 address beside its link-local one,
   another interface is built on it (bridge, bond, team, Open vSwitch, VLAN, macvlan), or it is in another network
   namespace.
 
-Nothing shows here what the kernel holds for ZFS or DRBD.
+This module cannot see devices that the kernel holds for ZFS or DRBD.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ADDRESS: Final = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
 # the character device of a namespace.
 _NVME_PATH: Final = re.compile(r'nvme([0-9]+)c[0-9]+n([0-9]+)')
 _NVME_GENERIC: Final = re.compile(r'ng([0-9]+n[0-9]+)')
-# Devices beside the first one, among the options of a file system: of XFS, of bcachefs and ext4.
+# Mount options that name further devices of a file system: those of XFS, of bcachefs and of ext4.
 _BESIDE: Final = re.compile(r'(?:^|,)(?:logdev|rtdev|journal_path)=(/dev/[^,]+)')
 _ESCAPED: Final = re.compile(r'\\([0-7]{3})')
 _LOWER: Final = 'lower_'
@@ -54,19 +54,20 @@ _PROGRAM_AT = 4
 
 
 class HostUse:
-    """What the host uses now. Everything is read when this is made, which costs most where many processes run.
+    """The functions that the host uses now. The constructor reads everything, which costs most with many processes.
 
     :param sysfs: where sysfs is
     :param proc: where the process file system is
     :param dev: where the device nodes are that processes have open
-    :raises CommandFailed: the mounts, the block devices or the interfaces of this host cannot be read: nobody knows
-    :raises InvalidDocument: what the kernel says of them cannot be understood
+    :raises CommandFailed: the mounts, the block devices or the interfaces of this host cannot be read, so its use of
+        functions is unknown
+    :raises InvalidDocument: the kernel's text about them cannot be parsed
     """
 
     def __init__(self, sysfs: str = '/sys', proc: str = '/proc', dev: str = '/dev') -> None:
         self._sysfs = sysfs
         self._uses: dict[str, str] = {}
-        self._opened: set[str] = set()          # those that processes have open, and nothing else uses
+        self._opened: set[str] = set()          # functions that processes have open, and nothing else uses
         blocks = _Blocks(sysfs)
         processes = _Processes(proc, dev, blocks)
         for name, where in itertools.chain(_mounted(os.path.join(proc, 'self/mountinfo'), blocks), processes.mounted):
@@ -91,9 +92,9 @@ class HostUse:
             self._use(addresses, f'process {pid} ({program}) has {name} open')
 
     def of(self, address: str) -> str | None:
-        """Say in one phrase why the host uses a function; None if it does not, as far as anybody can tell.
+        """Say in one phrase why the host uses a function; None if it does not, as far as this process can see.
 
-        Each function is looked at alone: a physical function is not used because one of its virtual functions is.
+        Each function is looked at alone: the use of a virtual function does not count as use of its physical one.
         """
         use = self._uses.get(address)
         if use is None and self._is_elsewhere(address):
@@ -101,7 +102,7 @@ class HostUse:
         return use
 
     def is_only_open(self, address: str) -> bool:
-        """Whether nothing but processes that have it open uses a function, as udev does when a disk comes."""
+        """Whether the only use of a function is that processes have it open, as udev does with a new disk."""
         return address in self._opened
 
     def _is_elsewhere(self, address: str) -> bool:
@@ -122,7 +123,7 @@ class HostUse:
 
 
 class _Blocks:
-    """The block devices of a host, by the names of the kernel, and what they are built on."""
+    """The block devices of a host by their kernel names, and the devices on which they are built."""
 
     def __init__(self, sysfs: str) -> None:
         self._sysfs = sysfs
@@ -142,7 +143,7 @@ class _Blocks:
                 self._mapped[os.fsdecode(_bytes(os.path.join(self._directory, name, 'dm/name')).strip())] = name
 
     def functions(self, name: str) -> frozenset[str]:
-        """The addresses of the functions on which a block device depends."""
+        """Return the addresses of the functions on which a block device depends."""
         if name not in self._known:
             self._known[name] = frozenset()                     # nothing is built on itself
             target = self._targets.get(name, '')
@@ -153,14 +154,14 @@ class _Blocks:
         return self._known[name]
 
     def held(self) -> Iterator[tuple[str, str]]:
-        """Find the block devices that another one is built on, and that other one."""
+        """Yield each block device on which another one is built, together with that other one."""
         for name, target in sorted(self._targets.items()):
             if _function_in(target) is None:
                 for slave in sorted(self._slaves(name)):
                     yield slave, name
 
     def of_btrfs(self) -> Iterator[str]:
-        """Find the devices of mounted btrfs file systems: a mount names one of several."""
+        """Yield all devices of mounted btrfs file systems: a mount names only one of several."""
         directory = os.path.join(self._sysfs, 'fs/btrfs')
         for name in _listed(directory):
             yield from _listed(os.path.join(directory, name, 'devices'))
@@ -169,13 +170,13 @@ class _Blocks:
         return name in self._targets
 
     def name_of(self, number: str) -> str | None:
-        """The block device of a number, ``major:minor``."""
+        """Return the name of the block device with a number, ``major:minor``."""
         with contextlib.suppress(OSError):
             return os.path.basename(os.readlink(os.path.join(self._sysfs, 'dev/block', number)))
         return None
 
     def at(self, path: str) -> str | None:
-        """The block device that the kernel and mount(8) call by a path in ``/dev``."""
+        """Return the name of the block device for a path in ``/dev``, as the kernel and mount(8) write it."""
         if path.startswith('/dev/mapper/'):
             return self._mapped.get(path.removeprefix('/dev/mapper/'))
         # The kernel has an exclamation mark where a name in /dev has a slash.
@@ -187,11 +188,11 @@ class _Blocks:
 
 
 class _Processes:
-    """What processes have mounted and open.
+    """The devices that processes have mounted and open.
 
-    ``mounted`` are the names of block devices and where they are mounted, in the mount namespaces of all processes that
-    can be looked at. ``opened`` are the number of a process, its name, ``block`` or ``char``, and the number of the
-    device.
+    ``mounted`` has pairs: the name of a block device and its mount point, from the mount namespaces of all processes
+    that can be looked at. ``opened`` has tuples: the number of a process, its name, ``block`` or ``char``, and the
+    number of the device.
     """
 
     def __init__(self, proc: str, dev: str, blocks: _Blocks) -> None:
@@ -209,10 +210,10 @@ class _Processes:
         self.opened = [opened for opened in self.opened if opened[0] not in ours]
 
     def _ours(self, pids: Collection[str]) -> set[str]:
-        """Find those of these processes that clean devices: they open what is given to nobody meanwhile.
+        """Find those of these processes that clean devices: nobody is given the devices that they have open.
 
-        These are this process and its children, the programs that wipe and read, which may outlive who started them,
-        and who that was: it has open what they have.
+        They are this process and its children; the programs that wipe and read, which may outlive the process that
+        started them; and the process that started them, which has the same devices open.
         """
         found = {str(os.getpid())}
         for pid in pids:
@@ -229,7 +230,7 @@ class _Processes:
         process = os.path.join(self._proc, pid)
         namespace = os.readlink(os.path.join(process, 'ns/mnt'))
         if namespace not in self._namespaces:
-            # Of a process that ends it cannot be read. The next one of this namespace is asked, then.
+            # The mounts of a process that is ending cannot be read. Then the next process of this namespace is asked.
             with contextlib.suppress(exception.CommandFailed):
                 self.mounted += _mounted(os.path.join(process, 'mountinfo'), self._blocks)
                 self._namespaces.add(namespace)
@@ -243,7 +244,7 @@ class _Processes:
                         self.opened.append((pid, self._name(process), sort, number))
 
     def _may_be_a_device(self, path: str) -> bool:
-        """Whether an open file is worth a look. Whoever looks at any file waits for file servers that do not answer."""
+        """Whether an open file is worth a look. A look at every file would wait for file servers that do not answer."""
         directory, name = os.path.split(path)
         if directory == self._dev:
             return name not in _MANY_HAVE_OPEN
@@ -268,14 +269,14 @@ def _mounted(path: str, blocks: _Blocks) -> list[tuple[str, str]]:
 
 
 def _swaps(proc: str, blocks: _Blocks) -> Iterator[str]:
-    """Find the block devices in ``/proc/swaps``. A file with swap is on a mounted file system."""
+    """Find the block devices in ``/proc/swaps``. A swap file is ignored: it is on a mounted file system."""
     for path, sort, *_rest in _table(os.path.join(proc, 'swaps'), 2, heading=True):
         if sort == 'partition' and (name := blocks.at(_unescaped(path))) is not None:
             yield name
 
 
 def _open_device(sysfs: str, sort: str, number: str, blocks: _Blocks) -> tuple[Iterable[str], str]:
-    """The functions on which an open device depends, and the name of the device."""
+    """Return the functions on which an open device depends, and the name of the device."""
     try:
         target = os.readlink(os.path.join(sysfs, 'dev', sort, number))
     except OSError:
@@ -293,7 +294,7 @@ def _open_device(sysfs: str, sort: str, number: str, blocks: _Blocks) -> tuple[I
 
 
 def _interfaces(sysfs: str, proc: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Find the functions of network interfaces, and why interfaces are used; both by the interface's name."""
+    """Return the functions of network interfaces and the reasons why interfaces are in use, both by interface name."""
     directory = os.path.join(sysfs, 'class/net')
     why = _configured(directory, proc)
     functions = {}
@@ -313,7 +314,7 @@ def _interfaces(sysfs: str, proc: str) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _configured(directory: str, proc: str) -> dict[str, str]:
-    """Why interfaces are used, by their names: default routes, then other routes, then addresses."""
+    """Return why interfaces are in use, by their names: default routes first, then other routes, then addresses."""
     default: list[str] = []
     routed: list[str] = []
     addressed: list[str] = []
@@ -322,7 +323,7 @@ def _configured(directory: str, proc: str) -> dict[str, str]:
         if not _number(flags, ipv4) & _REJECT:
             (routed if _number(destination, ipv4) or _number(others[3], ipv4) else default).append(name)
     for destination, prefix, *others in _table(ipv6, 10):
-        # The kernel itself gives each interface that is up routes for link-local and multicast addresses.
+        # The kernel itself gives every interface that is up routes for link-local and multicast addresses.
         if not _number(others[-2], ipv6) & _REJECT and not destination.startswith(_MULTICAST_OR_LINK_LOCAL):
             (routed if _number(prefix, ipv6) else default).append(others[-1])
     for _address, _index, _prefix, scope, _flags, name in _table(addresses, 6):
@@ -343,18 +344,18 @@ def _is_up(directory: str, name: str) -> bool:
 
 
 def _function_in(target: str) -> str | None:
-    """The address of the function that is nearest to the end of a path in sysfs."""
+    """Return the address of the function that is nearest to the end of a path in sysfs."""
     return next((part for part in reversed(target.split('/')) if _ADDRESS.fullmatch(part)), None)
 
 
 def _disk(target: str) -> tuple[str, ...]:
-    """The disk of a partition, by its path in sysfs."""
+    """Return the disk of a partition, by the partition's path in sysfs."""
     above = target.split('/')[-3:-1]
     return (above[1],) if len(above) == 2 and above[0] == 'block' else ()
 
 
 def _listed(directory: str) -> list[str]:
-    """The names in a directory; none if there is no such directory.
+    """Return the names in a directory; none if there is no such directory.
 
     :raises CommandFailed: it cannot be read
     """
@@ -367,7 +368,7 @@ def _listed(directory: str) -> list[str]:
 
 
 def _bytes(path: str, must: bool = False) -> bytes:
-    """The content of a file; none if there is no such file, or it went away.
+    """Return the content of a file; empty if there is no such file, or it went away.
 
     :raises CommandFailed: it cannot be read, or is not there and must be
     """
@@ -382,12 +383,12 @@ def _bytes(path: str, must: bool = False) -> bytes:
 
 def _table(path: str, least: int, separator: bytes | None = None, heading: bool = False,
            must: bool = False) -> Iterator[list[str]]:
-    """Read the fields of the lines in a file of the kernel's.
+    """Read the fields of the lines in one of the kernel's files.
 
     :param least: how many fields a line has at least
-    :param separator: what is between two, runs of blanks by default
+    :param separator: the bytes between two fields, by default a run of blanks
     """
-    # Names and paths may hold whatever else Unicode takes for the end of a line or for a blank.
+    # Split bytes, not text: names and paths may hold other characters that Unicode counts as line ends or blanks.
     for number, line in enumerate(_bytes(path, must).split(b'\n'), 1):
         if not line or (heading and number == 1):
             continue

@@ -1,15 +1,15 @@
-"""Which driver for guests a PCI function gets, and what that can do: VFIO's own, or a variant that a vendor wrote.
+"""Tells which driver for guests a PCI function gets: VFIO's own, or a variant that a vendor wrote; and what it can do.
 
-VFIO's own driver, ``vfio-pci``, hands over any function and copies the state of none. A variant is for certain
+VFIO's own driver, ``vfio-pci``, hands over any function and cannot copy a function's state. A variant is for certain
 functions, and only a variant can migrate one (Linux: drivers/vfio/pci, VFIO_DEVICE_FEATURE_MIGRATION in
-include/uapi/linux/vfio.h). Its module says for which functions it is::
+include/uapi/linux/vfio.h). A variant's module says for which functions it is::
 
     alias vfio_pci:v000015B3d0000101Esv*sd*bc*sc*i* mlx5_vfio_pci       in /lib/modules/<release>/modules.alias
 
 libvirt from 10.0 binds a managed function to the best of them, the one with the fewest wildcards, and else to
-``vfio-pci`` (its release notes). Nobody can ask VFIO beforehand what a function can do: only who has it open may, and
-that is the guest. While a driver of VFIO has a function, the kernel may tell it to root, where it has debugfs for VFIO
-(Linux: Documentation/ABI/testing/debugfs-vfio).
+``vfio-pci`` (its release notes). Nobody can ask VFIO beforehand what a function can do: only the process that has the
+function open may ask, and that is the guest's. While a driver of VFIO has a function, a kernel with debugfs for VFIO
+tells root (Linux: Documentation/ABI/testing/debugfs-vfio).
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _WILDCARD: Final = '*'
 
 
 def is_vfio(driver: str | None) -> bool:
-    """Whether a driver of a function is one for guests. The names of all of them end alike."""
+    """Whether a function's driver is one for guests. The names of all these drivers end alike."""
     return driver is not None and _marked(driver).endswith(PLAIN)
 
 
 def is_variant(driver: str | None) -> bool:
-    """Whether a driver of a function is one for guests that a vendor wrote."""
+    """Whether a function's driver is a vendor's driver for guests."""
     return driver is not None and is_vfio(driver) and _marked(driver) != PLAIN
 
 
 def _marked(name: str) -> str:
-    """The name of a driver or of its module; the kernel's variants are called mlx5_vfio_pci and pds-vfio-pci."""
+    """Return a driver's or module's name with dashes: the kernel has both, as in mlx5_vfio_pci and pds-vfio-pci."""
     return name.replace('_', '-')
 
 
@@ -55,9 +55,9 @@ class _Alias(NamedTuple):
 
 
 class Variants:
-    """The variants that this kernel has modules of.
+    """The variants for which this kernel has modules.
 
-    :param path: the file with the aliases of the kernel's modules; by default :data:`MODULES`, of the kernel that runs
+    :param path: the file with the aliases of the kernel's modules; by default :data:`MODULES`, for the running kernel
     """
 
     def __init__(self, path: str | None = None) -> None:
@@ -66,7 +66,7 @@ class Variants:
         self._aliases: tuple[_Alias, ...] = ()
 
     def refresh(self) -> None:
-        """Read the file again if it is another one. Without the file there are no variants, as for libvirt."""
+        """Read the file again if it was replaced. Without the file there are no variants, for libvirt either."""
         try:
             status = os.stat(self._path)
             at = status.st_ino, status.st_size, status.st_mtime_ns
@@ -80,7 +80,7 @@ class Variants:
             self._read_at, self._aliases = at, found
 
     def best(self, function: pci_sysfs.Function) -> str | None:
-        """The module of the best variant for a function, as libvirt chooses; None for VFIO's own driver."""
+        """Return the module of the best variant for a function, as libvirt chooses it; None for VFIO's own driver."""
         modalias = _modalias(function)
         found = [alias for alias in self._aliases
                  if is_variant(alias.module) and fnmatch.fnmatchcase(modalias, alias.pattern)]
@@ -88,14 +88,14 @@ class Variants:
 
 
 def says_no(root: str, address: str) -> bool:
-    """Whether VFIO says of a function that its driver cannot migrate it. False also when nothing says it.
+    """Whether VFIO says that a function's driver cannot migrate it. False also if VFIO says nothing.
 
     :param root: where sysfs is
     """
     directory = os.path.join(root, 'kernel/debug/vfio', address)
     try:
         return 'migration' not in os.listdir(directory)
-    except OSError:                             # only root sees debugfs, and few kernels have it for VFIO
+    except OSError:                             # only root may read debugfs, and few kernels have it for VFIO
         return False
 
 

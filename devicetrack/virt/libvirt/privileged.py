@@ -1,13 +1,17 @@
 """All work of the library that needs root.
 
-It lists namespaces, opens their devices or a VFIO group, removes mediated devices that nobody has open, their
-definitions and lost ones, and sets the vGPU type of a virtual function. It gives PCI functions to drivers and takes
-them away, resets them, makes their virtual functions, gives these their MAC addresses and VLANs, and reads serial
-numbers. It asks the controllers of NVMe disks what they have, has them erase it, puts their namespaces back, and brings
-those of virtual functions online. A service that runs as root does
-it itself. Any other service uses oslo.privsep, whose daemon runs these functions and no others. The daemon opens a
-device and sends the descriptor through a unix socket of the caller (SCM_RIGHTS, unix(7)). So a child of the service can
-wipe the device: it outlives the service and the daemon if need be, and its only right is the descriptor.
+- For persistent memory it lists namespaces and opens their devices.
+- For mediated devices it opens a VFIO group, removes devices that nobody has open, and removes their definitions and
+  those that a power cut destroyed. It also sets the vGPU type of a virtual function.
+- For PCI functions it binds and unbinds drivers, resets functions, makes virtual functions, sets their MAC addresses
+  and VLANs, and reads serial numbers.
+- For NVMe controllers it reads their namespaces, has them erase data, restores namespaces, and brings the controllers
+  of virtual functions online.
+
+A service that runs as root does this work itself. Any other service uses oslo.privsep, whose daemon runs these
+functions and no others. The daemon opens a device and sends the descriptor through a unix socket of the caller
+(SCM_RIGHTS, unix(7)). So a child of the service can wipe the device: the child can outlive the service and the daemon,
+and its only right is the descriptor.
 """
 
 from __future__ import annotations
@@ -36,8 +40,8 @@ def run_ndctl(command: str, timeout_s: int = root.NDCTL_TIMEOUT_S) -> tuple[int,
         since a program that a caller names would run with the daemon's rights
     :param timeout_s: how long it may take; the daemon reads that option too
     :returns: its exit status and what it printed
-    :raises OSError: it cannot be run, others than root can change it, or there is no privileged daemon
-    :raises CommandFailed: it does not end
+    :raises OSError: it cannot be run, users other than root can change it, or there is no privileged daemon
+    :raises CommandFailed: it does not end in time
     """
     status, output = root.run_ndctl(command, timeout_s) if os.geteuid() == 0 else _ask_daemon('run_ndctl')
     return status, output
@@ -58,12 +62,12 @@ def open_dax(path: str, size_bytes: int) -> int:
 
 
 def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: bool = True) -> int:
-    """Open a disk of a PCI function for reading, and for writing where that is wanted. The caller closes it.
+    """Open a disk of a PCI function for reading, and for writing if wanted. The caller closes the descriptor.
 
     The descriptor holds the lock on the disk's node, and so does every child that inherits it.
 
-    :param sysfs: where sysfs is; the daemon has its own
-    :param name: of its block device
+    :param sysfs: where sysfs is; the daemon uses its own
+    :param name: the name of the disk's block device
     :raises BlockingIOError: somebody else holds that lock
     :raises OSError: it cannot be opened, is no disk of the function or has another size, the kernel uses it for a file
         system or below another device, another process has it open (EBUSY), or there is no privileged daemon
@@ -91,7 +95,7 @@ def _received(function: str, *arguments: Any) -> int:
 
 
 def is_dax_locked(path: str) -> bool:
-    """Whether somebody holds the lock on the node of a device-dax character device: whoever wipes it.
+    """Whether a process holds the lock on the node of a device-dax character device, as one that wipes it does.
 
     :raises OSError: it cannot be opened, or there is no privileged daemon
     """
@@ -136,7 +140,7 @@ def remove_mdev_definition(parent: str, uuid: str) -> None:
 
 
 def set_vgpu_type(sysfs: str, address: str, number: int) -> None:
-    """Write the vGPU type of a virtual function; 0 takes it away.
+    """Write the vGPU type of a virtual function; 0 removes it.
 
     :param sysfs: where sysfs is. A tree elsewhere belongs to the caller, who writes it without the daemon
     :raises OSError: it cannot be written, the vendor's driver refuses it, or there is no privileged daemon
@@ -144,12 +148,12 @@ def set_vgpu_type(sysfs: str, address: str, number: int) -> None:
     _run_in(sysfs, 'set_vgpu_type', address, number)
 
 
-# The following take the kernel's word for sysfs as set_vgpu_type does. They wait for the lock of the device, as long as
-# a driver begins or ends with it.
+# The following functions treat the parameter ``sysfs`` as set_vgpu_type does. They wait for the lock of the device
+# while a driver binds to it or unbinds from it.
 
 
 def set_driver_override(sysfs: str, address: str, driver: str | None) -> None:
-    """Name the only driver that may take a PCI function from now on; None lets any driver that knows it.
+    """Name the only driver that may take a PCI function from now on; None allows any driver that knows the function.
 
     The driver that the function has stays. The kernel forgets the name when the host boots.
 
@@ -161,16 +165,16 @@ def set_driver_override(sysfs: str, address: str, driver: str | None) -> None:
 def check_host_use(sysfs: str, address: str) -> None:
     """Check that the host uses neither a PCI function nor one of its virtual functions.
 
-    :raises OSError: EBUSY: it does, as :mod:`devicetrack.virt.libvirt.pci_use` finds; else, nobody knows, there is no
-        such function, or there is no privileged daemon
+    :raises OSError: EBUSY: it does, as :mod:`devicetrack.virt.libvirt.pci_use` finds; else, its use is unknown, there
+        is no such function, or there is no privileged daemon
     """
     _run_in(sysfs, 'check_host_use', address)
 
 
 def unbind(sysfs: str, address: str) -> None:
-    """Take a PCI function from its driver, if it has one.
+    """Unbind a PCI function from its driver, if it has one.
 
-    This blocks until the driver has ended with the function. A physical function may lose its virtual functions.
+    This blocks until the driver has released the function. A physical function may lose its virtual functions.
 
     :raises OSError: EBUSY: a guest has the function or one of its IOMMU group, or the host uses the function, as
         :mod:`devicetrack.virt.libvirt.pci_use` finds, or either uses one of its virtual functions; else, there is no
@@ -180,9 +184,10 @@ def unbind(sysfs: str, address: str) -> None:
 
 
 def probe(sysfs: str, address: str) -> None:
-    """Let a driver take a PCI function that has none: the one that is named, or any that knows the function.
+    """Bind a PCI function without a driver: to the driver of the override, or else to any that knows the function.
 
-    This blocks until the driver has tried. The kernel does not always say that it failed: look which driver has it.
+    This blocks until the driver has tried. The kernel does not always report a failure, so the caller must look which
+    driver the function has.
 
     :raises OSError: a guest has a function of the same IOMMU group and the driver would not be one of VFIO (EBUSY),
         there is no such function, the kernel refuses it, or there is no privileged daemon
@@ -191,9 +196,9 @@ def probe(sysfs: str, address: str) -> None:
 
 
 def reset(sysfs: str, address: str, method: str | None) -> None:
-    """Have the kernel reset a PCI function, by its methods in their order or by one of them. It blocks until then.
+    """Have the kernel reset a PCI function, by all its methods in their order or by one of them. Blocks until then.
 
-    No reset erases what a device stores. The order of methods is afterwards as before.
+    No reset erases the data that a device stores. Afterwards the order of the methods is the same as before.
 
     :param method: a name in ``reset_method``
     :raises OSError: EBUSY: somebody uses it, as :func:`unbind` says; else, it has no such method (FileNotFoundError if
@@ -206,12 +211,12 @@ def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None = None
     """Make virtual functions of a physical function that has none. It blocks until they are there.
 
     :param number: how many, at least 1
-    :param autoprobe: whether a driver of the host takes them; None leaves that as it is. None takes those of an NVMe
-        controller before they are online: :func:`bring_nvme_online`, :func:`probe`
+    :param autoprobe: whether a driver of the host takes them; None keeps the kernel's setting. No driver takes those
+        of an NVMe controller before they are online: see :func:`bring_nvme_online` and :func:`probe`
     :param timeout_s: how long this process waits. The privileged daemon waits until the kernel answers
     :raises OSError: EBUSY: it has virtual functions already, or somebody uses it, as :func:`unbind` says; else, it
-        cannot have so many (ERANGE), its driver cannot make any (ENOENT), no answer in time (ETIMEDOUT; they may come
-        yet), or there is no privileged daemon
+        cannot have so many (ERANGE), its driver cannot make any (ENOENT), no answer in time (ETIMEDOUT; they may still
+        appear), or there is no privileged daemon
     """
     if sysfs != root.SYSFS or os.geteuid() == 0:
         root.set_vfs(sysfs, address, number, autoprobe, timeout_s)
@@ -220,15 +225,15 @@ def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None = None
 
 
 def set_vf_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> None:
-    """Give a virtual function of a network card these settings, or :data:`.vf_link.NO_MAC`, 0 and False for none.
+    """Give a virtual function of a network card these settings; :data:`.vf_link.NO_MAC`, 0 and False remove them.
 
-    What is so already is not written. The rest is written one after the other and read back. Where the driver refuses
-    to take a MAC address away, the function gets :data:`.vf_link.INSTEAD_OF_NO_MAC`.
+    This writes only the settings that differ, one after the other, and reads them back. If the driver refuses to remove
+    a MAC address, the function gets :data:`.vf_link.INSTEAD_OF_NO_MAC`.
 
-    :raises OSError: EINVAL: it is no virtual function, or the settings are none; EBUSY: somebody uses it, as
-        :func:`unbind` says; ENODEV: its physical function does not have one network interface here; EIO: the kernel
-        tells other settings afterwards; else, the kernel refuses one, which the message names, or there is no
-        privileged daemon. It may have some of the settings then
+    :raises OSError: EINVAL: it is not a virtual function, or the settings are invalid; EBUSY: somebody uses it, as
+        :func:`unbind` says; ENODEV: its physical function does not have exactly one network interface here; EIO: the
+        kernel reports other settings afterwards; else, the kernel refuses a setting, which the message names, or there
+        is no privileged daemon. After an error the function may have some of the settings
     """
     if sysfs != root.SYSFS or os.geteuid() == 0:
         vf_ports.set_port(sysfs, address, mac, vlan, trusted)
@@ -237,11 +242,11 @@ def set_vf_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) ->
 
 
 def read_serial(sysfs: str, address: str) -> str | None:
-    """Read the serial number of a PCI function: of its Vital Product Data, else the PCI Express "Device Serial Number".
+    """Read the serial number of a PCI function: from Vital Product Data, else the PCI Express "Device Serial Number".
 
-    This wakes a function that sleeps, and its Vital Product Data may take seconds. The kernel shows the second number
-    only to a reader with CAP_SYS_ADMIN (pci_read_config in Linux: drivers/pci/pci-sysfs.c), which the privileged daemon
-    does not have.
+    This wakes a function that sleeps, and reading its Vital Product Data may take seconds. The kernel shows the Device
+    Serial Number only to a reader with CAP_SYS_ADMIN (pci_read_config in Linux: drivers/pci/pci-sysfs.c), which the
+    privileged daemon does not have.
 
     :returns: '' if it has none; None if the caller may not see whether it has one
     :raises OSError: there is no such function, it cannot be read, or there is no privileged daemon
@@ -250,8 +255,8 @@ def read_serial(sysfs: str, address: str) -> str | None:
     return None if serial is None else str(serial)
 
 
-# The controllers of NVMe disks. The kernel takes nearly all commands from a process with CAP_SYS_ADMIN alone, which the
-# privileged daemon has where [devicetrack_privileged] capabilities names it: else, EACCES.
+# The controllers of NVMe disks. The kernel accepts nearly all commands only from a process with CAP_SYS_ADMIN. The
+# privileged daemon has it if [devicetrack_privileged] capabilities names it; if not, the error is EACCES.
 
 
 class KnownNamespace(NamedTuple):
@@ -264,7 +269,8 @@ class KnownNamespace(NamedTuple):
 def read_nvme_controller(sysfs: str, address: str) -> nvme_admin.Controller:
     """Ask the controller of a PCI function what it can do.
 
-    :raises OSError: it has none now, the controller or the kernel refuses it, or there is no privileged daemon
+    :raises OSError: it has no controller now, the controller or the kernel refuses the command, or there is no
+        privileged daemon
     """
     return nvme_admin.Controller(*_run_nvme(sysfs, 'read_controller', address))
 
@@ -272,7 +278,7 @@ def read_nvme_controller(sysfs: str, address: str) -> nvme_admin.Controller:
 def read_nvme_namespaces(sysfs: str, address: str) -> Mapping[int, KnownNamespace]:
     """Ask the controller of a PCI function for its namespaces, by their identifiers.
 
-    They are those that are attached to it and, where it manages namespaces, all others of its subsystem.
+    The answer has the namespaces that are attached to it and, if it manages namespaces, all others of its subsystem.
 
     :raises OSError: as :func:`read_nvme_controller`
     """
@@ -282,7 +288,7 @@ def read_nvme_namespaces(sysfs: str, address: str) -> Mapping[int, KnownNamespac
 
 
 class NVMeSubsystem(NamedTuple):
-    """What a primary controller says of its NVM subsystem.
+    """A primary controller's answers about its NVM subsystem.
 
     ``secondaries`` are its secondary controllers by the numbers of their virtual functions, from 0. ``attached`` has,
     for each namespace, the numbers of the controllers that it is attached to, and ``shared`` those namespaces that may
@@ -308,11 +314,11 @@ def read_nvme_subsystem(sysfs: str, address: str) -> NVMeSubsystem:
 def bring_nvme_online(sysfs: str, address: str) -> None:
     """Bring the secondary controller of a virtual function online, with queues and interrupts if it has none.
 
-    Each virtual function gets as many as all others can get, too. Nothing happens if it is online.
+    The queues and interrupts are shared evenly among all virtual functions. A controller that is online stays as it is.
 
-    :param address: of the virtual function
-    :raises OSError: EBUSY: a guest has it; ENOSPC: there are not enough queues or interrupts; EIO: it is offline
-        afterwards; else as :func:`read_nvme_controller`
+    :param address: the address of the virtual function
+    :raises OSError: EBUSY: a guest has it; ENOSPC: there are not enough queues or interrupts; EIO: the controller is
+        still offline afterwards; else as :func:`read_nvme_controller`
     """
     _run_nvme(sysfs, 'bring_online', address)
 
@@ -328,7 +334,7 @@ def attach_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, i
 
 
 def delete_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int) -> None:
-    """Delete a namespace of the controller of a PCI function, and all that is in it.
+    """Delete a namespace of the controller of a PCI function, and all its data.
 
     :param disks: as for :func:`format_nvme_namespace`
     :raises OSError: EBUSY: somebody uses the function or a disk of it, or other controllers of its NVM subsystem may
@@ -339,10 +345,11 @@ def delete_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, i
 
 def create_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int, blocks: int,
                           wanted: nvme_admin.Format, shared: bool) -> None:
-    """Make a namespace of the controller of a PCI function. No controller has it attached then.
+    """Make a namespace of the controller of a PCI function. The new namespace is attached to no controller.
 
     :param disks: as for :func:`format_nvme_namespace`
-    :param nsid: the identifier that it must get. The controller chooses, and what gets another one is deleted again
+    :param nsid: the identifier that it must get. The controller chooses the identifier; if it chooses another one, the
+        namespace is deleted again
     :param blocks: its size, in blocks of the format ``wanted``
     :param shared: whether it may be attached to several controllers
     :raises OSError: EBUSY: somebody uses the function or a disk of it; EEXIST: there is such a namespace; EIO: the
@@ -355,9 +362,9 @@ def format_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, i
                           wanted: nvme_admin.Format, erase: int, timeout_s: int, lock_fd: int) -> None:
     """Have the controller of a PCI function format one namespace. Blocks until it has.
 
-    A service that runs as root has a child do it, which inherits the lock and outlives it. Otherwise the daemon waits
-    for the controller and keeps the disks open until then, whatever becomes of the service: whoever looks finds that a
-    process has them open.
+    A service that runs as root has a child do it. The child inherits the lock and outlives the service. Otherwise the
+    daemon waits for the controller and keeps the disks open until then, even if the service ends: other processes can
+    see that the disks are open.
 
     :param disks: the name and the bytes of each disk of the function
     :param erase: :data:`.nvme_admin.USER_DATA` or :data:`.nvme_admin.CRYPTOGRAPHIC`
@@ -373,7 +380,7 @@ def format_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, i
 
 
 def start_nvme_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int]], action: int) -> None:
-    """Have the controller of a PCI function begin to sanitize its NVM subsystem, which goes on without anybody.
+    """Have the controller of a PCI function begin to sanitize its NVM subsystem. The controller then goes on by itself.
 
     :param disks: as for :func:`format_nvme_namespace`
     :param action: :data:`.nvme_admin.BLOCK_ERASE`, :data:`.nvme_admin.OVERWRITE` or :data:`.nvme_admin.CRYPTO_ERASE`
@@ -383,7 +390,7 @@ def start_nvme_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int
 
 
 def nvme_sanitize_status(sysfs: str, address: str) -> nvme_admin.SanitizeStatus:
-    """Ask the controller of a PCI function how its last sanitize operation stands.
+    """Ask the controller of a PCI function for the state of its last sanitize operation.
 
     :raises OSError: as :func:`read_nvme_controller`
     """
@@ -397,7 +404,7 @@ def _run_nvme(sysfs: str, function: str, *arguments: Any) -> Any:
 
 
 def _run_in(sysfs: str, function: str, *arguments: Any) -> Any:
-    """Run what takes sysfs as its first argument. The daemon knows one sysfs only."""
+    """Run a function that takes sysfs as its first argument. The daemon knows only one sysfs."""
     if sysfs != root.SYSFS or os.geteuid() == 0:
         return getattr(root, function)(sysfs, *arguments)
     return _ask_daemon(function, *arguments)
@@ -408,7 +415,7 @@ def _run(function: str, *arguments: Any) -> Any:
 
 
 def _ask_daemon(function: str, *arguments: Any) -> Any:
-    # A service that runs as root needs no daemon, and oslo.privsep is a tenth of all that would be imported.
+    # Import it only here: a service that runs as root needs no daemon, and oslo.privsep is a tenth of all imports.
     from devicetrack.virt.libvirt import daemon
     try:
         return getattr(daemon, function)(*arguments)

@@ -1,7 +1,8 @@
-"""Reads what wipers write into the lock files of their devices, for people who want to know how far they are.
+"""Reads the progress of wipes from the lock files of their devices, for people who want to know it.
 
-A wiper tells it to whoever asks, not only to the process that started it: that one may be gone, and another manager or
-a command has no other source. Whether a file has an old line, of a wiper that was killed, is seen from its process.
+A wiper writes its progress there, and not only to the process that started it: that process may be gone, and another
+manager or a command has no other source. A killed wiper leaves an old line. The line names the wiper's process, so a
+reader can tell that it is old.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from devicetrack.virt.libvirt import wiper
 
 
 def read(lock_path: str) -> WipeProgress | None:
-    """How far the wipe is of the device with this lock file; None when nobody wipes it, or nobody can say.
+    """Return the progress of the wipe of the device with this lock file; None if nobody wipes it, or it is unknown.
 
-    A wiper in another PID namespace (another container) says nothing here.
+    The progress of a wiper in another PID namespace (another container) is unknown.
     """
     try:
         fd = os.open(lock_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -1,16 +1,16 @@
 """The proofs that devices are clean: a file in the state directory, apart from the rows and from their database.
 
-A proof says which device was clean (its details, with its identity), since when, and how that was seen. It counts while
-the host has the same device by that identity, until the device is made ready for a guest. Whoever takes a proof back
-returns after that is on the disk, so a crash at any moment leaves a device unproven or in no guest's hands.
+A proof says which device was clean (its details, with its identity), since when, and how that was established. It
+counts while the host has the same device by that identity, until the device is made ready for a guest. Taking a proof
+back returns only when that is on the disk. So after a crash at any moment, a device has no proof or no guest has it.
 
-The file is a journal: a line for each proof and for each proof that was taken back, with a checksum. It is written anew
-when it grew long. When it cannot be believed, devices are read again:
+The file is a journal: a line with a checksum for each proof and for each proof that was taken back. It is written anew
+when it has become long. If the file cannot be trusted, devices are read again:
 
-- A line that cannot be read may have taken back any proof before it, so these count no more. Only what stands behind
-  the last newline is left out: a crash tore it, and whoever wrote it had no answer and had not gone on.
-- The file names its own inode. A copy of it, for example from a backup of the state directory, proves nothing: it does
-  not know of the guests that came after it.
+- A line that cannot be read may have taken back any proof before it, so those proofs no longer count. Only a torn line
+  after the last newline is ignored: a crash tore it, so the call that wrote it never returned.
+- The file names its own inode. A copy of it, for example from a backup of the state directory, proves nothing: the copy
+  does not know of the guests that came after it.
 - A file that others could write to proves nothing.
 """
 
@@ -44,7 +44,7 @@ _FORM: Final = 'devicetrack proofs 1'
 _PROVEN, _TAKEN_BACK = '+', '-'
 # The digits of a line's checksum. A tab follows them.
 _CHECKSUM: Final = 8
-# The file is written anew when it has so many lines more than twice the proofs that count.
+# The file is written anew when it has this many lines more than twice the number of proofs that count.
 _LINES: Final = 1000
 # Seconds to wait for another process that writes to the file.
 _WAIT_S: Final = 60.0
@@ -52,8 +52,8 @@ _WAIT_S: Final = 60.0
 _FS_IOC_GETVERSION: Final = 0x80087601
 
 
-# The details of the device when it was proven clean, as they are stored; when that was, which is only a label; and how.
-# A host has thousands, and the garbage collector does not go through plain tuples of texts.
+# The stored details of the device when it was proven clean, the time of the proof (only a label), and how that was
+# proven. A host has thousands of proofs, and the garbage collector does not go through plain tuples of texts.
 _Proof = tuple[str, str, str]
 _Key = tuple[str, str]
 _Known = dict[_Key, _Proof]
@@ -69,16 +69,16 @@ class Proofs:
         self._path = os.path.join(state_path, 'proofs')
         self._mutex = threading.Lock()
         self._known: _Known = {}
-        self._lines = 0                         # in the file; 0 when it has to be written anew before it is added to
-        self._read: tuple[int, ...] | None = None       # the file as it was when it was last read or written here
+        self._lines = 0                         # lines in the file; 0: it must be written anew before a line is added
+        self._read: tuple[int, ...] | None = None       # the state of the file when it was last read or written here
 
     def unproven(self, devices: Iterable[InventoryDevice]) -> list[_Key]:
-        """The devices that no proof calls clean. An error of the file is logged: then it proves nothing."""
+        """Return the devices that no proof calls clean. After an error of the file, which is logged, these are all."""
         fields = Compact(InventoryDevice, devices)
         with self._mutex:
             self._refresh()
             known = self._known
-            if not known:                       # as on a host whose devices all have owners
+            if not known:                       # for example on a host whose devices all have owners
                 # Whoever compares the devices uses these very keys.
                 return list(cast(Iterable[_Key], fields.by('kind', 'identifier')))
             return [key for key, details in zip(fields.columns('kind', 'identifier'), fields.column('details'),
@@ -87,7 +87,7 @@ class Proofs:
                     or (proof[0] != details and not self._is_same(key, proof, details))]
 
     def _is_same(self, key: _Key, proof: _Proof, details: str) -> bool:
-        """Whether a proof is of the device that has other details now."""
+        """Whether a proof is for the same device, although its details differ now."""
         same = identity.same_device(proof[0], details)
         if same:
             self._known[key] = (details, *proof[1:])                    # this is quicker the next time
@@ -101,10 +101,10 @@ class Proofs:
         return proof is not None and identity.same_device(proof[0], details)
 
     def record(self, proven: Mapping[DeviceKey, str], how: str) -> None:
-        """Record that devices are clean. For who holds their locks.
+        """Record that devices are clean. The caller holds their locks.
 
         :param proven: the devices, each with its details as they are stored
-        :raises OSError: they are not proven clean
+        :raises OSError: the proofs are not recorded
         """
         now = str(int(time.time()))
         if proven:
@@ -114,9 +114,9 @@ class Proofs:
                 self._write([_line(_PROVEN, key, proof) for key, proof in new.items()])
 
     def take_back(self, keys: Iterable[_Key]) -> None:
-        """Forget that devices are clean: after this returns no crash brings the proofs back.
+        """Take the proofs of devices back: after this returns, no crash brings the proofs back.
 
-        :raises OSError: they may still count as clean
+        :raises OSError: the devices may still count as clean
         """
         wanted = [(kind, identifier) for kind, identifier in keys]
         with self._mutex:
@@ -130,16 +130,16 @@ class Proofs:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Keep other threads and processes from writing, and know what they wrote before.
+        """Keep other threads and processes from writing, and first read what they wrote.
 
-        :raises OSError: the lock cannot be had
+        :raises OSError: the lock cannot be taken
         """
         with self._mutex, filelock.writing(self._path, _WAIT_S):
             self._refresh()
             yield
 
     def _refresh(self) -> None:
-        """Read the file if somebody else wrote it since."""
+        """Read the file if somebody else wrote to it since the last time."""
         try:
             status = os.lstat(self._path)
         except OSError:
@@ -160,9 +160,9 @@ class Proofs:
             itself = _itself(file.fileno())
             lines = file.read().split(b'\n')
         if _text(lines[0]) != f'{_FORM}\t{itself}':
-            raise OSError(errno.EINVAL, 'it is no file of proofs, or a copy of one')
+            raise OSError(errno.EINVAL, 'it is not a file of proofs, or is a copy of one')
         known: _Known = {}
-        # Behind the last newline there is nothing, or the line that a crash tore.
+        # After the last newline there is nothing, or a line that a crash tore.
         for number, line in enumerate(lines[1:-1], 2):
             fields = (_text(line) or '').split('\t')
             done = fields[0]
@@ -178,13 +178,13 @@ class Proofs:
         return known
 
     def _write(self, lines: list[str]) -> None:
-        """Make the file say what is known now. For who is writing.
+        """Write the known proofs to the file. The caller is in :meth:`_writing`.
 
-        :param lines: what is to be added to the file as it is
-        :raises OSError: it says this or what it said before, and is read again before the next time
+        :param lines: the lines to add to the existing file
+        :raises OSError: the file has its new or its old content, and is read again before it is used
         """
         known = self._known
-        before, self._read = self._read, None           # whatever happens below
+        before, self._read = self._read, None           # an error below leaves None, so the file is read again
         if before is None or not self._lines or self._lines + len(lines) > 2 * len(known) + _LINES:
             self._replace(known)
         else:
@@ -222,7 +222,7 @@ class Proofs:
 
 
 def _itself(fd: int) -> str:
-    """What tells an open file from a copy of it, and from a later file that got its inode."""
+    """Return a text that tells an open file from a copy of it, and from a later file that got its inode."""
     version = bytearray(8)
     with contextlib.suppress(OSError):          # not every file system has it
         fcntl.ioctl(fd, _FS_IOC_GETVERSION, version)
@@ -242,7 +242,7 @@ def _checked(text: str) -> str:
 
 
 def _text(line: bytes) -> str | None:
-    """The text of a line without its checksum, None if it is damaged."""
+    """Return the text of a line without its checksum; None if the line is damaged."""
     text = line[_CHECKSUM + 1:]
     try:
         return text.decode() if int(line[:_CHECKSUM], 16) == zlib.crc32(text) else None

@@ -1,7 +1,7 @@
-"""What the libvirt driver does that devices are clean, and known to be: wipe them, read them, record and forget proofs.
+"""The libvirt driver's work to make devices clean and to prove it: wipe, read, record proofs and take them back.
 
-Each step is for who has the device's lock. A proof is taken back before a device changes, and recorded after the last
-byte of it was seen.
+The caller of each step has the device's lock. A proof is taken back before a device changes, and recorded after the
+last byte of the device was checked.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Proving:
 
     :param kinds: by name
     :param lock: takes the lock of one device, waiting at most so many seconds
-    :param usage: asks the hypervisor who names devices; the argument are the kinds that must be able to tell
+    :param usage: asks the hypervisor which domains name devices; its argument are the kinds that must be able to tell
     """
 
     def __init__(self, kinds: Mapping[str, api.DeviceKind], known: proofs.Proofs,
@@ -52,13 +52,13 @@ class Proving:
                  usage: Callable[[Container[str]], Usage]) -> None:
         self._kinds, self._proofs, self._lock, self._usage = kinds, known, lock, usage
         self._wipes: dict[DeviceKey, Wiped] = {}       # what the last call that may wipe a device wiped
-        self._reading: list[threading.Event] = []       # one for each device that is being read; set, it ends that
+        self._reading: list[threading.Event] = []       # one for each device that is being read; setting it ends that
 
     def give_back(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
                   usage: Usage) -> exception.DriverError | None:
-        """Take one device back, if nobody uses it. One that was never made ready for a guest is left as it is.
+        """Take one device back, if nobody uses it. A device that was never made ready for a guest is left as it is.
 
-        It is clean then; :meth:`proven` records that.
+        After this the device is clean; :meth:`proven` records that.
         """
         key = key_of(assignment)
         self._wipes.pop(key, None)
@@ -70,7 +70,7 @@ class Proving:
             except exception.DeviceError as failed:
                 error = failed
             if error is not None:
-                self.take_back((key,))          # whoever has it may write to it, and be gone at the next try
+                self.take_back((key,))          # its user may write to it, and be gone at the next try
                 return error
         except exception.DriverError as failed:
             return exception.UnclaimFailed(*key, str(failed))
@@ -79,10 +79,10 @@ class Proving:
     def _is_untouched(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> bool:
         """Whether a device was claimed and never made ready for a guest, and is as clean as it was then.
 
-        The row and the proof must both say so. Each may be older than a guest that had the device: the row in a store
-        that was restored, the proof in a state directory that another manager did not use. The proof stays.
+        The row and the proof must both say so. Either may be older than a guest that had the device: the row in a store
+        that was restored, the proof in a state directory that another manager did not use. The proof is kept.
 
-        :raises DriverError: the device cannot go back
+        :raises DriverError: the device cannot be given back
         """
         if not (kind.keeps_bytes and assignment.was_only_claimed
                 and self._proofs.is_clean(key_of(assignment), details.to_text(assignment.details))):
@@ -91,9 +91,9 @@ class Proving:
             return kind.is_untouched(assignment) is True
 
     def proven(self, assignments: Iterable[DeviceAssignment], usage: Usage) -> _Results:
-        """Record that devices are clean which were taken back, unless somebody uses them by now.
+        """Record that devices that were taken back are clean, unless somebody uses them by now.
 
-        :returns: an error for each that cannot be given to somebody else, and None for the others
+        :returns: an error for each device that cannot be given to somebody else, and None for the others
         """
         results: _Results = {}
         clean = []
@@ -111,10 +111,10 @@ class Proving:
 
     def unclaim(self, assignment: DeviceAssignment, kind: api.DeviceKind,
                 lock: filelock.FileLock) -> exception.DriverError | None:
-        """Clean or remove one device, which nobody uses; :meth:`wiped` records that."""
+        """Clean or remove one device that nobody uses; :meth:`wiped` records that."""
         key = key_of(assignment)
         try:
-            # Usually it has no proof. A state directory that is older than its guests may have one.
+            # Usually the device has no proof. A state directory that is older than the guests may have one.
             self.take_back((key,))
             began = time.monotonic()
             with installed.mistakes(kind, 'unclaim'):
@@ -133,9 +133,9 @@ class Proving:
         return {key: wiped for key in keys if (wiped := self._wipes.get(key)) is not None}
 
     def wiped(self, assignments: Iterable[DeviceAssignment]) -> _Results:
-        """Record that devices are clean, which were taken back and which nobody uses since.
+        """Record that devices that were taken back, and that nobody has used since, are clean.
 
-        :returns: an error for each that has no proof now
+        :returns: an error for each device that has no proof now
         """
         keep_bytes = [one for one in assignments if self._kinds[one.kind].keeps_bytes
                       and not self._proofs.is_clean(key_of(one), details.to_text(one.details))]
@@ -162,7 +162,7 @@ class Proving:
         except OSError as error:
             raise _no_proof(error) from error
 
-    # -- devices of nobody ----------------------------------------------------------------------------------------
+    # -- devices without an owner ---------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """As :meth:`devicetrack.virt.driver.VirtDriver.stop_proving`."""

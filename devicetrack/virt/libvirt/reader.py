@@ -1,15 +1,15 @@
 """The program that reads a namespace through, to see that every byte is zero: one process for one namespace.
 
 It is a process of its own because a bad block of a device ends it (SIGBUS), and because reading takes long. It has the
-device for reading only, and the descriptor of the device's lock, so that nobody gives the device to a guest while it
-reads. It ends soon after whoever started it: then it finds no reader of what it says. It imports nothing of the project
-and is started by its path. On standard output it writes one JSON object a line::
+device open for reading only, and has the descriptor of the device's lock, so that nobody gives the device to a guest
+while it reads. It ends soon after the process that started it, because then nobody reads its output. It imports nothing
+of the project and is started by its path. On standard output it writes one JSON object a line::
 
     {"phase": "read", "done": 67108864, "of": 130023424}
     {"phase": "zero", "done": 130023424, "of": 130023424}
 
 The last line and exit status 0 together say that every byte is zero. ``{"phase": "failed", "reason": …}`` and status 1
-say that one is not, or that nobody knows.
+say that a byte is not zero, or that it is unknown.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class File:
         if os.lseek(fd, 0, os.SEEK_END) != size:            # fstat(2) says nothing of a block device
             raise NotZero('its size is not the recorded one')
         self._fd, self._size = fd, size
-        # So the bytes come from the disk, not from the cache.
+        # With this the bytes come from the disk, not from the cache.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def next_data(self, offset: int) -> int:
-        """The first offset from here on that has to be read; the size when there is none."""
+        """Return the first offset from here on that has to be read; the size if there is none."""
         try:
             return min(self._size, os.lseek(self._fd, offset, os.SEEK_DATA))
         except OSError as error:
@@ -58,7 +58,7 @@ class File:
 
 
 class Dax:
-    """A device-dax character device, which has no read(2). It is mapped for reading alone."""
+    """A device-dax character device. It has no read(2), so it is mapped, for reading alone."""
 
     def __init__(self, fd: int, size: int, align: int) -> None:
         self._fd, self._size = fd, size
@@ -76,10 +76,10 @@ class Dax:
 
 def read_through(device: File | Dax, size: int, rate: int, report: Callable[[int], None],
                  clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Read ``size`` bytes, at most ``rate`` bytes a second (0: as fast as it goes).
+    """Read ``size`` bytes, at most ``rate`` bytes a second (0: no limit).
 
     :raises NotZero: a byte is not zero
-    :raises OSError: the device cannot be read, or nobody listens any more
+    :raises OSError: the device cannot be read, or nobody reads the progress any more
     """
     piece = min(CHUNK, max(1, rate // 10 // 4096) * 4096) if rate else CHUNK
     zeros = bytes(piece)

@@ -1,4 +1,4 @@
-"""Start the reader of a namespace, follow it, and judge what it says."""
+"""Starts the reader of a namespace, follows it, and judges its output."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ LOG = log.logger(__name__)
 
 STOPPED: Final = 'reading it was stopped'
 
-# How long it takes at most until a reader is ended that is to stop.
+# The longest time between a request to stop and the end of the reader.
 _LOOK_EVERY_MS: Final = 200
 _LONGEST_LINE: Final = 4096
 
 
 def read_through(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: int, rate_mib_s: int,
                  stop: threading.Event) -> str | None:
-    """Read a device in a child process, and see that every byte is zero. Blocks until the child has ended.
+    """Read a device in a child process, and check that every byte is zero. Blocks until the child has ended.
 
     The device is a regular file, whose holes count as zeroes, a block device or a device-dax character device.
 
-    The child inherits the device and the lock, writes nothing, and ends soon after this process, which writes into the
-    lock file how far it is.
+    The child inherits the device and the lock, writes nothing, and ends soon after this process. This process writes
+    the progress into the lock file.
 
-    :param name: how the log calls the device
+    :param name: the device's name in the log
     :param device_fd: open for reading. The caller closes it
     :param lock_fd: of the lock, as :meth:`.api.DeviceKind.read_through` gets it
     :param size_bytes: the recorded size. A file or block device of another size is not clean
     :param align_bytes: as for :func:`devicetrack.virt.libvirt.wiping.wipe`
     :param rate_mib_s: how many MiB a second the child reads at most; 0 for no limit
-    :param stop: when it is set the child is ended
+    :param stop: once it is set, the child is ended
     :returns: why the device is not clean, or None if it is
     :raises CommandFailed: the child cannot be run
     """
@@ -59,20 +59,20 @@ def read_through(name: str, device_fd: int, lock_fd: int, size_bytes: int, align
         try:
             last = _follow(child, stop, _Teller(name, size_bytes, shown))
         finally:
-            child.kill()                        # of no effect when it has ended
+            child.kill()                        # no effect if it has ended
             shown.end()
     if stop.is_set():
         return STOPPED
     if child.returncode == 0 and last == {'phase': 'zero', 'done': size_bytes, 'of': size_bytes}:
         LOG.info('Namespace %s is clean: %d bytes were read, and all are zero.', name, size_bytes)
         return None
-    # A bad block of the device ends in SIGBUS.
+    # A bad block of the device ends the reader with SIGBUS.
     end = f'signal {-child.returncode}' if child.returncode < 0 else f'status {child.returncode}'
     return str(last.get('reason') or f'the reader ended with {end}')
 
 
 class _Teller:
-    """Tells how far the child is: the log, and whoever looks into the lock file."""
+    """Reports the child's progress in the log and in the lock file."""
 
     def __init__(self, name: str, size_bytes: int, shown: wiper.Reporter) -> None:
         self._name, self._size_bytes, self._shown = name, size_bytes, shown
@@ -90,7 +90,7 @@ class _Teller:
 
 
 def _follow(child: subprocess.Popen[bytes], stop: threading.Event, teller: _Teller) -> dict[str, Any]:
-    """Read what the child says, until it ends or is to stop; returns the last line."""
+    """Read the child's output until it ends or has to stop; return the last line."""
     assert child.stdout is not None
     poll, rest = select.poll(), b''
     last: dict[str, Any] = {}

@@ -28,8 +28,8 @@ SYSFS = '/sys'
 DEVICES = '/dev'
 PROCESSES = '/proc'
 
-# So long a child that is about to run its program may have open what its parent had: on a machine that has work for
-# many processors it waits for one.
+# How long a child that is about to run its program may keep its parent's descriptors open. On a busy machine it has to
+# wait for a processor first.
 FORK_S = 1.0
 _POLL_S = 0.01
 _ENDED = 0
@@ -46,7 +46,7 @@ _RESET_METHOD = re.compile(r'[a-z][a-z_]{0,31}')
 _VIRTFN = re.compile(r'virtfn([0-9]+)')
 _MAX_NUMBER = 2**31 - 1
 _MAX_VFS = 2**16 - 1                # 16 bits (PCI Express: NumVFs of the SR-IOV capability)
-# A program that writes its argument; its status says what the kernel answered.
+# A program that writes its argument to standard output; its exit status reports the kernel's answer.
 _WRITER_FAILED = 64
 _WRITER = f"""
 import os, sys
@@ -58,7 +58,7 @@ except OSError as error:
 _NVME = b'0x0108'                   # the class (PCI Code and ID Assignment: mass storage, non-volatile memory)
 _MAX_LINE = 64
 _MAX_CONFIG = 4096                  # bytes of the configuration space (PCI Express)
-# Where a FIFO stands in the place of an attribute, O_NONBLOCK keeps the reader from waiting for a writer.
+# If there is a FIFO in place of an attribute, O_NONBLOCK keeps the reader from waiting for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -73,9 +73,9 @@ def run_ndctl(command: str, timeout_s: int = NDCTL_TIMEOUT_S) -> tuple[int, str]
 
 
 def program(path: str) -> str:
-    """Resolve the path of a program that root can run, since nobody else can put another one there.
+    """Resolve the path of a program that root may run: nobody else can replace it.
 
-    :raises OSError: somebody else can, or there is none
+    :raises OSError: users other than root can replace it, or there is no such program
     """
     if not os.path.isabs(path):
         raise OSError(errno.EINVAL, 'not an absolute path')
@@ -87,7 +87,7 @@ def program(path: str) -> str:
         # In a sticky directory, like /tmp, only the owner of an entry can replace it.
         sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
         if status.st_uid != 0 or (status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky):
-            raise PermissionError(errno.EPERM, f'others than root can change {part}')
+            raise PermissionError(errno.EPERM, f'users other than root can change {part}')
     return found
 
 
@@ -131,14 +131,14 @@ def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: boo
 
 
 def check_owner(sysfs: str, device: str, address: str) -> None:
-    """Check that a disk is one of a PCI function, and of no other one.
+    """Check that a disk belongs to a PCI function, and to no other function.
 
     Where an NVM subsystem may have several controllers, the kernel shows a namespace below the subsystem, and hidden
     devices of the same numbers for the paths below its controllers (nvme_mpath_set_disk_name in Linux:
     drivers/nvme/host/multipath.c).
 
     :param device: the directory of the disk, without links
-    :raises OSError: EINVAL: it is none; EBUSY: others have it, too
+    :raises OSError: EINVAL: it does not belong to the function; EBUSY: other functions have it, too
     """
     own = os.path.join(os.path.realpath(os.path.join(sysfs, 'bus/pci/devices', address)), '')
     if device.startswith(own):
@@ -176,26 +176,27 @@ def _dax_name(path: str) -> str:
 
 
 def check_alone(fd: int) -> None:
-    """Take the lock on a device or file that is open, and check that no other process has it open or mapped.
+    """Take the lock on an open device or file, and check that no other process has it open or mapped.
 
-    A child of this process that has not run its program yet is no user. The lock lasts until every process that got
-    this descriptor has closed it.
+    A child of this process that has not run its program yet does not count as a user. The lock lasts until every
+    process that got this descriptor has closed it.
 
     :raises BlockingIOError: somebody else has the lock
-    :raises OSError: EBUSY: another process has it open or mapped; else, nobody knows
+    :raises OSError: EBUSY: another process has it open or mapped; else, its users are unknown
     """
     if not filelock.flock(fd):
         raise BlockingIOError(errno.EAGAIN, 'somebody else holds its lock')
     name = os.path.basename(os.readlink(f'/proc/self/fd/{fd}'))
     deadline, seen = time.monotonic() + FORK_S, set[int]()
     while users := _users_of(os.fstat(fd), name):
-        # Who forks to run a program has in the child, for a moment, whatever was open in any thread. Such a child of
-        # ours has what we had, and writes nothing. Another's may have what its parent had before.
+        # A process that forks to run a program has in the child, for a moment, every descriptor that was open in any of
+        # its threads. Such a child of this process has our descriptors, and writes nothing. A child of another process
+        # may have descriptors that its parent has closed since.
         parents = {pid: _forked_from(pid) for pid in users}
         if all(parent == os.getpid() for parent in parents.values()):
             break
         of_their_own = {pid for pid, parent in parents.items() if parent is None}
-        # Who began to run its program between the two looks at it has closed what was open.
+        # A process that began to run its program between the two looks has closed the inherited descriptors.
         if time.monotonic() >= deadline or seen & of_their_own:
             raise OSError(errno.EBUSY, f'open in process {", ".join(map(str, users))}')
         seen = of_their_own
@@ -203,9 +204,9 @@ def check_alone(fd: int) -> None:
 
 
 def _check_dax(name: str, number: int, size_bytes: int) -> None:
-    """Compare a device number with what the kernel knows: a node can have any name.
+    """Check that a device number belongs to the dax device of this name: a node can have any name.
 
-    :raises OSError: it is no dax device, another one, or has another size
+    :raises OSError: it is not a dax device, is another dax device, or has another size
     """
     device = os.path.join(SYSFS, f'dev/char/{os.major(number)}:{os.minor(number)}')
     try:
@@ -223,12 +224,12 @@ def _check_dax(name: str, number: int, size_bytes: int) -> None:
 def _users_of(wanted: os.stat_result, name: str) -> list[int]:
     """Find the other processes that have a device or a file open or mapped.
 
-    A device is told by its number, whatever node it was opened by; QEMU has nodes of its own. A mapping shows no
-    number, so there the name of a device tells it. A process of root that cannot be looked at is not counted: the
-    kernel may protect the first process of a host. For a file, which stands for a device where somebody tries the
-    library without root, no process that cannot be looked at is counted.
+    A device is recognized by its number, whatever node it was opened by; QEMU has nodes of its own. A mapping shows no
+    number, so there a device is recognized by its name. A process of root that cannot be looked at is not counted: the
+    kernel may protect the first process of a host. A file stands for a device when somebody tries the library without
+    root; for a file, no process that cannot be looked at is counted.
 
-    :raises OSError: a process of another user cannot be looked at, so nobody knows who has the device open
+    :raises OSError: a process of another user cannot be looked at, so the users of the device are unknown
     """
     found = []
     for pid in filter(str.isdecimal, os.listdir(PROCESSES)):
@@ -246,7 +247,7 @@ def _users_of(wanted: os.stat_result, name: str) -> list[int]:
 
 
 def _forked_from(pid: int) -> int | None:
-    """The parent of a process that still runs what its parent runs; :data:`_ENDED` if it has ended, else None."""
+    """Return the parent of a process that still runs its parent's program; :data:`_ENDED` if it ended, else None."""
     try:
         with open(os.path.join(PROCESSES, str(pid), 'stat'), encoding='ascii', errors='replace') as file:
             # proc(5): the name, in parentheses, may hold anything. The state and the parent follow.
@@ -268,7 +269,7 @@ def _is_same(descriptor: str, wanted: os.stat_result) -> bool:
     except FileNotFoundError:
         return False                    # it was closed
     except PermissionError:
-        os.readlink(descriptor)         # refused too if the process may not be looked at
+        os.readlink(descriptor)         # the kernel refuses this too if the process may not be looked at
         return False                    # a user's file system (FUSE) refuses root, and has no device nodes
     if stat.S_ISCHR(wanted.st_mode) or stat.S_ISBLK(wanted.st_mode):
         return stat.S_IFMT(status.st_mode) == stat.S_IFMT(wanted.st_mode) and status.st_rdev == wanted.st_rdev
@@ -276,7 +277,7 @@ def _is_same(descriptor: str, wanted: os.stat_result) -> bool:
 
 
 def _maps(process: str, wanted: os.stat_result, name: str) -> bool:
-    """Whether a process maps it (proc(5), ``/proc/pid/maps``): a mapping outlives the descriptor."""
+    """Whether a process maps the device or file (proc(5), ``/proc/pid/maps``): a mapping outlives the descriptor."""
     is_device = stat.S_ISCHR(wanted.st_mode) or stat.S_ISBLK(wanted.st_mode)
     number = b'%02x:%02x' % (os.major(wanted.st_dev), os.minor(wanted.st_dev))
     sought = name.encode() if is_device else b' %s %d ' % (number, wanted.st_ino)
@@ -313,7 +314,7 @@ def remove_lost_definitions() -> None:
 def remove_mdev(uuid: str) -> None:
     device = _mdev(uuid)
     group = os.path.basename(os.readlink(os.path.join(device, 'iommu_group')))
-    # The kernel would wait for whoever has it open.
+    # The kernel would wait for a process that has the device open.
     if is_vfio_group_open(int(group)):
         raise OSError(errno.EBUSY, 'a process has it open')
     fd = os.open(os.path.join(device, 'remove'), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -348,7 +349,7 @@ def set_vgpu_type(sysfs: str, address: str, number: int) -> None:
 def set_driver_override(sysfs: str, address: str, driver: str | None) -> None:
     if driver is not None and not _DRIVER.fullmatch(driver):
         raise OSError(errno.EINVAL, 'not the name of a driver')
-    # An empty line takes the name away.
+    # An empty line removes the name.
     write_attribute(function(sysfs, address, 'driver_override'), f'{driver or ""}\n'.encode())
 
 
@@ -356,15 +357,15 @@ def unbind(sysfs: str, address: str) -> None:
     directory = function(sysfs, address)
     if not os.path.lexists(os.path.join(directory, 'driver')):
         return
-    # The kernel would wait for a guest, with the device's lock taken, and nothing would end that.
+    # The kernel would hold the device's lock and wait for a guest, and nothing could end that wait.
     check_unused(sysfs, address)
     write_attribute(below(sysfs, os.path.join(directory, 'driver/unbind')), address.encode())
 
 
 def probe(sysfs: str, address: str) -> None:
     directory = function(sysfs, address)
-    # A host driver beside a guest in an IOMMU group stops old kernels (BUG_ON in vfio_group_notifier, before Linux
-    # 5.19), and newer ones leave the function without any driver.
+    # If an IOMMU group has a guest, binding a host driver in it crashes old kernels (BUG_ON in vfio_group_notifier,
+    # before Linux 5.19). Newer kernels leave the function without any driver.
     with open(os.path.join(directory, 'driver_override'), encoding='ascii', errors='replace') as file:
         if 'vfio' not in file.read():
             check_no_guest(sysfs, address)
@@ -393,14 +394,14 @@ def reset(sysfs: str, address: str, method: str | None) -> None:
 def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None, apart_s: float | None = None) -> None:
     """As :func:`devicetrack.virt.libvirt.privileged.set_vfs`.
 
-    :param apart_s: have a process of its own write, and wait so many seconds for it; None writes here
+    :param apart_s: have a separate process write, and wait so many seconds for it; None writes in this process
     """
     if type(number) is not int or not 1 <= number <= _MAX_VFS:
         raise OSError(errno.EINVAL, 'not a number of virtual functions')
     if autoprobe is not None and type(autoprobe) is not bool:
         raise OSError(errno.EINVAL, 'neither yes nor no')
     directory = function(sysfs, address)
-    # Only from none to some: to take any away, the kernel takes all away, and waits for the guests that have one.
+    # Only go from none to some. To remove any, the kernel removes all, and waits for the guests that have one.
     if _vfs(directory):
         raise OSError(errno.EBUSY, 'it has virtual functions')
     # Many drivers reset their card for this.
@@ -408,7 +409,7 @@ def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None, apart
     path, data = function(sysfs, address, 'sriov_numvfs'), b'%d\n' % number
     after = None if autoprobe is None else b'%d\n' % autoprobe
     probes = function(sysfs, address, 'sriov_drivers_autoprobe')
-    # New ones of an NVMe controller are offline. A driver would wait for each of them, in vain, and keep this waiting.
+    # New virtual functions of an NVMe controller are offline. A driver would wait for each in vain, and so would this.
     if autoprobe is not False and _read(function(sysfs, address, 'class'), _MAX_LINE).startswith(_NVME):
         after = after or _read(probes, _MAX_LINE)
         write_attribute(probes, b'0\n')
@@ -441,7 +442,7 @@ def read_serial(sysfs: str, address: str) -> str | None:
 def write_attribute(path: str, data: bytes) -> None:
     """Write an attribute in one call, as the kernel wants it.
 
-    :raises OSError: it cannot be written, or the kernel refuses what is written
+    :raises OSError: it cannot be written, or the kernel refuses the value
     """
     fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -451,11 +452,11 @@ def write_attribute(path: str, data: bytes) -> None:
 
 
 def write_apart(path: str, data: bytes, timeout_s: float) -> None:
-    """Have a process of its own write an attribute, for which the kernel may wait without an end.
+    """Have a separate process write an attribute, because the kernel may block that write forever.
 
-    A process of which a thread waits like that cannot end, and keeps every lock that it has.
+    A process with such a blocked thread cannot end, and keeps every lock that it has.
 
-    :raises OSError: as :func:`write_attribute`. ETIMEDOUT: no answer in time; it may be written yet
+    :raises OSError: as :func:`write_attribute`. ETIMEDOUT: no answer in time; the write may still happen
     """
     fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -485,9 +486,9 @@ def _read(path: str, most: int) -> bytes:
 
 
 def function(sysfs: str, address: str, name: str = '') -> str:
-    """The path of a PCI function, or of an attribute of it, without links.
+    """Return the path of a PCI function, or of one of its attributes, with all links resolved.
 
-    :raises OSError: that is no address, no function of this host has it, or the path leads out of sysfs
+    :raises OSError: it is not an address, no function of this host has it, or the path leads out of sysfs
     """
     if not _PCI_ADDRESS.fullmatch(address):
         raise OSError(errno.EINVAL, 'not a PCI address')
@@ -503,12 +504,12 @@ def below(sysfs: str, path: str) -> str:
 
 
 def _vfs(directory: str) -> list[str]:
-    """The addresses of a function's virtual functions."""
+    """Return the addresses of a function's virtual functions."""
     return list(numbered_vfs(directory).values())
 
 
 def numbered_vfs(directory: str) -> dict[int, str]:
-    """The addresses of a function's virtual functions by their numbers, from 0."""
+    """Return the addresses of a function's virtual functions by their numbers, from 0."""
     return {int(found[1]): os.path.basename(os.readlink(entry.path)) for entry in os.scandir(directory)
             if (found := _VIRTFN.fullmatch(entry.name)) is not None}
 
@@ -518,9 +519,9 @@ def host_use(sysfs: str) -> pci_use.HostUse:
 
 
 def check_unused(sysfs: str, address: str) -> None:
-    """Check that neither a guest nor the host uses a function or, as they suffer with it, its virtual functions.
+    """Check that neither a guest nor the host uses a function or one of its virtual functions, which depend on it.
 
-    :raises OSError: EBUSY: one does; else, nobody knows
+    :raises OSError: EBUSY: one does; else, it is unknown
     """
     for one in (address, *_vfs(function(sysfs, address))):
         check_no_guest(sysfs, one)
@@ -532,7 +533,7 @@ def check_host_use(sysfs: str, address: str) -> None:
     try:
         uses = host_use(sysfs)
     except exception.DriverError as error:
-        raise OSError(errno.EIO, f'nobody knows what the host uses: {error}') from error
+        raise OSError(errno.EIO, f'the functions that the host uses are unknown: {error}') from error
     for one in functions:
         use = uses.of(one)
         if use is not None:
@@ -540,11 +541,11 @@ def check_host_use(sysfs: str, address: str) -> None:
 
 
 def check_no_guest(sysfs: str, address: str) -> None:
-    """Check that no process has a function open by VFIO, or another one of its IOMMU group.
+    """Check that no process has a function, or another function of its IOMMU group, open by VFIO.
 
-    :raises OSError: EBUSY: one has; else, nobody knows
+    :raises OSError: EBUSY: one has; else, it is unknown
     """
-    with contextlib.suppress(FileNotFoundError):        # no group, none of it is VFIO's, or the function went away
+    with contextlib.suppress(FileNotFoundError):        # no group, no VFIO driver in it, or the function went away
         group = os.readlink(os.path.join(sysfs, 'bus/pci/devices', address, 'iommu_group'))
         if is_vfio_group_open(int(os.path.basename(group))):
             raise OSError(errno.EBUSY, f'a guest has {address}, or another function of its IOMMU group')

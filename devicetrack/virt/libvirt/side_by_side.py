@@ -1,4 +1,4 @@
-"""Ask several things at a time: a daemon that answers in threads of its own then uses several processors."""
+"""Asks several questions at a time, so that a daemon that answers in several threads uses several processors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from devicetrack.virt.libvirt import bounded
 
-# A libvirtd works on five requests of a client at a time (``max_client_requests``). This leaves one of them to others.
+# libvirtd works on five requests of a client at a time (``max_client_requests``). This leaves one for other requests.
 THREADS: Final = 4
 
 Name = TypeVar('Name')
@@ -20,11 +20,11 @@ Answer = TypeVar('Answer')
 
 
 def ask(names: Iterable[Name], question: Callable[[Name], Answer], timeout_s: float) -> list[Answer]:
-    """Return ``question(name)`` for each of the names, in their order. Other threads ask; the caller's waits.
+    """Return ``question(name)`` for each of the names, in their order. Other threads ask; the caller's thread waits.
 
-    The first error ends the asking and is raised once no thread works any more.
+    After the first error no further question is asked. The error is raised once no thread works any more.
 
-    :raises Late: no thread had an answer for so long; they end when theirs have come
+    :raises Late: no thread got an answer within ``timeout_s``; the threads end when their answers have come
     """
     asked = list(names)
     # Numbers alone: a tuple with each name would be one more thing for the garbage collector to go through.

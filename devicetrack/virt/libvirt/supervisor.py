@@ -1,15 +1,15 @@
 """The program that runs an operator's program on a device: one process for one device.
 
-It is a process of its own so that the time limit holds when the service is gone: it inherits the descriptor of the
-lock file, and so does the program, and as long as either runs nobody else can take the lock. It imports what it needs
-before it begins, so an upgrade meanwhile does not affect it. The program is run without a shell, in a session of its
-own, which is killed as a group at the limit and also after the program has ended. What it prints is read to its end,
-and only the last part is kept. On standard output this writes one JSON object a line::
+It is a process of its own so that the time limit holds even when the service is gone. It and the operator's program
+inherit the descriptor of the lock file, so nobody else can take the lock as long as either runs. It imports what it
+needs before it begins, so an upgrade meanwhile does not affect it. It runs the program without a shell, in a session of
+its own, and kills that session's process group at the limit and also after the program has ended. It reads the
+program's output to the end and keeps only the last part. On standard output it writes one JSON object a line::
 
     {"phase": "program", "done": 34, "of": 100}
     {"phase": "ended", "status": 0, "proof": "clean 0000:81:00.0 3f0c…", "said": "…"}
 
-``proof`` is the last line of the program's standard output. ``said`` is the end of all that it printed. A status below
+``proof`` is the last line of the program's standard output. ``said`` is the end of its whole output. A status below
 zero is the number of a signal. ``{"phase": "failed", "reason": …}`` says that the program was not run, or did not end.
 """
 
@@ -27,9 +27,9 @@ import time
 
 from devicetrack.virt.libvirt import wiper
 
-KEPT = 4096                     # bytes of what the program prints
+KEPT = 4096                     # bytes of the program's output
 _PERCENT = re.compile(rb'progress ([0-9]{1,3})')
-_ENDS_IN_S = 10.0               # so long who was killed may take to end
+_ENDS_IN_S = 10.0               # how long a killed process may take to end
 _LOOK_EVERY_S = 1.0
 
 
@@ -38,7 +38,7 @@ class TooLong(Exception):
 
 
 class Output:
-    """The end of what a program printed."""
+    """The end of a program's output."""
 
     def __init__(self) -> None:
         self._kept = b''
@@ -52,7 +52,7 @@ class Output:
 
     @property
     def percent(self) -> int | None:
-        """The last progress among whole lines, None if there is none."""
+        """Return the last progress among whole lines; None if there is none."""
         found = [number for line in self._kept.split(b'\n')[:-1] if (number := _PERCENT.fullmatch(line.strip()))]
         return min(int(found[-1][1]), 100) if found else None
 
@@ -62,10 +62,10 @@ class Output:
 
 
 def run(command: list[str], lock_fd: int, limit_s: float, reporter: wiper.Reporter) -> tuple[int, Output, Output]:
-    """Run a program to its end, and kill what it left of its group.
+    """Run a program to its end, and then kill what is left of its process group.
 
-    :returns: its status, and what it printed on standard output and on both
-    :raises TooLong: it did not end in its time, and was killed
+    :returns: its status, its standard output, and its standard output and error together
+    :raises TooLong: it did not end in time, and was killed
     :raises OSError: it cannot be run
     """
     out_reader, out_writer = os.pipe()
@@ -91,9 +91,10 @@ def run(command: list[str], lock_fd: int, limit_s: float, reporter: wiper.Report
                 with contextlib.suppress(BlockingIOError):
                     if not _read(fd, everything, out if fd == out_reader else None):
                         poll.unregister(fd)
-            # Never 100: that is the proof's to say.
+            # Never report 100: only the proof may say that the program is done.
             reporter('program', min(out.percent or 0, 99))
-        # What it printed last is in the pipes. A child that it left may hold them open, so nobody waits for their end.
+        # The program's last output is in the pipes. A child that it left behind may hold them open, so do not wait for
+        # their end.
         for fd in (out_reader, error_reader):
             with contextlib.suppress(BlockingIOError):
                 while _read(fd, everything, out if fd == out_reader else None):
@@ -103,15 +104,15 @@ def run(command: list[str], lock_fd: int, limit_s: float, reporter: wiper.Report
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(_ENDS_IN_S)          # the kernel may keep it, waiting for a device
+            child.wait(_ENDS_IN_S)          # the kernel may keep it while it waits for a device
         os.close(out_reader)
         os.close(error_reader)
 
 
 def _read(fd: int, everything: Output, out: Output | None) -> bool:
-    """Read what is there; False at the end.
+    """Read the available output; False at its end.
 
-    :raises BlockingIOError: there is nothing now
+    :raises BlockingIOError: there is no output now
     """
     data = os.read(fd, 65536)
     everything.add(data)

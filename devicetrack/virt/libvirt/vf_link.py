@@ -1,8 +1,9 @@
 """The MAC address, VLAN and trust of virtual functions, which the kernel keeps at their physical function's interface.
 
-The kernel takes and tells them by rtnetlink alone (rtnetlink(7), netlink(7)). The messages are those of Linux in
-include/uapi/linux/rtnetlink.h, if_link.h and netlink.h; do_setvfinfo and rtnl_fill_vfinfo in net/core/rtnetlink.c say
-what it does with them. Everybody may read. To write needs CAP_NET_ADMIN in the network namespace of the interface.
+Only rtnetlink can read and write them (rtnetlink(7), netlink(7)). Linux defines the messages in
+include/uapi/linux/rtnetlink.h, if_link.h and netlink.h; do_setvfinfo and rtnl_fill_vfinfo in net/core/rtnetlink.c show
+what the kernel does with them. Everybody may read. Writing needs CAP_NET_ADMIN in the network namespace of the
+interface.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from devicetrack import ethernet
 
 NO_MAC: Final = ethernet.NO_MAC
-# libvirt writes this one where a driver refuses to take an address away (virNetDevSetVfConfig: src/util/virnetdev.c).
+# libvirt writes this address where a driver refuses to remove one (virNetDevSetVfConfig: src/util/virnetdev.c).
 INSTEAD_OF_NO_MAC: Final = '02:00:00:00:00:00'
 MAX_VLAN: Final = ethernet.MAX_VLAN
 
@@ -39,18 +40,18 @@ _NLM_F_REQUEST, _NLM_F_ACK = 1, 4
 _IFLA_IFNAME, _IFLA_VFINFO_LIST, _IFLA_EXT_MASK = 3, 22, 29
 _IFLA_VF_INFO: Final = 1
 _IFLA_VF_MAC, _IFLA_VF_VLAN, _IFLA_VF_TRUST = 1, 2, 9
-# Virtual functions, without their counters, which take time and room.
+# Ask for virtual functions, without their counters, which take time and room.
 _FILTER: Final = 1 << 0 | 1 << 3                        # RTEXT_FILTER_VF, RTEXT_FILTER_SKIP_STATS
 _TYPE: Final = 0x3FFF                                   # NLA_TYPE_MASK
-_UNSAID: Final = 0xFFFFFFFF                             # what rtnl_fill_vfinfo has where the driver says nothing
-# All virtual functions of an interface are in one attribute, of which the length has 16 bits.
+_UNSAID: Final = 0xFFFFFFFF                             # rtnl_fill_vfinfo sets this where the driver says nothing
+# All virtual functions of an interface are in one attribute, whose length has 16 bits.
 _MOST_BYTES: Final = 1 << 17
 
 
 class Settings(NamedTuple):
-    """What the kernel has of one virtual function.
+    """The kernel's settings of one virtual function.
 
-    ``mac`` has small digits, and is :data:`NO_MAC` if no administrator gave one. ``vlan`` is 0 for none. ``trusted`` is
+    ``mac`` is in lower case, and is :data:`NO_MAC` if no administrator set one. ``vlan`` is 0 for none. ``trusted`` is
     None where the driver does not say.
     """
 
@@ -60,7 +61,7 @@ class Settings(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing is left of a port."""
+        """Whether no setting of a port is left."""
         return self.mac in (NO_MAC, INSTEAD_OF_NO_MAC) and not self.vlan and not self.trusted
 
     def __str__(self) -> str:
@@ -80,9 +81,9 @@ class Link(NamedTuple):
 
 
 def check(mac: str, vlan: int, trusted: bool) -> None:
-    """Check that these can be the settings of a virtual function; no MAC address is one of zeroes.
+    """Check that these can be the settings of a virtual function; a MAC address of zeroes means none.
 
-    :raises ValueError: says which cannot, and why
+    :raises ValueError: one cannot; the message says which, and why
     """
     ethernet.check_mac(mac)
     ethernet.check_vlan(vlan)
@@ -98,32 +99,32 @@ def read(index: int) -> Link:
     try:
         return parse_link(exchange(get_request(index)))
     except ValueError as error:
-        raise OSError(errno.EBADMSG, f'the kernel answered what nobody understands: {error}') from error
+        raise OSError(errno.EBADMSG, f'the kernel gave an answer of an unknown form: {error}') from error
 
 
 def write(index: int, number: int, before: Settings, after: Settings) -> None:
-    """Have the kernel change what differs for one virtual function of an interface, each setting for itself.
+    """Have the kernel change the settings of one virtual function of an interface that differ, one at a time.
 
-    A driver may take one and refuse the next. Whoever is interrupted does it again.
+    A driver may accept one setting and refuse the next. After an interruption the caller calls again.
 
-    :raises OSError: the kernel refuses a setting, which the message names; those before it are written
+    :raises OSError: the kernel refuses a setting, which the message names; the settings before it are written
     """
     for what, request in set_requests(index, number, before, after):
         try:
             check_answer(exchange(request))
         except ValueError as error:
-            raise OSError(errno.EBADMSG, f'the kernel answered what nobody understands: {error}') from error
+            raise OSError(errno.EBADMSG, f'the kernel gave an answer of an unknown form: {error}') from error
         except OSError as error:
             raise OSError(error.errno, f'{what} is refused: {os.strerror(error.errno or 0)}') from error
 
 
 def get_request(index: int) -> bytes:
-    """The request for an interface with its virtual functions."""
+    """Make the request for an interface with its virtual functions."""
     return _message(_RTM_GETLINK, _NLM_F_REQUEST, index, _attribute(_IFLA_EXT_MASK, _NUMBER.pack(_FILTER)))
 
 
 def set_requests(index: int, number: int, before: Settings, after: Settings) -> Iterator[tuple[str, bytes]]:
-    """The requests that change settings, each with its name for messages."""
+    """Make the requests that change settings, each with its name for messages."""
     if before.mac != after.mac:
         mac = bytes.fromhex(after.mac.replace(':', ''))
         yield f'the MAC address {after.mac}', _set_request(index, _IFLA_VF_MAC, _VF_MAC.pack(number, mac))
@@ -149,10 +150,10 @@ def _attribute(kind: int, value: bytes) -> bytes:
 
 
 def check_answer(answer: bytes) -> None:
-    """See that the kernel did what a request of :func:`set_requests` says.
+    """Check that the kernel carried out a request of :func:`set_requests`.
 
-    :raises OSError: it did not
-    :raises ValueError: it is no such answer
+    :raises OSError: the kernel did not
+    :raises ValueError: the bytes are not an answer to such a request
     """
     kind, body = _read_message(answer)
     if kind != _NLMSG_ERROR:
@@ -163,7 +164,7 @@ def parse_link(answer: bytes) -> Link:
     """Read the answer to :func:`get_request`.
 
     :raises OSError: the kernel refused the request
-    :raises ValueError: it is no such answer
+    :raises ValueError: the bytes are not an answer to such a request
     """
     kind, body = _read_message(answer)
     if kind != _RTM_NEWLINK or len(body) < _INTERFACE.size:
@@ -196,7 +197,7 @@ def _vf(data: bytes) -> tuple[int, Settings]:
 
 
 def _read_message(data: bytes) -> tuple[int, bytes]:
-    """The type and the body of the first message. That of an error without an error is an acknowledgement."""
+    """Return the type and the body of the first message. An error message with the number 0 is an acknowledgement."""
     if len(data) < _HEADER.size:
         raise ValueError(f'{len(data)} bytes')
     length, kind, _flags, _sequence, _port = _HEADER.unpack_from(data)
@@ -226,7 +227,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 def exchange(request: bytes) -> bytes:
     """Send a request to the kernel, and receive its answer.
 
-    :raises OSError: it cannot be sent, there is no answer in time, or it is too long
+    :raises OSError: the request cannot be sent, there is no answer in time, or the answer is too long
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as connection:
         connection.settimeout(TIMEOUT_S)
@@ -236,5 +237,5 @@ def exchange(request: bytes) -> bytes:
     if flags & socket.MSG_TRUNC:
         raise OSError(errno.EMSGSIZE, f'the answer has more than {_MOST_BYTES} bytes')
     if sender[0] != 0:
-        raise OSError(errno.EPROTO, 'somebody else than the kernel answered')
+        raise OSError(errno.EPROTO, 'the answer did not come from the kernel')
     return answer

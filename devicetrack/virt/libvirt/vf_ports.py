@@ -1,6 +1,6 @@
-"""Where the kernel keeps the settings of virtual functions of network cards, and how they are changed.
+"""Finds, reads and changes the kernel's settings of the virtual functions of network cards.
 
-To change them needs root. Only :mod:`devicetrack.virt.libvirt.privileged` and its daemon call :func:`set_port`.
+Changing them needs root. Only :mod:`devicetrack.virt.libvirt.privileged` and its daemon call :func:`set_port`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt import vf_link
 
 _VIRTFN: Final = re.compile(r'virtfn[0-9]+')
-# Of a port of a switch in a card that leads to a function of it (Linux: Documentation/networking/switchdev.rst).
+# The name of a card's switch port that leads to one of its functions (Linux: Documentation/networking/switchdev.rst).
 _REPRESENTOR: Final = re.compile(r'(c[0-9]+)?pf[0-9]+(vf|sf)[0-9]+')
 _MAX_LINE: Final = 64
 _UP: Final = 1                          # IFF_UP (netdevice(7))
@@ -31,29 +31,29 @@ def set_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> No
     before = place.read()
     if is_set(before, wanted):
         return
-    # A guest would lose its network, and the host its own.
+    # A guest that uses the function would lose its network, and so would the host.
     root.check_unused(sysfs, address)
     try:
         vf_link.write(place.interface_index, place.number, before, wanted)
     except OSError as error:
-        # Some drivers let nobody take an address away.
+        # Some drivers let nobody remove an address.
         if mac != vf_link.NO_MAC or error.errno not in (errno.EINVAL, errno.EADDRNOTAVAIL):
             raise
         wanted = wanted._replace(mac=vf_link.INSTEAD_OF_NO_MAC)
         vf_link.write(place.interface_index, place.number, place.read(), wanted)
     after = place.read()
     if not is_set(after, wanted):
-        raise OSError(errno.EIO, f'after it was set to {wanted}, {place.interface} says of it: {after}')
+        raise OSError(errno.EIO, f'it was set to {wanted}, but {place.interface} reports {after}')
 
 
 def is_set(found: vf_link.Settings, wanted: vf_link.Settings) -> bool:
-    """Whether a function has the settings that are wanted, as far as its driver says."""
+    """Whether a function has the wanted settings, as far as its driver tells."""
     return found == wanted or (found.is_blank and wanted.is_blank) or (
         found.trusted is None and not wanted.trusted and found[:2] == wanted[:2])
 
 
 class VFPlace(NamedTuple):
-    """Where the kernel keeps the settings of a virtual function: an interface and its number, and its own number."""
+    """The place of a virtual function's settings: an interface, that interface's number, and the function's number."""
 
     interface: str
     interface_index: int
@@ -68,7 +68,7 @@ class VFPlace(NamedTuple):
         return link.vfs[self.number]
 
     def link(self) -> vf_link.Link:
-        """All virtual functions of the interface.
+        """Read all virtual functions of the interface.
 
         :raises OSError: the kernel does not tell, or another interface has the number now
         """
@@ -79,13 +79,13 @@ class VFPlace(NamedTuple):
 
 
 def place_of(sysfs: str, address: str) -> VFPlace:
-    """Find where the settings of a virtual function are.
+    """Find where the kernel keeps the settings of a virtual function.
 
-    :raises OSError: it is no virtual function, or its physical function does not have one interface here
+    :raises OSError: it is not a virtual function, or its physical function does not have exactly one interface here
     """
     directory = root.function(sysfs, address)
     if not os.path.lexists(os.path.join(directory, 'physfn')):
-        raise OSError(errno.EINVAL, f'{address} is no virtual function')
+        raise OSError(errno.EINVAL, f'{address} is not a virtual function')
     physfn = root.below(sysfs, os.path.join(directory, 'physfn'))
     numbers = [int(entry.name.removeprefix('virtfn')) for entry in os.scandir(physfn)
                if _VIRTFN.fullmatch(entry.name) and os.path.basename(os.readlink(entry.path)) == address]
@@ -100,10 +100,11 @@ def place_of(sysfs: str, address: str) -> VFPlace:
 
 
 def interface_down(sysfs: str, physfn: str) -> str | None:
-    """The interface of a physical function while it is down; None if it is up, or has not one interface here.
+    """Return a physical function's interface if that is down; None if it is up, or there is not exactly one here.
 
-    Nobody starts a guest with a port of it then: its driver does not pass on what is set (igb_set_vf_mac in Linux:
-    drivers/net/ethernet/intel/igb/igb_main.c), and libvirt refuses (virNetDevSaveNetConfig: src/util/virnetdev.c).
+    While the interface is down, no guest can start with a port of it: its driver does not pass the settings on
+    (igb_set_vf_mac in Linux: drivers/net/ethernet/intel/igb/igb_main.c), and libvirt refuses (virNetDevSaveNetConfig:
+    src/util/virnetdev.c).
 
     :raises OSError: it cannot be read
     """
@@ -115,7 +116,7 @@ def interface_down(sysfs: str, physfn: str) -> str | None:
 
 
 def _uplinks(directory: str) -> list[str]:
-    """The interfaces of a physical function itself. A switch in the card has one for each virtual function, too."""
+    """Return a physical function's own interfaces. A switch in the card adds one for each virtual function."""
     try:
         names = sorted(os.listdir(directory))
     except FileNotFoundError:

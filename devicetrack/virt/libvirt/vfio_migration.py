@@ -1,4 +1,4 @@
-"""Whether this host's software can migrate a running guest with a VFIO device at all. Pure.
+"""Tells whether this host's software can migrate a running guest with a VFIO device at all. Pure.
 
 The device's own driver decides in the end, but only when the migration begins.
 """
@@ -12,14 +12,14 @@ from typing import NamedTuple
 # The first versions that can do it.
 # libvirt leaves the decision to QEMU and does not refuse such a guest itself (its release notes, v8.6.0).
 _LIBVIRT: Final = (8, 6, 0)
-# QEMU uses the kernel's second protocol, and not as an experiment (docs/devel/migration/vfio.rst, v8.1).
+# QEMU uses the kernel's second protocol, and no longer as an experiment (docs/devel/migration/vfio.rst, v8.1).
 _QEMU: Final = (8, 1, 0)
 # Linux has that protocol (include/uapi/linux/vfio.h: VFIO_DEVICE_FEATURE_MIGRATION).
 _LINUX: Final = (5, 18, 0)
 
 
 class Versions(NamedTuple):
-    """libvirt and QEMU as libvirt numbers them (a million for a major version); the kernel as uname(2) has it."""
+    """libvirt's and QEMU's versions in libvirt's form (a million for each major version); the kernel's, by uname(2)."""
 
     libvirt: int
     qemu: int
@@ -52,5 +52,5 @@ def _text(version: tuple[int, int, int]) -> str:
 
 
 def text(version: int) -> str:
-    """A version of libvirt or QEMU for people."""
+    """Return a version of libvirt or QEMU in readable form."""
     return _text(_numbers(version))

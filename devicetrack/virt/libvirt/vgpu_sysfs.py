@@ -1,21 +1,21 @@
 """The vGPU types of virtual functions, in the files of NVIDIA's own VFIO interface in sysfs.
 
-For newer cards NVIDIA's driver makes no mediated devices. It keeps the virtual functions, and each has files of its
-own. NVIDIA's Virtual GPU Software User Guide describes them ("Creating an NVIDIA vGPU on a Linux with KVM Hypervisor
-that Uses a Vendor-Specific VFIO Framework"), and so does "NVIDIA vGPU VFIO Driver", the documentation of the driver
-that was posted for Linux. The sources of the two drivers have the rest::
+For newer cards NVIDIA's driver makes no mediated devices. It stays bound to the virtual functions, and each function
+has files of its own. NVIDIA's Virtual GPU Software User Guide describes these files ("Creating an NVIDIA vGPU on a
+Linux with KVM Hypervisor that Uses a Vendor-Specific VFIO Framework"), and so does "NVIDIA vGPU VFIO Driver", the
+documentation of the driver that was posted for Linux. Other facts come from the sources of the two drivers::
 
     bus/pci/devices/<function>/physfn                         links to the physical function
-    bus/pci/devices/<function>/numa_node                      -1 where nobody knows
+    bus/pci/devices/<function>/numa_node                      -1 if it is unknown
     bus/pci/devices/<function>/iommu_group                    links to a directory that is called by its number
     bus/pci/devices/<function>/nvidia/current_vgpu_type       the number of the type that is set, 0 for none
     bus/pci/devices/<function>/nvidia/creatable_vgpu_types    what can be set now: a heading, then NUMBER : NAME lines
 
-- Types take room from one another. When one is set, the lists of all functions of the card get shorter. On a full card
-  they have only the heading, and the list of a function with a type may be empty.
-- A function without a type takes one, and a function with a type takes 0. Otherwise the driver answers EPERM. While a
-  process has the function open it answers EBUSY, and ENOSPC or EINVAL if the card is full.
-- New functions, as after a boot or a reload of the driver, have no types.
+- All types of a card share its room. When a type is set, the lists of all functions of the card get shorter. On a full
+  card they have only the heading, and the list of a function with a type may be empty.
+- A function without a type accepts a type, and a function with a type accepts 0. Anything else fails with EPERM. The
+  driver answers EBUSY while a process has the function open, and ENOSPC or EINVAL if the card is full.
+- New functions, for example after a boot or a reload of the driver, have no types.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Tree:
         return os.path.join(self._devices, address)
 
     def known(self, addresses: Iterable[str]) -> set[str]:
-        """Find those of the addresses that a virtual function with these files has.
+        """Return those of the addresses at which there is a virtual function with these files.
 
         :raises DriverError: they cannot be read
         """
@@ -107,7 +107,7 @@ class Tree:
         return {address for address in addresses if self._has(address)}
 
     def others(self, addresses: Iterable[str]) -> set[str]:
-        """Find those of the addresses that a PCI device has, with or without these files."""
+        """Return those of the addresses at which there is a PCI device, with or without these files."""
         return {address for address in addresses if os.path.lexists(os.path.join(self._devices, address))}
 
     def why_no_parent(self, address: str) -> str:
@@ -120,14 +120,14 @@ class Tree:
         return 'it has no virtual functions that take vGPU types: enable them'
 
     def set_type(self, address: str, number: str) -> None:
-        """Give a virtual function a type, or take it away with ``NO_TYPE``.
+        """Give a virtual function a type; ``NO_TYPE`` removes its type.
 
         :raises OSError: the driver refused it
         """
         privileged.set_vgpu_type(self.root, address, int(number))
 
     def is_open(self, address: str) -> bool:
-        """Whether a process has the function open, or another one of its IOMMU group.
+        """Whether a process has the function, or another function of its IOMMU group, open.
 
         :raises OSError: the kernel cannot be asked
         """

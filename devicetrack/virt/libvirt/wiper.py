@@ -1,4 +1,4 @@
-"""The program that zeroes a namespace and proves it: one process for one namespace.
+"""The program that zeroes a namespace and proves that it is zero: one process for one namespace.
 
 It is a process of its own so that it can outlive the service. It inherits the descriptors of the device and of the lock
 file, and as long as it runs nobody else can take the lock. It imports nothing of the project and is started by its
@@ -9,10 +9,11 @@ path, so an upgrade in the middle of a wipe does not affect it. On standard outp
     {"phase": "clean", "done": 130023424, "of": 130023424}
 
 The last line and exit status 0 together are the proof: after the last byte was written, every byte was read back and is
-zero. With ``--how discard`` a block device is told first to discard its blocks. If a byte is not zero after that, which
-a device may choose, or if the device discards none, the device writes zeroes instead, and every byte is read again.
-With ``--how read`` the bytes are read back alone, after a controller erased them. The wiper goes on if its reader goes
-away. ``{"phase": "failed", "reason": …}`` and status 1 say that the namespace is not clean.
+zero. With ``--how discard`` the wiper first tells a block device to discard its blocks. A device may choose what a
+discarded block reads as. So if a byte is not zero after that, or if the device cannot discard, the wiper has the device
+write zeroes instead, and reads every byte again. With ``--how read`` the wiper only reads the bytes back, after a
+controller erased them. The wiper goes on if the process that reads its output goes away.
+``{"phase": "failed", "reason": …}`` and status 1 say that the namespace is not clean.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import struct
 import sys
 import time
 
-# How a device becomes zero.
+# The ways to zero a device.
 ZERO = 'zero'
 DISCARD = 'discard'
 READ = 'read'
@@ -41,7 +42,7 @@ WAYS = (ZERO, DISCARD, READ)
 # _IO(0x12, 119) and _IO(0x12, 127) of linux/fs.h; both take the first byte and the number of bytes.
 BLKDISCARD = 0x1277
 BLKZEROOUT = 0x127F
-# A device refuses nothing of this size, and reports progress often enough.
+# No device refuses a request of this size, and the progress is reported often enough.
 DISCARDED_AT_ONCE = 1 << 30
 
 CHUNK = 16 << 20
@@ -54,7 +55,7 @@ class Unproven(Exception):
 
 
 class File:
-    """A regular file or a block device. The wiper zeroes it only by writes that cannot change its size."""
+    """A regular file or a block device. The wiper zeroes it only with writes that cannot change its size."""
 
     def __init__(self, fd: int, size: int) -> None:
         if os.lseek(fd, 0, os.SEEK_END) != size:            # fstat(2) says nothing of a block device
@@ -69,7 +70,7 @@ class File:
             offset, length = offset + written, length - written
 
     def discard(self, offset: int, length: int) -> bool:
-        """Discard blocks of a block device; False when it discards none."""
+        """Discard blocks of a block device; False if the device cannot discard."""
         try:
             fcntl.ioctl(self._fd, BLKDISCARD, struct.pack('QQ', offset, length))
         except OSError as error:
@@ -79,12 +80,12 @@ class File:
         return True
 
     def zero_out(self, offset: int, length: int) -> None:
-        """Have a block device write zeroes itself; where it cannot, the kernel writes them."""
+        """Have a block device write zeroes itself; if it cannot, the kernel writes them."""
         fcntl.ioctl(self._fd, BLKZEROOUT, struct.pack('QQ', offset, length))
 
     def flush(self) -> None:
         os.fsync(self._fd)
-        # So the bytes are read back from the disk, not from the cache.
+        # With this the bytes are read back from the disk, not from the cache.
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def is_zero(self, offset: int, length: int) -> bool:
@@ -104,7 +105,7 @@ class Dax:
     """A device-dax character device. It has no write(2), so it is mapped, in whole pages of its alignment.
 
     Stores reach the processor's caches first, and device-dax has no fsync, so a power cut could bring the old bytes
-    back. libpmem flushes the caches (pmem_flush(3)). Any QEMU that gives such devices to guests needs it too.
+    back. libpmem flushes the caches (pmem_flush(3)). Any QEMU that gives such devices to guests needs libpmem too.
     """
 
     def __init__(self, fd: int, size: int, align: int) -> None:
@@ -136,7 +137,7 @@ class Dax:
         """Map the pages around a piece and give the piece's address. A page may be much larger than the piece."""
         start = offset // self._align * self._align
         end = min(-(-(offset + length) // self._align) * self._align, self._size)
-        # Populated at once: one call instead of a fault for each page.
+        # Populate the mapping at once: one call instead of a fault for each page.
         with mmap.mmap(self._fd, end - start, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, offset=start) as mapped:
             first = ctypes.c_char.from_buffer(mapped)
             try:
@@ -146,7 +147,7 @@ class Dax:
 
 
 def started_at(pid: int) -> int:
-    """When a process started, as the kernel counts (proc_pid_stat(5)): a later one of the same number started later.
+    """Return a process's start time in clock ticks (proc_pid_stat(5)). A later process of the same number has another.
 
     :raises OSError: there is no such process, or it has ended
     """
@@ -160,13 +161,13 @@ def started_at(pid: int) -> int:
 def wipe(device: File | Dax, size: int, rate: int, report: Callable[[str, int], None],
          clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
          how: str = ZERO) -> None:
-    """Zero ``size`` bytes and read every one back, at most ``rate`` bytes a second (0: as fast as it goes).
+    """Zero ``size`` bytes and read every one back, at most ``rate`` bytes a second (0: no limit).
 
-    :param how: one of :data:`WAYS`; only a block device is discarded
+    :param how: one of :data:`WAYS`; only a block device can be discarded
     :raises Unproven: a byte is not zero
     :raises OSError: the device cannot be written or read
     """
-    # With a rate the pieces are small, so that it holds at any moment.
+    # With a rate limit the pieces are small, so that the limit holds at any moment.
     piece = min(CHUNK, max(1, rate // 10 // 4096) * 4096) if rate else CHUNK
 
     def pieces(phase: str, most: int) -> Iterator[tuple[int, int]]:
@@ -187,8 +188,8 @@ def wipe(device: File | Dax, size: int, rate: int, report: Callable[[str, int], 
     if how == DISCARD:
         if not isinstance(device, File):
             raise Unproven('only a block device can be discarded')
-        # A block that was discarded reads the same until it is written again (NVM Command Set Specification,
-        # "Deallocated or Unwritten Logical Blocks"), so reading zeroes once is a proof.
+        # A discarded block reads the same until it is written again (NVM Command Set Specification, "Deallocated or
+        # Unwritten Logical Blocks"), so reading zeroes once is a proof.
         if all(device.discard(*one) for one in pieces('discard', DISCARDED_AT_ONCE)):
             with contextlib.suppress(Unproven):
                 verify()
@@ -202,19 +203,20 @@ def wipe(device: File | Dax, size: int, rate: int, report: Callable[[str, int], 
 
 
 class Reporter:
-    """Writes progress, once a second and at the end of a phase. It ignores that its reader is gone.
+    """Writes progress, once a second and at the end of a phase. It goes on when nobody reads it any more.
 
-    It writes it on standard output, for whoever started the wiper, and into the lock file, for all others: a command,
-    or a manager that starts while the wiper of an earlier one goes on. There it has the rate and the time left, and
-    which process this is, since whoever reads it must not take the lock to see whether anybody has it.
+    It writes to standard output, for the process that started the wiper, and into the lock file, for everybody else: a
+    command, or a manager that starts while the wiper of an earlier one goes on. The line in the lock file also has the
+    rate, the time left and the number of this process. A reader needs that number, because it must not take the lock
+    to see whether anybody has it.
     """
 
     def __init__(self, size: int, lock_fd: int | None = None, clock: Callable[[], float] = time.monotonic,
                  quiet: bool = False) -> None:
-        """``quiet``: write nothing on standard output, for who is no program of its own."""
+        """``quiet``: write nothing to standard output, for a caller that is not a separate program."""
         self._size, self._lock_fd, self._clock, self._next, self._gone = size, lock_fd, clock, 0.0, quiet
         self._process = {'pid': os.getpid(), 'started': 0}
-        with contextlib.suppress(OSError):      # then nobody else knows how far it is
+        with contextlib.suppress(OSError):      # without it nobody else sees the progress
             self._process['started'] = started_at(os.getpid())
         self._began = clock()
 
@@ -225,7 +227,7 @@ class Reporter:
             self.write({'phase': phase, 'done': done, 'of': self._size})
             self._tell(phase, done, now)
         if done == self._size:
-            self._began = now                   # of the next phase
+            self._began = now                   # the start of the next phase
 
     def _tell(self, phase: str, done: int, now: float) -> None:
         if self._lock_fd is None:
@@ -234,12 +236,12 @@ class Reporter:
         to_do = self._size - done + (self._size if phase in (ZERO, DISCARD) else 0)
         line = json.dumps({**self._process, 'phase': phase, 'done': done, 'of': self._size, 'rate': rate,
                            'left': to_do // rate if rate else None})
-        # Always as long, and at once: whoever reads it meanwhile reads one or the other.
+        # Write a line of constant length in one call, so that a reader sees either the old line or the new one.
         with contextlib.suppress(OSError):
             os.pwrite(self._lock_fd, line.ljust(LINE).encode(), 0)
 
     def end(self) -> None:
-        """Remove from the lock file what was written there."""
+        """Remove the progress from the lock file."""
         if self._lock_fd is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._lock_fd, 0)
@@ -254,7 +256,7 @@ class Reporter:
 
 
 def lock_file(lock_fd: int, device_fd: int) -> int | None:
-    """The lock's descriptor if it is a file for itself, into which progress may be written; None if it is not.
+    """Return the lock's descriptor if it is a file of its own, into which progress may be written; None if it is not.
 
     :raises OSError: one of them is not open
     """

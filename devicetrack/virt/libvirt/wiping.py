@@ -1,4 +1,4 @@
-"""Start the wiper, follow it, and judge its proof."""
+"""Starts the wiper, follows it, and judges its proof."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: 
     """Zero a device in a child process and wait for its proof. Blocks as long as the wipe takes.
 
     The device is a regular file, a block device or a device-dax character device. The child writes zeroes to all of it,
-    flushes them (fsync, or libpmem for device-dax), reads every byte back, and says that all are zero. So after this
-    the caller need not flush or read. It checks before that ``device_fd`` is the device that it means.
+    flushes them (fsync, or libpmem for device-dax), reads every byte back, and reports that all are zero. So after this
+    the caller need not flush or read. Before the call, the caller checks that ``device_fd`` is the intended device.
 
     The child inherits the device and the lock. If this process dies, the child goes on, and the lock lasts until its
     last write. The child has a session of its own, so a signal for this process's group does not reach it.
 
-    :param name: how the log calls the device
+    :param name: the device's name in the log
     :param device_fd: open for reading and writing, without ``O_APPEND``. The caller closes it
-    :param lock_fd: of the lock, as :meth:`.api.DeviceKind.unclaim` gets it. The child writes there how far it is
-    :param size_bytes: the recorded size. If a file or block device has another one, nothing is written
+    :param lock_fd: of the lock, as :meth:`.api.DeviceKind.unclaim` gets it. The child writes its progress there
+    :param size_bytes: the recorded size. If a file or block device has another size, nothing is written
     :param align_bytes: the alignment of a device-dax device, which can be mapped only in whole units of it. It has no
         effect on files and block devices: 0 is right for them
     :param rate_mib_s: how many MiB a second the child writes, and then reads, at most; 0 for no limit

@@ -43,7 +43,7 @@ class HangingLibvirtdTestCase(base.TestCase):
         began = time.monotonic()
         error = self.assertRaises(exception.HypervisorUnreachable, call, *arguments)
         self.assertLess(time.monotonic() - began, ENDS_S)
-        self.assertIn('see whether its daemon hangs', str(error))
+        self.assertIn('check whether its daemon hangs', str(error))
 
     def test_releases_and_audits_end_and_go_on_when_it_answers(self) -> None:
         host, first, second = self.host, Instance(), Instance()

@@ -190,7 +190,7 @@ class PCITestCase(hosts.FunctionsTestCase):
     def test_of_a_group_all_or_nothing_is_offered(self) -> None:
         host = self.host_with_findings(E1000, cleaning='none')
         [(_key, unhealthy)] = [(device.key, device.unhealthy) for device in self.machine.driver.get_inventory().devices]
-        self.assertIn('a group goes whole', str(unhealthy))
+        self.assertIn('only a whole group can be handed out', str(unhealthy))
         self.assertRaises(exception.NoFit, host.manager.instance_claim, None, fixtures.Instance(), host.name,
                           DeviceRequest.of(('CUSTOM_PCI_8086_100E', 1)))
 

@@ -175,7 +175,7 @@ class StandingOwnerTestCase(HistoryCommandTestCase):
         for command in (('device', 'history', MDEV), ('instance', 'history', 'a' * 8 + '-0000-4000-8000-000000000001')):
             head, *more = self.lines(*command, *self.SINCE, '--until', '2026-11-21')
             self.assertTrue(head.startswith('2026-11-18T10:00:00+01:00 started'), head)
-            self.assertIn('before that time, and so at its beginning; on compute-7', ' '.join(more))
+            self.assertIn('before that time, and still so then; on compute-7', ' '.join(more))
 
     def test_a_device_that_is_on_its_way_back_is_still_its_owner_s(self) -> None:
         self.add(self.event('claimed'), self.event('released', 1), self.event('wiped', 3))

@@ -242,7 +242,7 @@ class PendingResizeTestCase(RecoverTestCase):
 
     def test_the_rows_are_those_of_the_move(self) -> None:
         self.assertEqual(sorted(self.before), sorted(self.roles()))
-        self.assertIn(f'migration {self.migration.uuid} is not over', self.said)
+        self.assertIn(f'migration {self.migration.uuid} has not ended', self.said)
         self.assertEqual([], self.host.restart())
         self.assertEqual([], self.host.audit())
         self.assertEqual(sorted(self.before), sorted(self.roles()))

@@ -161,14 +161,14 @@ class DisagreeTestCase(PlanTestCase):
             instance('ns1'), uses=[use(None, address='/dev/ns1')], allocations={A: counted(SMALL)}))
 
     def test_a_path_that_is_no_device(self) -> None:
-        self.assertIn('/dev/dax9.9, which is no device that the options name', self.withheld(
+        self.assertIn('/dev/dax9.9, which is not a device that the options name', self.withheld(
             instance(), uses=[use(None, address='/dev/dax9.9')]))
 
     def test_a_guest_that_runs_on_other_devices_than_its_definition_says(self) -> None:
         facts: dict[str, Any] = {'allocations': {A: counted(SMALL)}}
-        self.assertIn('its guest runs on ns1, and its definition does not name it', self.withheld(
+        self.assertIn('its guest uses ns1, but its definition does not name it', self.withheld(
             instance('ns1'), uses=[use('ns1', defined=False)], **facts))
-        self.assertIn('its guest does not run on ns1, and its definition names it', self.withheld(
+        self.assertIn('its guest does not use ns1, but its definition names it', self.withheld(
             instance('ns1'), uses=[use('ns1', live=False)], **facts))
 
     def test_one_device_in_two_definitions(self) -> None:
@@ -193,15 +193,15 @@ class DisagreeTestCase(PlanTestCase):
     def test_numbers_that_differ_from_those_of_placement(self) -> None:
         facts: dict[str, Any] = {'uses': [mdev('vgpu0')]}
         for allocations, wanted in (
-                ({}, 'placement counts 0 VGPU at pci_84 for it, and it has 1'),
-                ({A: counted(cards=[CARD, CARD])}, 'placement counts 2 VGPU at pci_84 for it, and it has 1'),
-                ({A: counted(cards=[CARDS['pci_85']])}, 'placement counts 0 VGPU at pci_84 for it, and it has 1'),
-                ({A: counted('VGPU')}, 'placement counts 0 VGPU at pci_84 for it, and it has 1'),
-                ({A: counted(SMALL, cards=[CARD])}, f'placement counts 1 {SMALL} for it, and it has 0')):
+                ({}, 'placement counts 0 VGPU at pci_84 for it, but it has 1'),
+                ({A: counted(cards=[CARD, CARD])}, 'placement counts 2 VGPU at pci_84 for it, but it has 1'),
+                ({A: counted(cards=[CARDS['pci_85']])}, 'placement counts 0 VGPU at pci_84 for it, but it has 1'),
+                ({A: counted('VGPU')}, 'placement counts 0 VGPU at pci_84 for it, but it has 1'),
+                ({A: counted(SMALL, cards=[CARD])}, f'placement counts 1 {SMALL} for it, but it has 0')):
             self.assertEqual(wanted, self.withheld(instance(), allocations=allocations, **facts))
 
     def test_placement_counts_what_nothing_names(self) -> None:
-        self.assertEqual('placement counts 1 VGPU at pci_84 for it, and it has 0', self.withheld(
+        self.assertEqual('placement counts 1 VGPU at pci_84 for it, but it has 0', self.withheld(
             instance(), allocations={A: counted(cards=[CARD])}))
 
     def test_a_device_with_a_row_that_went_away(self) -> None:

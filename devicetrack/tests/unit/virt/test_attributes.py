@@ -121,11 +121,11 @@ class PlaceTestCase(ReadTestCase):
 
     def test_a_directory(self) -> None:
         self.path.mkdir()
-        self.assertIn('cannot be read: it is no regular file', self.problem())
+        self.assertIn('cannot be read: it is not a regular file', self.problem())
 
     def test_a_fifo_keeps_nobody_waiting(self) -> None:
         os.mkfifo(self.path)
-        self.assertIn('it is no regular file', self.problem())
+        self.assertIn('it is not a regular file', self.problem())
 
     def test_a_device(self) -> None:
         self.path.symlink_to('/dev/zero')
@@ -219,7 +219,7 @@ class ListingTestCase(base.TestCase):
         for directory in directories:
             self.assertEqual(Attribute('vfio-pci'), attributes.read(root, directory, 'device_api'))
             self.assertIn('cannot be read', str(attributes.read(root, directory, 'create').problem))
-            self.assertIn('no regular file', str(attributes.read(root, directory, 'devices').problem))
+            self.assertIn('not a regular file', str(attributes.read(root, directory, 'devices').problem))
             for name in ('migration_version', 'aggregation'):
                 self.assertEqual(Attribute(), attributes.read(root, directory, name))
         self.assertEqual(Attribute('Dual port serial'), attributes.read(root, DIRECTORY, 'name'))

@@ -168,7 +168,7 @@ class UnreadIdentityTestCase(base.TestCase):
     def test_nobody_gets_a_device_of_which_it_cannot_be_read_now(self) -> None:
         kind = disks.Disks(self.conf, None)
         kind.slots = {'s1': 'A', 's2': None}
-        self.assertEqual([None, 'serial cannot be read now, so nobody knows which device it is'],
+        self.assertEqual([None, 'serial cannot be read now, so its identity is unknown'],
                          [one.unhealthy for one in installed.stock(kind).devices])
 
 

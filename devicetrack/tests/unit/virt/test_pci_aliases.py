@@ -90,12 +90,12 @@ class MistakeTestCase(base.TestCase):
         ('another capability', [{**QAT, 'capability_type': 'usb'}], "key 'capability_type': 'usb' is not known"),
         ('perhaps', [{**QAT, 'live_migratable': 'perhaps'}], 'neither yes nor no'),
         ('two types', [{**QAT, 'device_type': 'type-PF'}, {**QAT, 'device_type': 'type-VF'}],
-         "entry 2, key 'device_type': it is type-VF, and type-PF in the first object of the name 'qat'"),
-        ('a type and none', [{**QAT, 'device_type': 'type-PF'}, QAT], "entry 2, key 'device_type': it is missing, and"),
+         "entry 2, key 'device_type': it is type-VF, but type-PF in the first object named 'qat'"),
+        ('a type and none', [{**QAT, 'device_type': 'type-PF'}, QAT], "entry 2, key 'device_type': it is missing, but"),
         ('two policies', [QAT, {'name': 'y', 'resource_class': 'Y'}, {**QAT, 'numa_policy': 'required'}],
-         "entry 3, key 'numa_policy': it is required, and legacy in the first object"),
+         "entry 3, key 'numa_policy': it is required, but legacy in the first object"),
         ('two policies that are one here', [{**QAT, 'numa_policy': 'socket'}, {**QAT, 'numa_policy': 'preferred'}],
-         "entry 2, key 'numa_policy': it is preferred, and socket"),
+         "entry 2, key 'numa_policy': it is preferred, but socket"),
         names=('aliases', 'reason'))
 
     def test_is_named_with_its_place(self) -> None:

@@ -210,7 +210,7 @@ class ChangedTestCase(DiskTestCase):
         self.withheld(kind, assignment, 'its guest deleted namespace 2, of 1048576 bytes in blocks of 512 (LBA format '
                                         '0): the controller refused it')
         self.controller.unallocated, self.controller.first = nvme.MIB, 5
-        self.withheld(kind, assignment, 'the controller numbered the new one 5, and it was deleted again')
+        self.withheld(kind, assignment, 'the controller gave the new one the identifier 5, so it was deleted again')
         self.assertEqual([1], list(self.controller.namespaces))
         self.controller.namespaces[2], self.controller.unallocated = other, 0
         self.controllers.show(DISK)
@@ -246,7 +246,7 @@ class ChangedTestCase(DiskTestCase):
         for policy in ('zero', 'blkdiscard', 'nvme-format', 'program'):
             cleaning = {'policy': policy, **({'program': '/bin/true'} if policy == 'program' else {})}
             kind = self.kind(NVME, cleaning=cleaning)
-            self.assertIn(f'the namespace 2 detached, which its policy {policy} does not clean', self.unhealthy(kind))
+            self.assertIn(f'the detached namespace 2, which its policy {policy} does not clean', self.unhealthy(kind))
             self.assertRaises(exception.RealizeFailed, kind.realize, self.assigned(kind))
             with open(os.path.join(self.state_path, 'lock'), 'w') as lock:
                 self.assertRaises(exception.NotProven, kind.read_through, self.assigned(kind), lock.fileno(),
@@ -260,7 +260,7 @@ class ChangedTestCase(DiskTestCase):
         assignment = self.assigned(kind)
         self.controller.add(2).attached = False
         error = self.assertRaises(exception.RealizeFailed, kind.realize, assignment)
-        self.assertIn('the namespace 2 detached', str(error))
+        self.assertIn('the detached namespace 2', str(error))
 
     def test_other_blocks_are_formatted_as_they_were(self) -> None:
         self.controller.sanicap = 0b010
@@ -352,7 +352,7 @@ class FormatTestCase(DiskTestCase):
         self.assertTrue(self.is_zero())
         self.disk.lbaf = 1
         self.controllers.show(DISK)
-        self.withheld(kind, assignment, 'which recorded no LBA format')
+        self.withheld(kind, assignment, 'and the claim recorded no LBA format')
 
     def test_a_virtual_function_does_not_format_what_others_have(self) -> None:
         physical = self.host.add_nvme_with_vfs('0000:02:00.0', 'S2')
@@ -363,7 +363,7 @@ class FormatTestCase(DiskTestCase):
         self.configuration.set('devicetrack_pci', vfs=[json.dumps({'address': physical, 'private_namespaces': True})])
         controller.fna = 0b001
         kind = self.kind(specs, cleaning='nvme-format')
-        self.assertIn('erases what others have', str(self.devices(kind)[vf].unhealthy))
+        self.assertIn('would erase the data of others', str(self.devices(kind)[vf].unhealthy))
         controller.fna, controller.namespaces[1].shared = 0, True
         kind = self.kind(specs, cleaning='nvme-format')
         self.assertIn('its namespace 1 is shared', str(self.devices(kind)[vf].unhealthy))
@@ -431,14 +431,14 @@ class StartTestCase(DiskTestCase):
         self.controller.sanicap = 0b010
         self.kind(NVME, cleaning='nvme-sanitize').check_host()
         self.refused('cannot sanitize by overwriting (SANICAP 0x2)', {'policy': 'nvme-sanitize', 'erase': 'overwrite'})
-        self.refused('erases nothing cryptographically', {'policy': 'nvme-format', 'erase': 'cryptographic'})
+        self.refused('cannot erase cryptographically', {'policy': 'nvme-format', 'erase': 'cryptographic'})
         self.controller.oacs = 0
         self.refused('no Format NVM', {'policy': 'nvme-format'})
         self.assertIn('no Format NVM', self.unhealthy(self.kind(NVME, cleaning='nvme-format')))
 
     def test_what_is_no_disk_is_refused(self) -> None:
         self.host.add_igb(CARD)
-        self.refused(f'for {CARD}: it is no NVMe disk', {'policy': 'blkdiscard'}, {'vendor_id': '8086'})
+        self.refused(f'for {CARD}: it is not an NVMe disk', {'policy': 'blkdiscard'}, {'vendor_id': '8086'})
 
     def test_who_cannot_be_asked_now_keeps_no_service_from_starting(self) -> None:
         self.give_to_guest()
@@ -544,7 +544,7 @@ class ProgramTestCase(test_pci.PCIHostTestCase):
         kind = self.kind_of('exit 0')
         assignment = self.realized(kind, self.address)
         os.chmod(self.program, 0o777)
-        self.assertIn('others than root can change', str(self.assertRaises(
+        self.assertIn('users other than root can change', str(self.assertRaises(
             exception.CommandFailed, self.unclaim, kind, assignment)))
         os.unlink(self.program)
         self.assertIn('No such file', str(self.assertRaises(exception.CommandFailed, self.unclaim, kind, assignment)))

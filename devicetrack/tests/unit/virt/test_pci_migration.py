@@ -67,7 +67,7 @@ class MigrationTestCase(base.TestCase):
 
     def test_a_libvirt_that_binds_no_variant(self) -> None:
         self.host.add_module(made.IGB.vf or made.IGB, VARIANT)
-        self.assertEqual(f'libvirt 9.10.0 does not bind {self.first} to {VARIANT}, libvirt 10.0.0 does',
+        self.assertEqual(f'libvirt 9.10.0 does not bind {self.first} to {VARIANT}, but libvirt 10.0.0 does',
                          self.declared(self.kind(FUNCTIONS), 9_010_000)[CARD].obstacle)
 
     def test_whoever_binds_functions_by_hand_binds_them_to_a_variant(self) -> None:

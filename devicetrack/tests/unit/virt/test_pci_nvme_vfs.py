@@ -124,7 +124,7 @@ class OnlineTestCase(SecondariesTestCase):
         self.assertEqual([0, 1], [self.controller.secondaries[number][0] for number in (1, 2)])
 
     def test_of_a_virtual_function_alone(self) -> None:
-        for address, reason in ((CARD, 'is no virtual function'), ('0000:09:00.0', 'No such file')):
+        for address, reason in ((CARD, 'is not a virtual function'), ('0000:09:00.0', 'No such file')):
             error = self.assertRaises(OSError, privileged.bring_nvme_online, self.host.root, address)
             self.assertIn(reason, str(error))
 
@@ -183,8 +183,8 @@ class NamespacesTestCase(SecondariesTestCase):
 
     def test_a_card_that_cannot_be_asked(self) -> None:
         self.controller.secondaries.clear()             # Identify is refused: it has no secondary controllers
-        self.refused(f'nobody knows which namespaces a guest would see: of its physical function {CARD} its controller '
-                     'cannot be asked')
+        self.refused(f'the namespaces that a guest would see are unknown: for its physical function {CARD}, its '
+                     'controller cannot be asked')
 
     def test_the_physical_function_is_offered_whatever_they_are(self) -> None:
         self.controller.namespaces[1].shared = True

@@ -211,8 +211,8 @@ class FunctionsMistakeTestCase(OptionsTestCase):
     scenarios = base.table(
         ('every one by an object', [{}], 'entry 1: it names every function: write "all" alone'),
         ('every one by wildcards', [GPUS, {'address': '*:*:*.*'}], 'entry 2: it names every function'),
-        ('all beside others', [GPUS, 'all'], '"all" stands beside other entries'),
-        ('all twice', ['all', 'all'], '"all" stands beside other entries'),
+        ('all beside others', [GPUS, 'all'], '"all" is there with other entries'),
+        ('all twice', ['all', 'all'], '"all" is there with other entries'),
         ('another word', ['some'], 'entry 1: it is no JSON'),
         ('a key of specs', [{'vendor_id': '10de', 'managed': 'no'}], "entry 1, key 'managed': there is no such key"),
         names=('functions', 'reason'))
@@ -288,8 +288,8 @@ class CleaningMistakeTestCase(OptionsTestCase):
         ('an erasure', [{'policy': 'blkdiscard', 'erase': 'block'}], "key 'erase': the policy blkdiscard has none"),
         ('another erasure', [{'policy': 'nvme-format', 'erase': 'block'}], "key 'erase': 'block' is not known"),
         ('a time of another policy', [{'policy': 'nvme-sanitize', 'timeout_s': 9}], "key 'timeout_s': the policy nvme"),
-        ('a time that is a text', [{'policy': 'nvme-format', 'timeout_s': '9'}], '"9" is no number of seconds from 1'),
-        ('no time', [{'policy': 'nvme-format', 'timeout_s': 0}], "key 'timeout_s': 0 is no number of seconds"),
+        ('a time that is a text', [{'policy': 'nvme-format', 'timeout_s': '9'}], '"9" is not a number of seconds'),
+        ('no time', [{'policy': 'nvme-format', 'timeout_s': 0}], "key 'timeout_s': 0 is not a number of seconds"),
         ('a slip in a key', [{'policy': 'zero', 'vendor': '144d'}], "key 'vendor': there is no such key"),
         names=('cleaning', 'reason'))
 

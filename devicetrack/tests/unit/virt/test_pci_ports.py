@@ -101,7 +101,7 @@ class PortsTestCase(base.TestCase):
         assignment = self.assigned()
         self.host.turn_down('enp3s0')
         for device in self.devices().values():
-            self.assertEqual('the interface enp3s0 of its physical function is down, and no guest starts with a port '
+            self.assertEqual('the interface enp3s0 of its physical function is down, so no guest can start with a port '
                              'of it: turn it on (ip link set enp3s0 up)', device.unhealthy)
         error = self.assertRaises(exception.RealizeFailed, self.driver.realize, assignment)
         self.assertIn('is down', str(error))
@@ -118,7 +118,7 @@ class PortsTestCase(base.TestCase):
         self.configure({'address': WHOLE, 'physical_network': 'physnet1'})
         self.assertEqual({}, self.devices())
         [fault] = self.driver.get_inventory().faults
-        self.assertEqual((WHOLE, True), (fault.key.identifier, 'to virtual functions alone' in fault.reason))
+        self.assertEqual((WHOLE, True), (fault.key.identifier, 'only for virtual functions' in fault.reason))
 
     def test_a_network_that_placement_cannot_count_is_refused_at_the_start(self) -> None:
         error = self.assertRaises(exception.InvalidConfiguration, self.configure,
@@ -214,6 +214,6 @@ class PortsTestCase(base.TestCase):
         self.assertEqual([], self.faults(wanted))
         self.host.links.settings[self.vf] = SET._replace(vlan=7)
         [(name, reason)] = self.faults(wanted)
-        self.assertEqual((self.vf, True), (name, f'{SET}, and enp3s0 says of it: {SET._replace(vlan=7)}' in reason))
+        self.assertEqual((self.vf, True), (name, f'{SET}, but enp3s0 reports {SET._replace(vlan=7)}' in reason))
         self.guests.end(UUID)
         self.assertEqual([], self.faults(wanted))

@@ -116,7 +116,7 @@ class DriverTestCase(StepTestCase):
 
     def test_nor_does_any_while_nobody_knows_what_the_host_uses(self) -> None:
         os.unlink(os.path.join(self.host.proc, 'self/mountinfo'))
-        self.refused(errno.EIO, 'nobody knows what the host uses', privileged.unbind, NVME)
+        self.refused(errno.EIO, 'the functions that the host uses are unknown', privileged.unbind, NVME)
 
     def test_virtual_functions_of_nvme_stay_without_the_driver_of_their_physical_one(self) -> None:
         self.host.add_nvme_with_vfs(SRIOV, 'nvme-s')

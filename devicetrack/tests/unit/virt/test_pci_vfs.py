@@ -47,11 +47,11 @@ class RulesTestCase(base.TestCase):
 class MistakesTestCase(base.TestCase):
 
     scenarios = base.table(
-        ('a text', {**CARDS, 'number': '8'}, "key 'number': \"8\" is no number of virtual functions"),
+        ('a text', {**CARDS, 'number': '8'}, "key 'number': \"8\" is not a number of virtual functions"),
         ('none', {**CARDS, 'number': 0}, 'write one from 1 to 65535'),
         ('too many', {**CARDS, 'number': 65536}, 'write one from 1 to 65535'),
-        ('yes', {**CARDS, 'number': True}, 'true is no number'),
-        ('a fraction', {**CARDS, 'number': 1.5}, '1.5 is no number'),
+        ('yes', {**CARDS, 'number': True}, 'true is not a number'),
+        ('a fraction', {**CARDS, 'number': 1.5}, '1.5 is not a number'),
         ('neither yes nor no', {**CARDS, 'autoprobe': 'maybe'}, "key 'autoprobe'"),
         ('another key', {**CARDS, 'numbers': 8}, "key 'numbers': there is no such key"),
         ('every function', {'number': 8}, 'it names every function'),
@@ -128,16 +128,16 @@ class VFsTestCase(test_pci.PCIHostTestCase):
     def test_existing_ones_are_never_changed(self) -> None:
         before = self.host.make_vfs(CARD, 2)
         faults = self.prepare(self.kind_with({**CARDS, 'number': 3}))
-        self.assertIn('it has 2 virtual functions, and 3 are asked for', faults[CARD])
+        self.assertIn('it has 2 virtual functions, but 3 are asked for', faults[CARD])
         self.assertEqual((before, []), (self.made(), self.host.written))
 
     def test_too_many(self) -> None:
-        self.assertEqual({CARD: 'it can have 7 virtual functions, and 8 are asked for'},
+        self.assertEqual({CARD: 'it can have 7 virtual functions, but 8 are asked for'},
                          self.prepare(self.kind_with({**CARDS, 'number': 8})))
 
     def test_of_a_function_that_can_have_none(self) -> None:
         disk = self.host.add_nvme(test_pci.DISK, 'S1')
-        self.assertEqual({disk: 'it can have 0 virtual functions, and 2 are asked for'},
+        self.assertEqual({disk: 'it can have 0 virtual functions, but 2 are asked for'},
                          self.prepare(self.kind_with({'address': disk, 'number': 2})))
         # An option that names a sort of cards means those that can.
         self.assertEqual({}, self.prepare(self.kind_with({**test_pci.NVME, 'number': 2})))
@@ -230,5 +230,5 @@ class VFsTestCase(test_pci.PCIHostTestCase):
         assignment = self.assigned(kind, vf)
         os.unlink(self.host.path(vf, 'physfn'))
         error = self.assertRaises(exception.DeviceGone, kind.realize, assignment)
-        self.assertIn(f'it is no virtual function of {CARD} any more: its card takes its virtual functions away',
+        self.assertIn(f'it is no longer a virtual function of {CARD}: its card takes its virtual functions away',
                       str(error))

@@ -56,7 +56,7 @@ class ProviderTestCase(base.TestCase):
 class NoNameTestCase(base.TestCase):
 
     scenarios = base.table(
-        ('the processors', placement_names.resource_class, 'vcpu', 'VCPU counts what the compute service has'),
+        ('the processors', placement_names.resource_class, 'vcpu', 'VCPU counts resources of the compute service'),
         ('a prefix alone', placement_names.resource_class, 'custom_', 'a name is empty'),
         ('a prefix before other characters', placement_names.resource_class, 'CUSTOM_A-B', "'CUSTOM_A-B' would be"),
         ('too long', placement_names.resource_class, 'x' * 249, 'at most 255'),

@@ -76,13 +76,13 @@ class ProgramTestCase(base.TestCase):
         for path in (self.program, self.inner):
             for mode in (0o775, 0o757):
                 os.chmod(path, mode)
-                self.refused(self.program, f'others than root can change {path}')
+                self.refused(self.program, f'users other than root can change {path}')
             os.chmod(path, 0o755)
 
     def test_one_of_another_owner_is_refused(self) -> None:
         for path in (self.program, self.inner):
             os.chown(path, 65534, -1)
-            self.refused(self.program, f'others than root can change {path}')
+            self.refused(self.program, f'users other than root can change {path}')
             os.chown(path, 0, -1)
 
     def test_a_name_a_directory_and_nothing_are_refused(self) -> None:

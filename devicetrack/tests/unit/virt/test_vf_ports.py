@@ -60,7 +60,7 @@ class PortsTestCase(base.TestCase):
     def test_only_of_virtual_functions(self) -> None:
         self.host.add_nvme(NVME, 'nvme-m0')
         for address in (CARD, NVME):
-            self.refused(errno.EINVAL, 'no virtual function', address, MAC)
+            self.refused(errno.EINVAL, 'is not a virtual function', address, MAC)
         self.refused(errno.ENOENT, '', '0000:0f:00.0', MAC)
         self.refused(errno.EINVAL, 'not a PCI address', '../03:00.0', MAC)
 
@@ -100,7 +100,7 @@ class PortsTestCase(base.TestCase):
     def test_what_a_driver_did_not_do_shows(self) -> None:
         self.links.deaf = {self.first}
         error = self.assertRaises(OSError, self.set, self.first, MAC)
-        self.assertEqual((errno.EIO, True), (error.errno, f'after it was set to MAC {MAC}' in str(error)))
+        self.assertEqual((errno.EIO, True), (error.errno, f'it was set to MAC {MAC}' in str(error)))
 
     def test_another_interface_has_the_number_now(self) -> None:
         with open(self.host.path(CARD, 'net/enp3s0/ifindex')) as file:

@@ -1,8 +1,8 @@
 """The interface of a device kind: the code of the libvirt driver that knows one sort of device.
 
-A kind may rely on the driver, which does the same work for all kinds. It allows one operation at a time on a device,
-asks the hypervisor which domain uses which device, refuses to take back a device in use, and orders the guest's
-elements.
+A kind may rely on the driver for the work that is the same for all kinds. The driver allows one operation at a time on
+a device, asks the hypervisor which domain uses which device, refuses to take back a device in use, and orders the
+guest's elements.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from devicetrack.virt.libvirt import overlaps
 class Stock(NamedTuple):
     """The stock of one kind: devices that exist, those that can still be made, and those that only options name.
 
-    ``written`` are the identifiers of devices that the host itself uses now: what proved them clean counts no more. It
-    is for kinds whose devices keep bytes. ``faults`` say what the host does not have as the options want it. The kind
-    fills them in :meth:`DeviceKind.stock`, from the host or from what :meth:`DeviceKind.prepare` could not make.
+    ``written`` are the identifiers of devices that the host itself uses now, so their proofs no longer count. It is for
+    kinds whose devices keep bytes. ``faults`` list where the host differs from the options. The kind fills them in
+    :meth:`DeviceKind.stock`, from the host or from the things that :meth:`DeviceKind.prepare` could not make.
     """
 
     devices: Sequence[InventoryDevice] = ()
@@ -52,8 +52,8 @@ class Stock(NamedTuple):
 Locked = Callable[[str], AbstractContextManager[bool]]
 """Takes the lock file of one device, by its identifier, for a block: ``with locked(identifier) as is_locked``. In the
 block nobody realizes the device or takes it back. ``is_locked`` is False if somebody else has the lock, or if its file
-cannot be used: then leave the device alone. Nobody waits for a lock here, and :meth:`DeviceKind.own_path` is not
-locked."""
+cannot be used: then leave the device alone. The call does not wait for the lock, and does not lock
+:meth:`DeviceKind.own_path`."""
 
 
 class DeviceKind(abc.ABC):
@@ -74,20 +74,20 @@ class DeviceKind(abc.ABC):
     """The name in the identity of every device of this kind."""
 
     keeps_bytes: ClassVar[bool]
-    """Whether a guest finds on such a device what the guest before it wrote, unless somebody cleans it in between.
-    Every kind says so: there is no default. A device that keeps bytes is free only while the host has a proof that it
-    is clean, which the driver records after :meth:`unclaim`, :meth:`is_blank` and :meth:`read_through`."""
+    """Whether a guest can read the bytes that an earlier guest wrote to a device, unless somebody cleans it in between.
+    Every kind must set this: there is no default. A device that keeps bytes is free only while the host has a proof
+    that it is clean, which the driver records after :meth:`unclaim`, :meth:`is_blank` and :meth:`read_through`."""
 
     form: ClassVar[guest_xml.Form | None] = None
-    """How definitions name its devices. Without a form their addresses count in every boot, and the driver cannot give
-    a definition other devices of this kind."""
+    """How definitions name its devices. Without a form their addresses count in every boot, and the driver cannot
+    replace the devices of this kind in a definition."""
 
     prepares: ClassVar[bool] = False
     """Whether :meth:`prepare` does anything."""
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         self.conf, self.hypervisor = conf, hypervisor
-        # Of the driver, which sets them before it asks for anything else.
+        # The driver sets these before it calls any other method.
         self.state_path = ''
         self.boot_id: Callable[[], str] = str
 
@@ -99,79 +99,79 @@ class DeviceKind(abc.ABC):
     @property
     @abc.abstractmethod
     def resource_classes(self) -> frozenset[str]:
-        """The resource classes that the options count devices as, also those without a device."""
+        """Return all resource classes that the options name, including those without a device."""
 
     @property
     def aliases(self) -> Mapping[str, PCIAlias] | None:
-        """As :meth:`devicetrack.virt.driver.VirtDriver.aliases`; by default None. One kind has them at most."""
+        """As :meth:`devicetrack.virt.driver.VirtDriver.aliases`; by default None. At most one kind has aliases."""
         return None
 
     @property
     def wait_s(self) -> float:
-        """For how many seconds a release waits for another process that has the device's lock. By default none."""
+        """How many seconds a release waits for another process that has the device's lock. The default is 0."""
         return 0.0
 
     def own_path(self, assignment: DeviceAssignment) -> str | None:
-        """Return the path of what stands for the device on the host, for a lock on that; None if there is nothing yet.
+        """Return the path of the node or file that is the device on the host, to lock it; None if there is none yet.
 
         The driver holds this lock (flock(2)) beside its own lock file while it calls :meth:`realize`,
         :meth:`is_untouched` and :meth:`unclaim`. Managers with other state directories have other lock files, so only
         this lock keeps them away. A child that outlives the service inherits the lock file and not this lock. If a wipe
         goes on in a child, return None, open the device in the kind, lock that descriptor, and let the child inherit
-        it: then the lock lasts as long as the wipe. The kind ``vpmem`` does so. By default None.
+        it: then the lock lasts as long as the wipe. The kind ``vpmem`` does so. The default is None.
         """
         return None
 
     def check_host(self) -> None:
-        """See that this host can do what the options ask for. Called at each start, before the stock.
+        """Check that this host can do what the options ask for. The driver calls it at each start, before the stock.
 
-        By default nothing.
+        The default checks nothing.
 
-        :raises InvalidConfiguration: it cannot; says which device, and what to do
-        :raises DriverError: the host cannot be read; then the stock says so
+        :raises InvalidConfiguration: the host cannot; the error says which device, and what to do
+        :raises DriverError: the host cannot be read; then the stock reports it
         """
         return None
 
     def live_migration_obstacle(self) -> str | None:
-        """Say why no running guest with such a device can leave this host or come to it; None without a known reason.
+        """Say why no running guest with such a device can leave this host or come to it; None if no reason is known.
 
         :raises HypervisorUnreachable: no answer
         """
         return None
 
     def migration_obstacle_of(self, assignment: DeviceAssignment) -> str | None:
-        """Say why the guest that has this device here cannot leave while it runs; None without a known reason.
+        """Say why the guest that has this device here cannot leave while it runs; None if no reason is known.
 
         :raises DriverError: the host cannot be read
         """
         return None
 
     def migration_types(self) -> Sequence[MigrationType]:
-        """Read what parents declare for live migrations of the types that options enable. By default nothing.
+        """Read what parents declare for live migration about the types that options enable. The default is empty.
 
-        Each is of this kind, and has the parent and the migration type that are in the details of its devices. If an
-        attribute of a type cannot be read, it holds the problem, and the other types are read all the same. An
-        obstacle keeps guests from coming to devices of this type at this parent, and from leaving them.
+        Each answer has this kind, and the parent and the migration type that are in the details of its devices. If an
+        attribute of a type cannot be read, its field holds the problem, and the other types are read all the same. An
+        obstacle keeps guests from moving to devices of this type at this parent, and from leaving them.
 
         :raises HypervisorUnreachable: no answer
-        :raises DriverError: no type can be read; any other error counts as a mistake in the kind's code
+        :raises DriverError: no type can be read. Any other error counts as a mistake in the kind's code
         """
         return ()
 
     def prepare(self, recorded: Mapping[str, str], locked: Locked) -> None:
-        """Make the host what the options say, before its devices are read. By default nothing.
+        """Set the host up as the options say, before its devices are read. The default does nothing.
 
         The manager calls it at its start and in every audit, if :attr:`prepares` is True and the kind is configured.
-        Commands read the stock without it. It may take long, but everything in it has a deadline.
+        Commands read the stock without it. It may take long, but every step of it has a deadline.
 
-        It takes nothing from anybody. It may make a device again that a row names and that the host certainly does not
-        have. It never replaces, resets or clears a device that is there.
+        It never takes a device from an owner. It may make a device again that a row names and that the host certainly
+        does not have. It never replaces, resets or clears an existing device.
 
         :param recorded: the details of the devices of this kind that rows name, by identifier
         :param locked: takes the lock file of a device (:data:`Locked`)
         :raises DriverError: it ended early. The audit reports the error as ``not as configured``, until a later call
-            returns; the stock is read all the same. For a part that cannot be made, return and have :meth:`stock` say
-            it in :attr:`Stock.faults`
+            returns; the stock is read all the same. If only a part cannot be made, return, and have :meth:`stock`
+            report that part in :attr:`Stock.faults`
         """
 
     @abc.abstractmethod
@@ -180,17 +180,18 @@ class DeviceKind(abc.ABC):
 
         Every device and capacity is of this kind, has one of :attr:`resource_classes`, and its details come from
         :func:`devicetrack.objects.details.to_text`. A provider is '' or has 1 to 128 characters, a parent is None or
-        has 1 to 255; all of them can be printed, and none is a slash. Otherwise all devices of the kind are unknown.
+        has 1 to 255 characters. The characters are printable and not slashes. If the stock breaks one of these rules,
+        all devices of the kind are unknown.
 
-        :raises DriverError: the stock cannot be read, so it is unknown; any other error counts as a mistake in the
+        :raises DriverError: the stock cannot be read, so it is unknown. Any other error counts as a mistake in the
             kind's code and is logged with its traceback
         """
 
     def node(self, device: InventoryDevice) -> str | None:
-        """Return what a device is on the host: a PCI address, or the path of a device node or of a file. Quick.
+        """Return the thing that a device is on the host: a PCI address, or the path of a device node or a file. Quick.
 
-        If a device of another kind is the same, nobody gets either of them. None says that no other kind can offer it.
-        By default the identifier, when it is an address or a path.
+        If a device of another kind is the same thing, nobody gets either of them. None says that no other kind can
+        offer the device. The default is the identifier if that is an address or a path.
         """
         identifier = device.identifier
         return identifier if identifier.startswith('/') or overlaps.PCI_ADDRESS.fullmatch(identifier) else None
@@ -200,17 +201,17 @@ class DeviceKind(abc.ABC):
         """Return the addresses in a definition that have this kind's form. No I/O, and no error."""
 
     def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
-        """Return what may be addresses of this kind's devices in other forms than :meth:`addresses` reads. No I/O.
+        """Return possible addresses of this kind's devices in other forms than :meth:`addresses` reads. No I/O.
 
-        :meth:`identify` tells which of them mean a device of this host; the others are ignored. By default none.
+        :meth:`identify` tells which of them mean a device of this host; the others are ignored. The default is none.
         """
         return ()
 
     @property
     def path_hints(self) -> Sequence[str]:
-        """The text with which the paths of its devices begin in definitions, for kinds whose devices have paths.
+        """Return the beginnings of its devices' paths in definitions, for kinds whose devices have paths.
 
-        The driver asks once, when it is made. It compares text: it follows no link and knows no other spelling.
+        The driver asks once, in its constructor. It compares text: it follows no link and knows no other spelling.
         """
         return ()
 
@@ -218,29 +219,29 @@ class DeviceKind(abc.ABC):
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         """Find the device that each address means now; None for one that leads to no device now.
 
-        After None a guest may still use a device of this kind that is away, so an audit does not call the guest's row
-        unused. An address that is left out certainly means another sort of device, and its domain uses no device of
-        this kind by it. The driver calls this for every answer about usage, with the addresses of all domains together,
-        also for a kind that is not configured.
+        None says that the address may mean a device of this kind that is away, so an audit does not call the guest's
+        row unused. An address that is left out certainly means another sort of device, so its domain does not use a
+        device of this kind by it. The driver calls this for every answer about usage, with the addresses of all domains
+        together, even for a kind that is not configured.
 
         :raises DriverError: the devices are unknown, and so is their usage
         """
 
     @abc.abstractmethod
     def realize(self, assignment: DeviceAssignment) -> Realized:
-        """Make one device ready for its guest: create it, or see that it is there and is the recorded one.
+        """Make one device ready for its guest: create it, or check that it is there and is the recorded one.
 
-        The driver has the device's lock, and nothing calls the device clean any more. The manager may call this again
-        for the same assignment, for example after a crash in its middle or after a boot of the host.
+        The driver has the device's lock, and has removed the proof that the device is clean. The manager may call this
+        again for the same assignment, for example after a crash in the middle or after a boot of the host.
 
-        :returns: the key of the assignment; the details as they are to be stored from now on, with those fields that
-            only the row knows (``OF_THE_ROW``) as the assignment has them; and, if the device was made, the capacities
-            of its parent as they are after that
+        :returns: the key of the assignment; the details to store from now on, in which the fields that only the row
+            knows (``OF_THE_ROW``) are those of the assignment; and, if the device was made, the capacities of its
+            parent after that
         :raises ParentFull: the parent can make no more; nothing is left behind. The manager takes another device
-        :raises DeviceGone: the device is certainly not there, or is another one of its name
+        :raises DeviceGone: the device is certainly not there, or another device has its name
         :raises DeviceInUse: the host itself uses it
-        :raises RealizeFailed: anything else about this device, also that nobody can tell now which device it is
-        :raises HypervisorUnreachable: no answer; the device may be half made, and the next call ends that
+        :raises RealizeFailed: anything else about this device, including that its identity cannot be told now
+        :raises HypervisorUnreachable: no answer; the device may be half made, and the next call completes the work
         :raises DriverError: the host cannot be read
         """
 
@@ -248,51 +249,53 @@ class DeviceKind(abc.ABC):
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         """Take one device back: remove it or clean it, and prove that. No domain names it, and the driver has its lock.
 
-        Of a kind that keeps bytes also a device that nobody owned, when an operator wants it wiped. The manager may
-        call this again, also for a device that is clean or gone already by an earlier call. Nothing stops it early.
+        For a kind that keeps bytes, the driver also passes a device without an owner here when an operator wants it
+        wiped. The manager may call this again, even if an earlier call has already cleaned or removed the device.
+        Nothing stops it early.
 
         :param lock_fd: the descriptor that holds the lock. Every child that touches the device inherits it, so the lock
             lasts until the child ends, even if this process ends before
-        :raises DeviceGone: the device is certainly not there, or is another one of its name; nothing was changed
+        :raises DeviceGone: the device is certainly not there, or another device has its name; nothing was changed
         :raises DeviceInUse: the host itself or a process uses it; nothing was changed
         :raises DeviceBusy: somebody else works on it; nothing was changed
-        :raises UnclaimFailed: it is not clean, or nothing proves it, or nobody can tell now which device it is
-        :raises DriverError: anything else, as UnclaimFailed. After any error the device stays held
+        :raises UnclaimFailed: it is not clean, nothing proves that it is clean, or its identity cannot be told now
+        :raises DriverError: anything else, handled like UnclaimFailed. After any error the device stays held
         """
 
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
-        """Say whether a device, which is proven clean and was only claimed, can go back as it is.
+        """Say whether a device that is proven clean and was only claimed can be freed as it is.
 
-        For a kind that keeps bytes. The driver has the device's lock, and no domain names it. By default the kind
-        cannot tell, and the device is wiped.
+        For a kind that keeps bytes. The driver has the device's lock, and no domain names it. The default is False: the
+        kind cannot tell, and the device is wiped.
 
-        The kind sees that the device is there, is the recorded one and is in use by nobody: the driver takes its word,
-        and the device is free after that.
+        The kind checks that the device is there, is the recorded one and is not in use. The driver relies on the
+        answer, and frees the device.
 
-        :returns: True only if it can go back; otherwise it is wiped
-        :raises DriverError: as :meth:`unclaim`, where the host does not have the device, or somebody uses it
+        :returns: True only if the device can be freed; otherwise it is wiped
+        :raises DriverError: as :meth:`unclaim`, if the host does not have the device or somebody uses it
         """
         return False
 
     def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
-        """Say of which devices the host knows, without reading any of their bytes, that all of them are zero.
+        """Find the devices whose bytes are all zero, as far as the host knows that without reading any of them.
 
-        For a kind that keeps bytes. The driver has their locks, and nobody owns or names them. By default of none.
+        For a kind that keeps bytes. The driver has the devices' locks, nobody owns the devices, and no domain names
+        them. The default finds none.
 
         :param assignments: the devices, as assignments of nobody
-        :returns: the identifiers of these
+        :returns: the identifiers of the zero devices
         :raises DriverError: the host cannot be read
         """
         return ()
 
     def read_through(self, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
-        """Read every byte of a device, and see that all of them are zero. Never writes.
+        """Read every byte of a device, and check that all of them are zero. Never writes.
 
-        For a kind that keeps bytes. The driver has the device's lock, and nobody owns or names the device. By default
-        nothing can be read.
+        For a kind that keeps bytes. The driver has the device's lock, nobody owns the device, and no domain names it.
+        The default raises NotProven.
 
         :param lock_fd: as for :meth:`unclaim`
-        :param stop: when it is set, reading ends soon, with NotProven
+        :param stop: once it is set, reading ends soon, with NotProven
         :raises NotProven: a byte is not zero, or reading was stopped
         :raises DriverError: it cannot be read
         """
@@ -304,6 +307,6 @@ class DeviceKind(abc.ABC):
 
         Their guest may run. If the host hides a part of a device's identity while a guest has it, compare the rest.
 
-        :raises DeviceGone: a device is not there, is not ready or is another one of its name
+        :raises DeviceGone: a device is not there, is not ready, or another device has its name
         :raises DriverError: the host cannot be read
         """

@@ -1,7 +1,7 @@
-"""The device kinds that are installed, and checks of what they return.
+"""The installed device kinds, and checks of their answers.
 
-A kind may come from another project. Without the checks its mistake could look like an error of this library, at a
-claim or a release long after.
+A kind may come from another project. Without the checks, a kind's mistake could show much later, as an error of this
+library in a claim or a release.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from devicetrack.virt.libvirt.kinds import api
 
 LOG = log.logger(__name__)
 
-# Commands take a name before a slash, and the store keeps it in a column.
+# In commands a kind's name stands before a slash, and the store keeps the name in a column.
 _NAME: Final = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,63}')
 _RESOURCE_CLASS: Final = re.compile(r'[A-Z0-9_]{1,255}')
 _IDENTIFIER_CHARACTERS: Final = 255
-# The store keeps the parent in a column, and commands take its name after a slash. Placement takes names of 200
-# characters, and a provider's name begins with that of the node.
+# The store keeps the parent in a column, and in commands the parent's name stands after a slash. Placement takes names
+# of 200 characters, and a provider's name begins with the node's name.
 _PARENT_CHARACTERS: Final = 255
 _PROVIDER_CHARACTERS: Final = 128
 
@@ -65,7 +65,7 @@ def make(kinds: Sequence[type[api.DeviceKind]], conf: Any,
          hypervisor: connection.Connection) -> dict[str, api.DeviceKind]:
     """Make one object of each class, and return them by name, in the order of the names.
 
-    :raises InvalidConfiguration: an option cannot be used, or a class is no device kind
+    :raises InvalidConfiguration: an option cannot be used, or a class is not a device kind
     """
     made: dict[str, api.DeviceKind] = {}
     for cls in kinds:
@@ -101,9 +101,9 @@ def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connectio
 
 
 class _Mistakes(contextlib.AbstractContextManager[None]):
-    """Turns an error in the kind's code into DeviceKindFailed. A DriverError is no mistake and passes.
+    """Turns an error in the kind's code into DeviceKindFailed. A DriverError is not a mistake and is left as it is.
 
-    This is a class because a generator takes several times as long, and every definition of every guest is read so.
+    This is a class because a generator takes several times as long, and every definition of every guest is read in it.
     """
 
     __slots__ = ('_kind', '_method', '_tell')
@@ -122,9 +122,9 @@ class _Mistakes(contextlib.AbstractContextManager[None]):
 
 
 def mistakes(kind: api.DeviceKind, method: str) -> contextlib.AbstractContextManager[None]:
-    """Log an error in the kind's code in the block, and turn it into DeviceKindFailed. A DriverError passes.
+    """Log an error of the kind's code in the block, and turn it into DeviceKindFailed. A DriverError is left as it is.
 
-    :param method: what of the kind is called in the block
+    :param method: the kind's method that is called in the block
     """
     return _Mistakes(kind, method, tell=True)
 
@@ -132,7 +132,7 @@ def mistakes(kind: api.DeviceKind, method: str) -> contextlib.AbstractContextMan
 def path_hints(kind: api.DeviceKind) -> tuple[str, ...]:
     """Ask the kind for its hints and check them.
 
-    :raises InvalidConfiguration: they are no texts
+    :raises InvalidConfiguration: they are not texts
     """
     try:
         found = kind.path_hints
@@ -162,7 +162,7 @@ def check_host(kind: api.DeviceKind) -> None:
 def stock(kind: api.DeviceKind) -> api.Stock:
     """Read and check the kind's stock. A kind that is not configured has none.
 
-    A device whose identity cannot be read now is unhealthy: nobody knows which device it is.
+    A device whose identity cannot be read now is unhealthy: it may be another device.
 
     :raises DeviceKindFailed: the kind made a mistake, so its stock is unknown
     :raises DriverError: the stock cannot be read
@@ -228,7 +228,9 @@ def migration_types(kind: api.DeviceKind) -> Sequence[MigrationType]:
 
 
 def nodes(kind: api.DeviceKind, devices: Iterable[InventoryDevice]) -> dict[DeviceKey, str]:
-    """Ask the kind what its devices are on the host, and check the answers. What no other kind can offer is left out.
+    """Ask the kind what its devices are on the host, and check the answers.
+
+    Devices that no other kind can offer are left out.
 
     :raises DeviceKindFailed: the kind made a mistake
     """
@@ -256,7 +258,7 @@ def identify(kind: api.DeviceKind, addresses: Collection[str]) -> Mapping[str, s
 
 
 def own_path(kind: api.DeviceKind, assignment: DeviceAssignment) -> str | None:
-    """Ask the kind what stands for a device on the host.
+    """Ask the kind for the node or file that is a device on the host.
 
     :raises DeviceKindFailed: the kind made a mistake
     :raises DriverError: as :meth:`.api.DeviceKind.own_path`
@@ -295,11 +297,11 @@ def guest_elements(kind: api.DeviceKind, assignments: Sequence[DeviceAssignment]
 
 
 def _without_identity_unhealthy(found: api.Stock, of_each: Sequence[InventoryDevice]) -> api.Stock:
-    # Nearly no kind has such fields, and then no text of thousands is read for them.
+    # Hardly any kind has such fields. For a kind without them, the thousands of detail texts are not read.
     if not any(identity.may_be_unread(type(details.peek(one.details))) for one in of_each):
         return found
     return found._replace(devices=tuple(
-        one._replace(unhealthy=f'{", ".join(unread)} cannot be read now, so nobody knows which device it is')
+        one._replace(unhealthy=f'{", ".join(unread)} cannot be read now, so its identity is unknown')
         if one.unhealthy is None and (unread := identity.unread(details.from_text(one.details))) else one
         for one in found.devices))
 
@@ -307,8 +309,8 @@ def _without_identity_unhealthy(found: api.Stock, of_each: Sequence[InventoryDev
 def _check(kind: api.DeviceKind, found: api.Stock, of_each: Sequence[InventoryDevice]) -> None:
     """Check a stock quickly, since a host may have thousands of devices.
 
-    One piece of code wrote all details of a kind. So this reads those of one device of each resource class, and sees of
-    the others only that they have some.
+    One piece of code wrote all details of a kind. So this reads the details of one device of each resource class, and
+    checks only that the other devices have some.
 
     :param of_each: one device of each resource class
     """
@@ -335,7 +337,7 @@ def _check(kind: api.DeviceKind, found: api.Stock, of_each: Sequence[InventoryDe
 
 def _look_well(devices: Compact[InventoryDevice], name: str, counted_as: frozenset[str],
                of_each: Sequence[InventoryDevice]) -> bool:
-    """Whether none of the devices is odd, all at once. False when somebody has to look at each."""
+    """Whether none of the devices looks wrong, in one quick check of all. False if each has to be checked."""
     identifiers, texts = list(devices.column('identifier')), list(devices.column('details'))
     if not (set(map(type, identifiers)) <= {str} and set(map(type, texts)) <= {str}):
         return False
@@ -346,7 +348,7 @@ def _look_well(devices: Compact[InventoryDevice], name: str, counted_as: frozens
 
 
 def _one_of_each(devices: Sequence[InventoryDevice]) -> list[InventoryDevice]:
-    """One device of each kind and resource class."""
+    """Return one device of each kind and resource class."""
     classes = Compact(InventoryDevice, devices).columns('resource_class', 'kind')
     return [devices[number] for number in dict(zip(classes, range(len(devices)), strict=True)).values()]
 

@@ -1,4 +1,4 @@
-"""Options with several values, each a JSON object or a list of them, and errors that say where in them a mistake is."""
+"""Options with several values, each a JSON object or a list of objects, and errors that locate a mistake in them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Read = TypeVar('Read')
 
 
 class Entry(NamedTuple):
-    """One JSON object of an option. ``written`` is the value it stands in, ``place`` says which one that is."""
+    """One JSON object of an option. ``written`` is the value that contains it, ``place`` says which value that is."""
 
     option: str
     place: str
@@ -27,23 +27,23 @@ class Entry(NamedTuple):
     values: dict[str, Any]
 
     def mistake(self, key: str | None, reason: str) -> exception.InvalidConfiguration:
-        """Make the error for a key of this object, or for all of the object."""
+        """Make the error for a key of this object, or for the whole object."""
         where = self.place if key is None else f'{self.place}, key {key!r}'
         return exception.InvalidConfiguration(self.option, self.written, f'{where}: {reason}')
 
     def check_keys(self, known: Collection[str]) -> None:
-        """See that the object has no other keys: a slip in one would silently count for more functions, or less.
+        """Check that the object has no other keys: a misspelt key would silently match more or fewer functions.
 
-        :raises InvalidConfiguration: it has one
+        :raises InvalidConfiguration: it has another key
         """
         for key in self.values:
             if key not in known:
                 raise self.mistake(key, f'there is no such key: remove it, or write one of {", ".join(sorted(known))}')
 
     def text(self, key: str) -> str | None:
-        """Return the text at a key; None when there is none, or null.
+        """Return the text at a key; None if the key is missing or null.
 
-        :raises InvalidConfiguration: there is something else
+        :raises InvalidConfiguration: the value is not a text
         """
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):
@@ -51,10 +51,10 @@ class Entry(NamedTuple):
         return value
 
     def read(self, key: str, read: Callable[[str], Read]) -> Read | None:
-        """Read the text at a key; None when there is none.
+        """Read and convert the text at a key; None if the key is missing or null.
 
-        :param read: raises ValueError, with the reason, for a text of no use
-        :raises InvalidConfiguration: there is no text, or one of no use
+        :param read: converts the text; raises ValueError, with the reason, for an invalid text
+        :raises InvalidConfiguration: the value is not a text, or is invalid
         """
         value = self.text(key)
         if value is None:
@@ -65,9 +65,9 @@ class Entry(NamedTuple):
             raise self.mistake(key, str(error)) from error
 
     def flag(self, key: str) -> bool | None:
-        """Return whether a key says yes; None when it is not there, or null.
+        """Return whether a key says yes; None if it is missing or null.
 
-        :raises InvalidConfiguration: it says neither yes nor no
+        :raises InvalidConfiguration: the value is neither yes nor no
         """
         value = self.values.get(key)
         if value is None:
@@ -78,9 +78,9 @@ class Entry(NamedTuple):
             raise self.mistake(key, f'{json.dumps(value)} is neither yes nor no: write "yes" or "no"') from error
 
     def choice(self, key: str, choices: Collection[str]) -> str | None:
-        """Return one of several texts; None when there is none.
+        """Return the text at a key, one of ``choices``; None if the key is missing or null.
 
-        :raises InvalidConfiguration: there is another
+        :raises InvalidConfiguration: the value is another text
         """
         value = self.text(key)
         if value is not None and value not in choices:
@@ -92,7 +92,7 @@ def read(option: str, values: Iterable[str], lists: bool = True) -> Iterator[Ent
     """Read the values of an option in their order.
 
     :param lists: whether a value may be a list of objects
-    :raises InvalidConfiguration: a value is no JSON, or no object
+    :raises InvalidConfiguration: a value is not JSON, or not an object
     """
     for number, written in enumerate(values, 1):
         place = f'entry {number}'

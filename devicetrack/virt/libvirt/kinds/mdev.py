@@ -2,8 +2,8 @@
 
 The kind adopts an existing device if its type is enabled on its parent. The parent reports its capacity for more. The
 kind also defines each device that it creates and lets it start with the host, so that the device is there before its
-guest. It destroys only devices that an assignment records as created, and only if UUID, type and parent are the
-assignment's and nothing else has that UUID.
+guest. It destroys only devices that an assignment records as created, and only if UUID, type and parent are those of
+the assignment and nothing else has that UUID.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Mdev(api.DeviceKind):
 
     def migration_types(self) -> Sequence[MigrationType]:
         parents, kernel = self.devices.parents(), self.devices.kernel
-        # The kernel has virtual parents that libvirt does not know, and their devices may be in stock.
+        # libvirt does not know all virtual parents that the kernel has, and devices of unknown ones may be in stock.
         there = {*parents, *(parents.of(nodedev_xml.ROOT_DEVICE, address) for address in kernel.parents())}
         found = []
         for parent in sorted(there, key=lambda parent: parent.name):
@@ -123,9 +123,9 @@ class Mdev(api.DeviceKind):
         return api.Stock(tuple(sorted(devices)), tuple(capacities))
 
     def _warn_of_types_that_nothing_makes(self, parents: mdev_devices.Parents, there: Container[str]) -> None:
-        """Warn once, until it changes, since every audit reads the stock.
+        """Warn about such types, and again only when they change: every audit reads the stock.
 
-        The option may be wrong, or the driver of a card makes its types later.
+        The option may be wrong, or a card's driver may make its types later.
         """
         idle = {name for name in self.options.types if name not in there}
         for name in sorted(idle - self._idle):
@@ -149,13 +149,13 @@ class Mdev(api.DeviceKind):
 
     def _capacities(self, parents: mdev_devices.Parents, counts: Mapping[str, int],
                     of: str | None = None) -> list[Capacity]:
-        """What the parents can still make.
+        """Return the capacities that the parents have left.
 
-        ``max_instances`` is for all parents together. What is left of it goes to the first ones that have room. So a
-        device that one of them makes takes nothing from the others.
+        ``max_instances`` limits all parents together. The first parents with room share what is left of the limit. So
+        a device that one of them makes takes nothing from the others.
 
         :param counts: how many devices of each type the host has
-        :param of: the name of the one parent that is asked for; None for all
+        :param of: return only the capacities of the parent with this name; None for all parents
         """
         found = []
         left = {mdev_type.id: max(0, mdev_type.max_instances - counts.get(mdev_type.id, 0))
@@ -197,7 +197,7 @@ class Mdev(api.DeviceKind):
             if not self._remove_lost_definitions(assignment):
                 raise
             device = self._make_ready(assignment)
-        # This call changed the parent, so it is read anew. Other devices are read only if an option counts them.
+        # This call changed the parent, so read the parent anew. Read other devices only if an option limits the number.
         limited = any(mdev_type.max_instances is not None for mdev_type in self.options.types.values())
         parents = self.devices.parents() if limited else self.devices.parent(device.parent.name)
         device = device._replace(parent=parents.of(device.parent.name, device.parent.address))
@@ -268,7 +268,7 @@ class Mdev(api.DeviceKind):
             if not _available(parent, wanted.type):
                 raise exception.ParentFull(self.name, parent.name, wanted.type, 'it has no room for more')
         handle = None if device is None else self.devices.definition(assignment, parents)
-        # Where libvirt has a handle of a definition that was removed, it has not heard of that yet.
+        # If libvirt still has a handle for a removed definition, it has not heard of the removal yet.
         if handle is not None and (self._autostart(assignment, handle) or mdevctl.parents_of(assignment.identifier)):
             return handle
         handle = self._define_anew(assignment, parents)
@@ -276,7 +276,7 @@ class Mdev(api.DeviceKind):
         return handle
 
     def _autostart(self, assignment: DeviceAssignment, handle: connection.NodeDevice) -> bool:
-        """Let a device start with the host. Nothing needs it: a start of the manager makes what a boot did not."""
+        """Let a device start with the host. This is optional: the manager's start makes devices that a boot did not."""
         try:
             self.patience.settled(handle.set_autostart)
         except connection.Refused as error:
@@ -305,7 +305,7 @@ class Mdev(api.DeviceKind):
             self.patience.settled(handle.start, lambda: self.devices.kernel.has(assignment.identifier))
         except connection.Refused as error:
             if error.meaning is connection.Meaning.EXISTS:
-                # The host started it meanwhile, as it does at boot. The caller checks that it is this one.
+                # The host started a device meanwhile, as it does at boot. The caller checks that it is this device.
                 return
             parent = self.devices.parent(wanted.parent).named(wanted.parent)
             if error.meaning is connection.Meaning.FULL or (
@@ -314,22 +314,22 @@ class Mdev(api.DeviceKind):
             raise
 
     def _undo(self, handle: connection.NodeDevice) -> None:
-        """Take a definition back. If that fails, the next realize or unclaim of the device finds it."""
+        """Remove a definition again. If that fails, the next realize or unclaim of the device finds it."""
         try:
             self.patience.settled(handle.undefine)
         except exception.DriverError as error:
             LOG.warning('The definition of %s cannot be removed now: %s', handle.name, error)
 
     def _remove_lost_definitions(self, assignment: DeviceAssignment) -> bool:
-        """Remove the definitions that a power cut destroyed, because mdevctl uses none while they are there.
+        """Remove the definitions that a power cut destroyed: mdevctl uses no definition while such files are there.
 
         :returns: whether there were any
         """
         lost = mdevctl.lost()
         if not lost:
             return False
-        LOG.warning('A power cut destroyed definitions of mediated devices, and mdevctl uses none while their files '
-                    'are there. The files are removed, and each device is defined again when it is realized: %s',
+        LOG.warning('A power cut destroyed definitions of mediated devices, and mdevctl uses no definition while the '
+                    'empty files are there. Removing the files; each device is defined again when it is realized: %s',
                     ', '.join(lost))
         try:
             privileged.remove_lost_definitions()
@@ -378,7 +378,7 @@ def _stored_details(device: Device) -> str:
     return _text_of(device.type, parent.name, _pci_address(parent), _device_api(device), device.iommu_group)
 
 
-# Every audit asks for that of every device, and it stays the same.
+# Every audit needs the text for every device, and the text stays the same.
 @functools.lru_cache(maxsize=4096)
 def _text_of(device_type: str, parent: str, parent_address: str | None, device_api: str,
              iommu_group: int | None) -> str:

@@ -1,8 +1,8 @@
-"""The mediated devices of a host and their parents, by the kernel and by libvirt.
+"""Reads the mediated devices of a host and their parents from the kernel and from libvirt.
 
-The kernel decides which devices exist. libvirt learns of them by events, and its list is late under load: it lacks new
+The kernel knows which devices exist. libvirt learns of them by events, and its list is late under load: it lacks new
 devices, has some that are gone, and keeps a device that came and went too fast until the daemon restarts. Before 10.1
-it shows the type of the definition, which somebody may have changed. libvirt decides which devices are defined; the
+libvirt shows the type of the definition, which somebody may have changed. libvirt knows which devices are defined; the
 kernel does not know definitions.
 """
 
@@ -35,7 +35,7 @@ class Parents:
     def of(self, name: str, address: str | None) -> nodedev_xml.Parent:
         """Find the parent of a device, by the parent's name or address.
 
-        A parent that libvirt does not know, or that is away, gets its address as a name, and has no types.
+        A parent that libvirt does not know, or that is away, gets its address as its name, and has no types.
         """
         if name in self._parents:
             return self._parents[name]
@@ -80,9 +80,9 @@ class Devices:
         return Parents(found)
 
     def parent(self, name: str) -> Parents:
-        """Read the one parent of this name; all of them where libvirt has none.
+        """Read only the parent of this name; all parents if libvirt has none of this name.
 
-        With cards whose every virtual function is a parent, a host has hundreds.
+        A host may have hundreds of parents: on some cards every virtual function is one.
         """
         handle = self._hypervisor.node_device(name)
         text = None if handle is None else _xml(handle)
@@ -90,7 +90,7 @@ class Devices:
         return self.parents() if found is None or found.name != name else Parents((found,))
 
     def all(self, parents: Parents) -> list[Device]:
-        """List every mediated device. Several parents may have a definition with the same UUID; one of them exists."""
+        """List every mediated device. Several parents may define the same UUID; only one such device can exist."""
         return self._listed(parents, '', self.kernel.uuids())
 
     def of(self, uuid: str, parents: Parents) -> list[Device]:
@@ -100,7 +100,7 @@ class Devices:
         return [device for device in listed if device.uuid == uuid]
 
     def active(self, uuid: str, address: str | None, parents: Parents) -> Device | None:
-        """Find the existing device with a UUID, if that needs no list of every device of the host.
+        """Find the existing device with a UUID, if that is possible without listing every device of the host.
 
         :param address: the address of its parent
         """
@@ -112,7 +112,7 @@ class Devices:
     def named(self, uuid: str, address: str | None, parents: Parents) -> Device | None:
         """Look up a device in libvirt by its usual names.
 
-        None proves nothing, for the device may have another name: then only the list has it.
+        None proves nothing: the device may have another name, and then only the list has it.
         """
         for name in nodedev_xml.mdev_names(uuid, address):
             handle = self._hypervisor.node_device(name)
@@ -153,7 +153,7 @@ class Devices:
                 return Device(mdev.uuid, made.type, parents.of(mdev.parent, made.parent_address), made.iommu_group,
                               True, handle)
             if self.kernel.answers:
-                # libvirt may believe in a definition for some time after it was removed.
+                # libvirt may list a definition for some time after it was removed.
                 if not handle.is_persistent() or mdevctl.lacks(mdev.uuid):
                     return None
                 active = False
@@ -187,14 +187,14 @@ def is_of(assignment: DeviceAssignment, device: Device, parents: Parents) -> boo
 def is_at(assignment: DeviceAssignment, parent: nodedev_xml.Parent, parents: Parents) -> bool:
     """Whether a parent is that of the assignment's device."""
     wanted: str = assignment.details.parent
-    # While a parent is away, its devices know only its address.
+    # While a parent is away, its devices have only its address.
     return parent.name == wanted or (
         parents.named(parent.name) is None and nodedev_xml.is_name_of(wanted, parent.address))
 
 
 def address_of(assignment: DeviceAssignment, parents: Parents) -> str | None:
     """Return the address of the parent of an assignment's device."""
-    # The name of a parent that libvirt does not know is its address.
+    # A parent that libvirt does not know has its address as its name.
     parent = parents.named(assignment.details.parent)
     address: str | None = assignment.details.parent if parent is None else parent.address
     return address

@@ -18,7 +18,7 @@ _PARENT_NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]*')
 
 
 class MdevOptions(NamedTuple):
-    """All options of mediated devices. ``default`` is the type of the parents that no type names, or None."""
+    """All options of mediated devices. ``default`` is the type for the parents that no type names, or None."""
 
     types: Mapping[str, type_options.TypeOptions]
     default: str | None
@@ -44,7 +44,7 @@ _WORDS = type_options.Words(
 def read(conf: cfg.ConfigOpts) -> MdevOptions:
     """Read ``[devices]`` and the group of each enabled type, and register these groups.
 
-    :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
+    :raises InvalidConfiguration: an option cannot be used; the message names it, its value and the reason
     """
     options.register(conf)
     devices = conf[options.DEVICES_GROUP]

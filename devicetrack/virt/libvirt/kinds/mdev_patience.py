@@ -1,4 +1,4 @@
-"""Waits for libvirt, which hears of a change of mediated devices later than the kernel and mdevctl make it."""
+"""Waits for libvirt, which notices a change of mediated devices some time after the kernel and mdevctl made it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from devicetrack.virt.libvirt import connection
 
-# How long libvirt may take to notice a change. It reads one event after the other, and runs mdevctl for each.
+# How long libvirt may take to notice a change. It reads events one by one, and runs mdevctl for each.
 SETTLE_S: Final = 60.0
-# After this time the kernel is asked itself, where this process may.
+# After this time, ask the kernel itself, where this process may.
 BEHIND_S: Final = 5.0
 
-# What libvirt says while it does not know yet.
+# libvirt's answers while it does not know of a change yet.
 AGAIN: Final = (connection.Meaning.NO_SUCH_DEVICE, connection.Meaning.BEHIND, connection.Meaning.UNTOLD)
 
 _Answer = TypeVar('_Answer')
@@ -42,11 +42,11 @@ class Patience:
 
     def settled(self, call: Callable[[], None], done: Callable[[], bool] = lambda: False,
                  seconds: float | None = None) -> None:
-        """Call, and repeat the call while libvirt does not know of a change or gives no reason, until it is ``done``.
+        """Call, and repeat until it is ``done``, as long as libvirt does not know of a change or gives no reason.
 
-        libvirt even forgets a definition that it just made, when it gets a list that mdevctl made before.
+        libvirt even forgets a definition that it has just made when it reads a list that mdevctl had made before.
 
-        :raises Refused: libvirt has another reason, or still does not know
+        :raises Refused: libvirt gives another reason, or the time is over
         """
         deadline = time.monotonic() + (self.settle_s if seconds is None else seconds)
         while True:

@@ -1,4 +1,4 @@
-"""Takes mediated devices back, by libvirt, and by the kernel and mdevctl themselves where libvirt is behind them."""
+"""Takes mediated devices back, by libvirt, or directly by the kernel and mdevctl where libvirt is behind them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KIND: Final = 'mdev'
 
 
 class _Behind(Exception):
-    """libvirt does not know yet what the kernel does; ``error`` says so to a caller."""
+    """libvirt does not yet know what the kernel knows; ``error`` is the error for a caller."""
 
     def __init__(self, error: exception.DriverError) -> None:
         super().__init__(error)
@@ -33,7 +33,7 @@ class _Behind(Exception):
 
 
 class Removal:
-    """Removes only what an assignment says was made for it, and only if nothing else has its UUID.
+    """Removes a device only if its assignment says that it was made for it, and only if nothing else has its UUID.
 
     :param release_wait_s: how long a process of the host may keep a device open
     """
@@ -46,7 +46,7 @@ class Removal:
         """Take a device back: one that was made for its guest is removed, and any other is closed.
 
         :raises DeviceInUse: a process of the host has it open
-        :raises UnclaimFailed: it is there still, or nobody knows
+        :raises UnclaimFailed: it is still there, or that is unknown
         """
         made = assignment.details.origin == vocabulary.CREATED
         # Audits repeat the release of every device that is held, one after the other.
@@ -79,7 +79,7 @@ class Removal:
     def _own(self, assignment: DeviceAssignment) -> Device | None:
         """Find the assignment's device; None if nothing has its UUID.
 
-        :raises UnclaimFailed: something else has its UUID too. libvirt and mdevctl remove by the UUID alone
+        :raises UnclaimFailed: something else has its UUID too, and libvirt and mdevctl remove by the UUID alone
         """
         parents = self._devices.parent(assignment.details.parent)
         own = None
@@ -96,7 +96,7 @@ class Removal:
         return own
 
     def _destroy(self, assignment: DeviceAssignment, again: bool) -> None:
-        """Remove a device from the kernel: by libvirt, and where libvirt is behind the kernel, by the kernel itself."""
+        """Remove a device from the kernel: by libvirt, or by the kernel itself where libvirt is behind the kernel."""
         settle_s = 0.0 if again else self._patience.settle_s
         first_s = min(settle_s, self._patience.behind_s)
         for wait_s in (first_s, settle_s - first_s):
@@ -141,9 +141,9 @@ class Removal:
         self._while_in_use(assignment, destroyed, again)
 
     def _remove_by_kernel(self, assignment: DeviceAssignment, again: bool) -> bool:
-        """Remove a device without libvirt, which was told that it is ours and that nothing else has its UUID.
+        """Remove a device without libvirt. The caller checked that it is ours and that nothing else has its UUID.
 
-        :returns: whether it is gone; False without the rights to do that
+        :returns: whether it is gone; False without the rights to remove it
         """
         kernel = self._devices.kernel
 
@@ -162,12 +162,13 @@ class Removal:
             LOG.info('mdev %(identifier)s cannot be removed without libvirt: %(error)s',
                      {'identifier': assignment.identifier, 'error': error})
             return not kernel.has(assignment.identifier) and kernel.answers
-        LOG.warning('libvirt takes long to notice mdev %s, which was removed without it', assignment.identifier)
+        LOG.warning('libvirt was slow to notice mdev %s, so it was removed without libvirt', assignment.identifier)
         return True
 
     def _means_in_use(self, assignment: DeviceAssignment, error: connection.Refused) -> bool:
         if error.meaning is connection.Meaning.OTHER:
-            # libvirt's text is in the language of the host. Without an answer of the kernel its error is raised.
+            # libvirt's text is in the host's language, so ask the kernel. If the kernel cannot tell, libvirt's error is
+            # raised.
             with contextlib.suppress(OSError):
                 return self._devices.kernel.is_open(assignment.identifier)
         return error.meaning is connection.Meaning.IN_USE
@@ -201,9 +202,9 @@ class Removal:
                 self._patience.settled(handle.undefine, undefined)
 
     def _remove_definitions(self, assignment: DeviceAssignment) -> bool:
-        """Remove what mdevctl has of a device that is gone, without libvirt, which does not know of it.
+        """Remove mdevctl's definitions of a device that is gone, without libvirt, which does not know of them.
 
-        :returns: whether nothing is left; False without the rights to do that
+        :returns: whether nothing is left; False without the rights to remove them
         """
         try:
             for parent in mdevctl.parents_of(assignment.identifier):
@@ -214,9 +215,10 @@ class Removal:
         return mdevctl.lacks(assignment.identifier)
 
     def _is_gone(self, assignment: DeviceAssignment) -> bool:
-        """Whether the kernel and mdevctl say so, and libvirt too where mdevctl's definitions cannot be seen.
+        """Whether the kernel and mdevctl say that the device is gone.
 
-        What libvirt believes may be older than what it was told; another device with the UUID would be an error.
+        If this process cannot see mdevctl's definitions, libvirt has to say so too. libvirt's view may be out of date;
+        another device with the UUID would be an error.
         """
         return (self._own(assignment) is None and not self._devices.kernel.has(assignment.identifier)
                 and not mdevctl.parents_of(assignment.identifier))

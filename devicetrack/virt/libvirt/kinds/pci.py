@@ -1,16 +1,17 @@
-"""PCI functions that guests get whole: cards, disks, and virtual functions of either.
+"""PCI functions that guests get as a whole: cards, disks, and virtual functions of either.
 
 A device is a function, and its PCI address is its name. It is in stock while the options say that guests may have it
-(``[pci] device_spec``) and that this library gives it to them (``[devicetrack_pci] functions``). Its details tell which
-function it is: another card in the slot is another device, which is neither handed out nor touched.
+(``[pci] device_spec``) and that this library hands it out (``[devicetrack_pci] functions``). Its details have the
+function's identity: another card in the slot is another device, and is neither handed out nor touched.
 
-libvirt gives a function its driver for guests when a guest starts, and takes it away when the guest ends
-(``managed='yes'``). It does not always get that far, for example when it is killed, so what the kernel shows counts:
-taking a function back brings it to the driver that the claim found, resets it if a guest may have left something in
+libvirt binds a function to the driver for guests when a guest starts, and unbinds it when the guest ends
+(``managed='yes'``). libvirt does not always get that far, for example when it is killed, so the kernel's state counts.
+Taking a function back brings it to the driver that the claim found, resets it if a guest may have left something in
 it, and cleans it as the options say.
 
-What the host itself uses is neither offered nor touched. An IOMMU group goes whole. A physical function that is handed
-out takes its virtual functions with it, and the reverse; the ledger knows that from the exclusions of the stock.
+A function that the host itself uses is neither offered nor touched. The functions of an IOMMU group are only handed out
+together. While a physical function is handed out, its virtual functions are not, and the reverse. The ledger knows
+these rules from the exclusions of the stock.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ _POLL_S: Final = 0.2
 
 
 class _Told(NamedTuple):
-    """What is asked of physical functions once for all of their virtual ones."""
+    """Answers about physical functions, kept so that each is asked once for all of its virtual functions."""
 
     controllers: pci_nvme_vfs.Told
     interfaces_down: dict[str, str | None]
@@ -86,7 +87,7 @@ class PCI(api.DeviceKind):
 
     name = 'pci'
     prepares = True
-    keeps_bytes = True          # some do; of a function that keeps none the options' policy is the proof
+    keeps_bytes = True          # some do; for a function that keeps none, the policy in the options is the proof
     form = guest_xml.PCI
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
@@ -94,10 +95,10 @@ class PCI(api.DeviceKind):
         self.options = pci_options.read(conf)
         self.tree = pci_sysfs.Tree(self.options.sysfs_root)
         self._rereading = pci_rereading.Rereading(self.tree)
-        # To write them takes longer than to read the function, and every audit has the same of thousands.
+        # Writing the details takes longer than reading the function, and every audit needs the same thousands of texts.
         self._details_text = functools.lru_cache(maxsize=1 << 13)(pci_row.as_text)
         self.host_use: Callable[[], pci_use.HostUse] = functools.partial(pci_use.HostUse, self.tree.root)
-        # A spec may name no product. The classes of what it matches are known when that was read.
+        # A spec need not name a product. The classes of the functions that it matches are known after they were read.
         self._seen_classes: frozenset[str] = frozenset()
         self._serials = pci_serials.SerialNumbers(self.tree, lambda: self._memory)
         self._follower = pci_places.Follower(self.tree, self._rereading, self._serials, lambda: self._memory)
@@ -156,7 +157,7 @@ class PCI(api.DeviceKind):
         self._vfs.make(is_held, locked_there)
         self._secondaries.bring_online(self._rereading, self._spec_of, is_held, locked_there)
         self._follower.follow(recorded, places)
-        # Where the rows said that functions are, they may be elsewhere since then.
+        # Compare ports last, because follow() may just have found functions at other addresses than their rows say.
         self._differing = dict(pci_ports.differences(self.tree, pci_places.rows(recorded), self._in_guest))
 
     def _in_guest(self, name: str) -> pci_sysfs.Function | None:
@@ -171,7 +172,7 @@ class PCI(api.DeviceKind):
         for address, function in functions.items():
             if function.is_bridge or self.options.ours(function, functions.get(function.physfn or '')) is None:
                 continue
-            with contextlib.suppress(OSError):          # the stock says that it cannot be asked
+            with contextlib.suppress(OSError):          # the stock reports a controller that cannot be asked
                 if (obstacle := self._cleaner.obstacle(function, functions.get)) is not None:
                     policy = self._cleaner.policy(function, functions.get)
                     raise exception.InvalidConfiguration(pci_cleaning.OPTION, policy.name,
@@ -205,7 +206,7 @@ class PCI(api.DeviceKind):
             for address, (function, spec) in sorted(offered.items())]
         self._seen_classes = frozenset(device.resource_class for device in devices)
         self._offered = tuple(offered.values())
-        # Of a disk that has the driver for guests now nobody may have seen whose guest wrote to it, or for how long.
+        # A disk that has the driver for guests now may have been written to by a guest that nobody saw.
         guests = {address for address, (function, _spec) in offered.items()
                   if pci_serials.is_nvme(function) and pci_variants.is_vfio(function.driver)}
         return api.Stock(devices, written=tuple(map(places.name, guests.union(used))),
@@ -215,7 +216,7 @@ class PCI(api.DeviceKind):
         for address, fault in sorted(self._vfs.faults.items()):
             yield Fault(DeviceKey(self.name, places.name(address)), pci_vfs.OPTION, fault)
         for function in functions:
-            # A spec for virtual functions often means their card too, by its interface.
+            # A spec for virtual functions often matches their card too, by its interface.
             if not function.total_vfs and (why := self.options.not_a_port(function)) is not None:
                 yield Fault(DeviceKey(self.name, places.name(function.address)), pci_options.SPECS, why)
         for name, differs in sorted(self._differing.items()):
@@ -227,16 +228,16 @@ class PCI(api.DeviceKind):
 
     @staticmethod
     def _provider(function: pci_sysfs.Function) -> str:
-        """The stable name of the provider that counts a function: its physical function."""
+        """Return the stable name of the provider that counts a function: that of its physical function."""
         return placement_names.provider(function.physfn or function.address)
 
     def _evidence(self, function: pci_sysfs.Function, read: Callable[[str], pci_sysfs.Function | None],
                   serials: pci_serials.Serials | None = None, recorded: PCIDetails | None = None
                   ) -> pci_serials.Evidence:
-        """What tells a function from others of its sort.
+        """Return the facts that tell a function from others of its sort.
 
         :param serials: the serial numbers that were read for it
-        :param recorded: what its row has
+        :param recorded: the facts in its row
         """
         physfn = None if function.physfn is None else read(function.physfn)
         if serials is None:
@@ -247,7 +248,7 @@ class PCI(api.DeviceKind):
 
     def _details(self, function: pci_sysfs.Function, evidence: pci_serials.Evidence, traits: Collection[str],
                  before: pci_row.Before | None = None) -> PCIDetails:
-        """What tells a function, and what it goes back to: as it is now, or as it was ``before``."""
+        """Return a function's identity and the state to restore after a guest: its state now, or ``before``."""
         if before is None:
             before = pci_row.Before(function.driver or '', self._disks(function))
         return pci_row.as_details(function, evidence, before, traits)
@@ -258,14 +259,14 @@ class PCI(api.DeviceKind):
         try:
             return pci_disks.as_text(pci_disks.disks(self.tree, function.address))
         except (OSError, ValueError):
-            return None                         # they come or go just now
+            return None                         # they are just appearing or vanishing
 
     def _problem(self, function: pci_sysfs.Function, used: str | None,
                  read: Callable[[str], pci_sysfs.Function | None], told: _Told) -> str | None:
-        """Why no guest can have a function now, whatever else is in its group; None if one can.
+        """Return why no guest can have a function now, regardless of its group; None if a guest can.
 
         :param used: why the host itself uses it, or None
-        :param told: what was asked already for other functions
+        :param told: the answers that are known already for other functions
         """
         if function.problem is not None:
             return function.problem
@@ -286,10 +287,10 @@ class PCI(api.DeviceKind):
 
     def _use_of(self, function: pci_sysfs.Function, use: pci_use.HostUse,
                 read: Callable[[str], pci_sysfs.Function | None]) -> str | None:
-        """Why the host needs a function itself, or one of its virtual functions: they go, or go offline, with it.
+        """Return why the host needs a function or one of its virtual functions, which vanish or go offline with it.
 
-        The ledger knows nothing of virtual functions that are not offered. One with the driver for guests is
-        somebody's.
+        The ledger knows nothing of virtual functions that are not offered. If such a function has the driver for
+        guests, somebody uses it.
         """
         said = use.of(function.address)
         for address in () if said is not None else function.vfs:
@@ -323,7 +324,7 @@ class PCI(api.DeviceKind):
             function, name = self.tree.function(address), places.name(address)
             if name in given or (function is not None and self._spec_of(function) is not None):
                 means[address] = name
-            # Other functions are somebody else's. An address without one may be that of a card that is away.
+            # Other functions belong to other software. An address without a function may belong to a card that is away.
             elif function is None:
                 means[address] = None
         return means
@@ -343,7 +344,7 @@ class PCI(api.DeviceKind):
         if problem is not None:
             raise exception.RealizeFailed(self.name, assignment.identifier, problem)
         try:
-            # libvirt will not ask, and a service without root's rights does not see what other users have open.
+            # libvirt does not check this, and a service without root's rights cannot see what other users have open.
             privileged.check_host_use(self.tree.root, function.address)
         except OSError as error:
             raise exception.RealizeFailed(self.name, assignment.identifier, str(error.strerror or error)) from error
@@ -352,12 +353,12 @@ class PCI(api.DeviceKind):
         unread = pci_serials.unread(assignment.details, evidence)
         if unread is not None and pci_serials.is_known(assignment.details):
             raise exception.RealizeFailed(
-                self.name, assignment.identifier, f'nobody knows whether it is the recorded one: its {unread} cannot '
-                f'be read with the driver {function.driver or "(none)"}')
+                self.name, assignment.identifier, f'it may not be the recorded one: its {unread} cannot be read with '
+                f'the driver {function.driver or "(none)"}')
         traits = assignment.details.traits_of_spec if spec is None else pci_options.traits_of(spec)
         self._memory.give(assignment.identifier)
         pci_ports.realize(self.tree, assignment, function)
-        # What the claim found stays what the function goes back to, whatever its guest made of it since.
+        # The state that the claim found stays the state to restore, whatever a guest has changed since.
         had_it = assignment.generation != values.CLAIMED or pci_variants.is_vfio(function.driver)
         recorded = assignment.details
         before = pci_row.Before(recorded.driver, recorded.disks, recorded.config) if had_it else self._found(
@@ -367,7 +368,7 @@ class PCI(api.DeviceKind):
                         details.to_text(self._details(function, evidence, traits, before)))
 
     def _found(self, function: pci_sysfs.Function, assignment: DeviceAssignment) -> pci_row.Before:
-        """What a guest may change, for a comparison when it is gone.
+        """Read the state that a guest may change, for a comparison when the guest is gone.
 
         :raises RealizeFailed: it cannot be read
         """
@@ -376,19 +377,19 @@ class PCI(api.DeviceKind):
                                   self._cleaner.namespaces(function) or self._disks(function), self._config(function))
         except (OSError, ValueError) as error:
             raise exception.RealizeFailed(
-                self.name, assignment.identifier, 'nobody could tell what its guest changed: '
+                self.name, assignment.identifier, 'changes by its guest could not be detected later: '
                 f'{getattr(error, "strerror", None) or error}') from error
 
     def _config(self, function: pci_sysfs.Function) -> str:
         """:raises OSError, ValueError: its configuration space cannot be read"""
         path = self.tree.path(function.address)
-        # The kernel gives the first 64 bytes to everybody (pci_read_config in Linux: drivers/pci/pci-sysfs.c).
+        # The kernel shows the first 64 bytes to everybody (pci_read_config in Linux: drivers/pci/pci-sysfs.c).
         with open(os.path.join(path, 'config'), 'rb', buffering=0) as header, \
                 open(os.path.join(path, 'resource'), encoding='ascii') as resource:
             return pci_config.stable(header.read(pci_config.HEADER_BYTES), resource.read())
 
     def _problems_of_group(self, function: pci_sysfs.Function) -> str | None:
-        """Why no guest can have a function now, by itself or because of its group; None if one can."""
+        """Return why no guest can have a function now, for itself or because of its group; None if a guest can."""
         members = [function] if function.iommu_group is None else [
             found for address in self.tree.group(function.iommu_group)
             if (found := self.tree.function(address)) is not None]
@@ -416,7 +417,7 @@ class PCI(api.DeviceKind):
         if recorded.vf_number >= 0 and function.physfn is None and (
                 (function.vendor_id, function.product_id) == (recorded.vendor_id, recorded.product_id)):
             raise exception.DeviceGone(
-                self.name, assignment.identifier, f'it is no virtual function of {recorded.parent_address} any more: '
+                self.name, assignment.identifier, f'it is no longer a virtual function of {recorded.parent_address}: '
                 'its card takes its virtual functions away, or has lost its driver')
         found = self._details(function, self._evidence(function, self.tree.function, recorded=recorded), ())
         for name in PCIDetails.IDENTITY:
@@ -431,7 +432,7 @@ class PCI(api.DeviceKind):
 
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         self._bring_back(assignment)
-        # On the host's driver its serial number can be read.
+        # With the host's driver its serial number can be read.
         function = self._there(assignment)
         self._check_known(assignment, function)
         self._wait_for_lookers(assignment, function)
@@ -441,9 +442,9 @@ class PCI(api.DeviceKind):
         self._memory.take_back(assignment.identifier)
 
     def _check_back(self, assignment: DeviceAssignment) -> None:
-        """See that a function is as it was recorded, and that no process has its group.
+        """Check that a function is as it was recorded, and that no process has its group open.
 
-        :raises DriverError: it is not, or nobody knows
+        :raises DriverError: it is not, or that is unknown
         """
         function = self._there(assignment)
         self._check_known(assignment, function)
@@ -465,27 +466,27 @@ class PCI(api.DeviceKind):
                 f'class, layout and sizes of its registers): it is {config}, recorded was {assignment.details.config}')
 
     def _check_known(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
-        """:raises UnclaimFailed: nobody knows whether the function is the recorded one"""
+        """:raises UnclaimFailed: the function may not be the recorded one"""
         evidence = self._evidence(function, self.tree.function, recorded=assignment.details)
         if (unread := pci_serials.unread(assignment.details, evidence)) is not None:
             raise exception.UnclaimFailed(
-                self.name, assignment.identifier, f'nobody knows whether it is the recorded one: its {unread} cannot '
-                f'be read with the driver {function.driver or "(none)"}, or was not when it was claimed')
+                self.name, assignment.identifier, f'it may not be the recorded one: its {unread} cannot be read with '
+                f'the driver {function.driver or "(none)"}, or could not be read when it was claimed')
 
     def _bring_back(self, assignment: DeviceAssignment) -> None:
-        """Bring a function that no guest has to the driver that the claim found.
+        """Bring a function that no guest has back to the driver that the claim found.
 
         libvirt does that after a guest, and takes a moment for it.
 
-        :raises DeviceInUse: a process has it open after the time for that
-        :raises UnclaimFailed: it does not come to its driver
+        :raises DeviceInUse: a process still has it open when that time is over
+        :raises UnclaimFailed: it does not come back to its driver
         """
         wanted = assignment.details.driver
         deadline = time.monotonic() + self.options.release_wait_s
         while True:
             function = self._there(assignment)
             if pci_variants.is_vfio(wanted):
-                # The claim found it there, or somebody adopted it from a guest: then the host's driver is unknown.
+                # The claim found it with this driver, or it was adopted from a guest, so the host's driver is unknown.
                 if not pci_variants.is_vfio(function.driver):
                     return
                 break
@@ -494,7 +495,7 @@ class PCI(api.DeviceKind):
             if function.driver is not None and not pci_variants.is_vfio(function.driver):
                 raise exception.UnclaimFailed(
                     self.name, assignment.identifier,
-                    f'its driver is {function.driver}; the claim found {wanted or "none"}: somebody else works on it')
+                    f'its driver is {function.driver}, but the claim found {wanted or "none"}: somebody changed it')
             if time.monotonic() >= deadline:
                 break
             time.sleep(_POLL_S)
@@ -506,9 +507,9 @@ class PCI(api.DeviceKind):
             raise exception.UnclaimFailed(self.name, assignment.identifier, str(error.strerror or error)) from error
 
     def _wait_for_lookers(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
-        """Wait until processes that look at a disk which has just come back, as udev does, are done.
+        """Wait until processes such as udev have finished looking at a disk that has just come back.
 
-        :raises DeviceInUse: the host uses the function, for longer than it takes to look
+        :raises DeviceInUse: the host uses the function for longer than such a look takes
         """
         deadline = time.monotonic() + self.options.release_wait_s
         while True:
@@ -533,7 +534,7 @@ class PCI(api.DeviceKind):
             try:
                 function = self._there(assignment)
             except exception.DriverError:
-                continue                        # the next audit says what became of it
+                continue                        # the next audit reports its state
             if self._cleaner.keeps_nothing(function):
                 blank.append(assignment.identifier)
         return blank

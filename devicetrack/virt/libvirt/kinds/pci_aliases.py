@@ -24,13 +24,13 @@ _LONGEST: Final = 256                   # characters of a name, in Nova
 
 
 def read(values: Iterable[str]) -> Mapping[str, PCIAlias]:
-    """Read the option. Objects of one name are choices of one alias.
+    """Read the option. Objects with the same name are choices of one alias.
 
     :returns: the aliases by name
     :raises InvalidConfiguration: a value cannot be used
     """
     aliases: dict[str, PCIAlias] = {}
-    said: dict[str, tuple[str | None, str]] = {}        # by name, the device type and policy that its objects have
+    said: dict[str, tuple[str | None, str]] = {}        # by name: the device type and policy of its objects
     for entry in json_entries.read(OPTION, values, lists=False):
         entry.check_keys(_KEYS)
         name = _name(entry)
@@ -44,8 +44,8 @@ def read(values: Iterable[str]) -> Mapping[str, PCIAlias]:
             continue
         for key, mine, first in zip(('device_type', 'numa_policy'), (device_type, policy), said[name], strict=True):
             if mine != first:
-                raise entry.mistake(key, f'it is {mine or "missing"}, and {first or "missing"} in the first object of '
-                                         f'the name {name!r}: write the same in all of them')
+                raise entry.mistake(key, f'it is {mine or "missing"}, but {first or "missing"} in the first object '
+                                         f'named {name!r}: write the same in all of them')
         aliases[name] = aliases[name]._replace(choices=(*aliases[name].choices, choice))
     return aliases
 

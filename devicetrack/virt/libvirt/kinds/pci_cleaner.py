@@ -1,8 +1,9 @@
 """Cleans PCI functions that a guest had, by the policy that the options give them (``[devicetrack_pci] cleaning``).
 
-A guest can do more to a disk than write: it can make and remove namespaces and format them with other blocks. So what
-the claim found there is compared. What differs is put back, as far as the controller can, and the rest is for a person.
-Every policy can be interrupted at any moment: it is done anew, as a whole, until it is proven.
+A guest can do more to a disk than write: it can make and remove namespaces and format them with other block sizes. So
+the cleaner compares the namespaces with those that the claim found. It restores differences as far as the controller
+can, and leaves the rest to a person. Every policy can be interrupted at any moment: the cleaner carries it out again,
+as a whole, until the function is proven clean.
 
 The guide for operators says what each policy proves. Policies of controllers are in :mod:`.pci_erasing`.
 """
@@ -26,7 +27,7 @@ from devicetrack.virt.libvirt.kinds import pci_erasing
 from devicetrack.virt.libvirt.kinds import pci_options
 from devicetrack.virt.libvirt.kinds import pci_serials
 
-# A wiper and a reader look at whole pages of this many bytes; it matters to nothing but memory that is a device.
+# The alignment argument of the wiper and the reader. It has an effect only for device-dax memory.
 _ALIGN_BYTES: Final = 4096
 Read = Callable[[str], pci_sysfs.Function | None]
 
@@ -34,15 +35,15 @@ _WAYS: Final = {pci_cleaning.ZERO: wiper.ZERO, pci_cleaning.DISCARD: wiper.DISCA
 
 
 class Cleaner:
-    """Cleans the functions of one host. They are back at the host's driver, and nobody uses them.
+    """Cleans the functions of one host. The functions are back at the host's driver, and nobody uses them.
 
-    :param tree: where they are
-    :param options: what to do with which
+    :param tree: the functions in sysfs
+    :param options: the options, which have the policies
     """
 
     def __init__(self, tree: pci_sysfs.Tree, options: pci_options.PCIOptions) -> None:
         self._tree, self._options = tree, options
-        # By address: the controller that was asked and the policy, and what keeps it from being carried out.
+        # By address: the controller that was asked, the policy, and the obstacle to that policy.
         self._judged: dict[str, tuple[tuple[int, pci_cleaning.Policy], str | None]] = {}
 
     def policy(self, function: pci_sysfs.Function, read: Read | None = None) -> pci_cleaning.Policy:
@@ -54,20 +55,20 @@ class Cleaner:
         return self._options.cleaning_of(function, physfn)
 
     def keeps_nothing(self, function: pci_sysfs.Function) -> bool:
-        """Whether a function keeps nothing that its next owner could read, as the operator says."""
+        """Whether the operator says that a function keeps nothing that its next owner could read."""
         return self.policy(function).name == pci_cleaning.NONE
 
     def obstacle(self, function: pci_sysfs.Function, read: Read | None = None) -> str | None:
-        """Say why the policy of a function cannot be carried out; None if it can, or while nobody can tell.
+        """Say why the policy of a function cannot be carried out; None if it can, or while that is unknown.
 
-        The controller is asked once, for as long as the host's driver has it.
+        The controller is asked only once while the host's driver has it.
 
         :param read: as for :meth:`policy`
         :raises OSError: its controller cannot be asked
         """
         policy = self.policy(function, read)
         if policy.name in pci_cleaning.OF_DISKS and not pci_serials.is_nvme(function):
-            return f'it is no NVMe disk, and the policy {policy.name} cleans nothing else'
+            return f'it is not an NVMe disk, and the policy {policy.name} cleans nothing else'
         if not self._asks(function, policy) or (controller := self._controller(function)) is None:
             return None
         key = controller, policy
@@ -77,24 +78,24 @@ class Cleaner:
 
     @staticmethod
     def _asks(function: pci_sysfs.Function, policy: pci_cleaning.Policy) -> bool:
-        """Whether the controller's word counts: its disks are given to somebody else without a person."""
+        """Whether the controller has to be asked: its disks go to the next owner without a check by a person."""
         return pci_serials.is_nvme(function) and policy.name not in (pci_cleaning.NONE, pci_cleaning.PERSON)
 
     def _controller(self, function: pci_sysfs.Function) -> int | None:
-        """What tells a controller from one that the driver made for the function before; None without one."""
+        """Return what tells a controller from an earlier one of the same function; None without a controller."""
         try:
             return os.stat(os.path.join(self._tree.path(function.address), 'nvme')).st_ino
         except OSError:
             return None
 
     def namespaces(self, function: pci_sysfs.Function) -> str | None:
-        """What is to be recorded of the namespaces of a disk before a guest gets it; None if nothing is.
+        """Return the record of a disk's namespaces to store before a guest gets the disk; None without a record.
 
         :raises OSError: its controller cannot be asked, or cannot be cleaned as its policy says
         """
         if not self._asks(function, self.policy(function)):
             return None
-        # Somebody may have made namespaces since the controller was asked.
+        # Ask again: somebody may have made namespaces since the controller was asked.
         self._judged.pop(function.address, None)
         if (obstacle := self.obstacle(function)) is not None:
             raise OSError(errno.EINVAL, obstacle)
@@ -111,14 +112,14 @@ class Cleaner:
             return
         if policy.name == pci_cleaning.PERSON:
             raise exception.UnclaimFailed(
-                assignment.kind, assignment.identifier, 'a person has to clean it: then devicetrack-manage device '
+                assignment.kind, assignment.identifier, 'a person has to clean it. Then devicetrack-manage device '
                 'retire ends the assignment, and device admit makes it free')
         if policy.name == pci_cleaning.PROGRAM:
             self._run_program(assignment, function, policy, lock_fd)
             if not pci_serials.is_nvme(function):
                 return
         erasing = pci_erasing.Erasing(self._tree, assignment, function, lock_fd, self._options.release_wait_s)
-        if policy.name in pci_cleaning.OF_DISKS:        # a program has the record, and puts back what it can
+        if policy.name in pci_cleaning.OF_DISKS:        # a program gets the record, and restores what it can
             erasing.restore(policy)
         if policy.name == pci_cleaning.FORMAT:
             erasing.format(policy)
@@ -160,7 +161,7 @@ class Cleaner:
             if problem is not None:
                 raise exception.NotProven(assignment.kind, assignment.identifier,
                                           f'its namespace {disk.nsid}: {problem}')
-        # The driver finds them one after the other.
+        # The driver finds the namespaces one after the other, so compare them again.
         if erasing.disks() != disks:
             raise exception.NotProven(assignment.kind, assignment.identifier,
                                       'its namespaces changed while they were read')

@@ -1,4 +1,4 @@
-"""What is done to PCI functions that come back from guests: ``[devicetrack_pci] cleaning``, read and checked."""
+"""The policies for cleaning PCI functions that come back from guests: ``[devicetrack_pci] cleaning``."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ USER_DATA: Final = 'user-data'
 CRYPTOGRAPHIC: Final = 'cryptographic'
 BLOCK: Final = 'block'
 OVERWRITE: Final = 'overwrite'
-# How a controller erases, by the policy; the first is the default.
+# The ways in which a controller can erase, by policy; the first is the default.
 ERASURES: Final = {FORMAT: (USER_DATA, CRYPTOGRAPHIC), SANITIZE: (BLOCK, CRYPTOGRAPHIC, OVERWRITE)}
 
-# The policies for disks of NVMe controllers alone.
+# The policies that are only for disks of NVMe controllers.
 OF_DISKS: Final = frozenset((ZERO, DISCARD, FORMAT, SANITIZE))
 
 _OF_PROGRAM: Final = ('program', 'timeout_s')
 _KEYS: Final = pci_matching.KEYS | {'policy', 'erase', *_OF_PROGRAM}
 _MASS_STORAGE: Final = '01'              # the first two digits of the class code (PCI Code and ID Assignment)
-# By default as long as a format or a sanitize operation may take.
+# The default timeout: the longest time that a format or a sanitize operation may take.
 _TIMEOUT_S: Final = 3600
 _MAX_TIMEOUT_S: Final = 7 * 24 * 3600
 
 
 class Policy(NamedTuple):
-    """How functions are cleaned. ``erase`` is how the controller erases, ``program`` the path of an operator's one.
+    """How functions are cleaned. ``erase`` is how the controller erases, ``program`` the path of an operator's program.
 
     ``timeout_s`` is how long a program may run, and how long the kernel waits for a format.
     """
@@ -55,7 +55,7 @@ class Policy(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How the functions of a match are cleaned."""
+    """The policy for the functions of a match."""
 
     match: pci_matching.Match
     policy: Policy
@@ -104,6 +104,6 @@ def _rule(entry: json_entries.Entry) -> Rule:
 def _timeout_s(entry: json_entries.Entry) -> int:
     value = entry.values.get('timeout_s', _TIMEOUT_S)
     if type(value) is not int or not 1 <= value <= _MAX_TIMEOUT_S:
-        raise entry.mistake('timeout_s', f'{json.dumps(value)} is no number of seconds from 1 to {_MAX_TIMEOUT_S}: '
+        raise entry.mistake('timeout_s', f'{json.dumps(value)} is not a number of seconds from 1 to {_MAX_TIMEOUT_S}: '
                                          'write one without quotation marks')
     return value

@@ -1,7 +1,7 @@
 """Erases the disks of one NVMe controller, and compares its namespaces with those that the claim found.
 
-What a controller says of itself counts where nothing else can: that it erased by a new key, or all of its NVM
-subsystem. What can be read is read.
+Bytes that can be read are read. The controller's own report counts only where reading proves nothing: that it erased by
+changing the key, or that it erased its whole NVM subsystem.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from devicetrack.virt.libvirt.kinds import pci_cleaning
 LOG = log.logger(__name__)
 
 _POLL_S: Final = 0.2
-# As often as a controller is asked how far it is.
+# Seconds between two questions to a controller about its progress.
 _LOOK_EVERY_S: Final = 1.0
 _ALIGN_BYTES: Final = 4096
 _SANITIZE_DONE: Final = 0xFFFF
@@ -45,7 +45,7 @@ _Answer = TypeVar('_Answer')
 
 
 def unasked(error: OSError) -> str:
-    """Why nothing is known of a controller, and what to do."""
+    """Say why a controller cannot be asked, and what to do."""
     reason = f'its controller cannot be asked: {error.strerror or error}'
     if error.errno in (errno.EACCES, errno.EPERM):
         reason += (': a service that does not run as root needs CAP_SYS_ADMIN in [devicetrack_privileged] capabilities '
@@ -63,7 +63,7 @@ def obstacle(tree: pci_sysfs.Tree, function: pci_sysfs.Function, policy: pci_cle
         if not controller.formats:
             return 'its controller has no Format NVM (OACS), which its policy nvme-format needs'
         if policy.erase == pci_cleaning.CRYPTOGRAPHIC and not controller.formats_cryptographically:
-            return 'its controller erases nothing cryptographically when it formats (FNA), as its policy says'
+            return 'its controller cannot erase cryptographically when it formats (FNA), which its policy needs'
     if policy.name == pci_cleaning.SANITIZE and not controller.sanitizes(_SANITIZES[policy.erase]):
         return (f'its controller cannot sanitize by {policy.erase} erase (SANICAP {controller.sanicap:#x}), which its '
                 f'policy nvme-sanitize needs' if policy.erase != pci_cleaning.OVERWRITE else
@@ -71,19 +71,19 @@ def obstacle(tree: pci_sysfs.Tree, function: pci_sysfs.Function, policy: pci_cle
                 'nvme-sanitize needs')
     found = privileged.read_nvme_namespaces(tree.root, function.address)
     if function.physfn is not None:
-        # Other controllers of the subsystem have other owners.
+        # Other controllers of the subsystem may have other owners.
         if policy.name == pci_cleaning.SANITIZE or (policy.name == pci_cleaning.FORMAT
                                                     and controller.formats_all_at_once):
-            return (f'it is a virtual function, and {policy.name} of its controller erases what others have, too: give '
-                    'it another policy')
+            return (f'it is a virtual function, and {policy.name} of its controller would erase the data of others, '
+                    'too: give it another policy')
         shared = [str(nsid) for nsid, one in sorted(found.items()) if one.attached and one.namespace.shared]
         if shared:
             return (f'it is a virtual function, and its namespace {", ".join(shared)} is shared with other controllers:'
-                    ' cleaning it would erase what others have')
+                    ' cleaning it would erase the data of others')
     detached = [str(nsid) for nsid, one in sorted(found.items()) if not one.attached]
-    # A guest can attach it, write to it and detach it. Sanitize alone reaches it.
+    # A guest can attach a detached namespace, write to it and detach it again. Only Sanitize reaches it.
     if detached and policy.name != pci_cleaning.SANITIZE and function.physfn is None:
-        return (f'its controller has the namespace {", ".join(detached)} detached, which its policy {policy.name} does '
+        return (f'its controller has the detached namespace {", ".join(detached)}, which its policy {policy.name} does '
                 'not clean: delete or attach it, or use nvme-sanitize')
     return None
 
@@ -97,7 +97,7 @@ def asked(tree: pci_sysfs.Tree, function: pci_sysfs.Function) -> pci_namespaces.
     found = privileged.read_nvme_namespaces(tree.root, function.address)
     sizes, detached = ({nsid: pci_namespaces.Size(one.namespace.size_bytes, one.namespace.block_bytes)
                         for nsid, one in found.items() if one.attached is attached} for attached in (True, False))
-    # A virtual function sees neither what belongs to other controllers nor how much there is.
+    # A virtual function sees neither the namespaces of other controllers nor the capacity.
     whole = function.physfn is None
     return pci_namespaces.Record(
         sizes, {nsid: found[nsid].namespace.format for nsid in sizes}, detached if whole else {},
@@ -108,7 +108,7 @@ def asked(tree: pci_sysfs.Tree, function: pci_sysfs.Function) -> pci_namespaces.
 class Erasing:
     """Erases the disks of one function, which is back at the host's driver and which nobody uses.
 
-    :param wait_s: so long the driver may take to show the disks, and others to close them
+    :param wait_s: how long the driver may take to show the disks, and other processes to close them
     """
 
     def __init__(self, tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function, lock_fd: int,
@@ -116,10 +116,10 @@ class Erasing:
         self._tree, self._assignment, self._function = tree, assignment, function
         self._lock_fd, self._wait_s = lock_fd, wait_s
 
-    # -- what is there ------------------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------------------
 
     def disks(self) -> list[pci_disks.Disk]:
-        """Wait until the driver knows the disks of the function, of which there is one at least.
+        """Wait until the driver shows the disks of the function: at least one.
 
         :raises UnclaimFailed: it shows none
         """
@@ -128,7 +128,7 @@ class Erasing:
             try:
                 found = pci_disks.disks(self._tree, self._function.address)
             except (OSError, ValueError):
-                found = None                    # the driver is at work on them
+                found = None                    # the driver is still setting them up
             if found:
                 return list(found)
             if time.monotonic() >= deadline:
@@ -137,7 +137,7 @@ class Erasing:
             time.sleep(_POLL_S)
 
     def check(self, formatted: bool = False) -> pci_namespaces.Record:
-        """See that the namespaces are those that the claim found, and return what was recorded.
+        """Check that the namespaces are those that the claim found, and return the record of them.
 
         :param formatted: as for :func:`.pci_namespaces.difference`
         :raises UnclaimFailed: they are not
@@ -147,7 +147,7 @@ class Erasing:
         while (differs := self._difference(recorded, formatted)) is not None:
             if time.monotonic() >= deadline:
                 raise self._failed(f'its guest changed its namespaces: {differs}')
-            time.sleep(_POLL_S)                 # the driver looks again at what was formatted
+            time.sleep(_POLL_S)                 # the driver reads a formatted namespace again
         return recorded
 
     def _recorded(self) -> pci_namespaces.Record:
@@ -157,32 +157,32 @@ class Erasing:
                 return pci_namespaces.parse(text)
         except (ValueError, IndexError):
             pass
-        raise self._failed('nobody knows which namespaces the claim found')
+        raise self._failed('the namespaces that the claim found are unknown')
 
     def _difference(self, recorded: pci_namespaces.Record, formatted: bool) -> str | None:
         disks = self.disks()
         shown = pci_namespaces.Record({disk.nsid: pci_namespaces.Size(disk.size_bytes, disk.block_bytes)
                                        for disk in disks})
-        # The kernel may show less than the controller has, and knows no formats.
+        # The kernel may show fewer namespaces than the controller has, and knows no formats.
         differs = pci_namespaces.difference(recorded._replace(formats=None), shown, formatted)
         if differs is not None or recorded.formats is None:
             return differs
         return pci_namespaces.difference(recorded, self._told(lambda: asked(self._tree, self._function)), formatted)
 
-    # -- what is done -------------------------------------------------------------------------------------------------
+    # -- restoring and erasing ----------------------------------------------------------------------------------------
 
     def restore(self, policy: pci_cleaning.Policy) -> None:
-        """Put back what a guest did to namespaces, as far as the controller can: :meth:`check` says what is left.
+        """Undo a guest's changes to namespaces, as far as the controller can. :meth:`check` reports remaining ones.
 
-        Namespaces that it made are deleted, those that it deleted are made again, others attached and detached as they
-        were, and those with other blocks get their LBA format again, which erases them. Each step may be the last one
-        before a crash: whoever is next does what is left.
+        This deletes namespaces that the guest made, makes those again that it deleted, attaches and detaches others as
+        they were, and gives those with other blocks their old LBA format, which erases them. Each step may be the last
+        one before a crash: the next call does the remaining steps.
 
         :raises DriverError: the controller refuses a step, or there is no way back
         """
         recorded = self._recorded()
         if recorded.formats is None:
-            return                              # nobody asked the controller before its guest came
+            return                              # the record was made without asking the controller
         self._wait_until_live()
         controller = self._told(lambda: privileged.read_nvme_controller(self._tree.root, self._function.address))
         if controller.manages_namespaces:
@@ -192,9 +192,9 @@ class Erasing:
             self._restore_formats(recorded, policy)
 
     def _wait_until_live(self) -> None:
-        """Wait until the driver has the controller ready, with whatever disks it has.
+        """Wait until the driver has the controller ready, with or without disks.
 
-        :raises UnclaimFailed: it has not
+        :raises UnclaimFailed: the driver does not get it ready
         """
         deadline = time.monotonic() + self._wait_s
         while self._shown() is None:
@@ -206,7 +206,7 @@ class Erasing:
         try:
             return pci_disks.disks(self._tree, self._function.address)
         except (OSError, ValueError):
-            return None                         # the driver is at work on them
+            return None                         # the driver is still setting them up
 
     def _restore_namespaces(self, recorded: pci_namespaces.Record) -> None:
         found = self._told(lambda: asked(self._tree, self._function))
@@ -214,7 +214,8 @@ class Erasing:
             self._restore_allocated(recorded, found)
             found = self._told(lambda: asked(self._tree, self._function))
         else:
-            # What a virtual function sees may be another one's. Without an owner it keeps all of them back.
+            # A namespace that a virtual function sees may belong to another function, so delete none and make none.
+            # A namespace without an owner keeps all virtual functions from being offered.
             for nsid in sorted(found.sizes.keys() - recorded.sizes.keys()):
                 self._attach(nsid, False)
         for nsid in sorted(recorded.sizes.keys() - found.sizes.keys()):
@@ -223,17 +224,17 @@ class Erasing:
             self._attach(nsid, False)
 
     def _restore_allocated(self, recorded: pci_namespaces.Record, found: pci_namespaces.Record) -> None:
-        """Let a controller have the namespaces that were recorded and no other ones, attached or not."""
+        """Restore the recorded namespaces of a controller, attached or not, and delete all others."""
         root, address = self._tree.root, self._function.address
         now = {**found.detached, **found.sizes}
-        # One of another size is no longer the one that was recorded.
+        # A namespace of another size is no longer the recorded one.
         for nsid in sorted(nsid for nsid, size in now.items() if nsid not in recorded.detached and (
                 nsid not in recorded.sizes or size.size_bytes != recorded.sizes[nsid].size_bytes)):
             LOG.warning('Deleting namespace %d of %s, which its guest made.', nsid, address)
             self._told(lambda nsid=nsid: privileged.delete_nvme_namespace(              # type: ignore[misc]
                 root, address, self._shown_names(), nsid), f'its guest made namespace {nsid}: ')
             del now[nsid]
-        # A controller gives a new one the lowest number that is free.
+        # A controller gives a new namespace the lowest free number.
         for nsid in sorted(recorded.sizes.keys() - now.keys()):
             size, form = recorded.sizes[nsid], (recorded.formats or {})[nsid]
             LOG.warning('Making namespace %d of %s again, which its guest deleted.', nsid, address)
@@ -270,7 +271,7 @@ class Erasing:
         self.disks()
 
     def wipe(self, how: str) -> None:
-        """Make every byte of every disk zero, and read it back.
+        """Make every byte of every disk zero, and read all bytes back.
 
         :param how: as for :func:`.wiping.wipe`
         :raises DriverError: a byte is not zero
@@ -281,11 +282,12 @@ class Erasing:
                             0, how)
 
     def format(self, policy: pci_cleaning.Policy) -> None:
-        """Have the controller format every namespace as it was recorded, and erase what it had.
+        """Have the controller format every namespace as it was recorded, and erase its data.
 
-        After an erasure of the user data, every byte is read back as zero if the controller says that it is zero then.
+        After an erasure of the user data, this reads every byte back as zero if the controller says that the bytes are
+        zero then.
 
-        :raises DriverError: it is not as it was, or nothing proves that it is erased
+        :raises DriverError: a namespace is not as it was, or nothing proves that it is erased
         """
         recorded = self.check(formatted=True)
         for nsid in sorted(recorded.sizes):
@@ -296,38 +298,38 @@ class Erasing:
         if policy.erase == pci_cleaning.USER_DATA and all(found[nsid].namespace.zeroes for nsid in recorded.sizes):
             self.wipe(wiper.READ)
         else:
-            LOG.info('The controller of %s says that it erased its namespaces, and nothing else can.',
+            LOG.info('The controller of %s reports that it erased its namespaces; nothing else can prove it.',
                      self._function.address)
 
     def _names(self) -> Sequence[tuple[str, int]]:
         return [(disk.name, disk.size_bytes) for disk in self.disks()]
 
     def _format_of(self, recorded: pci_namespaces.Record, nsid: int) -> nvme_admin.Format:
-        """The format that a namespace had at the claim."""
+        """Return the format that a namespace had at the claim."""
         if recorded.formats is not None:
             return recorded.formats[nsid]
         found = asked(self._tree, self._function)
         if found.sizes[nsid] != recorded.sizes[nsid] or found.formats is None:
-            raise OSError(errno.EINVAL, f'its namespace {nsid} has other blocks than the claim found, which recorded '
-                                        'no LBA format')
+            raise OSError(errno.EINVAL, f'its namespace {nsid} has other blocks than the claim found, and the claim '
+                                        'recorded no LBA format')
         return found.formats[nsid]
 
     def sanitize(self, policy: pci_cleaning.Policy) -> None:
-        """Have the controller sanitize its NVM subsystem, and wait until it says that it has.
+        """Have the controller sanitize its NVM subsystem, and wait until it reports success.
 
-        :raises DriverError: it has not
+        :raises DriverError: it reported no success
         """
         action = _SANITIZES[policy.erase]
-        self._follow_sanitize()                 # of whoever was here before: it proves nothing about this time
+        self._follow_sanitize()                 # an earlier operation, which proves nothing about this one
         self._told(lambda: privileged.start_nvme_sanitize(self._tree.root, self._function.address, self._names(),
                                                           action))
         status = self._follow_sanitize()
         if not status.is_completed or status.action != action:
             raise self._failed(f'its controller did not sanitize it: SSTAT {status.status}, action {status.action}')
-        LOG.info('The controller of %s says that it sanitized its NVM subsystem.', self._function.address)
+        LOG.info('The controller of %s reports that it sanitized its NVM subsystem.', self._function.address)
 
     def _follow_sanitize(self) -> nvme_admin.SanitizeStatus:
-        """Wait until no sanitize operation is in progress, and show how far it is meanwhile."""
+        """Wait until no sanitize operation is in progress, and meanwhile report the progress."""
         size, reporter = 0, None
         try:
             while True:
@@ -345,19 +347,19 @@ class Erasing:
 
     @contextlib.contextmanager
     def opened(self, disk: pci_disks.Disk, writing: bool = True) -> Iterator[int]:
-        """Open a disk for this process alone. The file system of nobody is on it, and no other process has it open."""
+        """Open a disk for this process alone: no file system is mounted from it, and no other process has it open."""
         fd = self._told(lambda: privileged.open_disk(self._tree.root, self._function.address, disk.name,
                                                      disk.size_bytes, writing),
                         f'its namespace {disk.nsid} cannot be opened: ')
         try:
             yield fd
         except BaseException:
-            os.close(fd)                        # a wiper may live, and keeps the lock
+            os.close(fd)                        # do not unlock it: a wiper may still run, and needs the lock
             raise
         filelock.close(fd)
 
     def _told(self, call: Callable[[], _Answer], where: str = '') -> _Answer:
-        """Call what needs root. Whoever looks at each new disk, as udev does, is done in a moment."""
+        """Call a privileged function. Retry while it is busy, since udev looks at each new disk for a moment."""
         deadline = time.monotonic() + self._wait_s
         while True:
             try:

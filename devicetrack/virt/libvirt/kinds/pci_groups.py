@@ -1,6 +1,6 @@
-"""IOMMU groups of PCI functions, and what else cannot be handed out while somebody has a function.
+"""IOMMU groups of PCI functions, and the other functions that cannot be handed out while somebody has one.
 
-A group goes whole: what shares one is offered together or not at all, bridges aside.
+The functions of a group, except bridges, are offered together or not at all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Groups = Mapping[int, Sequence[pci_sysfs.Function]]
 
 
 def of(functions: Iterable[pci_sysfs.Function]) -> Groups:
-    """The functions of each IOMMU group, without bridges, which stay with the host."""
+    """Return the functions of each IOMMU group, without bridges, which stay with the host."""
     groups: dict[int, list[pci_sysfs.Function]] = {}
     for function in functions:
         if function.iommu_group is not None and not function.is_bridge:
@@ -25,9 +25,9 @@ def of(functions: Iterable[pci_sysfs.Function]) -> Groups:
 
 
 def problem(function: pci_sysfs.Function, groups: Groups, problems: Mapping[str, str | None]) -> str | None:
-    """Why no guest can have a function because of its IOMMU group; None if that keeps nobody away.
+    """Return why no guest can have a function because of its IOMMU group; None if the group allows it.
 
-    :param problems: by address, for each function that is offered, why no guest can have it by itself
+    :param problems: by address, for each function that is offered, why no guest can have it regardless of its group
     """
     group = function.iommu_group
     if group is None:
@@ -39,14 +39,14 @@ def problem(function: pci_sysfs.Function, groups: Groups, problems: Mapping[str,
         if other.address == function.physfn:
             return f'{where}, its physical function, which stays with the host: the platform does not separate them'
         if other.address not in problems:
-            return f'{where}, which is not offered: a group goes whole'
+            return f'{where}, which is not offered: only a whole group can be handed out'
         if problems[other.address] is not None:
             return f'{where}, and {problems[other.address]}'
     return None
 
 
 def exclusions(function: pci_sysfs.Function, groups: Groups) -> tuple[tuple[str, str], ...]:
-    """What else cannot be handed out while somebody has a function, in the form of the stock."""
+    """Return what else cannot be handed out while somebody has a function, in the form of the stock."""
     found = []
     if function.physfn is not None:
         found.append((f'sriov:{function.physfn}', vocabulary.PART))

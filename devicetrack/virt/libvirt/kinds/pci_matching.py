@@ -1,7 +1,7 @@
-"""Which PCI functions an option means: by vendor, product, address or network interface. No I/O.
+"""Tells which PCI functions an option means: by vendor, product, address or network interface. No I/O.
 
 The forms are those of Nova's ``[pci] device_spec``. An address is a text with wildcards or an object of regular
-expressions. These match from the beginning of a field and need not reach its end, as in Nova.
+expressions. An expression matches from the beginning of a field and need not reach its end, as in Nova.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ KEYS: Final = frozenset(('vendor_id', 'product_id', 'address', 'devname'))
 
 ANY: Final = '*'
 _FIELDS: Final = ('domain', 'bus', 'slot', 'function')
-# Of an address: the greatest value of each field, and the digits that it is written with. Nova's greatest domain is
-# FFFF; the kernel gives greater ones to controllers that have a domain of their own.
+# The greatest value of each field of an address, and the number of its digits. Nova's greatest domain is FFFF; the
+# kernel gives greater domains to controllers that have a domain of their own.
 _LARGEST: Final = (0xFFFFFFFF, 0xFF, 0x1F, 0x7)
 _DIGITS: Final = (4, 2, 2, 1)
 _ID_LARGEST: Final = 0xFFFF
@@ -30,7 +30,7 @@ _HEX: Final = re.compile('(?:0[xX])?([0-9a-fA-F]+)')
 
 
 class Function(Protocol):
-    """What is asked of a PCI function: ids and class in lower case without ``0x``, addresses as sysfs has them."""
+    """The fields that matching needs: ids and class in lower case without ``0x``, addresses as in sysfs."""
 
     @property
     def address(self) -> str: ...
@@ -49,7 +49,7 @@ class Function(Protocol):
 
 
 class Glob(NamedTuple):
-    """An address of which any field may be :data:`ANY`; the others are written as sysfs writes them."""
+    """An address in which any field may be :data:`ANY`; the other fields are as in sysfs."""
 
     fields: tuple[str, ...]
 
@@ -83,9 +83,9 @@ class Match(NamedTuple):
     devname: str | None = None
 
     def matches(self, function: Function, physfn: Function | None = None) -> bool:
-        """Whether a function is meant. One address of a physical function means its virtual functions too.
+        """Whether this matches a function. The single address of a physical function matches its virtual ones too.
 
-        :param physfn: of a virtual function, its physical function, which may have the interface that is named
+        :param physfn: for a virtual function, its physical function, which may have the named interface
         """
         if self.vendor_id not in (None, function.vendor_id) or self.product_id not in (None, function.product_id):
             return False
@@ -108,14 +108,14 @@ def read(entry: json_entries.Entry) -> Match:
     """
     devname, address = entry.text('devname'), entry.values.get('address')
     if devname is not None and address:
-        raise entry.mistake('devname', 'there is an address too: write one or the other')
+        raise entry.mistake('devname', 'the object has an address too: write one or the other')
     if devname is not None and not devname.strip():
         raise entry.mistake('devname', 'it is empty: write the name of a network interface, or remove the key')
     return Match(entry.read('vendor_id', _id), entry.read('product_id', _id), _address(entry, address), devname)
 
 
 def one_address(match: Match) -> str | None:
-    """The address that a match spells out, None if it may mean several, or none."""
+    """Return the single address that a match spells out; None if it may mean several addresses, or none."""
     if not isinstance(match.address, Glob) or ANY in match.address.fields:
         return None
     domain, bus, slot, function = match.address.fields
@@ -125,7 +125,7 @@ def one_address(match: Match) -> str | None:
 def hex_id(text: str) -> str:
     """Return a vendor's or a product's id in four hexadecimal digits.
 
-    :raises ValueError: it is none, with the reason
+    :raises ValueError: the text is not an id; the message has the reason
     """
     return _hex(text, _ID_LARGEST, _ID_DIGITS, 'id')
 
@@ -187,7 +187,7 @@ def _expression(name: str, text: Any) -> re.Pattern[str]:
 
 
 def _split(address: str) -> tuple[str, ...]:
-    """The four fields of an address in the form of sysfs."""
+    """Return the four fields of an address in the form of sysfs."""
     domain, bus, rest = address.split(':')
     slot, _dot, function = rest.partition('.')
     return domain, bus, slot, function

@@ -1,14 +1,15 @@
-"""What a host remembers of its PCI functions: serial numbers that cannot be read now, and what was given to guests.
+"""A host's memory of its PCI functions: serial numbers that cannot be read now, and functions given to guests.
 
-The driver of the host tells the serial number of a disk. While a guest has the disk, its driver is another one, and
-nothing tells it. The kernel gives the directory of a function in sysfs a number that no other directory of this boot
-has: it lasts until the function leaves the bus, for example when somebody exchanges the card. So a number that was read
-earlier in this boot from the same directory is that of the same function. After a boot no serial number is remembered.
+The host's driver tells the serial number of a disk. While a guest has the disk, it has another driver, and nothing
+tells the number. The kernel gives the directory of a function in sysfs an inode number that no other directory of this
+boot has. That inode number lasts until the function leaves the bus, for example when somebody exchanges the card. So a
+serial number that was read earlier in this boot from the same directory belongs to the same function. After a boot no
+serial number is remembered.
 
-Where functions are that have come to another address is remembered for a boot, too: commands look it up here.
+The file also remembers, for one boot, the new addresses of functions that have moved: commands look them up here.
 
-The file also keeps, over boots, which functions devicetrack gave to guests. An operator may remove an option while a
-guest has a function by it, and guests may have other functions, which devicetrack ignores. This record tells both
+The file also keeps, across boots, which functions devicetrack gave to guests. An operator may remove an option while a
+guest has a function by it, and guests may have other functions, which devicetrack ignores. This record tells the two
 apart.
 """
 
@@ -30,18 +31,18 @@ from devicetrack import filelock
 from devicetrack import ownfiles
 
 _NAME: Final = 'pci.json'
-# The largest that a file of ours becomes, with room: a host has some thousand functions.
+# The largest size of the file, with room to spare: a host has some thousand functions.
 _MOST_BYTES: Final = 4 << 20
 # Seconds to wait for another process that writes to the file.
 _WAIT_S: Final = 60.0
 
 
 class _Known(NamedTuple):
-    """What is in the file.
+    """The content of the file.
 
-    ``serials`` has, by address, the number of the function's directory in sysfs and its serial number, and ``moved``
-    the addresses of functions that are not where their names say, both in this boot. ``given`` has the boots in which
-    functions were given to guests, by name.
+    ``serials`` has, by address, the number of the function's directory in sysfs and its serial number. ``moved`` has,
+    by name, the addresses of functions that are not at the address in their names. Both are for this boot only.
+    ``given`` has, by name, the boots in which functions were given to guests.
     """
 
     serials: Mapping[str, tuple[int, str]]
@@ -50,7 +51,7 @@ class _Known(NamedTuple):
 
 
 class Memory:
-    """What one host remembers. Threads and processes may share it.
+    """The memory of one host. Threads and processes may share it.
 
     :param state_path: the state directory
     :param boot_id: the name of this boot
@@ -61,11 +62,11 @@ class Memory:
         self._mutex = threading.Lock()
 
     def complete(self, read: Mapping[str, tuple[int, str | None]], all_of_them: bool) -> dict[str, str]:
-        """Return the serial numbers of these functions that are known, by address, and remember those read now.
+        """Return the known serial numbers of these functions by address, and remember those read now.
 
-        :param read: by address, the number of the function's directory in sysfs and its serial number, or None if it
-            cannot be read now
-        :param all_of_them: whether others are to be forgotten
+        :param read: by address, the number of the function's directory in sysfs and its serial number, or None if the
+            serial number cannot be read now
+        :param all_of_them: whether to forget the numbers of other functions
         :raises CommandFailed: the file cannot be used
         """
         serials: dict[str, tuple[int, str]] = {}
@@ -85,7 +86,7 @@ class Memory:
 
     @property
     def given(self) -> Mapping[str, str]:
-        """The names of the functions that were given to guests and not taken back, each with the boot of the last time.
+        """Return the names of functions given to guests and not taken back, each with the boot of the last giving.
 
         :raises CommandFailed: the file cannot be used
         """
@@ -94,7 +95,7 @@ class Memory:
 
     @property
     def given_in_this_boot(self) -> frozenset[str]:
-        """The names of those that were given to guests in this boot.
+        """Return the names of functions that were given to guests in this boot.
 
         :raises CommandFailed: the file cannot be used
         """
@@ -102,7 +103,7 @@ class Memory:
 
     @property
     def moved(self) -> Mapping[str, str]:
-        """The addresses in this boot of the functions that are not where their names say, by name.
+        """Return, by name, the addresses in this boot of functions that are not at the address in their names.
 
         :raises CommandFailed: the file cannot be used
         """
@@ -110,14 +111,14 @@ class Memory:
             return self._read().moved
 
     def move(self, moved: Mapping[str, str]) -> None:
-        """Remember for this boot where more functions are.
+        """Remember, for this boot, the addresses of more functions that have moved.
 
         :raises CommandFailed: the file cannot be used
         """
         self._change(lambda known: known._replace(moved={**known.moved, **moved}))
 
     def give(self, name: str) -> None:
-        """Remember, over a power cut too, that a guest gets a function.
+        """Remember that a guest gets a function. This survives a power cut.
 
         :raises CommandFailed: the file cannot be used
         """
@@ -132,15 +133,15 @@ class Memory:
                                                          if other != name}))
 
     def _change(self, change: Callable[[_Known], _Known]) -> None:
-        """Change what is known while nobody else does."""
+        """Change the file while nobody else changes it."""
         with self._mutex, self._errors():
             if change(known := self._read()) == known:
-                return                          # nearly always: an audit reads what was read before
+                return                          # nearly always: an audit reads the same values as before
             with filelock.writing(self._path, _WAIT_S):
                 self._write(change(self._read()))
 
     def _read(self) -> _Known:
-        if not os.path.lexists(self._path):     # most hosts give no function away, and get no file
+        if not os.path.lexists(self._path):     # most hosts hand out no functions, and get no file
             return _Known({}, {}, {})
         with open(ownfiles.open_file(self._path), encoding='utf-8') as file:
             return _parse(json.loads(file.read(_MOST_BYTES)), self._boot_id)
@@ -167,7 +168,7 @@ class Memory:
         except OSError as error:
             raise exception.CommandFailed(f'use {self._path}', str(error.strerror or error)) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            # Whoever moves it away knows which guests run; nothing here guesses.
+            # An operator who moves the file away knows which guests run. This code does not guess.
             raise exception.CommandFailed(
                 f'use {self._path}', 'it is damaged: restore it, or move it away while no guest has a PCI function '
                 'that options no longer name') from error

@@ -1,7 +1,8 @@
-"""Which PCI functions move with a guest that runs: those that options declare and whose driver can copy their state.
+"""Tells which PCI functions can move with a running guest: options must declare them, and a driver copy their state.
 
-Operators declare it (``live_migratable`` in ``[pci] device_spec``), as for Nova. A function that is not declared has a
-type of its own and an obstacle by its details (:class:`devicetrack.objects.PCIDetails`); this is about the others.
+Operators declare functions with ``live_migratable`` in ``[pci] device_spec``, as for Nova. A function that is not
+declared has a type of its own and an obstacle by its details (:class:`devicetrack.objects.PCIDetails`). This module is
+about the declared ones.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ KIND: Final = 'pci'
 
 
 def obstacle_of_all(options: pci_options.PCIOptions) -> str | None:
-    """Why no function moves at all, by the options; None if they declare one."""
+    """Return why the options let no function move at all; None if they declare one."""
     if any(spec.live_migratable and not spec.physical_network for spec in options.specs):
         return None
     return f'no {pci_options.SPECS} says live_migratable'
 
 
 class Migration:
-    """What this host declares of its functions, and of one that a guest has.
+    """This host's declarations about its functions, and the obstacle of a function that a guest has.
 
     :param paths: the attributes by which drivers declare versions
     """
@@ -40,16 +41,16 @@ class Migration:
 
     def types(self, offered: Iterable[tuple[pci_sysfs.Function, pci_options.DeviceSpec]],
               versions: vfio_migration.Versions | None) -> Sequence[MigrationType]:
-        """Read what is declared of each type of functions at each physical function.
+        """Read what is declared about each type of function at each physical function.
 
-        :param versions: of libvirt, which binds managed functions; None when it is not QEMU's
+        :param versions: the host's versions, since libvirt binds managed functions; None if the hypervisor is not QEMU
         """
         self.variants.refresh()
         found: dict[tuple[str, str], MigrationType] = {}
         for function, spec in offered:
             parent = function.physfn or function.address
             if not spec.live_migratable or spec.physical_network:
-                continue                        # a port stays at its card, by its details
+                continue                        # a port stays at its card, as its details say
             migration_type = PCIDetails.migration_type_of(function.device_type, function.vendor_id, function.product_id)
             known = found.get((parent, migration_type))
             if known is None:
@@ -57,13 +58,13 @@ class Migration:
                 named = MigrationType(KIND, parent, migration_type, obstacle=self._obstacle(function, spec, versions))
                 found[parent, migration_type] = self._paths.read(self._tree.root, named, directory, directory)
             elif known.obstacle is not None and self._obstacle(function, spec, versions) is None:
-                # One that can is enough: it may be the only one that is bound to its driver already.
+                # One function that can move is enough: it may be the only one that is bound to its driver already.
                 found[parent, migration_type] = known._replace(obstacle=None)
         return tuple(found.values())
 
     def _obstacle(self, function: pci_sysfs.Function, spec: pci_options.DeviceSpec,
                   versions: vfio_migration.Versions | None) -> str | None:
-        """Why a guest that gets a function now could not move with it."""
+        """Return why a guest that gets a function now could not move with it; None if it could."""
         if pci_variants.is_variant(function.driver):
             return None
         if not spec.managed:
@@ -75,11 +76,11 @@ class Migration:
                     f'migrate {function.vendor_id}:{function.product_id}')
         if versions is not None and versions.libvirt < pci_variants.FIRST_LIBVIRT:
             return (f'libvirt {vfio_migration.text(versions.libvirt)} does not bind {function.address} to {variant}, '
-                    f'libvirt {vfio_migration.text(pci_variants.FIRST_LIBVIRT)} does')
+                    f'but libvirt {vfio_migration.text(pci_variants.FIRST_LIBVIRT)} does')
         return None
 
     def obstacle_of(self, details: PCIDetails, function: pci_sysfs.Function) -> str | None:
-        """Why the guest that has a function cannot leave with it."""
+        """Return why the guest that has a function cannot move with it; None if no reason is known."""
         if details.migration_obstacle is not None:
             return str(details.migration_obstacle)
         if pci_variants.is_vfio(function.driver) and not pci_variants.is_variant(function.driver):

@@ -1,13 +1,13 @@
-"""Virtual functions of NVMe controllers: their secondary controllers, and which namespaces their guests would see.
+"""Virtual functions of NVMe controllers: their secondary controllers, and the namespaces that their guests would see.
 
-A secondary controller is of no use before its primary controller has given it queues and brought it online (NVM Express
-Base Specification, "Virtualization Enhancements"), which lasts until the primary controller is reset. So those that are
-offered are brought online by each start of a service and by audits, before a claim can have them. A guest starts with
-one that is offline too, and finds no disk: therefore each is looked at once more, and brought online, before its guest
+A secondary controller is useless until its primary controller has given it queues and brought it online (NVM Express
+Base Specification, "Virtualization Enhancements"). It stays online until the primary controller is reset. So each start
+of a service and each audit brings the offered ones online, before a claim can have them. A guest starts even with an
+offline controller, but finds no disk. Therefore each one is checked once more, and brought online, before its guest
 starts.
 
-A guest sees every namespace that is attached to its controller. A controller that manages namespaces, as a guest can
-make use of, may attach to itself what is attached to none, and what may be attached to several.
+A guest sees every namespace that is attached to its controller. If the controller manages namespaces, the guest can
+also attach a namespace that is attached to no controller, or one that may be attached to several.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _VOUCH: Final = f'"private_namespaces": true in {pci_vfs.OPTION}'
 
 
 class Told:
-    """What primary controllers say, each asked once."""
+    """The answers of primary controllers. Each controller is asked once."""
 
     def __init__(self, tree: pci_sysfs.Tree) -> None:
         self._tree = tree
@@ -67,11 +67,11 @@ class Secondaries:
     def bring_online(self, functions: pci_rereading.Rereading,
                      spec_of: Callable[[pci_sysfs.Function], object | None], is_held: Callable[[str], bool],
                      locked: api.Locked) -> None:
-        """Bring those online that no guest has. Drivers of the host take those that no instance has, as new ones.
+        """Bring the controllers online that no guest has. If no instance has one either, a host driver takes it.
 
-        :param functions: of the host
-        :param spec_of: says of a virtual function why it is offered, None if it is not
-        :param is_held: whether an instance has the function of an address. Asked with its lock held
+        :param functions: the functions of the host
+        :param spec_of: returns the spec by which a virtual function is offered, or None if it is not offered
+        :param is_held: whether an instance has the function at an address. It is called with the function's lock held
         :param locked: as for :meth:`.api.DeviceKind.prepare`, by address
         :raises CommandFailed: the functions of this host cannot be listed
         """
@@ -85,7 +85,7 @@ class Secondaries:
                 continue
             with locked(function.address) as is_locked:
                 if not is_locked:
-                    continue                    # it is looked at again before its guest starts
+                    continue                    # it is checked again before its guest starts
                 try:
                     self._bring_one_online(function, not is_held(function.address))
                 except OSError as error:
@@ -98,18 +98,18 @@ class Secondaries:
         try:
             one = told.of(function.physfn).secondaries.get(_number(function))
         except OSError:
-            return False                        # the stock says why it cannot be asked
+            return False                        # the stock reports why it cannot be asked
         return one is not None and not one.is_online
 
     def _bring_one_online(self, function: pci_sysfs.Function, with_driver: bool) -> None:
-        """Bring one online.
+        """Bring the controller of one function online.
 
-        :param with_driver: whether a driver of the host takes it then, if the card is set to that
-        :raises OSError: it is not online now, or no driver of the host can take it
+        :param with_driver: whether a driver of the host takes it then, if the card is set up so
+        :raises OSError: it is still not online, or no driver of the host can take it
         """
         LOG.info('Bringing the NVMe controller of the virtual function %s online.', function.address)
         privileged.bring_nvme_online(self._tree.root, function.address)
-        # A driver that found it offline has given it up.
+        # A driver that found the controller offline has given up on it, so let the kernel try again.
         now = self._tree.function(function.address) if with_driver else None
         if now is not None and now.driver is None and self._probes(function) \
                 and not pci_variants.is_vfio(self._tree.driver_override(function.address)):
@@ -122,10 +122,10 @@ class Secondaries:
             return file.read().strip() == '1'
 
     def realize(self, function: pci_sysfs.Function, with_driver: bool) -> None:
-        """Bring a function online that was reset since it was offered, and that has no guest yet.
+        """Bring a function online again if it was reset since it was offered. It has no guest yet.
 
         :param with_driver: whether a driver of the host had it
-        :raises OSError: it is not online now
+        :raises OSError: it is still not online
         """
         if self._is_offline(function, Told(self._tree)):
             self._bring_one_online(function, with_driver)
@@ -134,7 +134,7 @@ class Secondaries:
         """Say why no guest may have a virtual function of an NVMe controller; None for any other function.
 
         :param read: reads another function
-        :param told: what controllers said already
+        :param told: the known answers of controllers
         """
         if function.physfn is None or not pci_serials.is_nvme(function):
             return None
@@ -146,7 +146,7 @@ class Secondaries:
         except OSError as error:
             if vouched:
                 return None
-            return (f'nobody knows which namespaces a guest would see: of its physical function {function.physfn} '
+            return (f'the namespaces that a guest would see are unknown: for its physical function {function.physfn}, '
                     f'{pci_erasing.unasked(error)}. If each namespace is private, say so: {_VOUCH}')
         one = subsystem.secondaries.get(_number(function))
         if one is not None and not one.is_online:
@@ -155,16 +155,16 @@ class Secondaries:
         if vouched:
             return None
         if one is None:
-            return (f'the controller of its physical function {function.physfn} does not know it: nobody knows which '
-                    f'namespaces a guest would see. If each is private, say so: {_VOUCH}')
+            return (f'the controller of its physical function {function.physfn} does not know it, so the namespaces '
+                    f'that a guest would see are unknown. If each is private, say so: {_VOUCH}')
         return _namespaces_problem(subsystem, one.cntlid)
 
 
 def _namespaces_problem(subsystem: privileged.NVMeSubsystem, cntlid: int) -> str | None:
-    """Why a guest with a secondary controller would see what is not its own, or nothing; None if neither is so."""
+    """Return why a guest with a secondary controller would see foreign namespaces, or none; None if all is well."""
     if subsystem.shared:
         return (f'a guest would see the namespace {_ids(subsystem.shared)}, which may be attached to several '
-                f'controllers (NMIC). Make private ones, or if no other controller can have it, say so: {_VOUCH}')
+                f'controllers (NMIC). Make private ones; or, if no other controller can have it, say so: {_VOUCH}')
     own = {nsid for nsid, attached in subsystem.attached.items() if cntlid in attached}
     if not own:
         return f'no namespace is attached to its secondary controller {cntlid}: attach one (nvme attach-ns -c {cntlid})'

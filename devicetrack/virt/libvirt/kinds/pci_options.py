@@ -41,8 +41,8 @@ _KEYS: Final = pci_matching.KEYS | {
 class DeviceSpec(NamedTuple):
     """One object of ``[pci] device_spec``.
 
-    ``resource_class`` and ``traits`` are in placement's form; without a class of its own a function is counted by its
-    product. ``managed``: libvirt takes the function from its driver on the host, and gives it back.
+    ``resource_class`` and ``traits`` are in placement's form. Without a class of its own, a function is counted by its
+    product. ``managed``: libvirt unbinds the function from its driver on the host, and binds it again afterwards.
     ``live_migratable`` is None where the spec says nothing.
     """
 
@@ -57,19 +57,22 @@ class DeviceSpec(NamedTuple):
 
 
 def resource_class_of(spec: DeviceSpec, function: Function) -> str:
-    """Return what placement counts a function as that a spec matches."""
+    """Return the resource class of a function that a spec matches."""
     return _own_class(spec) or placement_names.of_product(function.vendor_id, function.product_id)
 
 
 def _own_class(spec: DeviceSpec) -> str | None:
-    """The class of a spec whose functions are not counted by their products: no alias means ports of networks."""
+    """Return the class that a spec or its network gives its functions; None if they are counted by product.
+
+    Ports have the class of their network, because no alias asks for ports.
+    """
     if spec.resource_class is None and spec.physical_network:
         return network_port.resource_class_of(spec.physical_network)
     return spec.resource_class
 
 
 def traits_of(spec: DeviceSpec) -> frozenset[str]:
-    """Return the traits of the provider of functions that a spec matches: those that Nova reports, too."""
+    """Return the traits of the provider of functions that a spec matches. Nova reports the same traits."""
     traits = spec.traits | {MANAGED_HERE}
     if spec.live_migratable:
         traits |= {LIVE_MIGRATABLE}
@@ -77,7 +80,7 @@ def traits_of(spec: DeviceSpec) -> frozenset[str]:
 
 
 def features_of(spec: DeviceSpec, function: Function, device_type: str) -> Features:
-    """Return what an alias may ask for in a function that a spec matches."""
+    """Return the features of a function that a spec matches, which an alias may ask for."""
     found = pci_alias.features(function.vendor_id, function.product_id, device_type, traits_of(spec),
                                spec.live_migratable)
     if not spec.physical_network:
@@ -86,7 +89,7 @@ def features_of(spec: DeviceSpec, function: Function, device_type: str) -> Featu
 
 
 class PCIOptions(NamedTuple):
-    """All options of PCI functions. ``aliases`` is None when this library is to hand out none."""
+    """All options of PCI functions. ``aliases`` is None if this library hands out no functions."""
 
     specs: tuple[DeviceSpec, ...] = ()
     functions: tuple[pci_matching.Match, ...] = ()
@@ -99,7 +102,7 @@ class PCIOptions(NamedTuple):
 
     @property
     def resource_classes(self) -> frozenset[str]:
-        """The classes that specs alone name. Those of a spec without a product are known by its functions."""
+        """The classes that the specs alone tell. For a spec without a product, its functions tell the class."""
         return frozenset(
             _own_class(spec) or placement_names.of_product(spec.match.vendor_id or '', spec.match.product_id or '')
             for spec in self.specs if _own_class(spec) or (spec.match.vendor_id and spec.match.product_id))
@@ -107,14 +110,14 @@ class PCIOptions(NamedTuple):
     def spec_of(self, function: Function, physfn: Function | None = None) -> DeviceSpec | None:
         """Return the first spec that matches a function.
 
-        :param physfn: of a virtual function, its physical function: a spec may name the interface of that
+        :param physfn: for a virtual function, its physical function, since a spec may name that one's interface
         """
         return next((spec for spec in self.specs if spec.match.matches(function, physfn)), None)
 
     def ours(self, function: Function, physfn: Function | None = None) -> DeviceSpec | None:
         """Return the spec of a function that this library hands out; None for any other.
 
-        Of those with a physical network it hands out virtual functions alone: see :meth:`not_a_port`.
+        Among functions with a physical network, it hands out only virtual functions: see :meth:`not_a_port`.
         """
         spec = self._meant(function, physfn)
         return None if spec is None or (spec.physical_network and function.physfn is None) else spec
@@ -122,20 +125,20 @@ class PCIOptions(NamedTuple):
     def not_a_port(self, function: Function) -> str | None:
         """Say why a function with a physical network is not handed out; None for any other.
 
-        A card whose virtual functions the spec means, too, has nothing to be said of.
+        The caller leaves out cards with virtual functions: a spec for these often matches the card too.
         """
         spec = self._meant(function, None) if function.physfn is None else None
         if spec is None or not spec.physical_network:
             return None
-        return (f'it is a whole function, and has the physical_network {spec.physical_network}: the host can give a '
-                'MAC address and a VLAN to virtual functions alone, so it is not offered')
+        return (f'it is not offered: it has the physical_network {spec.physical_network}, but it is not a virtual '
+                'function, and the host can set a MAC address and a VLAN only for virtual functions')
 
     def _meant(self, function: Function, physfn: Function | None) -> DeviceSpec | None:
         spec = self.spec_of(function, physfn)
         return spec if spec is not None and any(match.matches(function, physfn) for match in self.functions) else None
 
     def cleaning_of(self, function: Function, physfn: Function | None = None) -> pci_cleaning.Policy:
-        """Return the policy for a function that comes back from a guest: a person, if it is for one use."""
+        """Return the policy for a function that comes back from a guest. A person cleans a one-time-use function."""
         if any(spec.one_time_use for spec in self.specs) and (
                 spec := self.spec_of(function, physfn)) is not None and spec.one_time_use:
             return pci_cleaning.Policy(pci_cleaning.PERSON)
@@ -145,9 +148,10 @@ class PCIOptions(NamedTuple):
 def read(conf: cfg.ConfigOpts) -> PCIOptions:
     """Read ``[pci]`` and ``[devicetrack_pci]``.
 
-    While ``[devicetrack_pci] functions`` names none, ``[pci]`` is the service's alone, and nothing of it is read.
+    While ``[devicetrack_pci] functions`` names none, ``[pci]`` belongs to the service alone, and is not read.
 
-    :raises InvalidConfiguration: an option cannot be used; names it, the number of its entry, the key and what to do
+    :raises InvalidConfiguration: an option cannot be used; the message names the option, the number of its entry, the
+        key and what to do
     """
     options.register(conf)
     ours, service = conf[options.GROUP], conf[options.SERVICE_GROUP]
@@ -165,7 +169,7 @@ def _functions(values: Iterable[str]) -> tuple[pci_matching.Match, ...]:
     values = list(values)
     if ALL in map(str.strip, values):
         if len(values) > 1:
-            raise exception.InvalidConfiguration(FUNCTIONS, ' '.join(values), f'"{ALL}" stands beside other entries: '
+            raise exception.InvalidConfiguration(FUNCTIONS, ' '.join(values), f'"{ALL}" is there with other entries: '
                                                                               'remove it, or the others')
         return (pci_matching.EVERYTHING,)
     found = []

@@ -1,11 +1,12 @@
-"""Finds the functions of rows again when they have come to another address: a row follows its card.
+"""Finds the functions of rows again when they have moved to another address: a row follows its card.
 
-A function is named by the address that it had when an instance got it, as long as a row has that name. At a boot of the
-host cards may come to other addresses, because somebody moved one, or put one in. Then the serial number of the card,
-and for a virtual function its number there, say which function is the recorded one. Its name stays, its address is
-another. While the host runs, a function keeps the address that it was last given to a guest at: definitions name it.
+A function's name is the address that it had when an instance got it, as long as a row has that name. At a boot of the
+host, cards may get other addresses, because somebody moved or added a card. Then the serial number of the card, and for
+a virtual function its number on the card, identify the recorded function. Its name stays the same, and its address
+changes. While the host runs, a function keeps the address that it was last given to a guest at, because definitions
+name that address.
 
-Whatever may be the function of a row and is not certainly another one is withheld.
+A function that may be the one of a row, and is not certainly another one, is withheld.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from devicetrack.virt.libvirt.kinds import pci_serials
 
 LOG = log.logger(__name__)
 
-# Of a function at an address that is the name of another one.
+# The prefix of the name of a function whose address is already the name of another function.
 _AT: Final = 'at-'
 
 Key = tuple[object, ...]
 EvidenceOf = Callable[[pci_sysfs.Function, pci_serials.Evidence], pci_serials.Evidence]
-# As if every function had serial numbers before: one that cannot be read is unknown then.
+# Evidence as if a function had serial numbers before, so that one that cannot be read now counts as unknown.
 _ALL: Final = pci_serials.Evidence('?', '?', '?')
 
 
 class Places:
-    """Where functions are in this boot.
+    """The addresses of functions in this boot.
 
-    :param moved: the addresses of those that are not where their names say, by name
+    :param moved: by name, the addresses of functions that are not at the address in their names
     """
 
     def __init__(self, moved: Mapping[str, str]) -> None:
@@ -56,20 +57,20 @@ class Places:
         return f'{_AT}{address}' if address in self.moved else address
 
     def problem(self, address: str) -> str | None:
-        """Why nobody gets the function at an address because of its name; None if that is its own."""
+        """Return why nobody gets the function at an address that is another one's name; None if it is its own name."""
         if not self.name(address).startswith(_AT):
             return None
         return (f'{address} is the name of a card that an instance has, and that is at {self.moved[address]} now: this '
-                'one is offered after a boot of the host at which no instance has that card')
+                'one is offered after a boot of the host at which no instance has that card any more')
 
 
 class Followed:
-    """What the comparison of rows and functions showed.
+    """The result of a comparison of rows and functions.
 
-    ``moved`` are the addresses by name of rows that are to follow. ``withheld`` says by address why a function is not
-    handed out. ``lost`` are the sorts (vendor and product) of functions that rows miss, and ``compared`` the addresses
-    of the functions of which it was known then whether they are one of those; ``unread`` are the others of their sort,
-    with their drivers then.
+    ``moved`` has, by name, the new addresses of rows that follow their cards. ``withheld`` says, by address, why a
+    function is not handed out. ``lost`` are the sorts (vendor and product) of functions that rows miss. ``compared``
+    are the addresses of functions that could be compared with the missing ones. ``unread`` has the other functions of
+    these sorts, with the drivers that they had then.
     """
 
     def __init__(self) -> None:
@@ -80,20 +81,20 @@ class Followed:
         self.unread: dict[str, str | None] = {}
 
     def problem(self, function: pci_sysfs.Function) -> str | None:
-        """Why nobody gets a function now; None if it is certainly not one that a row misses."""
-        # With a card its virtual functions go, and the reverse.
+        """Return why nobody gets a function now; None if it is certainly not one that a row misses."""
+        # A card and its virtual functions are withheld together.
         for address in (function.address, function.physfn or '', *function.vfs):
             if address in self.withheld:
                 return self.withheld[address]
         if _sort(function) in self.lost and function.address not in self.compared:
-            return 'an instance misses a function like it, and nobody knew yet whether it is this one: an audit sees'
+            return 'an instance misses a function like it, which may be this one: the next audit compares them'
         return None
 
 
 class Follower:
-    """Compares the rows of one host with its functions, again and again. ``followed`` is what the last time showed.
+    """Compares the rows of one host with its functions, again and again. ``followed`` is the last result.
 
-    :param memory: where addresses are remembered for this boot
+    :param memory: remembers addresses for this boot
     """
 
     def __init__(self, tree: pci_sysfs.Tree, rereading: pci_rereading.Rereading, serials: pci_serials.SerialNumbers,
@@ -103,13 +104,13 @@ class Follower:
         self._seen: tuple[Mapping[str, int], Sequence[str]] = {}, ()
 
     def follow(self, recorded: Mapping[str, str], places: Places) -> None:
-        """See whether the functions of rows have come to other addresses.
+        """Find rows whose functions have moved to other addresses.
 
-        Cards come and go seldom. So they are compared only when there are others than the last time, or other rows
-        while one misses its function, or when what could not be read may be readable now.
+        Cards seldom come and go. So this compares only when the list of functions has changed, when the rows have
+        changed while one misses its function, or when a function that could not be read may be readable now.
 
         :param recorded: the details of rows by name
-        :raises CommandFailed: the functions cannot be listed, or what is remembered cannot be used
+        :raises CommandFailed: the functions cannot be listed, or the memory cannot be used
         """
         recorded_now, links = rows(recorded), self._tree.links()
         if self._seen == (links, sorted(recorded_now) if self.followed.lost else []) and not any(
@@ -134,13 +135,13 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
     """Compare rows with the functions of the host.
 
     :param recorded: the details of rows by name
-    :param places: as it was known before
-    :param functions: all of the host, by address
-    :param evidence_of: reads what tells a function, beside what a row has
-    :param stays: the names of those that were given to guests in this boot: these follow nobody
+    :param places: the places that were known before
+    :param functions: all functions of the host, by address
+    :param evidence_of: reads the identity of a function, given the identity that a row recorded
+    :param stays: the names of functions that were given to guests in this boot: their rows follow no card
     """
     found = Followed()
-    # Nothing tells where a card without a serial number is.
+    # A card without a serial number cannot be found again.
     missed = {name: row for name, row in recorded.items() if _key_of(row) is not None and not _is_there(
         row, functions.get(places.address(name)), evidence_of)}
     found.lost = {(row.vendor_id, row.product_id) for row in missed.values()}
@@ -173,14 +174,14 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
 
 def _withhold_for_unread(recorded: Mapping[str, PCIDetails], places: Places,
                          functions: Mapping[str, pci_sysfs.Function], found: Followed) -> None:
-    """Withhold what may be the function of a row that is away, and of which the serial number was never read."""
+    """Withhold functions that may belong to a row whose function is away and whose serial number was never read."""
     for name, row in sorted(recorded.items()):
         if None in (row.serial, row.parent_serial) and not _is_like(row, functions.get(places.address(name))):
             found.lost.add((row.vendor_id, row.product_id))
             for address, function in functions.items():
                 if _is_like(row, function):
-                    found.withheld.setdefault(address, f'it may be {name}, which an instance has, and of which the '
-                                                       'serial number was never read')
+                    found.withheld.setdefault(address, f'it may be {name}, which an instance has, and whose serial '
+                                                       'number was never read')
 
 
 def _follow_one(name: str, row: PCIDetails, where: Sequence[str], names: Sequence[str], stays: bool,
@@ -201,7 +202,7 @@ def _follow_one(name: str, row: PCIDetails, where: Sequence[str], names: Sequenc
 
 
 def _is_there(row: PCIDetails, function: pci_sysfs.Function | None, evidence_of: EvidenceOf) -> bool:
-    """Whether a function is certainly that of a row."""
+    """Whether a function is certainly the one that a row recorded."""
     if function is None or not _is_like(row, function):
         return False
     before = pci_serials.Evidence(row.serial, row.parent_card, row.parent_serial)
@@ -209,7 +210,7 @@ def _is_there(row: PCIDetails, function: pci_sysfs.Function | None, evidence_of:
 
 
 def _is_like(row: PCIDetails, function: pci_sysfs.Function | None) -> bool:
-    """Whether a function is one of the sort of a row."""
+    """Whether a function is of the same sort as the one that a row recorded."""
     return function is not None and _sort(function) == (row.vendor_id, row.product_id) and (
         function.subsystem or '', -1 if function.vf_number is None else function.vf_number) == (
             row.subsystem, row.vf_number)
@@ -226,7 +227,7 @@ def _key_of(row: PCIDetails) -> Key | None:
 
 def _key(vendor_id: str, product_id: str, subsystem: str, evidence: pci_serials.Evidence, vf_number: int | None,
          address: str) -> Key | None:
-    """What tells a function from all others of the world; None if there is no serial number to tell it by."""
+    """Return a key that tells a function from all others in the world; None if it has no serial number."""
     if evidence.parent_card:
         return (vendor_id, product_id, subsystem, evidence.parent_card, evidence.parent_serial, vf_number) \
             if evidence.parent_serial else None
@@ -235,7 +236,7 @@ def _key(vendor_id: str, product_id: str, subsystem: str, evidence: pci_serials.
 
 
 def rows(texts: Mapping[str, str]) -> dict[str, PCIDetails]:
-    """Read the details of rows, without those that this release cannot read."""
+    """Read the details of rows. Details that this release cannot read are left out."""
     found = {}
     for name, text in texts.items():
         try:

@@ -1,8 +1,9 @@
 """Virtual functions that guests get as ports of networks: their MAC address, VLAN and trust.
 
-The kernel keeps these at the physical function, and gives them to the function whenever it starts anew. libvirt writes
-MAC address and VLAN when a guest starts, and afterwards what it found before, which is not always nothing. So the port
-is written before the guest starts, and all of it is taken away, and read back, before the function is anybody else's.
+The kernel keeps these settings at the physical function, and applies them whenever the virtual function starts anew.
+libvirt writes the MAC address and the VLAN when a guest starts, and afterwards restores the values that it found, which
+may be those of an earlier port. So devicetrack writes the port before the guest starts, and removes all settings and
+reads them back before anybody else gets the function.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ OPTION: Final = f'[{options.SERVICE_GROUP}] device_spec'
 
 
 def problem(tree: pci_sysfs.Tree, function: pci_sysfs.Function, down: dict[str, str | None]) -> str | None:
-    """Say why a virtual function can be no port now; None if it can.
+    """Say why a virtual function cannot be a port now; None if it can.
 
-    :param down: by physical function, what was read of it already
+    :param down: the known answers, by physical function
     """
     physfn = function.physfn
     if physfn is None:
@@ -38,7 +39,7 @@ def problem(tree: pci_sysfs.Tree, function: pci_sysfs.Function, down: dict[str, 
         try:
             name = vf_ports.interface_down(tree.root, physfn)
             down[physfn] = None if name is None else (
-                f'the interface {name} of its physical function is down, and no guest starts with a port of it: turn '
+                f'the interface {name} of its physical function is down, so no guest can start with a port of it: turn '
                 f'it on (ip link set {name} up)')
         except (OSError, ValueError) as error:
             down[physfn] = f'the interface of its physical function cannot be read: {error}'
@@ -48,15 +49,15 @@ def problem(tree: pci_sysfs.Tree, function: pci_sysfs.Function, down: dict[str, 
 def realize(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
     """Write the port of a function, if it is one.
 
-    :raises RealizeFailed: it cannot be written, or nothing says which port it is
+    :raises RealizeFailed: the port cannot be written, or the row does not say which port it is
     """
     if not assignment.details.needs_port:
         return
     port = assignment.details.port
     if port is None:
         raise exception.RealizeFailed(
-            assignment.kind, assignment.identifier, 'it is of the physical network '
-            f'{assignment.details.physical_network}, and its row has no port: its guest was adopted; claim it anew')
+            assignment.kind, assignment.identifier, 'it belongs to the physical network '
+            f'{assignment.details.physical_network}, but its row has no port: its guest was adopted; claim it anew')
     try:
         privileged.set_vf_port(tree.root, function.address, port.mac, port.vlan, port.trusted)
     except OSError as error:
@@ -65,9 +66,9 @@ def realize(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sy
 
 
 def take_away(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
-    """Take the port from a function that nobody uses, and see that nothing is left of it.
+    """Remove the port's settings from a function that nobody uses, and check that none is left.
 
-    :raises UnclaimFailed: something is left, or the kernel does not tell
+    :raises UnclaimFailed: a setting is left, or the kernel does not tell
     """
     if not assignment.details.needs_port:
         return
@@ -79,9 +80,9 @@ def take_away(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_
 
 
 def element(address: str, port: Port, managed: str) -> str:
-    """The element of a port in a guest's definition.
+    """Make the element of a port in a guest's definition.
 
-    :param address: the attributes of its function's address
+    :param address: the XML attributes with the address of its function
     """
     vlan = f"<vlan><tag id='{port.vlan}'/></vlan>" if port.vlan else ''
     return (f"<interface type='hostdev' managed='{managed}'><mac address={quoteattr(port.mac)}/>"
@@ -90,12 +91,13 @@ def element(address: str, port: Port, managed: str) -> str:
 
 def differences(tree: pci_sysfs.Tree, recorded: Mapping[str, PCIDetails],
                 in_guest: Callable[[str], pci_sysfs.Function | None]) -> Iterator[tuple[str, str]]:
-    """Find the ports of guests that run of which the kernel says something else than rows.
+    """Find the ports of running guests whose settings in the kernel differ from the rows.
 
-    Without a guest nothing is wrong: what libvirt leaves differs, and the port is written before a guest starts.
+    Without a guest a difference is harmless: libvirt leaves other settings behind, and the port is written before a
+    guest starts.
 
-    :param in_guest: the function of a row by its name, while a guest has it
-    :returns: names, with what differs
+    :param in_guest: returns the function with a row's name, while a guest has it
+    :returns: names, each with the difference
     """
     links: dict[str, vf_link.Link | OSError] = {}
     for name, row in sorted(recorded.items()):
@@ -114,8 +116,8 @@ def differences(tree: pci_sysfs.Tree, recorded: Mapping[str, PCIDetails],
         if found is None:
             yield name, f'{link.name} has no virtual function {function.vf_number}'
         elif not vf_ports.is_set(found, wanted):
-            yield name, (f'its guest has the port {wanted}, and {link.name} says of it: {found}. Stop the guest and '
-                         'start it again')
+            yield name, (f'its guest has the port {wanted}, but {link.name} reports {found}. Stop the guest and start '
+                         'it again')
 
 
 def _link(tree: pci_sysfs.Tree, address: str) -> vf_link.Link | OSError:

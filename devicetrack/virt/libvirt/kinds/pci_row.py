@@ -1,4 +1,4 @@
-"""What the row of a PCI function says: which function it is, and what it goes back to after a guest."""
+"""The content of a PCI function's row: which function it is, and the state to restore after a guest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from devicetrack.virt.libvirt.kinds import pci_serials
 
 
 class Before(NamedTuple):
-    """What a function goes back to after a guest."""
+    """The state of a function to restore after a guest."""
 
     driver: str
     disks: str | None
@@ -24,7 +24,7 @@ class Before(NamedTuple):
 
 def as_details(function: pci_sysfs.Function, evidence: pci_serials.Evidence, before: Before,
                traits: Collection[str]) -> PCIDetails:
-    """What tells a function, and what it goes back to."""
+    """Make the details from a function's identity and the state to restore."""
     port = before.port or Port(before.physical_network, '')
     return PCIDetails(
         address=function.address, vendor_id=function.vendor_id, product_id=function.product_id,
@@ -37,6 +37,6 @@ def as_details(function: pci_sysfs.Function, evidence: pci_serials.Evidence, bef
 
 def as_text(function: pci_sysfs.Function, evidence: pci_serials.Evidence, disks: str | None,
             traits: frozenset[str], physical_network: str) -> str:
-    """The details of a function in stock, as it is now."""
+    """Return the details of a function in stock, in its present state, as text."""
     return details.to_text(as_details(
         function, evidence, Before(function.driver or '', disks, physical_network=physical_network), traits))

@@ -1,4 +1,4 @@
-"""Which card a PCI function is of: serial numbers, read once in a boot, and the physical functions of virtual ones."""
+"""Identifies the card of a PCI function: by serial numbers, read once in a boot, and the physical functions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from devicetrack.virt.libvirt.kinds import pci_memory
 
 LOG = log.logger(__name__)
 
-# NVM Express controllers. Their driver tells a serial number (Linux: drivers/nvme/host/sysfs.c).
+# The class code of NVM Express controllers. Their driver tells a serial number (Linux: drivers/nvme/host/sysfs.c).
 _NVME: Final = '0108'
-# Seconds in which a card says its serial number. One that is well takes far less than one.
+# How many seconds a card may take to tell its serial number. A healthy card takes far less than one.
 _READ_S: Final = 10.0
 
 Serials = Mapping[str, str | None]
 
 
 class Evidence(NamedTuple):
-    """What tells a function from others of its sort; None in a field that cannot be read now.
+    """The facts that tell a function from others of its sort; None in a field that cannot be read now.
 
-    ``serial`` is '' for a function without a serial number, and for a virtual one. ``parent_card`` has the ids of the
-    physical function of a virtual one and its number on its card, and ``parent_serial`` its serial number; both are ''
-    for other functions.
+    ``serial`` is '' for a function without a serial number, and for a virtual one. For a virtual function,
+    ``parent_card`` has the ids of its physical function and that one's number on the card, and ``parent_serial`` has
+    the physical function's serial number; both are '' for other functions.
     """
 
     serial: str | None
@@ -43,25 +43,25 @@ class Evidence(NamedTuple):
 class SerialNumbers:
     """Reads the serial numbers of functions.
 
-    The driver of the host tells that of a disk. Of others the kernel reads Vital Product Data, or the configuration
-    space. A card may be slow to answer, or broken: it is asked once in a boot, and not again by this process if it
-    gives no answer in time. While a guest has it, it is not asked.
+    The host's driver tells the number of a disk. For other functions the kernel reads Vital Product Data, or the
+    configuration space. A card may be slow to answer, or broken. So a card is asked once in a boot, and this process
+    does not ask it again if it gives no answer in time. A card is not asked while a guest has it.
 
-    :param memory: where serial numbers are remembered for this boot
+    :param memory: remembers serial numbers for this boot
     """
 
     def __init__(self, tree: pci_sysfs.Tree, memory: Callable[[], pci_memory.Memory]) -> None:
         self._tree, self._memory = tree, memory
         self._calls = bounded.Calls(_READ_S)
-        self._unread: dict[str, int] = {}       # by address, the number of the directory of a function that is broken
+        self._unread: dict[str, int] = {}       # by address: the number of the directory of a broken function
 
     def of(self, functions: Iterable[pci_sysfs.Function], all_of_them: bool = False) -> Serials:
         """Return the serial numbers of functions by address: '' if one has none, None if it cannot be read now.
 
         Virtual functions have none, and are left out.
 
-        :param all_of_them: whether those of other functions are to be forgotten
-        :raises CommandFailed: what is remembered cannot be used
+        :param all_of_them: whether to forget the numbers of other functions
+        :raises CommandFailed: the memory cannot be used
         """
         wanted = {function.address: function for function in functions if function.physfn is None}
         read: dict[str, tuple[int, str | None]] = {}
@@ -69,7 +69,7 @@ class SerialNumbers:
             try:
                 read[address] = os.stat(self._tree.path(address)).st_ino, function.serial
             except OSError:
-                continue                        # it went away just now
+                continue                        # it has just vanished
         if not wanted:
             return {}
         known = self._memory().complete(read, all_of_them)
@@ -96,12 +96,12 @@ class SerialNumbers:
 
 def evidence(function: pci_sysfs.Function, physfn: pci_sysfs.Function | None, serials: Serials,
              recorded: Evidence | None = None) -> Evidence:
-    """Say which card a function is of.
+    """Return the evidence of the card to which a function belongs.
 
-    :param physfn: of a virtual function, its physical function; None if that cannot be read
-    :param serials: of both, as far as they have any
-    :param recorded: what a row has. A serial number that nobody can read now is unknown if there was one, and none at
-        all for a function of which none was ever read
+    :param physfn: for a virtual function, its physical function; None if that cannot be read
+    :param serials: the serial numbers of both functions, as far as they have any
+    :param recorded: the evidence in a row. A serial number that cannot be read now counts as unknown if the row has
+        one, and as none if no number was ever read
     """
     before = recorded or Evidence('', '', '')
     if function.physfn is None:
@@ -118,7 +118,7 @@ def _serial(function: pci_sysfs.Function, serials: Serials, recorded: str | None
 
 
 def unread(recorded: PCIDetails, evidence: Evidence) -> str | None:
-    """Say what of a function's evidence cannot be told now, or could not when it was recorded; None if nothing."""
+    """Name the evidence of a function that cannot be read now, or could not be when it was recorded; None if none."""
     for name, now in evidence._asdict().items():
         if None in (now, getattr(recorded, name)):
             return name.replace('_', ' ').replace('serial', 'serial number')

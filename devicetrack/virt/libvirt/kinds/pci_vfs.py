@@ -1,8 +1,8 @@
 """Makes the virtual functions that the options ask for: ``[devicetrack_pci] vfs``.
 
-A host that boots has none of them. They are made at the start of a service and by audits, of a physical function that
-has none and that nobody uses. Existing ones are never changed: the kernel takes all away before it makes others, and
-waits for guests that have one, while nobody can end whoever asks about it.
+A host that boots has no virtual functions. The start of a service and each audit make them for a physical function that
+has none and that nobody uses. Existing ones are never changed. To make others, the kernel first removes all, and waits
+for guests that have one; nothing can end a process that asks about the function meanwhile.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ LOG = log.logger(__name__)
 OPTION: Final = f'[{options.GROUP}] vfs'
 
 _KEYS: Final = pci_matching.KEYS | {'number', 'autoprobe', 'private_namespaces'}
-# What the specification has room for (PCI Express: NumVFs of the SR-IOV capability).
+# The largest number that the specification allows (PCI Express: NumVFs of the SR-IOV capability).
 _MOST: Final = 2**16 - 1
-# So much longer this process waits than the one that writes.
+# How many seconds longer this process waits than the one that writes.
 _LONGER_S: Final = 5.0
 
 
 class Rule(NamedTuple):
-    """What the physical functions of a match have.
+    """The virtual functions that the physical functions of a match should have.
 
-    ``number`` of None makes none. ``autoprobe`` says whether drivers of the host take them, None that the kernel's
-    setting stays. ``private_namespaces``: the operator has seen to it that those of an NVMe controller have no
-    namespace in common, and nobody looks.
+    A ``number`` of None makes none. ``autoprobe`` says whether drivers of the host take them; None keeps the kernel's
+    setting. ``private_namespaces``: the operator has made sure that the virtual functions of an NVMe controller share
+    no namespace, so this library does not check that.
     """
 
     match: pci_matching.Match
@@ -67,7 +67,7 @@ def _rule(entry: json_entries.Entry) -> Rule:
     entry.check_keys(_KEYS)
     number = entry.values.get('number')
     if number is not None and (type(number) is not int or not 1 <= number <= _MOST):
-        raise entry.mistake('number', f'{json.dumps(number)} is no number of virtual functions: write one from 1 to '
+        raise entry.mistake('number', f'{json.dumps(number)} is not a number of virtual functions: write one from 1 to '
                                       f'{_MOST}, without quotation marks')
     match = pci_matching.read(entry)
     if match == pci_matching.EVERYTHING:
@@ -81,7 +81,7 @@ def of(rules: Sequence[Rule], physfn: pci_matching.Function) -> Rule | None:
 
 
 class Maker:
-    """Makes virtual functions. ``faults`` says of each physical function why it does not have what it should.
+    """Makes virtual functions. ``faults`` says, by physical function, why it does not have those that it should.
 
     :param timeout_s: how long the kernel may take for one physical function
     """
@@ -92,12 +92,13 @@ class Maker:
         self.faults: Mapping[str, str] = {}
         self._seen: Mapping[str, int] = {}
         self._matched: Sequence[str] = ()
-        self._late: dict[str, int] = {}         # by address, the number of the directory of what gave no answer
+        self._late: dict[str, int] = {}         # by address: the number of the directory of a function that timed out
 
     def make(self, is_held: Callable[[str], bool], locked: api.Locked) -> None:
-        """Make what is not there.
+        """Make the missing virtual functions.
 
-        :param is_held: whether an instance has the physical function of an address. Asked with its lock held
+        :param is_held: whether an instance has the physical function at an address. It is called with the function's
+            lock held
         :param locked: as for :meth:`.api.DeviceKind.prepare`, by address
         :raises CommandFailed: the functions of this host cannot be listed
         """
@@ -111,10 +112,10 @@ class Maker:
         self.faults = faults
 
     def _find(self) -> dict[str, str]:
-        """Find the physical functions that rules match, and say what they match in vain."""
+        """Find the physical functions that rules match; return a fault for each address that no function has."""
         there = self._tree.links()
         faults = {address: 'no PCI function has this address' for address in self._named() if address not in there}
-        if there != self._seen:                 # virtual functions come and go, cards seldom
+        if there != self._seen:                 # cards seldom come and go
             functions = {function.address: function for function in self._tree.functions() if function.physfn is None}
             named = self._named()
             self._matched = [address for address, function in functions.items()
@@ -124,12 +125,12 @@ class Maker:
         return faults
 
     def _named(self) -> Collection[str]:
-        """The addresses that rules with a number spell out."""
+        """Return the addresses that rules with a number spell out."""
         return {address for rule in self._rules if rule.number
                 and (address := pci_matching.one_address(rule.match)) is not None}
 
     def _make(self, address: str, is_held: Callable[[str], bool], locked: api.Locked) -> str | None:
-        """Make those of one physical function, and return why it does not have them; None if nothing is wrong."""
+        """Make the virtual functions of one physical one; return why it does not have them, or None."""
         function = self._tree.function(address)
         rule = None if function is None else of(self._rules, function)
         if function is None or rule is None or rule.number is None:
@@ -139,12 +140,12 @@ class Maker:
             return why_not
         with locked(address) as is_locked, contextlib.ExitStack() as locks:
             try:
-                # Managers with other state directories lock this alone.
+                # Managers with other state directories share only this lock.
                 locks.enter_context(filelock.NodeLock(self._tree.path(address)))
             except (OSError, filelock.FileLocked):
                 is_locked = False
             if not is_locked or is_held(address):
-                return None                     # its owner has it whole; an audit makes them when it comes back
+                return None                     # its owner has all of it; an audit makes them once it is back
             return self._set(function, rule)
 
     def _set(self, function: pci_sysfs.Function, rule: Rule) -> str | None:
@@ -172,17 +173,17 @@ class Maker:
 
     def _no_answer(self) -> str:
         return (f'the kernel gave no answer within {self._timeout_s:g} s when its virtual functions were made: see its '
-                'log; this service does not try again, and takes them as they come')
+                'log. This service does not try again, and uses them once they appear')
 
 
 def _why_not(function: pci_sysfs.Function, number: int) -> str | None:
-    """Why so many virtual functions cannot be made of a function, as sysfs shows it; None without a reason."""
+    """Return why a function cannot have so many virtual functions, as far as sysfs shows; None without a reason."""
     if function.problem is not None:
         return function.problem
     if number > function.total_vfs:
-        return f'it can have {function.total_vfs} virtual functions, and {number} are asked for'
+        return f'it can have {function.total_vfs} virtual functions, but {number} are asked for'
     if function.vfs and len(function.vfs) != number:
-        return (f'it has {len(function.vfs)} virtual functions, and {number} are asked for. Existing ones are never '
+        return (f'it has {len(function.vfs)} virtual functions, but {number} are asked for. Existing ones are never '
                 'changed: while nobody has one, write 0 to its sriov_numvfs, and the next audit makes them')
     if not function.vfs and function.driver is None:
         return f'its {number} virtual functions cannot be made: it has no driver'

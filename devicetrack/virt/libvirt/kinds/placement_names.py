@@ -1,9 +1,9 @@
 """Names of resource classes and traits as operators write them, in the form in which placement knows them.
 
-The rules are those of Nova's options, so that what one service reports is what the other asks for. A name that
-os-traits or os-resource-classes has stays; a name with the prefix becomes capital letters; and any other gets the
-prefix, with an underscore for everything between letters and digits. Blanks after a comma count as part of a trait's
-name, as they do in Nova: ``blue, big`` are ``CUSTOM_BLUE`` and ``CUSTOM__BIG``.
+The rules are those of Nova's options, so that one service reports the names that the other asks for. A name that
+os-traits or os-resource-classes has stays as it is. A name with the prefix is put into capital letters. Any other name
+also gets the prefix, with an underscore for everything between letters and digits. Blanks after a comma count as part
+of a trait's name, as they do in Nova: ``blue, big`` are ``CUSTOM_BLUE`` and ``CUSTOM__BIG``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _NAME: Final = re.compile(r'[A-Z0-9_]{1,255}')          # what placement takes
 def resource_class(text: str) -> str:
     """Return the resource class for a name.
 
-    :raises ValueError: it can be none, with the reason
+    :raises ValueError: the name cannot be a resource class; the message has the reason
     """
     import os_resource_classes
     name = text.upper()
     if name in OF_THE_SERVICE:
-        raise ValueError(f'{name} counts what the compute service has itself: choose another name')
+        raise ValueError(f'{name} counts resources of the compute service itself: choose another name')
     if name not in os_resource_classes.STANDARDS and not name.startswith(_CUSTOM):
         name = _prefixed(name)
     return _checked(text, name)
@@ -38,7 +38,7 @@ def of_product(vendor_id: str, product_id: str) -> str:
 
 
 def provider(address: str) -> str:
-    """Return the stable name of the provider that counts a function, from its address or its physical function's.
+    """Return the stable name of the provider for an address: the function's own, or its physical function's.
 
     Nova's provider has the node's name, an underscore, and the address in capitals: ``compute-7_0000:3D:00.0``.
     """
@@ -48,9 +48,9 @@ def provider(address: str) -> str:
 def traits(text: str) -> frozenset[str]:
     """Return the traits for names separated by commas.
 
-    :raises ValueError: one of them can be none, with the reason
+    :raises ValueError: one of them cannot be a trait; the message has the reason
     """
-    # It reads some hundred files when it is imported.
+    # Import os_traits only here, because its import reads some hundred files.
     import os_traits
     if not text:
         return frozenset()

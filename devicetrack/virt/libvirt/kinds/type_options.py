@@ -52,12 +52,12 @@ def read(conf: cfg.ConfigOpts, names: Iterable[str], words: Words) -> tuple[Mapp
     """Read the group of each enabled type.
 
     A parent makes devices of the one type that names it. A type without addresses takes every parent that no other
-    type names. A second type without addresses is an error, because a parent could not make both. Nova, whose options
-    these are for mediated devices, silently enables only the first type. A group of a type that is not enabled is
-    named in the log.
+    type names. A second type without addresses is an error, because a parent cannot make both. Nova, which has the same
+    options for mediated devices, silently enables only the first type. The log names the group of each type that is
+    not enabled.
 
-    :returns: the types by name, and the one without addresses or None
-    :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
+    :returns: the types by name, and the name of the one without addresses or None
+    :raises InvalidConfiguration: an option cannot be used; the message names it, its value and the reason
     """
     types: dict[str, TypeOptions] = {}
     owners: dict[str, str] = {}
@@ -79,7 +79,7 @@ def read(conf: cfg.ConfigOpts, names: Iterable[str], words: Words) -> tuple[Mapp
 
 
 def _warn_of_unread_groups(conf: cfg.ConfigOpts, names: Collection[str], words: Words) -> None:
-    """Name the groups of types in the configuration files that nobody reads: a type is misspelt, or forgotten."""
+    """Log the groups of types in the configuration files that nobody reads: a type is misspelt, or forgotten."""
     # oslo.config compares the names of groups without regard to case.
     enabled, start = {words.group(name).lower() for name in names}, words.group('')
     for section in conf.list_all_sections():

@@ -1,9 +1,9 @@
 """Virtual functions with a vGPU type, by NVIDIA's own VFIO interface (:mod:`devicetrack.virt.libvirt.vgpu_sysfs`).
 
 A device is a virtual function, and its PCI address is its name. It is in stock while it has the type that the options
-give its physical function, or can get that type now. So the functions of a full card that have no type are no devices.
-Realize sets the type, and unclaim takes it away, so that the card has its room again. The function always stays with
-its driver.
+give its physical function, or can get that type now. So the functions of a full card that have no type are not in
+stock. Realize sets the type, and unclaim removes it, so that its room on the card is free again. The function always
+stays with its driver.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class VF(api.DeviceKind):
                 vgpu_type: type_options.TypeOptions) -> InventoryDevice:
         name = nodedev_xml.pci_name(parent)
         has_type = function.current != vgpu_sysfs.NO_TYPE
-        # Without adoption we set every type that an owned function has, and take it away after that.
+        # Without adoption, devicetrack sets every type that an owned function has, and removes it afterwards.
         adopted = function.current == vgpu_type.id and self.options.adopt_existing
         return InventoryDevice(
             self.name, function.address, name, vgpu_type.resource_class, name, function.numa_node,
@@ -126,9 +126,9 @@ class VF(api.DeviceKind):
             function.problem, adopted or not has_type)
 
     def _warn_of_types_that_nothing_has(self, functions: Sequence[vgpu_sysfs.Function], there: Collection[str]) -> None:
-        """Warn once, until it changes, since every audit reads the stock.
+        """Warn about such types, and again only when they change: every audit reads the stock.
 
-        The option may be wrong, or the virtual functions of a card are enabled later.
+        The option may be wrong, or the virtual functions of a card may be enabled later.
         """
         idle = {vgpu_type for vgpu_type in self.options.types if vgpu_type not in there}
         for vgpu_type in sorted(idle - self._idle):
@@ -137,12 +137,12 @@ class VF(api.DeviceKind):
                            for number, name in function.creatable.items()})
             LOG.warning('%s = %s: no virtual function %s has this type or can get it; those of this host can get %s',
                         vf_options.ENABLED, vgpu_type,
-                        f'below what [{options.vf_group(vgpu_type)}] device_addresses names' if named
+                        f'of a parent in [{options.vf_group(vgpu_type)}] device_addresses' if named
                         else 'of this host', ', '.join(made) or 'nothing')
         self._idle = idle
 
     def _warn_of_addresses_without_functions(self, parents: Collection[str]) -> None:
-        """Warn once, until it changes."""
+        """Warn about such addresses, and again only when they change."""
         found = {f'[{options.vf_group(vgpu_type.id)}] device_addresses = {address}: {self.tree.why_no_parent(address)}'
                  for vgpu_type in self.options.types.values() for address in vgpu_type.addresses.difference(parents)}
         for text in sorted(found - self._no_cards):
@@ -171,7 +171,7 @@ class VF(api.DeviceKind):
         wanted = assignment.details
         function, origin = self._there(assignment), wanted.origin
         if function.current == vgpu_sysfs.NO_TYPE:
-            # We set the type, so we take it away later. An adopted function loses its type at a boot.
+            # This call sets the type, so the release has to remove it. An adopted function loses its type at a boot.
             function, origin = self._given_its_type(assignment, function), vocabulary.CREATED
         self._check_type(assignment, function)
         return Realized(DeviceKey(self.name, assignment.identifier),
@@ -240,7 +240,7 @@ class VF(api.DeviceKind):
         return not self.tree.known((assignment.identifier,))
 
     def _clear(self, assignment: DeviceAssignment) -> bool:
-        """Take the recorded type away, and say whether the function has none now."""
+        """Remove the recorded type, and return whether the function has none now."""
         if self._is_away(assignment):
             return True
         function = self._there(assignment)
@@ -250,7 +250,8 @@ class VF(api.DeviceKind):
         try:
             self.tree.set_type(assignment.identifier, vgpu_sysfs.NO_TYPE)
         except OSError as error:
-            # EPERM: it has no type any more, which the next read shows. Operators also report EPERM while it is in use.
+            # EPERM: the function has no type any more, as the next read shows. Operators also report EPERM while it is
+            # in use.
             if error.errno not in (errno.EBUSY, errno.EPERM):
                 raise exception.UnclaimFailed(self.name, assignment.identifier,
                                               f'its vGPU type cannot be taken away: {error.strerror}') from error

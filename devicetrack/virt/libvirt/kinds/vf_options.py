@@ -22,7 +22,7 @@ _WORDS = type_options.Words(
 
 
 class VFOptions(NamedTuple):
-    """All options of virtual functions. ``default`` is the type of the cards that no type names, or None."""
+    """All options of virtual functions. ``default`` is the type for the cards that no type names, or None."""
 
     types: Mapping[str, type_options.TypeOptions]
     default: str | None
@@ -31,14 +31,14 @@ class VFOptions(NamedTuple):
     sysfs_root: str
 
     def type_of(self, parent: str) -> type_options.TypeOptions | None:
-        """Return the type of the virtual functions of a physical function, by its PCI address."""
+        """Return the type for the virtual functions of the physical function with this PCI address."""
         return next(iter(type_options.of(self.types, self.default, frozenset((parent,)))), None)
 
 
 def read(conf: cfg.ConfigOpts) -> VFOptions:
     """Read ``[devicetrack_vf]`` and the group of each enabled type, and register these groups.
 
-    :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
+    :raises InvalidConfiguration: an option cannot be used; the message names it, its value and the reason
     """
     options.register(conf)
     ours = conf[options.VF_GROUP]

@@ -46,8 +46,8 @@ from devicetrack.virt.libvirt import wiping
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import vpmem_options
 
-# libvirt rounds the size of an NVDIMM up to 2 MiB (qemuDomainGetMemorySizeAlignment in its QEMU driver), and
-# QEMU refuses to start when the device is smaller than that. So the size is rounded down here.
+# libvirt rounds the size of an NVDIMM up to 2 MiB (qemuDomainGetMemorySizeAlignment in its QEMU driver), and QEMU
+# refuses to start when the device is smaller than the rounded size. So this module rounds the size down.
 _UNIT_BYTES = 2 << 20
 # The guest keeps its own namespace labels here, at the end of its device.
 _LABEL_BYTES = 2 << 20
@@ -91,8 +91,8 @@ class VPMEM(api.DeviceKind):
         quoted = json.encoder.encode_basestring_ascii
         devices: list[tuple[Any, ...]] = []             # the fields of each, as they are kept
         found = set()
-        # Namespaces come one by one: a host may have thousands, and the garbage collector goes through all that are
-        # there at a time.
+        # Namespaces are read one by one: a host may have thousands, and the garbage collector would go through all that
+        # are in memory at the same time.
         for name, itself, path, size_bytes, align_bytes, region, numa_node, _dax, problem in self._source.each():
             found.add(name)
             label = labels.get(name)
@@ -130,10 +130,10 @@ class VPMEM(api.DeviceKind):
         wanted = list(addresses)
         if not wanted:
             return {}
-        # All namespaces, not only the configured ones: one that no option names any more may still have an owner.
+        # Look among all namespaces, not only the configured ones: one that no option names may still have an owner.
         found = self._source.paths()
         means: dict[str, str | None] = {address: found.get(address) for address in wanted}
-        # A definition that this library wrote has the path letter by letter. Others may write it in another way.
+        # A definition that this library wrote has the exact path. Other software may write it in another way.
         if None not in means.values():
             return means
         by_path = {os.path.normpath(path): name for path, name in found.items()}
@@ -164,8 +164,8 @@ class VPMEM(api.DeviceKind):
         namespace = self._wipeable(assignment)
         fd = self._open(assignment, namespace)
         try:
-            # The path may have led to another namespace when it was opened. So the open device is wiped only if the
-            # path is still that of the recorded namespace.
+            # The path may have led to another namespace when it was opened. So wipe the open device only if the path
+            # still belongs to the recorded namespace.
             if self._wipeable(assignment).path != namespace.path:
                 raise exception.UnclaimFailed(self.name, assignment.identifier, 'its path changed just now')
             wiping.wipe(assignment.identifier, fd, lock_fd, namespace.size_bytes, namespace.align_bytes,
@@ -173,13 +173,13 @@ class VPMEM(api.DeviceKind):
             # A namespace that became read-only meanwhile may have its old bytes back after a power cut.
             self._wipeable(assignment)
         except BaseException:
-            os.close(fd)                        # a wiper may live, and keeps the lock
+            os.close(fd)                        # do not unlock it: a wiper may still run, and needs the lock
             raise
         filelock.close(fd)
-        filelock.close(self._open(assignment, namespace))       # nobody has opened it meanwhile
+        filelock.close(self._open(assignment, namespace))       # check that nobody has opened it meanwhile
 
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
-        filelock.close(self._open(assignment, self._wipeable(assignment)))      # nobody has it open or mapped
+        filelock.close(self._open(assignment, self._wipeable(assignment)))      # check that it is not open or mapped
         self._wipeable(assignment)
         return True
 
@@ -188,7 +188,7 @@ class VPMEM(api.DeviceKind):
 
         :raises DeviceBusy: somebody else wipes it, perhaps a manager with another state directory
         :raises DeviceInUse: a process has it open or mapped, perhaps a guest that the hypervisor does not know
-        :raises UnclaimFailed: it cannot be opened, or nobody knows
+        :raises UnclaimFailed: it cannot be opened, or its users are unknown
         """
         try:
             return self._source.open(namespace)
@@ -222,7 +222,7 @@ class VPMEM(api.DeviceKind):
         except OSError as error:
             raise exception.CommandFailed('open the namespace', str(error.strerror)) from error
         try:
-            # As in unclaim: the path may have led to another namespace.
+            # As in unclaim, the path may have led to another namespace.
             if self._wipeable(assignment).path != namespace.path:
                 raise exception.NotProven(self.name, assignment.identifier, 'its path changed just now')
             problem = reading.read_through(assignment.identifier, fd, lock_fd, namespace.size_bytes,
@@ -282,11 +282,11 @@ class VPMEM(api.DeviceKind):
 
 
 def guest_element(namespace: namespaces.Namespace) -> str:
-    """Make the guest's NVDIMM. It is as large as fits into the namespace, with the label area.
+    """Make the guest's NVDIMM. With its label area, it is as large as fits into the namespace.
 
     The guest needs ``<maxMemory>`` with a free slot, and its ``<memory>`` is the sum of its RAM and its NVDIMMs.
     """
-    # QEMU flushes the memory as persistent. A file is not.
+    # The element tells QEMU to flush the memory as persistent memory, which a file is not.
     pmem = '<pmem/>' if namespace.dax else ''
     size_kib = _guest_bytes(namespace.size_bytes, namespace.align_bytes) >> 10
     return (f"<memory model='nvdimm' access='shared'>"
@@ -297,12 +297,12 @@ def guest_element(namespace: namespaces.Namespace) -> str:
 
 
 def _problem(namespace: namespaces.Namespace) -> str | None:
-    """Why no guest can have a namespace, or None."""
+    """Return why no guest can have a namespace, or None."""
     return namespace.problem or _size_problem(namespace.size_bytes, namespace.align_bytes)
 
 
 def _size_problem(size_bytes: int, align_bytes: int) -> str | None:
-    # Beside the labels, QEMU rounds the size down to the alignment. It refuses to start if nothing is left.
+    # QEMU rounds the size without the labels down to the alignment. It refuses to start if nothing is left.
     least = max(align_bytes, _UNIT_BYTES) + max(align_bytes, _LABEL_BYTES)
     if _guest_bytes(size_bytes, align_bytes) < least:
         return f'it has {size_bytes} bytes, and a guest needs at least {least}'
@@ -310,7 +310,7 @@ def _size_problem(size_bytes: int, align_bytes: int) -> str | None:
 
 
 def _guest_bytes(size_bytes: int, align_bytes: int) -> int:
-    """How much of a namespace a guest can have, with the label area."""
+    """Return how many bytes of a namespace a guest can have, including the label area."""
     unit = max(align_bytes, _UNIT_BYTES)
     return size_bytes // unit * unit
 
@@ -321,12 +321,12 @@ def _details(namespace: namespaces.Namespace, label: str) -> VPMEMDetails:
 
 
 class _Common(NamedTuple):
-    """What all namespaces with the same label and size have in common: a host has thousands of a few sizes."""
+    """The facts that all namespaces with the same label and size share: a host has thousands in a few sizes."""
 
     resource_class: str
     migration_type: str
     size_problem: str | None
-    # The stored text of their details, around the path and around the UUID.
+    # The parts of their stored details before, between and after the path and the UUID.
     before: str
     between: str
     behind: str

@@ -19,7 +19,7 @@ RESOURCE_CLASS_PREFIX = 'CUSTOM_PMEM_NAMESPACE_'
 _LABEL = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]*')
 # The kernel keeps 63 bytes of a namespace's name (struct nd_namespace_label in drivers/nvdimm/label.h).
 _NAME = re.compile(r'[^\s/:,|\x00-\x1f\x7f]{1,63}')
-_MAX_CLASS_LENGTH = 255    # placement's
+_MAX_CLASS_LENGTH = 255    # placement's limit
 
 
 class VPMEMOptions(NamedTuple):
@@ -41,7 +41,7 @@ def resource_class(label: str) -> str:
 def read(conf: cfg.ConfigOpts) -> VPMEMOptions:
     """Read ``[libvirt] pmem_namespaces`` and ``[devicetrack_vpmem]``.
 
-    :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
+    :raises InvalidConfiguration: an option cannot be used; the message names it, its value and the reason
     """
     options.register(conf)
     placement_options.register(conf)
