@@ -211,6 +211,7 @@ class Compute:
                 self.database.save(instance, migration)     # 11: the migration context, in the block of the claim
                 self._start_guest(instance)
         except Exception:
+            self.manager.store.check_epoch()    # raises HostTakenOver: then a newer process decides
             if self.guest_state(instance_uuid) != 'runs':   # else only ``started`` failed: the next start goes on
                 migration.status = 'error'
                 self.database.save(migration)   # 12: the failure, when no guest runs here
@@ -233,6 +234,7 @@ class Compute:
                 destination.prepare_live_migration(instance_uuid, migration, check.to_text()))
             definitions = self.manager.migration_definitions(CONTEXT, instance, migration, device_map)
         except Exception:
+            self.manager.store.check_epoch()    # as in ``evacuate``
             migration.status = 'error'
             self.database.save(migration)       # 14: the failure. The guest runs here, and was not touched
             raise
@@ -263,6 +265,7 @@ class Compute:
 
     def finish_live_migration(self, migration: Migration, call: Callable[[str], Compute]) -> None:
         """At either end, after the copy or after a start: end a migration that is ``running`` where its guest is."""
+        self.manager.store.check_epoch()        # raises HostTakenOver: then a newer process decides
         source, destination = call(migration.source_compute), call(migration.dest_compute)
         instance_uuid = migration.instance_uuid
         states = source.guest_state(instance_uuid), destination.guest_state(instance_uuid)

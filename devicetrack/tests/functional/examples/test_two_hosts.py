@@ -304,7 +304,7 @@ class TestEvacuationThatWasInterrupted(InterruptedTestCase):
 
     def test_before_it_is_saved_that_the_guest_did_not_start(self) -> None:
         self.two.machine.before('realize', ZeroDivisionError(), times=1)
-        with mock.patch.object(self.two, 'guest_state', side_effect=Killed()):
+        with mock.patch.object(self.two, 'guest_state', autospec=True, side_effect=Killed()):
             self.assertRaises(Killed, self.two.evacuate, self.instance.uuid, self.migration)
         self.come_back()
         self.restart('one')
@@ -320,7 +320,7 @@ class TestEvacuationThatWasInterrupted(InterruptedTestCase):
         real = self.two.manager.started
 
         def started(*arguments: Any) -> Any:
-            with mock.patch.object(self.two.manager.store, 'check_epoch',
+            with mock.patch.object(self.two.manager.store, 'check_epoch', autospec=True,
                                    side_effect=exception.StoreUnavailable('store', 'gone')):
                 return real(*arguments)
 
@@ -389,7 +389,7 @@ class TestLiveMigrationThatWasInterrupted(InterruptedTestCase):
 
     def test_a_guest_that_waits_is_left_alone_while_it_is_copied(self) -> None:
         self.wait_at_destination()
-        with mock.patch.object(self.one, 'is_copying', return_value=True):
+        with mock.patch.object(self.one, 'is_copying', autospec=True, return_value=True):
             self.restart('one')
             self.restart('two')
         self.assertEqual(['runs', 'waits'], [host.guest_state(self.instance.uuid) for host in self.hosts.values()])
@@ -449,3 +449,16 @@ class TestTakenOver(TwoHostsTestCase):
         with mock.patch.object(self.one.machine, 'start_guest', start_guest):
             self.assertRaises(exception.HostTakenOver, self.one.boot, self.other)
         self.check_other()
+
+    def test_the_older_one_ends_no_live_migration(self) -> None:
+        migration = self.names['Migration'](str(uuid.uuid4()), 1, self.instance.uuid, 'one', 'two', 'live-migration')
+
+        def take_over(*_arguments: Any) -> None:
+            self.other = self.instance
+            self.take_over()
+            raise ZeroDivisionError()           # the copy fails
+
+        with mock.patch.object(self.one, '_copy', take_over):
+            self.assertRaises(exception.HostTakenOver, self.one.live_migrate, self.instance.uuid, migration,
+                              self.hosts.__getitem__)
+        self.assertEqual('running', self.database.migrations()[-1].status)
