@@ -287,6 +287,14 @@ class TestEvacuationThatWasInterrupted(InterruptedTestCase):
         self.kill_before(self.two.manager, 'started', self.two.evacuate, self.migration)
         self.check_finished()
 
+    def test_an_instance_without_devices(self) -> None:
+        self.instance = self.names['Instance'](str(uuid.uuid4()), self.names['Flavor']('tiny', {}), 'one')
+        self.database.save(self.instance)
+        self.migration = self.names['Migration'](str(uuid.uuid4()), 2, self.instance.uuid, 'one', 'two', 'evacuation')
+        self.kill_before(self.two.machine, 'start_guest', self.two.evacuate, self.migration)
+        self.come_back()
+        self.assertEqual(('done', True), (self.database.migrations()[-1].status, self.runs('two')))
+
     def test_before_the_evacuation_ends(self) -> None:
         self.kill_before(self.two.manager, 'finish_evacuation', self.two.evacuate, self.migration)
         self.check_finished()
