@@ -324,17 +324,24 @@ class ClaimManager:
         Besides them an element for the definition's metadata. Both are empty for an instance without devices. Asks
         about this instance alone: no other guest is read.
 
+        Make it the last call before the guest starts. It asks the store twice whether another manager of this host has
+        started: before it reads anything, and again when the answer is made. So a guest cannot start by an answer that
+        such a manager has made worthless meanwhile.
+
         :param before_move: as :meth:`realize`
         :raises DeviceGone: a device is not there or is another one of its name
+        :raises HostTakenOver: another manager of this host has started: start no guest, and remove none
         :raises RowsMissing: as :meth:`realize`
         """
         host = self._owner_for(instance)
         host.gate.check_complete(instance.uuid)
         used, beside = host.life.devices_of_guest(instance.uuid, before_move)
-        if not used and not beside:
-            return GuestConfig()
-        flavor = getattr(getattr(instance, 'flavor', None), 'name', None)
-        return self._parts.driver.guest_config(used, flavor, beside)
+        config = GuestConfig()
+        if used or beside:
+            flavor = getattr(getattr(instance, 'flavor', None), 'name', None)
+            config = self._parts.driver.guest_config(used, flavor, beside)
+        host.store.check_epoch()                # a manager that started meanwhile may have taken these devices back
+        return config
 
     def rewrite_definition(self, instance: Any, definition: str, before_move: bool = False) -> str:
         """Write this boot's device addresses into a definition that the service has kept since another boot.
@@ -354,7 +361,9 @@ class ClaimManager:
         host = self._owner_for(instance)
         arguments.check_text('definition', definition)
         host.gate.check_complete(instance.uuid)
-        return host.definitions.rewrite(instance.uuid, definition, before_move)
+        rewritten = host.definitions.rewrite(instance.uuid, definition, before_move)
+        host.store.check_epoch()                # as in guest_config
+        return rewritten
 
     def check_definition(self, instance: Any, definition: str, before_move: bool = False) -> None:
         """Check that a definition names all devices of the instance, and no device of another.
@@ -379,6 +388,7 @@ class ClaimManager:
             # A device that neither has a row nor may get one is the service's own business, as an accelerator's is.
             if host.ledger.device(key) is not None:
                 raise exception.DefinitionRefused(instance.uuid, *key, 'the instance does not have it')
+        host.store.check_epoch()                # as in guest_config
 
     @of_request
     def started(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:

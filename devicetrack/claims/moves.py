@@ -201,8 +201,7 @@ class Moves:
         if not there and usage.unknown:
             there = None
         return migrations.Situation(self._here, records, views.migrations, there,
-                               uuid in usage.running and uuid not in usage.arriving, named, live,
-                               (views.instances or {}).get(uuid))
+                               usage.runs_here(uuid), named, live, (views.instances or {}).get(uuid))
 
     def settle_ended(self, instance_uuid: str, records: Sequence[Record], before_move: bool) -> bool:
         """Before a guest starts: end moves that the service says are over and nobody has told this host of.

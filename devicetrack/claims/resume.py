@@ -191,6 +191,6 @@ def _work_waits(rows: Sequence[Record], views: Views) -> bool:
 
 def _runs(record: Record, usage: Usage) -> bool:
     uuid = record.instance_uuid
-    return record.state == vocabulary.CLAIMED and uuid in usage.running and uuid not in usage.arriving and any(
+    return record.state == vocabulary.CLAIMED and usage.runs_here(uuid) and any(
         use.identifier == record.identifier and use.kind == record.kind and use.live
         and use.domain_uuid == record.instance_uuid for use in usage.uses)

@@ -161,7 +161,7 @@ def _beside_row(key: DeviceKey, there: Record, row: Record) -> Rebuilt:
 def _row(host_uuid: str, claim: _Claim, usage: Usage) -> Record:
     device, uuid = claim.device, claim.guest.instance_uuid
     role = device.role
-    runs = uuid in usage.running and uuid not in usage.arriving
+    runs = usage.runs_here(uuid)
     if role == vocabulary.INCOMING and claim.named and runs and any(
             use.live and use.domain_uuid == uuid and (use.kind, use.identifier) == (device.kind, device.identifier)
             for use in usage.uses):

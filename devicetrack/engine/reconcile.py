@@ -484,7 +484,7 @@ class _Comparison:
         views, usage, state = self.views, self.usage, self.states.get(uuid)
         settlement = migrations.settle(migrations.Situation(
             migrations.Endpoint(views.host, views.node or views.host), records, known, uuid in usage.domains,
-            uuid in usage.running and uuid not in usage.arriving,
+            usage.runs_here(uuid),
             {DeviceKey(use.kind, use.identifier or '') for use in uses},
             {DeviceKey(use.kind, use.identifier or '') for use in uses if use.live}, state))
         settled = {record.key for record in (*settlement.settle, *settlement.give,

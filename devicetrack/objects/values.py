@@ -254,7 +254,7 @@ class Usage(NamedTuple):
     """Which domains of this host use which devices. A device without a use is unused only if ``unknown`` is empty.
 
     ``arriving`` are the domains of ``running`` that wait for an incoming migration: they use their devices, but their
-    guest does not run here yet.
+    guest does not run here yet. :meth:`runs_here` tells them from the others.
     """
 
     uses: Sequence[Use]
@@ -262,6 +262,10 @@ class Usage(NamedTuple):
     running: frozenset[str]
     unknown: tuple[Unknown, ...] = ()
     arriving: frozenset[str] = frozenset()
+
+    def runs_here(self, domain_uuid: str) -> bool:
+        """Say whether a guest runs on this host, and does not merely wait here for an incoming migration."""
+        return domain_uuid in self.running and domain_uuid not in self.arriving
 
 
 class GuestConfig(NamedTuple):

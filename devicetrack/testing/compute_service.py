@@ -31,6 +31,7 @@ from typing import Any
 from typing import Final
 import uuid
 
+from devicetrack import exception
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import LiveMigrationCheck
@@ -227,6 +228,8 @@ class Compute:
         """Boot a guest in the block of its claim. After an error, remove the guest before the claim gives back."""
         try:
             self.boot(instance)
+        except exception.HostTakenOver:
+            raise                               # the guest is that of a newer process
         except Exception:
             self.delete_guest(instance.uuid)
             raise

@@ -105,7 +105,8 @@ def _said(answer: Answer | BaseException) -> Answer:
 class Configuration(fixtures.Fixture):
     """Every option at its default, except those that keep a test in its own directory; ``set`` changes more.
 
-    ``state_path`` is a new directory. The machine id is a file in it, with another name for each ``machine``.
+    ``conf`` is the configuration, a ``ConfigOpts`` with the options of this library. ``state_path`` is the host's state
+    directory, a new one if none is given. The machine id is a file in it, with another name for each ``machine``.
     """
 
     def __init__(self, state_path: str | None = None, machine: str = 'a') -> None:
@@ -128,7 +129,13 @@ class Configuration(fixtures.Fixture):
 
 
 class SQLiteStore(fixtures.Fixture):
-    """An empty SQLite store with its schema, in the file that ``conf`` names."""
+    """An empty SQLite store with its schema, in the file that ``conf`` names.
+
+    ``store`` is the store, which is closed when the test ends. Hand it to a manager, or to a
+    :class:`~devicetrack.testing.staged_store.StagedStore`.
+
+    :param conf: the ``conf`` of a :class:`Configuration`
+    """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.conf = conf

@@ -22,6 +22,7 @@ import libvirt
 from oslo_config import cfg
 
 import devicetrack
+from devicetrack import exception
 
 OPTIONS = [
     cfg.StrOpt('host', default='localhost', help='Name of this host, unique among the hosts of the store.'),
@@ -75,16 +76,20 @@ class ComputeService:
     def boot(self, instance: Instance) -> None:
         """Boot an instance with the devices of its flavor, or leave nothing of it behind."""
         self._save(instance, 'here')            # this service has one host, so it is known before the claim
-        request = devicetrack.DeviceRequest.from_extra_specs(instance.flavor.extra_specs)
         try:
+            # Raises BadRequest, as the claim may.
+            request = devicetrack.DeviceRequest.from_extra_specs(instance.flavor.extra_specs)
             with self.manager.instance_claim(None, instance, self.manager.nodename, request):
                 self.manager.realize(None, instance)
                 try:
                     self._start_guest(instance)
                 except Exception:
+                    self.manager.store.check_epoch()    # raises HostTakenOver: then a newer process has the guest
                     self._remove_guest(instance)        # before the claim gives back what it had
                     raise
                 self.manager.started(None, instance)
+        except exception.HostTakenOver:
+            raise                                       # the guest and the database are the newer process's
         except Exception:
             if not self._domains(instance):             # else the guest runs, and the audit settles it
                 self._save(instance, 'deleted')

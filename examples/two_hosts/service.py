@@ -1,4 +1,4 @@
-"""A compute service on two hosts: what it saves and when, and a resize from one host to the other.
+"""A compute service on two hosts: what it saves and when, and a resize, a live migration and an evacuation.
 
     python examples/two_hosts/service.py
 
@@ -9,6 +9,7 @@ call from another host: what a step did not save, the next one does not know.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from collections.abc import Set
 import dataclasses
@@ -23,10 +24,13 @@ import uuid
 from oslo_config import cfg
 
 import devicetrack
+from devicetrack import exception
 from devicetrack import objects
+from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.virt import fake
 
 CONTEXT = None                                  # the service's request context, which the library hands through
+OVER = {'completed', 'confirmed', 'done', 'reverted', 'cancelled', 'failed', 'error'}   # final statuses of a migration
 
 
 @dataclasses.dataclass
@@ -54,6 +58,7 @@ class Migration:
     instance_uuid: str
     source_compute: str
     dest_compute: str
+    migration_type: str = 'resize'              # or 'live-migration', or 'evacuation'
     status: str = 'accepted'
 
     @property
@@ -121,7 +126,10 @@ class Answers:
                 if one.uuid in uuids or one.source_compute == self._host}
 
     def evacuated_from_here(self) -> list[str]:
-        return []                               # this service has no evacuations
+        """Evacuations that are done, until the instance comes back: its guest may have come up here again."""
+        return [one.instance_uuid for one in self._database.migrations()
+                if (one.migration_type, one.source_compute, one.status) == ('evacuation', self._host, 'done')
+                and self._database.instance(one.instance_uuid).host != self._host]
 
 
 class Compute:
@@ -133,18 +141,23 @@ class Compute:
 
     def __init__(self, name: str, directory: pathlib.Path, database: Database) -> None:
         self.name, self.database = name, database
-        conf = configuration(directory)
+        self._conf = configuration(directory)
         self.machine = fake.FakeHost.named(name)
         for number in range(2):
             self.machine.add_namespace(f'd{number}')
-        devicetrack.sync_store(conf)
-        self.manager = devicetrack.ClaimManager(name, devicetrack.load_driver(conf, name), devicetrack.open_store(conf),
-                                                conf, service=Answers(database, name))
+        devicetrack.sync_store(self._conf)
+        self.start()
+
+    def start(self) -> None:
+        """What each start of the service begins with."""
+        driver, store = devicetrack.load_driver(self._conf, self.name), devicetrack.open_store(self._conf)
+        self.manager = devicetrack.ClaimManager(self.name, driver, store, self._conf,
+                                                service=Answers(self.database, self.name))
         self.manager.init_host(CONTEXT)         # finishes what the last process left half done
 
     def boot(self, instance: Instance) -> None:
         """Build an instance here."""
-        request = devicetrack.DeviceRequest.from_extra_specs(instance.flavor.extra_specs)
+        request = request_of(instance.flavor)
         with self.manager.instance_claim(CONTEXT, instance, self.name, request):
             instance.host = self.name
             self.database.save(instance)        # 1: the host and the resources, before the guest exists
@@ -153,9 +166,8 @@ class Compute:
 
     def prep_resize(self, instance_uuid: str, migration: Migration, flavor: Flavor) -> None:
         """At the destination: claim the new devices."""
-        instance = self.database.instance(instance_uuid)
+        instance, request = self.database.instance(instance_uuid), request_of(flavor)
         self.database.save(migration)           # 3: the migration, before any row names it
-        request = devicetrack.DeviceRequest.from_extra_specs(flavor.extra_specs)
         with self.manager.resize_claim(CONTEXT, instance, self.name, request, migration, flavor):
             migration.status = 'pre-migrating'
             self.database.save(instance, migration)     # 4: the migration context, in the block of the claim
@@ -188,13 +200,131 @@ class Compute:
         self.manager.drop_move_claim_at_source(CONTEXT, instance, migration)
         self.database.save(instance)            # 9: there is no migration context any more
 
+    def evacuate(self, instance_uuid: str, migration: Migration) -> None:
+        """At the destination: build the guest of a host that is down and cannot come back unnoticed."""
+        instance = self.database.instance(instance_uuid)
+        request = request_of(instance.flavor)
+        self.database.save(migration)           # 10: the migration, before any row names it
+        try:
+            with self.manager.rebuild_claim(CONTEXT, instance, self.name, request, migration):
+                migration.status = 'pre-migrating'
+                self.database.save(instance, migration)     # 11: the migration context, in the block of the claim
+                self._start_guest(instance)
+        except Exception:
+            self.manager.store.check_epoch()    # raises HostTakenOver: then a newer process decides
+            if self.guest_state(instance_uuid) != 'runs':   # else only ``started`` failed: the next start goes on
+                migration.status = 'error'
+                self.database.save(migration)   # 12: the failure, when no guest runs here
+            raise
+        self.finish_evacuation(instance, migration)
+
+    def finish_evacuation(self, instance: Instance, migration: Migration) -> None:
+        """At the destination, where the guest runs now."""
+        self.manager.finish_evacuation(CONTEXT, instance, self.name, migration)
+        instance.host, migration.status = self.name, 'done'
+        self.database.save(instance, migration)     # 13: host, status and resources, in one transaction
+
+    def live_migrate(self, instance_uuid: str, migration: Migration, call: Callable[[str], Compute]) -> None:
+        """At the source: conduct a live migration. ``call`` reaches the service of a host; texts go over the wire."""
+        instance, destination = self.database.instance(instance_uuid), call(migration.dest_compute)
+        check = objects.LiveMigrationCheck.from_text(destination.check_can_migrate_destination(instance_uuid))
+        check = self.manager.check_can_live_migrate_source(instance, check)
+        try:
+            device_map = objects.DeviceMap.from_text(
+                destination.prepare_live_migration(instance_uuid, migration, check.to_text()))
+            definitions = self.manager.migration_definitions(CONTEXT, instance, migration, device_map)
+        except Exception:
+            self.manager.store.check_epoch()    # as in ``evacuate``
+            migration.status = 'error'
+            self.database.save(migration)       # 14: the failure. The guest runs here, and was not touched
+            raise
+        migration.status = 'running'
+        self.database.save(migration)           # 15: the status, before the copy begins
+        try:
+            self._copy(instance, migration, definitions)
+        except Exception:
+            self.finish_live_migration(migration, call)     # the error does not say where the guest runs
+            raise
+        self.finish_live_migration(migration, call)
+
+    def check_can_migrate_destination(self, instance_uuid: str) -> str:
+        """At the destination, before anything is claimed."""
+        return self.manager.check_can_live_migrate_destination(self.database.instance(instance_uuid)).to_text()
+
+    def prepare_live_migration(self, instance_uuid: str, migration: Migration, check: str) -> str:
+        """At the destination: claim partners of the guest's devices, and make them ready."""
+        instance = self.database.instance(instance_uuid)
+        request = request_of(instance.flavor)
+        self.database.save(migration)           # 16: the migration, before any row names it
+        with self.manager.live_migration_claim(CONTEXT, instance, self.name, request, migration,
+                                               check=objects.LiveMigrationCheck.from_text(check)):
+            migration.status = 'pre-migrating'
+            self.database.save(instance, migration)     # 17: the migration context, in the block of the claim
+            self.manager.realize(CONTEXT, instance)
+            return self.manager.device_map(instance, migration).to_text()
+
+    def finish_live_migration(self, migration: Migration, call: Callable[[str], Compute]) -> None:
+        """At either end, after the copy or after a start: end a migration that is ``running`` where its guest is."""
+        self.manager.store.check_epoch()        # raises HostTakenOver: then a newer process decides
+        source, destination = call(migration.source_compute), call(migration.dest_compute)
+        instance_uuid = migration.instance_uuid
+        states = source.guest_state(instance_uuid), destination.guest_state(instance_uuid)
+        if states in (('none', 'runs'), ('off', 'runs'), ('none', 'off')):
+            destination.arrived(instance_uuid, migration)
+            source.left(instance_uuid, migration)
+        elif states in (('runs', 'none'), ('off', 'none')) \
+                or (states == ('runs', 'waits') and not source.is_copying(instance_uuid)):
+            destination.roll_back(instance_uuid, migration)
+        else:                                   # the copy goes on, or nobody knows: remove nothing, start nothing
+            raise RuntimeError(f'migration {migration.uuid} cannot end yet; at source and destination: {states}')
+
+    def arrived(self, instance_uuid: str, migration: Migration) -> None:
+        """At the destination: the guest runs here."""
+        instance = self.database.instance(instance_uuid)
+        try:
+            self.manager.started(CONTEXT, instance)
+        except exception.HostTakenOver:
+            raise
+        except exception.StoreError:
+            pass                                # the guest runs all the same, and the audit records it
+        instance.host, migration.status = self.name, 'completed'
+        self.database.save(instance, migration)     # 18: host, status and resources, in one transaction
+
+    def left(self, instance_uuid: str, migration: Migration) -> None:
+        """At the source: the guest runs at the destination."""
+        instance = self.database.instance(instance_uuid)
+        self.machine.delete_guest(instance_uuid)    # what may still be defined of it
+        self.manager.drop_move_claim_at_source(CONTEXT, instance, migration)
+        self.database.save(instance)            # 19: there is no migration context any more
+
+    def roll_back(self, instance_uuid: str, migration: Migration) -> None:
+        """At the destination: the guest did not arrive."""
+        instance = self.database.instance(instance_uuid)
+        self.machine.delete_guest(instance_uuid)    # what may still wait here; it goes before its devices do
+        self.manager.drop_move_claim_at_dest(CONTEXT, instance, migration)
+        migration.status = 'failed'
+        self.database.save(instance, migration)     # 20: the failure, and no migration context any more
+
+    def guest_state(self, instance_uuid: str) -> str:
+        """Say whether the guest ``runs`` here, ``waits`` for a live migration, is ``off``, or there is ``none``."""
+        _rows, usage = self.manager.placed()
+        if usage.runs_here(instance_uuid):
+            return 'runs'
+        if usage.unknown:
+            raise RuntimeError(f'host {self.name} cannot say: {usage.unknown}')
+        return 'waits' if instance_uuid in usage.arriving else 'off' if instance_uuid in usage.domains else 'none'
+
+    def is_copying(self, instance_uuid: str) -> bool:
+        """Whether the hypervisor copies the guest from here at this moment, as ``jobInfo`` of libvirt says."""
+        return False                            # a machine in memory copies within one call
+
     def delete(self, instance_uuid: str) -> None:
         """Delete an instance that is here."""
         instance = self.database.instance(instance_uuid)
         self.machine.delete_guest(instance.uuid)
         self.manager.release(CONTEXT, instance)
         instance.deleted = True
-        self.database.save(instance)            # 10: deleted, after the devices were given back
+        self.database.save(instance)            # 21: deleted, after the devices were given back
 
     def audit(self) -> None:
         """The periodic task."""
@@ -205,12 +335,25 @@ class Compute:
     def _start_guest(self, instance: Instance) -> None:
         try:
             self.manager.realize(CONTEXT, instance)
-            config = self.manager.guest_config(instance)
+            config = self.manager.guest_config(instance)    # the last call before the guest starts
             self.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
         except Exception:
+            self.manager.store.check_epoch()    # raises HostTakenOver: then the guest is that of a newer process
             self.machine.delete_guest(instance.uuid)    # the guest goes before its devices do
             raise
         self.manager.started(CONTEXT, instance)
+
+    def _copy(self, instance: Instance, migration: Migration, definitions: MigrationDefinitions) -> None:
+        """What ``migrateToURI3`` of libvirt does (``doc/source/user/live_migration.py``)."""
+        there = fake.FakeHost.named(migration.dest_compute)
+        there.receive_guest(instance.uuid, definitions)
+        there.arrived(instance.uuid)
+        self.machine.delete_guest(instance.uuid)
+
+
+def request_of(flavor: Flavor) -> devicetrack.DeviceRequest:
+    """Say which devices a flavor asks for, or raise BadRequest. Called before anything is saved or claimed."""
+    return devicetrack.DeviceRequest.from_extra_specs(flavor.extra_specs)
 
 
 def configuration(directory: pathlib.Path) -> cfg.ConfigOpts:
@@ -228,7 +371,7 @@ def configuration(directory: pathlib.Path) -> cfg.ConfigOpts:
 
 def show(hosts: dict[str, Compute], instance_uuid: str, step: str) -> None:
     """Print which devices each host holds for the instance."""
-    held = {name: [f'{row.identifier} {row.role}' for row in host.manager.resources_of(instance_uuid)]
+    held = {name: sorted(f'{row.identifier} {row.role}' for row in host.manager.resources_of(instance_uuid))
             for name, host in hosts.items()}
     print(f'{step}:', '; '.join(f'{name} has {", ".join(rows) or "none"}' for name, rows in held.items()))
 
@@ -255,17 +398,32 @@ def main() -> None:
         one.confirm_resize(instance.uuid, migration)
         show(hosts, instance.uuid, 'confirmed')
 
-        # Back again. This time the service of host two ends after save 8, before it called the library.
+        # Back, without a new flavor. The service of host two ends after save 8, before it called the library.
         migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'two', 'one')
-        one.prep_resize(instance.uuid, migration, small)
+        one.prep_resize(instance.uuid, migration, large)
         two.resize_instance(instance.uuid, migration)
-        one.finish_resize(instance.uuid, migration, small)
+        one.finish_resize(instance.uuid, migration, large)
         migration.status = 'confirmed'
         database.save(migration)
         two.machine.delete_guest(instance.uuid)
         show(hosts, instance.uuid, 'back, and the last call is lost')
         two.audit()
         show(hosts, instance.uuid, 'after the audit of host two')
+
+        # While it runs, to the other host.
+        migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'one', 'two', 'live-migration')
+        one.live_migrate(instance.uuid, migration, hosts.__getitem__)
+        show(hosts, instance.uuid, 'migrated live')
+        two.audit()
+
+        # Host two loses its power, and comes back after its instance was evacuated.
+        two.manager.close()
+        two.machine.reboot()
+        migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'two', 'one', 'evacuation')
+        one.evacuate(instance.uuid, migration)
+        two.start()
+        two.manager.wait_for_wipes()
+        show(hosts, instance.uuid, 'evacuated, and host two is back')
 
         one.delete(instance.uuid)
         show(hosts, instance.uuid, 'deleted')

@@ -49,8 +49,7 @@ class Service(crash.ComputeProcess):
 
     def _start_guest(self, instance):
         self.manager.realize(None, instance)
-        config = self.manager.guest_config(instance)
-        self.manager.store.check_epoch()        # a newer process of this host may just have undone all this
+        config = self.manager.guest_config(instance)    # last: a newer process may just have undone all this
         self.hypervisor.start_guest(instance.uuid, config)
         try:
             self.manager.started(None, instance)

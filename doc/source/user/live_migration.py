@@ -65,6 +65,8 @@ class Compute:
     def arrived(self, instance):
         try:
             self.manager.started(context, instance)
+        except exception.HostTakenOver:
+            raise                               # a newer process of this host goes on
         except exception.StoreError:
             pass                                # the guest runs all the same, and the audit records it
 

@@ -17,10 +17,12 @@ import sys
 import textwrap
 import types
 from typing import Any
+import unittest
 
 import libvirt
 import testtools
 
+import devicetrack
 from devicetrack import conf as registry
 from devicetrack import exception
 from devicetrack import objects
@@ -41,6 +43,7 @@ from devicetrack.store.sql import open_store
 from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import region as regions
+from devicetrack.testing.staged_store import StagedStore
 from devicetrack.tests import base
 from devicetrack.tests import processes
 from devicetrack.tests.unit.cmd import program
@@ -119,10 +122,23 @@ class LiveMigrationTestCase(base.TestCase):
 class TestingTestCase(base.TestCase):
 
     def test_hosts_have_the_versions_that_a_test_gives_them(self) -> None:
-        [example] = code_blocks(DOCS / 'user' / 'testing.rst')
+        [example] = [block for block in code_blocks(DOCS / 'user' / 'testing.rst') if 'region.Region' in block]
         names = {'self': self, 'region': regions, 'exception': exception, 'MigrationType': MigrationType,
                  'Attribute': Attribute}
         exec(compile(example, 'testing.rst', 'exec'), names)
+
+    def test_a_service_of_ones_own_is_tested(self) -> None:
+        service, failures = [block for block in code_blocks(DOCS / 'user' / 'testing.rst') if 'def test_' in block]
+        names: dict[str, Any] = {'devicetrack': devicetrack, 'testtools': testtools, 'fixtures': fixtures, 'fake': fake,
+                                 'StagedStore': StagedStore, 'exception': exception}
+        exec(compile(service, 'testing.rst', 'exec'), names)
+        methods: dict[str, Any] = {}
+        exec(compile(failures, 'testing.rst', 'exec'), names, methods)
+        for name, method in methods.items():
+            setattr(names['TestService'], name, method)
+        result = testtools.TestResult()
+        unittest.defaultTestLoader.loadTestsFromTestCase(names['TestService']).run(result)
+        self.assertEqual((4, []), (result.testsRun, [text for _test, text in result.errors + result.failures]))
 
 
 class CompatibilityTestCase(base.TestCase):

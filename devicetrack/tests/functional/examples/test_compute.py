@@ -7,14 +7,17 @@ from collections.abc import Mapping
 import json
 import os
 import pathlib
+import runpy
 import subprocess
 import sys
 from typing import Any
+import uuid
 from xml.etree import ElementTree
 
 from oslo_config import cfg
 
 import devicetrack
+from devicetrack import exception
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Use
 from devicetrack.store.sql import schema
@@ -136,6 +139,47 @@ class TestComputeService(base.TestCase):
         self.assertIn('already exists', refused.stderr)
         self.assertEqual([], self.records())
         self.assertEqual([], self.order('audit'))
+
+    def test_extra_specs_that_nobody_can_read_leave_nothing(self) -> None:
+        refused = self.run_service('boot', 'web-1', 'resources:VGPU=many')
+
+        self.assertIn('BadRequest', refused.stderr)
+        [known] = json.loads((self.namespace.parent.parent / 'state' / 'instances.json').read_text()).values()
+        self.assertEqual(('deleted', []), (known['state'], self.records()))
+
+    def test_newer_process_keeps_the_guest_that_it_started(self) -> None:
+        names = runpy.run_path(str(SERVICE))
+        elsewhere = self.temp_dir()
+
+        def conf() -> cfg.ConfigOpts:
+            made = cfg.ConfigOpts()
+            made.register_opts(names['OPTIONS'])
+            devicetrack.register_options(made)
+            made(['--config-file', str(self.file)], project='compute')
+            made.set_override('connection', f'sqlite:///{self.store.path}', 'devicetrack_database')
+            return made
+
+        instance = names['Instance']('web-1', str(uuid.uuid4()), names['Flavor']({'hw:pmem': '16MB'}))
+        older = names['ComputeService'](conf())
+        self.addCleanup(older.manager.close)
+        start_guest = older._start_guest
+
+        def start_guest_after_the_newer_one(wanted: Any) -> None:
+            newer_conf = conf()
+            newer_conf.set_override('state_path', elsewhere, 'devicetrack')
+            newer = names['ComputeService'](newer_conf)
+            self.addCleanup(newer.manager.close)
+            newer.manager.realize(None, wanted)
+            newer._start_guest(wanted)
+            newer.manager.started(None, wanted)
+            start_guest(wanted)
+
+        older._start_guest = start_guest_after_the_newer_one
+        self.assertRaises(exception.HostTakenOver, older.boot, instance)
+
+        [domain], [record] = self.domains(), self.records()
+        self.assertEqual((True, 'active'), (bool(domain.isActive()), record.state))
+        self.assertEqual({instance.uuid: 'here'}, older.instances({instance.uuid}))
 
     def test_deleted_instance_gives_back_a_clean_device_for_the_next(self) -> None:
         self.order('boot', 'web-1', 'hw:pmem=16MB')

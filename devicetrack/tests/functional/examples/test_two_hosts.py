@@ -13,6 +13,8 @@ from unittest import mock
 import uuid
 
 import devicetrack
+from devicetrack import exception
+from devicetrack.claims.claim import Claim
 from devicetrack.engine import reconcile
 from devicetrack.tests import base
 from devicetrack.tests import processes
@@ -78,12 +80,12 @@ class TwoHostsTestCase(base.TestCase):
         self.assertLessEqual(sum(map(self.runs, self.hosts)), 1)
 
     def runs(self, name: str) -> bool:
-        _rows, usage = self.hosts[name].manager.placed()
-        return self.instance.uuid in usage.running
+        return self.hosts[name].machine.usage().runs_here(self.instance.uuid)
 
     def hand_over(self) -> None:
         self.two.prep_resize(self.instance.uuid, self.migration, self.large)
         self.one.resize_instance(self.instance.uuid, self.migration)
+
     @property
     def one(self) -> Any:
         return self.hosts['one']
@@ -160,7 +162,7 @@ class Killed(BaseException):
     """The process ends here: no handler of the program sees it."""
 
 
-class TestMoveThatWasInterrupted(TwoHostsTestCase):
+class InterruptedTestCase(TwoHostsTestCase):
     """One of the hosts is killed amid a move, and starts again."""
 
     def kill_before(self, thing: Any, name: str, step: Callable[..., None], *arguments: Any, calls: int = 1) -> None:
@@ -173,17 +175,16 @@ class TestMoveThatWasInterrupted(TwoHostsTestCase):
                 raise Killed()
             return real(*args, **kwargs)
 
-        with mock.patch.object(thing, name, called):
+        # The block of a claim does not see the end of its process either.
+        with mock.patch.object(thing, name, called), mock.patch.object(Claim, '__exit__', lambda *_error: None):
             self.assertRaises(Killed, step, self.instance.uuid, *arguments)
 
     def restart(self, name: str) -> None:
         host = self.hosts[name]
         host.manager.close()
-        conf = self.confs[name]
-        host.manager = devicetrack.ClaimManager(name, devicetrack.load_driver(conf, name), devicetrack.open_store(conf),
-                                                conf, service=self.names['Answers'](self.database, name))
-        host.manager.init_host(None)
+        host.start()
         host.finish_moves(self.hosts.get, {one.uuid: (self.small, self.large) for one in self.database.migrations()})
+        host.start_guests()
 
     def check(self, status: str, host: str, roles: dict[str, list[str]]) -> None:
         migration = self.database.migrations()[-1]
@@ -196,6 +197,10 @@ class TestMoveThatWasInterrupted(TwoHostsTestCase):
         self.assertEqual((roles, []), (self.roles(), self.audit()))
         self.assertEqual([row.identifier for row in self.hosts[host].manager.resources_of(saved.uuid)],
                          [row.identifier for row in saved.resources])
+
+
+class TestMoveThatWasInterrupted(InterruptedTestCase):
+    """A resize to another host."""
 
     def test_before_the_guest_starts_at_the_destination(self) -> None:
         self.hand_over()
@@ -251,3 +256,217 @@ class TestMoveThatWasInterrupted(TwoHostsTestCase):
             self.restart('one')
             self.check('error', 'one', {'one': ['current'], 'two': []})
             self.migration = self.names['Migration'](str(uuid.uuid4()), 2, self.instance.uuid, 'one', 'two')
+
+
+class TestEvacuationThatWasInterrupted(InterruptedTestCase):
+    """The source is back while the destination, which was killed, has not started again."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.migration = self.names['Migration'](str(uuid.uuid4()), 1, self.instance.uuid, 'one', 'two', 'evacuation')
+        self.one.manager.close()
+        self.one.machine.reboot()
+
+    def come_back(self) -> None:
+        """Start the source, then the destination."""
+        self.restart('one')
+        self.check_guests()
+        self.assertFalse(self.runs('one'))
+        self.restart('two')
+
+    def test_before_the_guest_starts_at_the_destination(self) -> None:
+        self.kill_before(self.two.machine, 'start_guest', self.two.evacuate, self.migration)
+        self.come_back()
+        self.check('done', 'two', {'one': [], 'two': ['current']})
+
+    def check_finished(self) -> None:
+        self.come_back()
+        self.check('done', 'two', {'one': [], 'two': ['current']})
+
+    def test_before_it_is_recorded_that_the_guest_runs_at_the_destination(self) -> None:
+        self.kill_before(self.two.manager, 'started', self.two.evacuate, self.migration)
+        self.check_finished()
+
+    def test_an_instance_without_devices(self) -> None:
+        self.instance = self.names['Instance'](str(uuid.uuid4()), self.names['Flavor']('tiny', {}), 'one')
+        self.database.save(self.instance)
+        self.migration = self.names['Migration'](str(uuid.uuid4()), 2, self.instance.uuid, 'one', 'two', 'evacuation')
+        self.kill_before(self.two.machine, 'start_guest', self.two.evacuate, self.migration)
+        self.come_back()
+        self.assertEqual(('done', True), (self.database.migrations()[-1].status, self.runs('two')))
+
+    def test_before_the_evacuation_ends(self) -> None:
+        self.kill_before(self.two.manager, 'finish_evacuation', self.two.evacuate, self.migration)
+        self.check_finished()
+
+    def test_before_the_result_of_the_evacuation_is_saved(self) -> None:
+        self.kill_before(self.database, 'save', self.two.evacuate, self.migration, calls=3)
+        self.check_finished()
+
+    def test_a_claim_that_was_not_saved(self) -> None:
+        self.kill_before(self.database, 'save', self.two.evacuate, self.migration, calls=2)
+        self.come_back()
+        self.assertEqual('error', self.database.migrations()[-1].status)
+        self.restart('one')
+        self.check('error', 'one', {'one': ['current'], 'two': []})
+
+    def test_before_it_is_saved_that_the_guest_did_not_start(self) -> None:
+        self.two.machine.before('realize', ZeroDivisionError(), times=1)
+        with mock.patch.object(self.two, 'guest_state', autospec=True, side_effect=Killed()):
+            self.assertRaises(Killed, self.two.evacuate, self.instance.uuid, self.migration)
+        self.come_back()
+        self.restart('one')
+        self.check('error', 'one', {'one': ['current'], 'two': []})
+
+    def test_a_guest_that_does_not_start_leaves_the_instance_to_its_host(self) -> None:
+        self.two.machine.before('realize', ZeroDivisionError(), times=1)
+        self.assertRaises(ZeroDivisionError, self.two.evacuate, self.instance.uuid, self.migration)
+        self.restart('one')
+        self.check('error', 'one', {'one': ['current'], 'two': []})
+
+    def test_a_start_that_could_not_be_recorded_is_no_failure(self) -> None:
+        real = self.two.manager.started
+
+        def started(*arguments: Any) -> Any:
+            with mock.patch.object(self.two.manager.store, 'check_epoch', autospec=True,
+                                   side_effect=exception.StoreUnavailable('store', 'gone')):
+                return real(*arguments)
+
+        with mock.patch.object(self.two.manager, 'started', started):
+            self.assertRaises(exception.StoreUnavailable, self.two.evacuate, self.instance.uuid, self.migration)
+        self.check_finished()
+
+
+class TestLiveMigrationThatWasInterrupted(InterruptedTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.migration = self.names['Migration'](str(uuid.uuid4()), 1, self.instance.uuid, 'one', 'two',
+                                                 'live-migration')
+
+    def migrate(self, instance_uuid: str) -> None:
+        self.one.live_migrate(instance_uuid, self.migration, self.hosts.__getitem__)
+
+    def test_before_the_copy(self) -> None:
+        for calls in (2, 3):                    # before it is saved that the destination is ready, that the copy begins
+            self.kill_before(self.database, 'save', self.migrate, calls=calls)
+            self.restart('two')
+            self.restart('one')
+            self.check('error', 'one', {'one': ['current'], 'two': []})
+            self.migration = self.names['Migration'](str(uuid.uuid4()), 2, self.instance.uuid, 'one', 'two',
+                                                     'live-migration')
+
+    def test_a_guest_that_did_not_leave(self) -> None:
+        for name in self.hosts:
+            self.kill_before(self.one, '_copy', self.migrate)
+            self.restart(name)
+            self.check('failed', 'one', {'one': ['current'], 'two': []})
+            self.migration = self.names['Migration'](str(uuid.uuid4()), 2, self.instance.uuid, 'one', 'two',
+                                                     'live-migration')
+
+    def test_a_guest_that_arrived(self) -> None:
+        for name, other in (('one', 'two'), ('two', 'one')):
+            self.kill_before(self.one, 'finish_live_migration', self.migrate)
+            self.one.machine.reboot()           # the source has no guest to start, whatever the database says
+            self.assertFalse(self.runs('one'))
+            self.restart(name)
+            self.check('completed', 'two', {'one': [], 'two': ['current']})
+            self.restart(other)
+            self.check('completed', 'two', {'one': [], 'two': ['current']})
+            self.migration = self.names['Migration'](str(uuid.uuid4()), 2, self.instance.uuid, 'two', 'one',
+                                                     'live-migration')
+            self.two.live_migrate(self.instance.uuid, self.migration, self.hosts.__getitem__)
+            self.audit()
+            self.migration = self.names['Migration'](str(uuid.uuid4()), 3, self.instance.uuid, 'one', 'two',
+                                                     'live-migration')
+
+    def test_the_source_starts_no_guest_while_the_destination_does_not_answer(self) -> None:
+        self.kill_before(self.one, 'finish_live_migration', self.migrate)
+        self.two.machine.disconnected = 'gone'
+        self.restart('one')
+        self.two.machine.disconnected = None
+        self.check_guests()
+        self.assertFalse(self.runs('one'))
+        self.restart('one')
+        self.check('completed', 'two', {'one': [], 'two': ['current']})
+
+    def wait_at_destination(self) -> None:
+        """The guest waits at the destination, and runs at the source."""
+        self.kill_before(fake.FakeHost.named('two'), 'arrived', self.migrate)
+        self.assertEqual(['runs', 'waits'], [host.guest_state(self.instance.uuid) for host in self.hosts.values()])
+
+    def test_a_guest_that_waits_is_left_alone_while_it_is_copied(self) -> None:
+        self.wait_at_destination()
+        with mock.patch.object(self.one, 'is_copying', autospec=True, return_value=True):
+            self.restart('one')
+            self.restart('two')
+        self.assertEqual(['runs', 'waits'], [host.guest_state(self.instance.uuid) for host in self.hosts.values()])
+        self.assertEqual('running', self.database.migrations()[-1].status)
+
+    def test_a_guest_that_waits_for_a_copy_that_ended_is_removed(self) -> None:
+        self.wait_at_destination()
+        self.restart('two')
+        self.check('failed', 'one', {'one': ['current'], 'two': []})
+
+    def test_a_guest_that_waits_is_all_that_is_left_of_it(self) -> None:
+        self.wait_at_destination()
+        self.one.machine.delete_guest(self.instance.uuid)
+        self.restart('one')
+        self.assertEqual(['none', 'waits'], [host.guest_state(self.instance.uuid) for host in self.hosts.values()])
+
+
+class TestTakenOver(TwoHostsTestCase):
+    """A newer process of host one, with a state directory of its own, starts while the older one boots a guest."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.other = self.names['Instance'](str(uuid.uuid4()), self.small)
+
+    def take_over(self) -> None:
+        conf = self.confs['one']
+        conf.set_override('state_path', self.temp_dir(), 'devicetrack')
+        self.newer = devicetrack.ClaimManager('one', devicetrack.load_driver(conf, 'one'), self.one.manager.store, conf,
+                                              service=self.names['Answers'](self.database, 'one'))
+        self.addCleanup(self.newer.close)
+        self.newer.init_host(None)
+        self.newer.realize(None, self.other)
+        config = self.newer.guest_config(self.other)
+        self.one.machine.start_guest(self.other.uuid, config.devices, metadata=config.metadata)
+        self.newer.started(None, self.other)
+
+    def check_other(self) -> None:
+        self.assertTrue(self.one.machine.usage().runs_here(self.other.uuid))
+        self.assertEqual([], self.newer.update_available_resource(None, 'one'))
+        self.assertEqual('one', self.database.instance(self.other.uuid).host)
+
+    def test_the_older_one_leaves_the_guest_of_the_newer_one(self) -> None:
+        self.one.machine.before('guest_config', self.take_over, times=1)
+        self.assertRaises(exception.HostTakenOver, self.one.boot, self.other)
+        self.check_other()
+
+    def test_also_when_its_own_guest_does_not_start(self) -> None:
+        real, calls = self.one.machine.start_guest, []
+
+        def start_guest(*arguments: Any, **options: Any) -> None:
+            calls.append(arguments)
+            if len(calls) == 1:
+                self.take_over()
+                raise ZeroDivisionError()       # it runs already
+            real(*arguments, **options)
+
+        with mock.patch.object(self.one.machine, 'start_guest', start_guest):
+            self.assertRaises(exception.HostTakenOver, self.one.boot, self.other)
+        self.check_other()
+
+    def test_the_older_one_ends_no_live_migration(self) -> None:
+        migration = self.names['Migration'](str(uuid.uuid4()), 1, self.instance.uuid, 'one', 'two', 'live-migration')
+
+        def take_over(*_arguments: Any) -> None:
+            self.other = self.instance
+            self.take_over()
+            raise ZeroDivisionError()           # the copy fails
+
+        with mock.patch.object(self.one, '_copy', take_over):
+            self.assertRaises(exception.HostTakenOver, self.one.live_migrate, self.instance.uuid, migration,
+                              self.hosts.__getitem__)
+        self.assertEqual('running', self.database.migrations()[-1].status)

@@ -93,7 +93,27 @@ class TestAtOnce(TwoManagersTestCase):
         self.assertRaises(exception.HostTakenOver, self.older.explain, None)
 
 
+class TestWhileItAnswers(TwoManagersTestCase):
+    """The newer manager starts after the older one has asked who it is, and before its caller has the answer."""
+
+    scenarios = base.table(
+        ('guest_config', 'guest_config', lambda manager, instance: manager.guest_config(instance)),
+        ('check_definition', 'devices_in', lambda manager, instance: manager.check_definition(
+            instance, f'<domain><devices>{"".join(manager.guest_config(instance).devices)}</devices></domain>')),
+        ('rewrite_definition', 'rewrite_definition', lambda manager, instance: manager.rewrite_definition(
+            instance, '<domain/>')), names=('step', 'call'))
+
+    def test_no_guest_may_start_by_the_answer(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.host.machine.before(self.step, self.start_newer, times=1)
+        self.assertRaises(exception.HostTakenOver, self.call, self.older, instance)
+
+
 class TestTakenOver(TwoManagersTestCase):
+    def test_no_guest_without_devices_may_start_by_an_answer_that_came_too_late(self) -> None:
+        self.host.store.before('records_of_instance', self.start_newer)
+        self.assertRaises(exception.HostTakenOver, self.older.guest_config, Instance())
+
     def test_the_newer_manager_works(self) -> None:
         instance = self.host.spawn(pmem=1)
         newer = self.start_newer()

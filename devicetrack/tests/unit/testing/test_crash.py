@@ -450,7 +450,7 @@ class DocumentationTestCase(CrashTestCase):
 
     def test_the_move_of_the_example_survives(self):
         example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
-        report = self.explorer().explore(example['Revert'](), ('kill', 'outage'), every_point=False)
+        report = self.explorer().explore(example['Revert'](), ('kill', 'outage', 'takeover'), every_point=False)
         self.assertEqual({}, report.failures, report.first and report.describe())
 
     def test_a_revert_that_nobody_goes_on_with_is_found(self):
