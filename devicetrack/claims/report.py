@@ -94,6 +94,11 @@ class Reason(NamedTuple):
     by: str | None = None
     parent: str | None = None
 
+    @property
+    def is_no_option(self) -> bool:
+        """Whether the device may be there, and nobody looks for it because no option names it."""
+        return (self.reason, self.detail) == (stock.GONE, reconcile.NO_OPTION)
+
     def __str__(self) -> str:
         if self.parent is not None:
             return f'{self.reason} with parent {self.parent}'       # whose own line has the detail
@@ -291,7 +296,7 @@ class Observer:
         busy = [record.key for record in views.records if record.state == vocabulary.RELEASING] + [
             DeviceKey(target.kind, target.name) for target, of_one in causes.items() if withheld.may_be_wiped(of_one)]
         wiping = self._driver.wiping(busy) if busy else {}
-        lines = [_line_of(device, names, wiping, causes) for device in ledger.devices()]
+        lines = [_line_of(device, names, wiping, causes, views.unnamed) for device in ledger.devices()]
         for pool in ledger.pools():
             if pool.makes:
                 why: tuple[Reason, ...] = ()
@@ -457,7 +462,8 @@ def _causes(ledger: ledgers.Ledger, views: Views, marks: Marks) -> dict[Target, 
 
 
 def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mapping[DeviceKey, WipeProgress],
-             causes: Mapping[Target, withholding.Causes]) -> Line:
+             causes: Mapping[Target, withholding.Causes],
+             unnamed: Collection[DeviceKey] = frozenset()) -> Line:
     key = DeviceKey(device.kind, str(device.identifier))
     own = causes.get(Target.of(key), {})
     found = list(reasons(own))
@@ -467,7 +473,7 @@ def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mappi
             cordoned, = reasons({reason: causes[with_parent][reason]})
             found.append(cordoned._replace(parent=device.parent))
         else:
-            found.append(Reason(reason))
+            found.append(Reason(reason, reconcile.NO_OPTION if reason == stock.GONE and key in unnamed else ''))
     if device.unborn:
         found.append(Reason(NOT_MADE_YET))
     status = {selection.HELD: HELD, selection.RELEASING: RELEASING}.get(

@@ -29,7 +29,8 @@ class List(base.Lister):
     Reads the host, the hypervisor and the store, and changes nothing. "instance list" has the devices of each instance,
     also of other hosts. The reasons of withheld devices may be one audit behind: a reason that has ended since then may
     still be listed, and a wipe that has failed since then is not listed yet. Exit code 3 when a part could not be read
-    (status "unknown"), or an option names a device that this host does not have (status "missing").
+    (status "unknown"), an option names a device that this host does not have (status "missing"), or no option names a
+    device that an instance has.
     """
 
     columns = ('device', 'kind', 'identifier', 'host', 'status', 'amount', 'resource_class', 'provider',
@@ -66,7 +67,8 @@ class List(base.Lister):
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         observer = self.app.observer(parsed_args.host)
         lines = observer.inventory()
-        if any(line.status in (report.UNKNOWN, report.MISSING) for line in lines):
+        if any(line.status in (report.UNKNOWN, report.MISSING) or any(reason.is_no_option for reason in line.reasons)
+               for line in lines):
             self.exit_code = base.ATTENTION
         _check_parent(parsed_args.parent, lines)
         wanted = [line for line in lines if _is_wanted(line, parsed_args)]

@@ -74,6 +74,17 @@ class DeviceListTestCase(CommandTestCase):
         answer = self.program.run('audit', '-f', 'json')
         self.assertEqual(1, sum(finding['finding'] == reconcile.GONE for finding in answer.data))
 
+    def test_a_device_of_an_instance_that_no_option_names_needs_attention(self) -> None:
+        self.host.spawn(pmem=1)
+        self.host.machine.remove(D0)
+        self.host.machine.unnamed = {D0}
+        answer = self.program.run('device', 'list', '-f', 'json')
+        [line] = [one for one in answer.data if one['identifier'] == 'd0']
+        self.assertEqual((cmd_base.ATTENTION, 'held', [('gone from the host', 'no option names it')]), (
+            answer.code, line['status'], [(reason['reason'], reason['detail']) for reason in line['reasons']]))
+        self.assertIn('gone from the host: no option names it',
+                      self.program.run('device', 'list', '-c', 'reasons', '-f', 'value').out)
+
     def test_a_cordoned_device_that_an_option_names_and_that_is_away_is_withheld(self) -> None:
         self.host.manager.cordon(*D0)
         self.host.machine.remove(D0)
