@@ -154,7 +154,8 @@ class Explanation(NamedTuple):
     ``unknown`` names what could not be read, and why: its devices count as none. ``providers`` has the stable names of
     parents by the UUIDs of their providers. ``withheld`` has the devices of the wanted classes that nobody holds and
     nobody gets, with the reasons. ``report_only`` says why the host takes no claims at all, so that nothing fits; None
-    when it takes them. ``cordoned`` has the cordoned parents of the wanted classes, with the reasons.
+    when it takes them. ``cordoned`` has the cordoned parents of the wanted classes, with the reasons. ``kept`` has the
+    devices that somebody holds and that nobody else gets, with the reasons.
     """
 
     fits: bool
@@ -164,6 +165,7 @@ class Explanation(NamedTuple):
     withheld: tuple[Line, ...]
     report_only: str | None = None
     cordoned: tuple[Line, ...] = ()
+    kept: tuple[Line, ...] = ()
 
 
 class Checked(NamedTuple):
@@ -414,7 +416,7 @@ class Observer:
                       for shortage in ledger.shortages(demand, everything=True))
         wanted = {one for item in demand.items for one in classes(item.choices or (Choice(item.resource_class),))}
         causes = _causes(ledger, views, marks)
-        held_back = [_line_of(device, names, {}, causes) for device in ledger.devices()
+        held_back = [_line_of(device, names, {}, causes, views.unnamed) for device in ledger.devices()
                      if device.withheld and device.resource_class in wanted]
         parents = {Target.named(pool.kind, pool.parent or '', parent=True) for pool in ledger.pools()
                    if pool.resource_class in wanted}
@@ -430,7 +432,7 @@ class Observer:
         unknown = tuple(f'{unknown.what}: {unknown.reason}'
                         for unknown in (*views.usage.unknown, *views.inventory.unknown))
         return Explanation(fits, parts, unknown, names, tuple(line for line in held_back if line.status == WITHHELD),
-                           report_only, cordoned)
+                           report_only, cordoned, tuple(line for line in held_back if line.status != WITHHELD))
 
     def _ledger(self, views: Views, marks: Marks) -> tuple[ledgers.Ledger, dict[str, str]]:
         """The ledger that a manager would make of these views at its start; and provider names by UUID."""

@@ -174,6 +174,11 @@ class Audit(Repairing):
         else:
             try:
                 running = self.app.start_host(observer.host.name)
+            except exception.UnknownHost:
+                # The store has no host because it was lost, or because the manager has never run.
+                if observer.plan(accepted).is_lost:
+                    raise exception.StoreLost(observer.host.name) from None
+                raise
             except exception.HostInUse:
                 plan = observer.plan(accepted)
                 operator_request = operator_requests.make(

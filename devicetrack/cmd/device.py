@@ -71,6 +71,7 @@ class List(base.Lister):
                for line in lines):
             self.exit_code = base.ATTENTION
         _check_parent(parsed_args.parent, lines)
+        records.say_first_start(self, observer.host.name, lines)
         wanted = [line for line in lines if _is_wanted(line, parsed_args)]
         wanted.sort(key=lambda line: (line.status == report.UNKNOWN, line.kind, natural.key(line.parent),
                                       natural.key(line.identifier)))

@@ -11,6 +11,7 @@ from devicetrack.claims import report
 from devicetrack.claims import withheld
 from devicetrack.cmd import base
 from devicetrack.cmd import page_file
+from devicetrack.cmd import records as records_commands
 from devicetrack.objects.event import Event
 from devicetrack.pictures import host as pictures
 from devicetrack.pictures import natural
@@ -72,8 +73,9 @@ class Map(base.Command):
             return self._stored(found)
         host, store = observer.host, self.app.checked_store
         records = store.records_of_host(host.uuid)
-        audited = observer.audited()
-        return pictures.read(host.name, observer.inventory(), audited.findings, records, self._events(host),
+        audited, lines = observer.audited(), observer.inventory()
+        records_commands.say_first_start(self, host.name, lines)
+        return pictures.read(host.name, lines, audited.findings, records, self._events(host),
                              audited.report_only)
 
     def _stored(self, host: Host) -> pictures.Host:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 from typing import Final
 
 from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import options
+from devicetrack.conf import manager as manager_options
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Store
 
@@ -35,6 +39,16 @@ def name(kind: str, identifier: str) -> str:
 def report_only(host: str, reason: str) -> str:
     """The sentence about a host that is report-only."""
     return f'host {host} is report-only: it takes no claims and gives nothing back: {reason}'
+
+
+def say_first_start(command: base.Command, host: str, lines: Iterable[report.Line]) -> None:
+    """Say what becomes of unproven devices, on a host whose manager has never run."""
+    if command.app.checked_store.host(host) is None and any(
+            reason.reason == vocabulary.UNPROVEN for line in lines for reason in line.reasons):
+        wipes = command.app.conf[manager_options.GROUP].unproven_devices == vocabulary.WIPE
+        command.say(f'the manager of host {host} has never started; its start takes each unproven device in the '
+                    'background, and ' + ('wipes it before anybody gets it' if wipes else
+                                          'reads it: one that is all zeros is free then'))
 
 
 def names_of_hosts(store: Store) -> dict[str, str]:

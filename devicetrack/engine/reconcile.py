@@ -277,7 +277,8 @@ class _Comparison:
         if device is None and self._of_another_store(key, domains[0]):
             return self._finding(USED_UNRECORDED, severity, key, f'{detail}; orphaned: its definition records it for '
                                  'this machine under another UUID of the host', 'leave the domain as it is, stop the '
-                                 'service and run devicetrack-manage recover --from-hypervisor', domains)
+                                 'service and run devicetrack-manage recover --from-hypervisor --host '
+                                 f'{self.views.host}', domains)
         if device is None:
             return self._finding(USED_UNRECORDED, severity, key, f'{detail}; foreign: no record of this host in its '
                                  'definition has it', 'record its owner, or remove it from the domain', domains)

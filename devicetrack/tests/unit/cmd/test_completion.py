@@ -73,7 +73,7 @@ class BashTestCase(base.TestCase):
                            f'--config-file {path} au'))
 
     def test_a_word_that_has_not_begun(self) -> None:
-        [commands] = self.completed('--config-file /etc/nova/nova.conf \'')
+        [commands] = self.completed("--config-file /etc/nova/nova.conf '")
         self.assertIn(' device ', commands)
         self.assertNotIn('--', commands)
 
