@@ -64,6 +64,12 @@ class List(base.Lister):
             self.in_table = ('device', 'status', 'since', 'instance_uuid', 'reasons')
         return super().take_action(parsed_args)
 
+    def produce_output(self, *args: Any) -> int:
+        code = super().produce_output(*args)
+        if self._first_start is not None:
+            self.say(self._first_start)
+        return code
+
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         observer = self.app.observer(parsed_args.host)
         lines = observer.inventory()
@@ -71,7 +77,7 @@ class List(base.Lister):
                for line in lines):
             self.exit_code = base.ATTENTION
         _check_parent(parsed_args.parent, lines)
-        records.say_first_start(self, observer.host.name, lines)
+        self._first_start = records.first_start(self.app, observer.host.name, lines)
         wanted = [line for line in lines if _is_wanted(line, parsed_args)]
         wanted.sort(key=lambda line: (line.status == report.UNKNOWN, line.kind, natural.key(line.parent),
                                       natural.key(line.identifier)))

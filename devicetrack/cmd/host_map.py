@@ -34,6 +34,8 @@ class Map(base.Command):
     code 3 when something needs attention, as with "audit".
     """
 
+    _first_start: str | None = None
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('hosts', metavar='HOST', nargs='*',
                             help="The hosts. By default this machine's.")
@@ -58,6 +60,9 @@ class Map(base.Command):
         pen = terminal.pen_for(getattr(out, 'encoding', None), is_terminal, width, os.environ)
         for line in pen.hosts(hosts):
             out.write(f'{line}\n')
+        if self._first_start is not None:
+            out.flush()
+            self.say(self._first_start)
 
     def _host(self, name: str | None) -> pictures.Host:
         """The picture of this machine as it is read, or of another host as the store has it.
@@ -74,7 +79,7 @@ class Map(base.Command):
         host, store = observer.host, self.app.checked_store
         records = store.records_of_host(host.uuid)
         audited, lines = observer.audited(), observer.inventory()
-        records_commands.say_first_start(self, host.name, lines)
+        self._first_start = records_commands.first_start(self.app, host.name, lines)
         return pictures.read(host.name, lines, audited.findings, records, self._events(host),
                              audited.report_only)
 

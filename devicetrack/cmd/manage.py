@@ -48,10 +48,10 @@ class _Brief(logging.Formatter):
     """Names a repair without the rows before and after it, which take ten lines of a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        found = record.args.get('repair') if isinstance(record.args, Mapping) else None
-        if isinstance(found, Repair):
+        values = record.args
+        if isinstance(values, Mapping) and isinstance(found := values.get('repair'), Repair):
             brief = f'{found.headline} (-v and --log-file have the row before and after)'
-            record = logging.makeLogRecord({**vars(record), 'args': {**record.args, 'repair': brief}})
+            record = logging.makeLogRecord({**vars(record), 'args': {**values, 'repair': brief}})
         return super().format(record)
 
 

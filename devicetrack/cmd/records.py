@@ -41,14 +41,15 @@ def report_only(host: str, reason: str) -> str:
     return f'host {host} is report-only: it takes no claims and gives nothing back: {reason}'
 
 
-def say_first_start(command: base.Command, host: str, lines: Iterable[report.Line]) -> None:
-    """Say what becomes of unproven devices, on a host whose manager has never run."""
-    if command.app.checked_store.host(host) is None and any(
+def first_start(app: Any, host: str, lines: Iterable[report.Line]) -> str | None:
+    """A sentence on what becomes of unproven devices; None unless the manager of the host has never run."""
+    if app.checked_store.host(host) is not None or not any(
             reason.reason == vocabulary.UNPROVEN for line in lines for reason in line.reasons):
-        wipes = command.app.conf[manager_options.GROUP].unproven_devices == vocabulary.WIPE
-        command.say(f'the manager of host {host} has never started; its start takes each unproven device in the '
-                    'background, and ' + ('wipes it before anybody gets it' if wipes else
-                                          'reads it: one that is all zeros is free then'))
+        return None
+    wipes = app.conf[manager_options.GROUP].unproven_devices == vocabulary.WIPE
+    return (f'the manager of host {host} has never started; once it has, it takes each unproven device in the '
+            'background, and ' + ('wipes it before anybody gets it' if wipes else
+                                  'reads it: one that is all zeros is free then'))
 
 
 def names_of_hosts(store: Store) -> dict[str, str]:

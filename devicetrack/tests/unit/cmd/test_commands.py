@@ -320,8 +320,8 @@ class FirstStartTestCase(base.TestCase):
     def test_unproven_devices_will_be_read(self) -> None:
         for command in (('device', 'list', '--host', 'compute-7'), ('host', 'map', 'compute-7')):
             answer = self.program.run(*command)
-            self.assertIn('the manager of host compute-7 has never started; its start takes each unproven device in '
-                          'the background, and reads it', answer.err)
+            self.assertIn('the manager of host compute-7 has never started; once it has, it takes each unproven '
+                          'device in the background, and reads it', answer.err)
 
     def test_a_lost_store_is_not_accepted(self) -> None:
         for more in ((), ('--accept',)):

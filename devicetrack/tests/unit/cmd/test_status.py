@@ -87,7 +87,7 @@ class UpgradeCheckTestCase(base.TestCase):
             self.lines = lines
             code, results, details = self.check()
             self.assertEqual((expected, WARNING if expected else SUCCESS, WARNING if expected else SUCCESS),
-                             (details, code, results['Configuration']), lines)
+                             (details, code, results['Configuration']))
 
     def test_keys_that_nothing_reads_in_a_directory_of_files(self) -> None:
         directory = self.temp_dir()
