@@ -211,7 +211,7 @@ class UnknownHost(DeviceTrackError):
     known: Collection[str]
 
     def __str__(self) -> str:
-        known = f'it knows {", ".join(self.known) or "none"}'
+        known = f'it knows {", ".join(self.known) or "none: its manager makes it when it starts"}'
         if self.host is None:
             return f'the store knows this machine as no host; {known}: say with --host which one is meant'
         return f'the store has no host {self.host}; {known}'

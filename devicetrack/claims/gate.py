@@ -27,7 +27,7 @@ def behind(views: Views) -> StoreBehind | None:
               f'{", ".join(guests[:3])}{", …" if guests[3:] else ""}')
     if not views.records or any(record.host_uuid != views.host_uuid for record in lost.values()):
         reason += ('; it has no rows at all, or was made for another host: it was lost; stop this service and run '
-                   'devicetrack-manage recover --from-hypervisor')
+                   f'devicetrack-manage recover --from-hypervisor --host {views.host}')
     else:
         reason += '; run devicetrack-manage audit to see them, and audit --repair --accept to record them'
         if any(key in views.owners for key in lost):

@@ -19,7 +19,9 @@ from devicetrack.claims import host as host_identity
 from devicetrack.claims import providers
 from devicetrack.conf import manager as options
 from devicetrack.engine import rebuild
+from devicetrack.engine import reconcile
 from devicetrack.engine.rebuild import Rebuilt
+from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Usage
@@ -34,7 +36,8 @@ class Recovery(NamedTuple):
 
     ``before`` is the host as the store knows it, or None. ``boot_id`` is the earlier boot whose addresses some
     definition still has, or None. ``migrations`` are those that the rows to write name; only the compute service knows
-    their status. ``unknown`` names what could not be read, and why.
+    their status. ``unknown`` names what could not be read, and why. ``unnamed`` are devices that guests record and no
+    option names: the configuration may be another one than the service's.
     """
 
     before: store_api.Host | None
@@ -43,6 +46,7 @@ class Recovery(NamedTuple):
     devices: tuple[Rebuilt, ...]
     migrations: tuple[str, ...]
     unknown: tuple[str, ...]
+    unnamed: tuple[DeviceKey, ...] = ()
 
 
 def name_of(store: store_api.Store | None, machine_id_path: str) -> str | None:
@@ -81,10 +85,15 @@ def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any
     found = rebuild.rebuild(host.uuid, guests, usage, inventory, rows, byteless)
     if wipe_unrecorded and not usage.unknown:
         found = _wipe(found, inventory, host.uuid)
+    unnamed = driver.unnamed((DeviceKey(device.kind, device.identifier), device.details)
+                             for guest in guests for device in guest.devices)
+    found = [one._replace(reason=f'{one.reason}; {reconcile.NO_OPTION}') if one.device in unnamed else one
+             for one in found]
     migrations = {one.row.migration_uuid for one in found if one.outcome == rebuild.WRITE and one.row is not None}
     return Recovery(before, host, _earlier_boot(guests, usage, driver.boot_id()), tuple(found),
                     tuple(sorted(uuid for uuid in migrations if uuid is not None)),
-                    tuple(f'{unknown.what}: {unknown.reason}' for unknown in (*usage.unknown, *inventory.unknown)))
+                    tuple(f'{unknown.what}: {unknown.reason}' for unknown in (*usage.unknown, *inventory.unknown)),
+                    tuple(sorted(unnamed)))
 
 
 def write(recovery: Recovery, store: store_api.Store) -> None:

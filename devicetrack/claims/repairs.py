@@ -144,7 +144,7 @@ def proposed(findings: Iterable[Finding], views: Views) -> list[Finding]:
         return list(findings)
     return [finding if finding.repair != reconcile.ADOPT else finding._replace(
         repair=None, proposal='the store has no row at all, so it was lost: leave the domain as it is, stop the '
-        'service and run devicetrack-manage recover --from-hypervisor') for finding in findings]
+        f'service and run devicetrack-manage recover --from-hypervisor --host {views.host}') for finding in findings]
 
 
 def choose(repairs: Iterable[Repair], behind: bool, accepted: Accepted) -> Plan:
@@ -394,7 +394,8 @@ class Repairs:
                     refuse(used.reason)
             self._withheld.retire(key, instance_uuid, reason)
             self._rows.write(_end(record, self._rows.of_instance(instance_uuid)))
-            self._withheld.went_back([key])
+            # In the place of the manager there may be no audit after this.
+            self._withheld.went_back([key], at_once=True)
             self._ledger.retire(instance_uuid, key, key.kind in self._driver.wiped_kinds())
         LOG.warning('Host %(host)s: %(repair)s', {'host': self._host, 'repair': Repair(
             'retire', key, instance_uuid, record, None, reason or 'somebody confirmed it')})

@@ -94,6 +94,11 @@ class Reason(NamedTuple):
     by: str | None = None
     parent: str | None = None
 
+    @property
+    def is_no_option(self) -> bool:
+        """Whether the device may be there, and nobody looks for it because no option names it."""
+        return (self.reason, self.detail) == (stock.GONE, reconcile.NO_OPTION)
+
     def __str__(self) -> str:
         if self.parent is not None:
             return f'{self.reason} with parent {self.parent}'       # whose own line has the detail
@@ -149,7 +154,8 @@ class Explanation(NamedTuple):
     ``unknown`` names what could not be read, and why: its devices count as none. ``providers`` has the stable names of
     parents by the UUIDs of their providers. ``withheld`` has the devices of the wanted classes that nobody holds and
     nobody gets, with the reasons. ``report_only`` says why the host takes no claims at all, so that nothing fits; None
-    when it takes them. ``cordoned`` has the cordoned parents of the wanted classes, with the reasons.
+    when it takes them. ``cordoned`` has the cordoned parents of the wanted classes, with the reasons. ``kept`` has the
+    devices that somebody holds and that nobody else gets, with the reasons.
     """
 
     fits: bool
@@ -159,6 +165,7 @@ class Explanation(NamedTuple):
     withheld: tuple[Line, ...]
     report_only: str | None = None
     cordoned: tuple[Line, ...] = ()
+    kept: tuple[Line, ...] = ()
 
 
 class Checked(NamedTuple):
@@ -291,7 +298,7 @@ class Observer:
         busy = [record.key for record in views.records if record.state == vocabulary.RELEASING] + [
             DeviceKey(target.kind, target.name) for target, of_one in causes.items() if withheld.may_be_wiped(of_one)]
         wiping = self._driver.wiping(busy) if busy else {}
-        lines = [_line_of(device, names, wiping, causes) for device in ledger.devices()]
+        lines = [_line_of(device, names, wiping, causes, views.unnamed) for device in ledger.devices()]
         for pool in ledger.pools():
             if pool.makes:
                 why: tuple[Reason, ...] = ()
@@ -409,7 +416,7 @@ class Observer:
                       for shortage in ledger.shortages(demand, everything=True))
         wanted = {one for item in demand.items for one in classes(item.choices or (Choice(item.resource_class),))}
         causes = _causes(ledger, views, marks)
-        held_back = [_line_of(device, names, {}, causes) for device in ledger.devices()
+        held_back = [_line_of(device, names, {}, causes, views.unnamed) for device in ledger.devices()
                      if device.withheld and device.resource_class in wanted]
         parents = {Target.named(pool.kind, pool.parent or '', parent=True) for pool in ledger.pools()
                    if pool.resource_class in wanted}
@@ -425,7 +432,7 @@ class Observer:
         unknown = tuple(f'{unknown.what}: {unknown.reason}'
                         for unknown in (*views.usage.unknown, *views.inventory.unknown))
         return Explanation(fits, parts, unknown, names, tuple(line for line in held_back if line.status == WITHHELD),
-                           report_only, cordoned)
+                           report_only, cordoned, tuple(line for line in held_back if line.status != WITHHELD))
 
     def _ledger(self, views: Views, marks: Marks) -> tuple[ledgers.Ledger, dict[str, str]]:
         """The ledger that a manager would make of these views at its start; and provider names by UUID."""
@@ -457,7 +464,8 @@ def _causes(ledger: ledgers.Ledger, views: Views, marks: Marks) -> dict[Target, 
 
 
 def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mapping[DeviceKey, WipeProgress],
-             causes: Mapping[Target, withholding.Causes]) -> Line:
+             causes: Mapping[Target, withholding.Causes],
+             unnamed: Collection[DeviceKey] = frozenset()) -> Line:
     key = DeviceKey(device.kind, str(device.identifier))
     own = causes.get(Target.of(key), {})
     found = list(reasons(own))
@@ -467,7 +475,7 @@ def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mappi
             cordoned, = reasons({reason: causes[with_parent][reason]})
             found.append(cordoned._replace(parent=device.parent))
         else:
-            found.append(Reason(reason))
+            found.append(Reason(reason, reconcile.NO_OPTION if reason == stock.GONE and key in unnamed else ''))
     if device.unborn:
         found.append(Reason(NOT_MADE_YET))
     status = {selection.HELD: HELD, selection.RELEASING: RELEASING}.get(

@@ -22,6 +22,7 @@ from devicetrack.claims import locks
 from devicetrack.claims import requests
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
+from devicetrack.engine import selection
 from devicetrack.engine import withholding
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Cause
@@ -290,14 +291,23 @@ class WithheldDevices:
             self.marks = {**self.marks, target: {**causes, vocabulary.NOT_GIVEN_BACK: before._replace(
                 detail=why, tries=before.tries + 1)}}
 
-    def went_back(self, keys: Iterable[DeviceKey]) -> None:
-        """Forget why devices could not be given back. The store forgets it at the next audit."""
+    def went_back(self, keys: Iterable[DeviceKey], at_once: bool = False) -> None:
+        """Forget why devices could not be given back. The store forgets it at the next audit, or ``at_once``.
+
+        A store that refuses is asked again by the next audit.
+        """
         if not self.marks:
             return                              # nearly always
         with self._marking.held():
             for target in map(Target.of, keys):
                 if vocabulary.NOT_GIVEN_BACK in self.marks.get(target, {}):
                     self.marks = withholding.without(self.marks, target, vocabulary.NOT_GIVEN_BACK)
+            if at_once:
+                try:
+                    self._write(self.marks)
+                except exception.StoreError as error:
+                    LOG.warning('What is withheld on host %(host)s is not stored yet: %(error)s',
+                                {'host': self._host, 'error': error})
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
@@ -396,6 +406,8 @@ class WithheldDevices:
         known = self._ledger.device(key)
         if not self._standing(target) and (known is None or vocabulary.UNPROVEN not in known.withheld):
             self._check_not_owned(key)
+            if known is not None and known.state == selection.FREE and not known.withheld:
+                raise exception.BadRequest('device', str(target), 'it is free: the next claim may take it')
             why = 'this host has no such device' if known is None else (
                 'it was neither forgotten nor retired, and it is not unproven')
             unproven = [str(Target.of(one)) for one, reasons in self._ledger.reasons().items()

@@ -36,9 +36,11 @@ class Findings(base.Blocks):
     that goes on by itself.
     """
 
-    columns: tuple[str, ...] = (
-        'host', 'severity', 'finding', 'device', 'kind', 'identifier', 'recorded_owner', 'users', 'generation',
-        'detail', 'held', 'proposal', 'service', 'since', 'repair')
+    of_device: tuple[str, ...] = ('device', 'kind', 'identifier')
+    of_finding: tuple[str, ...] = (
+        'host', 'severity', 'finding', *of_device, 'recorded_owner', 'users', 'generation', 'detail', 'held',
+        'proposal', 'service', 'since', 'repair')
+    columns: tuple[str, ...] = of_finding
     in_block: tuple[str, ...] = ('severity', 'finding', 'device', 'kind', 'identifier', 'detail', 'proposal', 'repair',
                                  'verb', 'change', 'reason')
     prose = ('finding', 'detail', 'held', 'proposal', 'reason', 'change')
@@ -51,10 +53,10 @@ class Findings(base.Blocks):
             values = {**finding._asdict(), 'host': host, 'finding': finding.kind, 'kind': kind or None,
                       'identifier': identifier or None, 'device': records.name(*finding.device) if kind else None,
                       'since': None if finding.since is None else base.Moment(finding.since)}
-            yield [values[column] for column in Findings.columns]
+            yield [values[column] for column in self.of_finding]
 
     def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
-        about = row['device'] or row['kind']
+        about = row.get('device') or row.get('kind')
         return row['severity'], row['finding'] + (f': {about}' if about else '')
 
     def body(self, row: Mapping[str, Any]) -> Iterator[str]:
@@ -172,6 +174,11 @@ class Audit(Repairing):
         else:
             try:
                 running = self.app.start_host(observer.host.name)
+            except exception.UnknownHost:
+                # The store has no host because it was lost, or because the manager has never run.
+                if observer.plan(accepted).is_lost:
+                    raise exception.StoreLost(observer.host.name) from None
+                raise
             except exception.HostInUse:
                 plan = observer.plan(accepted)
                 operator_request = operator_requests.make(

@@ -29,7 +29,8 @@ class List(base.Lister):
     Reads the host, the hypervisor and the store, and changes nothing. "instance list" has the devices of each instance,
     also of other hosts. The reasons of withheld devices may be one audit behind: a reason that has ended since then may
     still be listed, and a wipe that has failed since then is not listed yet. Exit code 3 when a part could not be read
-    (status "unknown"), or an option names a device that this host does not have (status "missing").
+    (status "unknown"), an option names a device that this host does not have (status "missing"), or no option names a
+    device that an instance has.
     """
 
     columns = ('device', 'kind', 'identifier', 'host', 'status', 'amount', 'resource_class', 'provider',
@@ -63,12 +64,20 @@ class List(base.Lister):
             self.in_table = ('device', 'status', 'since', 'instance_uuid', 'reasons')
         return super().take_action(parsed_args)
 
+    def produce_output(self, *args: Any) -> int:
+        code = super().produce_output(*args)
+        if self._first_start is not None:
+            self.say(self._first_start)
+        return code
+
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         observer = self.app.observer(parsed_args.host)
         lines = observer.inventory()
-        if any(line.status in (report.UNKNOWN, report.MISSING) for line in lines):
+        if any(line.status in (report.UNKNOWN, report.MISSING) or any(reason.is_no_option for reason in line.reasons)
+               for line in lines):
             self.exit_code = base.ATTENTION
         _check_parent(parsed_args.parent, lines)
+        self._first_start = records.first_start(self.app, observer.host.name, lines)
         wanted = [line for line in lines if _is_wanted(line, parsed_args)]
         wanted.sort(key=lambda line: (line.status == report.UNKNOWN, line.kind, natural.key(line.parent),
                                       natural.key(line.identifier)))

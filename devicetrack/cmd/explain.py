@@ -89,6 +89,9 @@ class Explain(base.Lister):
             self.say(f'parent {line.kind}/{line.parent} is withheld, with all its devices: {line.reason}')
         for line in explanation.withheld[:_SHOWN]:
             self.say(f'{line.kind}/{line.identifier} is withheld: {line.reason}')
+        for line in explanation.kept[:_SHOWN]:
+            self.say(f'{line.kind}/{line.identifier} is {line.status}, and nobody gets it after its owner: '
+                     f'{line.reason}')
         if len(explanation.withheld) > _SHOWN:
             self.say(f'{len(explanation.withheld) - _SHOWN} more are withheld: see devicetrack-manage device list '
                      '--withheld')

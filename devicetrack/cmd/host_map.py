@@ -11,6 +11,7 @@ from devicetrack.claims import report
 from devicetrack.claims import withheld
 from devicetrack.cmd import base
 from devicetrack.cmd import page_file
+from devicetrack.cmd import records as records_commands
 from devicetrack.objects.event import Event
 from devicetrack.pictures import host as pictures
 from devicetrack.pictures import natural
@@ -32,6 +33,8 @@ class Map(base.Command):
     what the store has, and the picture says so. It draws in the terminal; with --output it writes a page of HTML
     instead. Exit code 3 when something needs attention, as with "audit".
     """
+
+    _first_start: str | None = None
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('hosts', metavar='HOST', nargs='*',
@@ -57,6 +60,9 @@ class Map(base.Command):
         pen = terminal.pen_for(getattr(out, 'encoding', None), is_terminal, width, os.environ)
         for line in pen.hosts(hosts):
             out.write(f'{line}\n')
+        if self._first_start is not None:
+            out.flush()
+            self.say(self._first_start)
 
     def _host(self, name: str | None) -> pictures.Host:
         """Return the picture of this machine as read now, or of another host from the store.
@@ -72,8 +78,9 @@ class Map(base.Command):
             return self._stored(found)
         host, store = observer.host, self.app.checked_store
         records = store.records_of_host(host.uuid)
-        audited = observer.audited()
-        return pictures.read(host.name, observer.inventory(), audited.findings, records, self._events(host),
+        audited, lines = observer.audited(), observer.inventory()
+        self._first_start = records_commands.first_start(self.app, host.name, lines)
+        return pictures.read(host.name, lines, audited.findings, records, self._events(host),
                              audited.report_only)
 
     def _stored(self, host: Host) -> pictures.Host:

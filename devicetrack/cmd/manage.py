@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from importlib import metadata
 import logging
@@ -28,6 +29,7 @@ from devicetrack.cmd import kinds
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
 from devicetrack.engine.migrations import Endpoint
+from devicetrack.engine.repair_plan import Repair
 from devicetrack.store import sql
 from devicetrack.store.api import Host
 from devicetrack.store.sql import schema
@@ -40,6 +42,17 @@ NAMESPACE = 'devicetrack.manage'
 PROJECT = 'devicetrack'
 
 _LEVELS = (logging.ERROR, logging.WARNING, logging.INFO)
+
+
+class _Brief(logging.Formatter):
+    """Names a repair without the rows before and after it, which take ten lines of a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        values = record.args
+        if isinstance(values, Mapping) and isinstance(found := values.get('repair'), Repair):
+            brief = f'{found.headline} (-v and --log-file have the row before and after)'
+            record = logging.makeLogRecord({**vars(record), 'args': {**values, 'repair': brief}})
+        return super().format(record)
 
 
 class Manage(app.App):
@@ -81,7 +94,8 @@ class Manage(app.App):
         """
         level = _LEVELS[self.options.verbose_level] if self.options.verbose_level < len(_LEVELS) else logging.DEBUG
         console = logging.StreamHandler(self.stderr)
-        console.setFormatter(logging.Formatter(f'{NAME}: %(levelname)s: %(message)s'))
+        console.setFormatter((_Brief if level > logging.INFO else logging.Formatter)(
+            f'{NAME}: %(levelname)s: %(message)s'))
         console.setLevel(level)
         if level > logging.DEBUG:
             console.addFilter(logging.Filter(PROJECT))

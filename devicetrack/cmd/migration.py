@@ -34,6 +34,13 @@ from devicetrack.pictures import pages
 _ITSELF: Final = '-'
 
 
+def _nothing(app: Any) -> str:
+    """Why no host declares anything."""
+    if not app.checked_store.hosts():
+        return 'the store has no host: its manager makes it when it starts, and then declares its devices'
+    return 'no host declares a device that guests could move with'
+
+
 class Facts(base.Lister):
     """List what hosts declare about their devices for live migrations.
 
@@ -51,6 +58,9 @@ class Facts(base.Lister):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--host', metavar='NAME', action='append', default=[],
                             help='Only the declarations of this host. May be repeated.')
+
+    def nothing(self, parsed_args: argparse.Namespace) -> str:
+        return _nothing(self.app)
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         for host in report.declared(self.app.checked_store, parsed_args.host):
@@ -165,6 +175,9 @@ class Matrix(base.Lister):
         self.prose = ('version', *self._hosts)
         self.spare = ('kind', 'version')
         return super().take_action(parsed_args)
+
+    def nothing(self, parsed_args: argparse.Namespace) -> str:
+        return _nothing(self.app)
 
     def produce_output(self, *args: Any) -> int:
         return 0 if self._output is not None else super().produce_output(*args)

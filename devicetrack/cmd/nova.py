@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from devicetrack.nova import process
 
 
@@ -10,7 +12,9 @@ def adopt() -> int:
 
     :returns: its exit code
     """
-    process.end_without_nova('devicetrack-nova-adopt')
-    process.choose_threads()
+    # Whoever asks for help may not have Nova yet.
+    if {'-h', '--help', '--version'}.isdisjoint(sys.argv[1:]):
+        process.end_without_nova('devicetrack-nova-adopt')
+        process.choose_threads()
     from devicetrack.cmd import nova_adopt
     return nova_adopt.main()

@@ -35,7 +35,10 @@ class Audit(audit_commands.Repairing):
     them. Exit code 3 when something needs attention.
     """
 
-    columns = (*audit_commands.Findings.columns, 'consumer', 'provider', 'resource_class')
+    # No finding is about one device: placement counts devices, and does not name them.
+    of_finding = tuple(name for name in audit_commands.Findings.of_finding
+                       if name not in audit_commands.Findings.of_device)
+    columns = (*of_finding, 'consumer', 'provider', 'resource_class')
     repair_columns = ('host', 'verb', 'consumer', 'instance_uuid', 'before', 'after', 'reason')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 from typing import Final
 
 from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import options
+from devicetrack.conf import manager as manager_options
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Store
 
@@ -35,6 +39,17 @@ def name(kind: str, identifier: str) -> str:
 def report_only(host: str, reason: str) -> str:
     """Return the sentence about a host that is report-only."""
     return f'host {host} is report-only: it takes no claims and gives nothing back: {reason}'
+
+
+def first_start(app: Any, host: str, lines: Iterable[report.Line]) -> str | None:
+    """A sentence on what becomes of unproven devices; None unless the manager of the host has never run."""
+    if app.checked_store.host(host) is not None or not any(
+            reason.reason == vocabulary.UNPROVEN for line in lines for reason in line.reasons):
+        return None
+    wipes = app.conf[manager_options.GROUP].unproven_devices == vocabulary.WIPE
+    return (f'the manager of host {host} has never started; once it has, it takes each unproven device in the '
+            'background, and ' + ('wipes it before anybody gets it' if wipes else
+                                  'reads it: one that is all zeros is free then'))
 
 
 def names_of_hosts(store: Store) -> dict[str, str]:

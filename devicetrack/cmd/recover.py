@@ -32,7 +32,8 @@ class Recover(base.Blocks):
     """Rebuild the rows of a lost store from the records in the definitions of this host's guests.
 
     Run it only while the host's manager does not run. It never changes existing rows. If the store has no schema, it
-    makes the schema. It lists every device with its outcome. Exit code 3 when one needs attention.
+    makes the schema. It lists every device with its outcome. Exit code 3 when one needs attention, or when a guest
+    records a device that no option names.
     """
 
     columns = ('outcome', 'host', 'device', 'kind', 'identifier', 'instance_uuid', *_OF_ROW, 'reason', 'details')
@@ -121,10 +122,15 @@ class Recover(base.Blocks):
             self.say(f'migration {uuid} has not ended in these rows: ask the compute service for its status')
         for unknown in plan.unknown:
             self.say(f'could not be read: {unknown}')
+        if plan.unnamed:
+            names = ', '.join(f'{key.kind}/{key.identifier}' for key in plan.unnamed)
+            self.say(f'guests record devices that no option names: {names}. Give the command the configuration of the '
+                     'service, and see that no option is misspelt: a device that neither a guest records nor an option '
+                     'names is not in this list')
         if rebuild.UNRECORDED in outcomes:
             self.say(f'no guest records {base.count(outcomes.count(rebuild.UNRECORDED), "device")}: the manager hands '
                      'out those that this host has proven clean, and reads the others first, unless [devicetrack] '
                      'unproven_devices says otherwise. To have them all wiped, do not start the manager before '
                      f'recover --from-hypervisor --host {name} --wipe-unrecorded')
-        if plan.unknown or any(outcome not in rebuild.WELL for outcome in outcomes):
+        if plan.unknown or plan.unnamed or any(outcome not in rebuild.WELL for outcome in outcomes):
             self.exit_code = base.ATTENTION

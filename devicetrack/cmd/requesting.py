@@ -81,8 +81,7 @@ class Requesting(base.ShowOne):
             answer = operator_requests.answer_of(request)
             if answer is None:
                 return Outcome(REQUESTED if parsed_args.no_wait else WAITING, None, request.uuid)
-            # A table shows the text anyway.
-            if answer.outcome != operator_requests.DONE and parsed_args.formatter != 'table':
+            if answer.outcome != operator_requests.DONE:
                 self.say(f'{answer.outcome}: {answer.text}')
             return Outcome(_outcome(answer, done), answer.text, request.uuid)
         with progress.watching(self, lambda: wipes_in_words(self.app.driver(host.name), devices)):

@@ -28,6 +28,7 @@ from devicetrack.compatibility.sources import Declarer
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
 from devicetrack.conf import placement as placement_options
+from devicetrack.conf import spelling
 from devicetrack.store import sql
 from devicetrack.store.sql import schema
 from devicetrack.virt import loader
@@ -60,12 +61,17 @@ class Checks(upgradecheck.UpgradeCommands):
 
     @_failing_on_errors
     def check_configuration(self) -> upgradecheck.Result:
-        """Check that the options can be used, and their driver, sources and table loaded. Connects to nothing."""
+        """Check that the options can be used, and their driver, sources and table loaded. Connects to nothing.
+
+        A key of the files that nothing reads is a warning: the option that it was to set has its default.
+        """
         opts.register_options(self._conf)               # this checks every value that was read
         loader.load_driver(self._conf).close()
         Declarer(self._conf, socket.gethostname()).refresh()
         sql.open_store(self._conf).close()
-        return upgradecheck.Result(upgradecheck.Code.SUCCESS)
+        unread = spelling.unread(self._conf)
+        return upgradecheck.Result(upgradecheck.Code.WARNING if unread else upgradecheck.Code.SUCCESS,
+                                   '; '.join(unread) or None)
 
     @_failing_on_errors
     def check_files(self) -> upgradecheck.Result:

@@ -61,6 +61,9 @@ FINDINGS: Final = (USED_UNRECORDED, RECORDED_UNUSED, WRONG_OWNER, SHARED, GONE, 
                    UNKNOWN_OWNER, IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER, NO_GUESTS,
                    NO_PROVIDER, EXCLUSION_BROKEN, NOT_AS_CONFIGURED)
 
+# Why a device is gone that may be there all the same: nobody looks for it.
+NO_OPTION: Final = 'no option names it'
+
 # The repairs that a finding may name; devicetrack.engine.repair_plan describes them.
 ADOPT: Final = 'adopt'
 UPDATE_DETAILS: Final = 'update details'
@@ -274,7 +277,8 @@ class _Comparison:
         if device is None and self._of_another_store(key, domains[0]):
             return self._finding(USED_UNRECORDED, severity, key, f'{detail}; orphaned: its definition records it for '
                                  'this machine under another UUID of the host', 'leave the domain as it is, stop the '
-                                 'service and run devicetrack-manage recover --from-hypervisor', domains)
+                                 'service and run devicetrack-manage recover --from-hypervisor --host '
+                                 f'{self.views.host}', domains)
         if device is None:
             return self._finding(USED_UNRECORDED, severity, key, f'{detail}; foreign: no record of this host in its '
                                  'definition has it', 'record its owner, or remove it from the domain', domains)
@@ -456,7 +460,13 @@ class _Comparison:
     def _gone(self, key: _Key, record: Record, why: str = '') -> Iterable[Finding]:
         if record.kind in self.inventory.known_kinds:
             missed = self._missed(key, record)
-            yield self._finding(GONE, CRITICAL if missed or key in self.named else WARNING, key, 'the host does not '
+            severity = CRITICAL if missed or key in self.named else WARNING
+            if key in self.views.unnamed:
+                yield self._finding(GONE, severity, key, f'{NO_OPTION}, so nobody looks whether the host has it; '
+                                    f'{_whose(record)}', 'name it in the options again: one of them may be misspelt, '
+                                    'or this may be another configuration than the service has')
+                return
+            yield self._finding(GONE, severity, key, 'the host does not '
                                 f'have it; {"a domain names a device that is not there; " if missed else ""}'
                                 f'{why}{_whose(record)}', 'bring it back, or forget it for good')
 

@@ -53,9 +53,14 @@ class Repair(NamedTuple):
     after: Record | None
     reason: str
 
-    def __str__(self) -> str:
+    @property
+    def headline(self) -> str:
+        """What is done, without the rows."""
         return (f'{self.verb} {_quoted(self.device.kind)} {_quoted(self.device.identifier)} of instance '
-                f'{_quoted(self.instance_uuid)}: {_change(self.before, self.after)} ({self.reason})')
+                f'{_quoted(self.instance_uuid)}')
+
+    def __str__(self) -> str:
+        return f'{self.headline}: {_change(self.before, self.after)} ({self.reason})'
 
 
 def plan(findings: Collection[Finding], views: Views) -> list[Repair]:

@@ -39,6 +39,7 @@ class _Views(NamedTuple):
     boot_changed: bool = False
     guests: tuple[GuestRecord, ...] = ()
     node: str = ''
+    unnamed: frozenset[DeviceKey] = frozenset()
 
 
 class Views(_Views):
@@ -47,7 +48,8 @@ class Views(_Views):
     ``instances`` are the states of instances by the compute service, and ``migrations`` its migrations by UUID; None is
     unknown. ``host`` and ``node`` are the host's names in the service; ``node`` is '' when it has the host's name.
     ``boot_changed`` means that the host booted, and that rows and definitions are not up to date yet. ``guests`` are
-    the records in the definitions of guests, as far as they were read.
+    the records in the definitions of guests, as far as they were read. ``unnamed`` are devices of rows that the host
+    did not show because no option names them.
     """
 
     # Computed once for all who compare the same look. The keys are plain tuples, which equal a DeviceKey and hash as it

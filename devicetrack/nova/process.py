@@ -37,9 +37,13 @@ def choose_threads() -> None:
 
 
 def versions(name: str) -> str:
-    """Return one line with the version of this program and of the installed Nova."""
+    """Return one line with the versions of a program of ours and of the installed Nova, if there is one."""
     from devicetrack.nova import seams
-    return f'{name} {metadata.version("devicetrack")}, Nova {seams.installed()}'
+    try:
+        installed = f'Nova {seams.installed()}'
+    except ModuleNotFoundError:
+        installed = 'no Nova'
+    return f'{name} {metadata.version("devicetrack")}, {installed}'
 
 
 def begin(arguments: Sequence[str]) -> Any:

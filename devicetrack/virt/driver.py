@@ -189,6 +189,16 @@ class VirtDriver(abc.ABC):
         :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
         """
 
+    def unnamed(self, devices: Iterable[tuple[DeviceKey, str]]) -> frozenset[DeviceKey]:
+        """Say which of some devices no option names, whether the host has them or not.
+
+        Quick, and for people: such a device may be there all the same, but the driver does not look for it. By default
+        nobody knows of any.
+
+        :param devices: each with the stored text of its details
+        """
+        return frozenset()
+
     def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
         """Report the progress of wipes and reads of these devices, whichever process of the host began them.
 

@@ -91,6 +91,7 @@ class Machine:
         self.wiping: dict[DeviceKey, WipeProgress] = {}
         self.busy: set[DeviceKey] = set()
         self.missing: tuple[Missing, ...] = ()
+        self.unnamed: set[DeviceKey] = set()
         self.overlaps: tuple[Overlap, ...] = ()
         self.resource_classes: set[str] = set()
         self.aliases: dict[str, PCIAlias] | None = None

@@ -29,11 +29,6 @@ openstackdocs_auto_version = False
 openstackdocs_repo_name = ''
 openstackdocs_use_storyboard = False
 
-man_pages = [
-    ('cli/devicetrack-manage', 'devicetrack-manage', 'ask about the devices of hosts and who holds them', '', 1),
-]
-man_make_section_directory = False
-
 graphviz_output_format = 'svg'
 
 autodoc_member_order = 'bysource'

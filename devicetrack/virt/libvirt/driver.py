@@ -415,6 +415,16 @@ class LibvirtDriver(driver.VirtDriver):
     def wipes_of(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, Wiped]:
         return self._proving.wipes_of(keys)
 
+    def unnamed(self, devices: Iterable[tuple[DeviceKey, str]]) -> frozenset[DeviceKey]:
+        found = set()
+        for key, stored in devices:
+            kind = self._kinds.get(key.kind)
+            # A kind that cannot say it makes no statement about the device.
+            with contextlib.suppress(exception.DeviceKindFailed):
+                if kind is None or not installed.is_named(kind, key.identifier, stored):
+                    found.add(key)
+        return frozenset(found)
+
     def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
         found = {key: progress.read(self._lock_path(key)) for key in keys}
         return {key: said for key, said in found.items() if said is not None}

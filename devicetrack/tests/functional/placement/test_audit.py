@@ -146,9 +146,8 @@ class TestFindings(AuditTestCase):
         self.assertEqual(3, answer.code)
         [found] = answer.data
         self.assertEqual(
-            ['host', 'severity', 'finding', 'device', 'kind', 'identifier', 'recorded_owner', 'users', 'generation',
-             'detail', 'held', 'proposal', 'service', 'since', 'repair', 'consumer', 'provider', 'resource_class'],
-            list(found))
+            ['host', 'severity', 'finding', 'recorded_owner', 'users', 'generation', 'detail', 'held', 'proposal',
+             'service', 'since', 'repair', 'consumer', 'provider', 'resource_class'], list(found))
         self.assertEqual(
             {'host': self.name, 'severity': 'warning', 'finding': audit.WRONG_PROVIDER, 'recorded_owner': instance.uuid,
              'users': [instance.uuid], 'generation': 2, 'consumer': instance.uuid, 'resource_class': VGPU,
@@ -156,6 +155,10 @@ class TestFindings(AuditTestCase):
             {name: found[name] for name in ('host', 'severity', 'finding', 'recorded_owner', 'users', 'generation',
                                             'consumer', 'resource_class', 'detail')})
         self.assertIn(audit.WRONG_PROVIDER, self.run_audit().out)
+        for formatter in ('table', 'value', 'json'):
+            answer = self.run_audit('-c', 'kind', '-c', 'resource_class', '-f', formatter)
+            self.assertEqual((2, ''), (answer.code, answer.out))
+            self.assertIn('there is no column kind; there are host, severity, finding, ', answer.err)
 
     def test_what_only_passes_by_is_none(self) -> None:
         """An instance is spawned between the two looks, and one is deleted."""

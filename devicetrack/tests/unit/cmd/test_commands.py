@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import sqlite3
 
 import fixtures as base_fixtures
@@ -73,6 +75,17 @@ class DeviceListTestCase(CommandTestCase):
                                     if one['identifier'] == 'd0'])
         answer = self.program.run('audit', '-f', 'json')
         self.assertEqual(1, sum(finding['finding'] == reconcile.GONE for finding in answer.data))
+
+    def test_a_device_of_an_instance_that_no_option_names_needs_attention(self) -> None:
+        self.host.spawn(pmem=1)
+        self.host.machine.remove(D0)
+        self.host.machine.unnamed = {D0}
+        answer = self.program.run('device', 'list', '-f', 'json')
+        [line] = [one for one in answer.data if one['identifier'] == 'd0']
+        self.assertEqual((cmd_base.ATTENTION, 'held', [('gone from the host', 'no option names it')]), (
+            answer.code, line['status'], [(reason['reason'], reason['detail']) for reason in line['reasons']]))
+        self.assertIn('gone from the host: no option names it',
+                      self.program.run('device', 'list', '-c', 'reasons', '-f', 'value').out)
 
     def test_a_cordoned_device_that_an_option_names_and_that_is_away_is_withheld(self) -> None:
         self.host.manager.cordon(*D0)
@@ -278,6 +291,54 @@ class DeviceShowTestCase(CommandTestCase):
         self.assertIn('compute-8', shown['unknown'])
 
 
+class FirstStartTestCase(base.TestCase):
+    """A store without a host: the manager has never run, or the store was lost."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=1, parents={'gpu': 2}, name='compute-7'))
+        self.host.spawn(pmem=1)
+        self.host.machine.add_namespace('d9', proven=False)
+        self.host.manager.close()
+        self.host.store.close()
+        for path in glob.glob(os.path.join(self.host.configuration.state_path, 'devicetrack.sqlite*')):
+            os.remove(path)
+        self.program = self.useFixture(program.Program(self.host.configuration, self.host.machine))
+        self.program.ask('db', 'sync')
+
+    def test_a_host_that_nobody_made_yet(self) -> None:
+        answer = self.program.run('host', 'show', 'compute-7')
+        self.assertEqual((cmd_base.ERROR, 'devicetrack-manage: the store has no host compute-7; it knows none: its '
+                                          'manager makes it when it starts\n'), (answer.code, answer.err))
+
+    def test_no_declarations(self) -> None:
+        for command in ('facts', 'matrix'):
+            answer = self.program.run('migration', command)
+            self.assertEqual((cmd_base.OK, ''), (answer.code, answer.out))
+            self.assertIn('the store has no host: its manager makes it when it starts', answer.err)
+
+    def test_unproven_devices_will_be_read(self) -> None:
+        for command in (('device', 'list', '--host', 'compute-7'), ('host', 'map', 'compute-7')):
+            answer = self.program.run(*command)
+            self.assertIn('the manager of host compute-7 has never started; once it has, it takes each unproven '
+                          'device in the background, and reads it', answer.err)
+
+    def test_a_lost_store_is_not_accepted(self) -> None:
+        for more in ((), ('--accept',)):
+            answer = self.program.run('audit', '--repair', *more, '--host', 'compute-7')
+            self.assertEqual(cmd_base.ERROR, answer.code)
+            self.assertIn('it was lost: stop the service and run devicetrack-manage recover --from-hypervisor --host '
+                          'compute-7', answer.err)
+
+    def test_every_proposal_to_recover_names_the_host(self) -> None:
+        for command in (('audit', '--host', 'compute-7', '-f', 'json'), ('host', 'map', 'compute-7')):
+            answer = self.program.run(*command)
+            said = ' '.join((answer.out + answer.err).split())
+            self.assertEqual((cmd_base.ATTENTION, 0), (
+                answer.code, len(re.findall(r'recover --from-hypervisor(?! --host compute-7)', said))))
+            self.assertIn('recover --from-hypervisor --host compute-7', said)
+
+
 class ExplainTestCase(CommandTestCase):
 
     def test_what_fits(self) -> None:
@@ -293,6 +354,14 @@ class ExplainTestCase(CommandTestCase):
         self.assertEqual([(fixtures.PMEM, 2, 1)],
                          [(part['resource_class'], part['held'], part['instances']) for part in answer.data])
         self.assertIn('2 held by 1 instance', answer.data[0]['explanation'])
+
+    def test_a_held_device_that_nobody_gets_next_is_told_with_its_reasons(self) -> None:
+        self.host.spawn(pmem=2)
+        self.host.manager.cordon('vpmem', 'd0', reason='a new DIMM')
+        answer = self.program.run('explain', '--resource', f'{fixtures.PMEM}=1')
+        self.assertEqual(cmd_base.ATTENTION, answer.code)
+        self.assertIn('vpmem/d0 is held, and nobody gets it after its owner: cordoned: a new DIMM\n', answer.err)
+        self.assertNotIn('d1', answer.err)
 
     def test_an_alias_of_the_options_is_asked_for_by_its_class(self) -> None:
         self.host.machine.aliases = {'tape': PCIAlias('tape', (PCIChoice(fixtures.PMEM),), vocabulary.LEGACY)}

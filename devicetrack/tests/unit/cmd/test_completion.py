@@ -10,20 +10,26 @@ import subprocess
 import sys
 import tempfile
 
+from oslo_config import cfg
+
+from devicetrack.cmd import manage
 from devicetrack.tests import base
 
 _SHARE = pathlib.Path(__file__).parents[4] / 'share'
 _INSTALLED = _SHARE / 'bash-completion' / 'completions' / 'devicetrack-manage'
 _FUNCTIONS = _SHARE / 'zsh' / 'site-functions'
-_LIBRARY = '/usr/share/bash-completion/bash_completion'
 
-# What bash does when the user presses Tab after the words of each line.
+# What bash does when the user presses Tab after each line. At "=" it begins a new word. Nothing else is loaded:
+# people may have no package bash-completion.
 _COMPLETE = r"""
-source "$1" && source "$2" || exit
+source "$1" || exit
 while read -r line; do
-    COMP_WORDS=(devicetrack-manage $line) COMP_LINE="devicetrack-manage $line" COMP_POINT=${#COMP_LINE}
+    COMP_LINE="devicetrack-manage $line" COMP_POINT=${#COMP_LINE}
+    read -ra COMP_WORDS <<<"devicetrack-manage ${line//=/ = }"
+    [[ $line == *" '" || $line == *= ]] && COMP_WORDS+=("")
+    COMP_WORDS=("${COMP_WORDS[@]/\'/}")
     COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
-    _devicetrack_manage && echo "${COMPREPLY[@]}"
+    _devicetrack_manage devicetrack-manage && echo "${COMPREPLY[@]}"
 done
 """
 
@@ -41,14 +47,48 @@ print >$PIPE
 
 class BashTestCase(base.TestCase):
 
-    def test_commands_and_options_are_completed(self) -> None:
-        self.assertTrue(os.path.exists(_LIBRARY), 'apt-get install bash-completion')
+    def completed(self, *lines: str) -> list[str]:
+        """What bash offers after each line. A quote stands for a word that has not begun."""
         path = f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}'
         done = subprocess.run(
-            ['bash', '--norc', '-c', _COMPLETE, 'bash', _LIBRARY, str(_INSTALLED)], env={**os.environ, 'PATH': path},
-            input='d\ndevice h\ndevice history --si\nhost sh\n', capture_output=True, text=True, check=False)
+            ['bash', '--norc', '-c', _COMPLETE, 'bash', str(_INSTALLED)], env={**os.environ, 'PATH': path},
+            input='\n'.join((*lines, '')), capture_output=True, text=True, check=False)
         self.assertEqual((0, ''), (done.returncode, done.stderr))
-        self.assertEqual(['db device', 'history', '--since', 'show'], done.stdout.splitlines())
+        return done.stdout.splitlines()
+
+    def test_commands_and_options_are_completed(self) -> None:
+        self.assertEqual(['db device', 'history', '--since', 'show', 'show', '--long'], self.completed(
+            'd', 'device h', 'device history --si', 'host sh', 'host --debug sh', 'device history vpmem/ns0 --lo'))
+
+    def test_options_of_the_program_may_stand_before_a_command(self) -> None:
+        directory = self.temp_dir()
+        path = os.path.join(directory, 'device')
+        pathlib.Path(path).touch()
+        self.assertEqual(
+            ['--config-file --config-dir', '--debug', path, path, directory + '/device', 'db device', 'history',
+             'history', 'show', 'audit'],
+            self.completed('--con', '-v --de', f'--config-file {path[:-2]}', f'--config-file={path[:-2]}',
+                           f'--config-dir {directory}/', f'--config-file {path} d', f'--config-file={path} device h',
+                           f'--config-file {path} --config-file=host device h', f'-v --log-file {path} host sh',
+                           f'--config-file {path} au'))
+
+    def test_a_word_that_has_not_begun(self) -> None:
+        [commands] = self.completed("--config-file /etc/nova/nova.conf '")
+        self.assertIn(' device ', commands)
+        self.assertNotIn('--', commands)
+
+
+class ProgramOptionsTestCase(base.TestCase):
+
+    def test_both_shells_know_the_options_of_the_program(self) -> None:
+        parser = manage.Manage(cfg.ConfigOpts()).parser
+        flags, valued = ({name for action in parser._actions for name in action.option_strings
+                          if (action.nargs == 0) == is_flag} for is_flag in (True, False))
+        for path, quotes in ((_INSTALLED, "''"), (_FUNCTIONS / '_devicetrack-manage', '()')):
+            text = path.read_text()
+            for name, expected in (('flags', flags), ('valued', valued)):
+                found = text.partition(f'{name}={quotes[0]}')[2].partition(quotes[1])[0]
+                self.assertEqual(expected, set(found.split()), f'{path} {name}')
 
 
 class ZshTestCase(base.TestCase):
@@ -86,7 +126,8 @@ class ZshTestCase(base.TestCase):
         for line, expected in (
                 ('dev', 'devicetrack-manage device '), ('device his', 'device history '),
                 ('device history vpmem/ns0 --sin', 'device history vpmem/ns0 --since '),
-                ('host --debug sh', 'host --debug show ')):
+                ('host --debug sh', 'host --debug show '), ('--config-f', '--config-file '),
+                ('--config-file device device his', '--config-file device device history ')):
             self.assertEqual(f'devicetrack-manage {expected.removeprefix("devicetrack-manage ")}',
                              self.completed(f'devicetrack-manage {line}'))
 
@@ -95,3 +136,6 @@ class ZshTestCase(base.TestCase):
         pathlib.Path(path).touch()
         self.assertEqual(f'devicetrack-manage migration matrix --facts {path} ',
                          self.completed(f'devicetrack-manage migration matrix --facts {path[:-4]}'))
+        for option in ('--config-file ', '--config-file='):
+            self.assertEqual(f'devicetrack-manage {option}{path} ',
+                             self.completed(f'devicetrack-manage {option}{path[:-4]}'))

@@ -109,6 +109,15 @@ class LostStoreTestCase(RecoverTestCase):
         self.assertEqual(cmd_base.ERROR, answer.code)
         self.assertIn(f'process {os.getpid()} holds ', answer.err)
 
+    def test_devices_that_no_option_names_need_attention(self) -> None:
+        self.host.spawn(pmem=2)
+        self.lose_the_store()
+        self.machine.unnamed = {D1, D2}
+        found = self.recover(code=cmd_base.ATTENTION)
+        self.assertEqual([False, True], ['no option names it' in one['reason'] for one in found])
+        self.assertIn('guests record devices that no option names: vpmem/d1. Give the command the configuration of the '
+                      'service', self.said)
+
     def test_twice_is_once(self) -> None:
         self.host.spawn(pmem=2)
         self.lose_the_store()

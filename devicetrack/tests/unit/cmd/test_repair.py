@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pathlib
 import sys
 from typing import Any
 
@@ -320,14 +322,25 @@ class DeviceForgetTestCase(RepairCommandTestCase):
         answer = self.program.run('device', 'forget', 'vpmem/d1', '--confirm', self.instance.uuid)
         self.assertEqual((cmd_base.ERROR, True), (answer.code, 'not assigned' in answer.err))
 
+    def test_the_log_has_the_row(self) -> None:
+        self.host.manager.close()
+        path = os.path.join(self.state_path, 'log')
+        answer = self.program.run('-v', '--log-file', path, 'device', 'forget', 'vpmem/d0', '--confirm',
+                                  self.instance.uuid)
+        for text in (answer.err, pathlib.Path(path).read_text('utf-8')):
+            self.assertIn('before: ', text)
+            self.assertIn('after: no row', text)
+
     def test_with_the_manager_down_it_is_done_at_once(self) -> None:
         self.host.manager.close()
         answer = self.forget(cmd_base.OK, '--confirm', self.instance.uuid)
         self.assertEqual(('forgotten', 'd0', self.instance.uuid, None),
                          tuple(answer.data[name] for name in ('outcome', 'identifier', 'instance_uuid',
                                                               'request_uuid')))
-        self.assertIn('before: ', answer.err)
-        self.assertIn('after: no row', answer.err)
+        # One line of the terminal, and the row where it is asked for.
+        self.assertIn(f'WARNING: Host compute-7: forget vpmem d0 of instance {self.instance.uuid} (-v and --log-file '
+                      'have the row before and after)\n', answer.err)
+        self.assertNotIn('before: ', answer.err)
         self.assertEqual([], self.host.records())
         self.assertEqual([], self.host.restart())
         self.assertEqual({'d1': FREE}, self.host.states())

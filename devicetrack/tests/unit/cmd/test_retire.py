@@ -102,6 +102,8 @@ class RetireTestCase(LeavingTestCase):
         answer = self.run_to(0, 'device', 'retire', 'vpmem/d0', '--confirm', self.instance.uuid, '--reason', 'DIMM 4')
         self.assertEqual('retired', answer.data['outcome'])
         self.assertEqual([], self.host.records())
+        [line] = self.run_to(0, 'device', 'list', '--withheld').data
+        self.assertNotIn(vocabulary.NOT_GIVEN_BACK, [reason['reason'] for reason in line['reasons']])
         self.host.restart()
         self.assertIn(vocabulary.RETIRED, self.host.states()['d0'])
         [line] = self.run_to(0, 'device', 'list', '--withheld').data

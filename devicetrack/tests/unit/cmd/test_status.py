@@ -28,17 +28,18 @@ class UpgradeCheckTestCase(base.TestCase):
         super().setUp()
         self.host = self.useFixture(fixtures.Host(devices=1, configuration=self.configuration))
         self.lines: tuple[str, ...] = ()
+        self.more: list[str] = []
 
     def check(self) -> tuple[int, dict[str, int], str]:
         """The exit code, each check's result, and all the details."""
         path = program.write_configuration(self.state_path, self.conf, *self.lines)
         out = self.useFixture(base_fixtures.StringStream('stdout')).stream
         self.useFixture(base_fixtures.MonkeyPatch('sys.stdout', out))
-        code = status.run(['--config-file', path, 'upgrade', 'check', '--json'])
+        code = status.run(['--config-file', path, *self.more, 'upgrade', 'check', '--json'])
         out.seek(0)
         checks: list[dict[str, Any]] = json.loads(out.read())['checks']
         return (code, {check['check']: check['result'] for check in checks},
-                '; '.join(check['details'] or '' for check in checks))
+                '; '.join(check['details'] for check in checks if check['details']))
 
     def test_all_is_well(self) -> None:
         self.host.spawn(pmem=1)
@@ -63,6 +64,38 @@ class UpgradeCheckTestCase(base.TestCase):
         code, results, details = self.check()
         self.assertEqual((FAILURE, FAILURE), (code, results['Configuration']))
         self.assertIn('[libvirt] pmem_namespaces = 4GB', details)
+
+    def test_keys_that_nothing_reads(self) -> None:
+        nova = ('[DEFAULT]', 'log_dir = /var/log/nova', '[libvirt]', 'virt_type = kvm')
+        for lines, expected in (
+                (('[libvirt]', 'pmem_namespace = 4GB:ns0'),
+                 '[libvirt] pmem_namespace: there is no such option; perhaps pmem_namespaces is meant'),
+                (('[libvirt]', 'virt_type = kvm'), '[libvirt] virt_type: there is no such option'),
+                (nova, ''),
+                ((*nova, 'pmem_namespace = 4GB:ns0'),
+                 '[libvirt] pmem_namespace: there is no such option; perhaps pmem_namespaces is meant'),
+                (('[devices]', 'enabled_vgpu_types = nvidia-35', '[workarounds]', 'disable_rootwrap = True'), ''),
+                (('[devicetrack]', 'claim_attempt = 3', 'colour = red'),
+                 '[devicetrack] claim_attempt: there is no such option; perhaps claim_attempts is meant; '
+                 '[devicetrack] colour: there is no such option'),
+                (('[devicetrack_vpmen]', 'wipe_wait_s = 3'),
+                 '[devicetrack_vpmen]: there is no such group; perhaps devicetrack_vpmem is meant'),
+                (('[devicetrack_privileged]', 'helper_command = sudo privsep-helper'), ''),
+                (('[placement]', 'auth-url = http://localhost', 'username = nova'), ''),
+                (('[pci]', 'passthrough_whitelist = {"vendor_id": "8086"}', 'report_in_placement = True',
+                  '[DEFAULT]', 'debug = True'), '')):
+            self.lines = lines
+            code, results, details = self.check()
+            self.assertEqual((expected, WARNING if expected else SUCCESS, WARNING if expected else SUCCESS),
+                             (details, code, results['Configuration']))
+
+    def test_keys_that_nothing_reads_in_a_directory_of_files(self) -> None:
+        directory = self.temp_dir()
+        with open(os.path.join(directory, 'b.conf'), 'w', encoding='utf-8') as file:
+            file.write('[devicetrack]\nvirt_drivr = fake\n')
+        self.more = ['--config-dir', directory]
+        self.assertIn('[devicetrack] virt_drivr: there is no such option; perhaps virt_driver is meant',
+                      self.check()[2])
 
     def test_a_table_that_cannot_be_used(self) -> None:
         path = os.path.join(self.state_path, 'table.yaml')

@@ -203,6 +203,8 @@ class AdmitTestCase(RepairCommandTestCase):
         self.assertIn('it is being wiped', answer.data['text'])
         self.host.running.unproven.wait()
         self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
+        self.while_waiting(self.host.audit)
+        self.assertIn('it is free: the next claim may take it', self.admit(cmd_base.ERROR, '--wipe').err)
 
     def test_a_wipe_with_the_manager_down_is_waited_for(self) -> None:
         self.machine.write(D0, b'secret')

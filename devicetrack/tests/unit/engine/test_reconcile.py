@@ -411,6 +411,19 @@ class OneCauseTestCase(base.TestCase):
         self.assertEqual(self.expected, [(one.kind, one.detail) for one in found])
 
 
+class UnnamedTestCase(base.TestCase):
+    """A device that nobody looks for: it may be there, so nobody is told to give it up."""
+
+    def test_the_finding_says_that_no_option_names_it(self):
+        for seen, severity in ((views(there=(), rows=[row()]), 'warning'),
+                               (views(usage(use('i')), there=(), rows=[row()]), 'critical')):
+            [found] = reconcile.compare(seen._replace(unnamed=frozenset({KEY})))
+            self.assertEqual(('gone from the host', severity,
+                              'no option names it, so nobody looks whether the host has it; owner i'),
+                             (found.kind, found.severity, found.detail))
+            self.assertNotIn('forget', found.proposal)
+
+
 class FailedBeforeTestCase(base.TestCase):
 
     def compare(self, **seen):

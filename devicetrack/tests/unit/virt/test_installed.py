@@ -337,6 +337,12 @@ class MistakesTestCase(base.TestCase):
             driver = self.make('realize', *answers)
             self.says('realize', self.assertRaises(exception.RealizeFailed, driver.realize, self.tape))
 
+    def test_is_named(self) -> None:
+        keys = [DeviceKey('tape', 'one'), DeviceKey('other', 'two'), DeviceKey('film', 'three')]
+        for answers, named in (((), True), ((None,), True), ((True,), True), ((False,), False)):
+            unnamed = self.make('is_named', *answers).unnamed((key, DETAILS) for key in keys)
+            self.assertEqual({keys[2]} if named else {keys[0], keys[2]}, unnamed)
+
     def test_own_path(self) -> None:
         driver = self.make('own_path')
         self.says('own_path', self.assertRaises(exception.RealizeFailed, driver.realize, self.tape))

@@ -77,6 +77,12 @@ class StockTestCase(MdevTestCase):
         self.assertEqual('[devices] enabled_mdev_types = nvidia-35: no parent of this host makes it; those of this '
                          'host make mtty-1, mtty-2\n', log.output)
 
+    def test_a_device_of_a_type_that_no_option_enables_is_not_named(self) -> None:
+        device = self.node.add('mtty-2')
+        [found] = self.kind.stock().devices
+        self.assertEqual([True, False], [kind.is_named(device.identifier, found.details) for kind in (
+            self.kind, self.make_kind(types=['mtty-1']))])
+
     def test_a_type_whose_own_parents_do_not_make_it_is_said(self) -> None:
         self.make_kind()
         self.configuration.set('mdev_mtty-2', device_addresses=['0000:84:00.0'])

@@ -80,6 +80,12 @@ class StockTestCase(VFTestCase):
             self.cards.set_type(function, '558')
         self.assertEqual(self.functions[1:3], list(self.devices()))
 
+    def test_a_function_of_a_type_that_no_option_enables_is_not_named(self) -> None:
+        text = self.devices()[self.functions[0]].details
+        for types, expected in ((('558',), True), (('559',), False), ((), False)):
+            self.assertEqual(expected, self.make_kind(types).is_named(self.functions[0], text))
+        self.assertTrue(self.make_kind(('559',)).is_named(self.functions[0], 'damaged'))
+
     def test_another_type_takes_the_card(self) -> None:
         log = self.useFixture(fixtures.FakeLogger())
         for adopt_existing in (False, True):

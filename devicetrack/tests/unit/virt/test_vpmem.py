@@ -85,6 +85,10 @@ class NdctlTestCase(base.TestCase):
         self.assertIn('ns1_2', missing[0].reason)
         self.assertEqual({'CUSTOM_PMEM_NAMESPACE_4GB', 'CUSTOM_PMEM_NAMESPACE_SMALL'}, kind.resource_classes)
 
+    def test_only_the_option_names_a_namespace(self) -> None:
+        kind = self.make_kind('4GB:ns0_0|nosuch')
+        self.assertEqual([True, True, False], [kind.is_named(name, '') for name in ('ns0_0', 'nosuch', 'ns1_2')])
+
     def test_ndctl_missing_failing_or_printing_garbage_is_unknown(self) -> None:
         self.prints('', status=3)
         self.assertIn('status 3', str(self.assertRaises(exception.CommandFailed, self.kind.stock)))

@@ -96,6 +96,16 @@ class DeviceKind(abc.ABC):
     def configured(self) -> bool:
         """Whether the options allow any device of this kind here. If not, the driver does not ask for its stock."""
 
+    def is_named(self, identifier: str, stored: str) -> bool:
+        """Whether the options ask for a device, whether the host has it or not. It only looks at the options.
+
+        A row or a guest may still have a device that no option names any more, and the operator is told so. By default
+        the options name every device of a kind that is configured.
+
+        :param stored: the text of the device's details
+        """
+        return self.configured
+
     @property
     @abc.abstractmethod
     def resource_classes(self) -> frozenset[str]:

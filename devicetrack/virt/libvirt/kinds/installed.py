@@ -174,6 +174,18 @@ def stock(kind: api.DeviceKind) -> api.Stock:
         return _without_identity_unhealthy(found, of_each)
 
 
+def is_named(kind: api.DeviceKind, identifier: str, stored: str) -> bool:
+    """Ask the kind whether its options name a device.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    """
+    with _Mistakes(kind, 'is_named'):
+        found = kind.is_named(identifier, stored)
+    if not isinstance(found, bool):
+        raise exception.DeviceKindFailed(kind.name, f'its is_named, {found!r}, is neither True nor False')
+    return found
+
+
 def prepare(kind: api.DeviceKind, recorded: Mapping[str, str], locked: api.Locked) -> None:
     """Let the kind prepare the host.
 

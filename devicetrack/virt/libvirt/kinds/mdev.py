@@ -74,6 +74,9 @@ class Mdev(api.DeviceKind):
     def configured(self) -> bool:
         return bool(self.options.types)
 
+    def is_named(self, identifier: str, stored: str) -> bool:
+        return type_options.is_named(self.options.types, stored)
+
     def own_path(self, assignment: DeviceAssignment) -> str | None:
         return os.path.join(self.devices.kernel.directory, assignment.identifier)
 

@@ -14,6 +14,7 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack.objects import details
 
 LOG = log.logger(__name__)
 
@@ -46,6 +47,14 @@ class Words(NamedTuple):
     no_type: str
     address: Callable[[str], str | None]
     no_parent: str
+
+
+def is_named(types: Collection[str], stored: str) -> bool:
+    """Whether one of the types is that of a device, by the stored text of its details."""
+    try:
+        return details.peek(stored).type in types
+    except (exception.UnknownObject, exception.MalformedObject):
+        return True                             # nobody knows its type
 
 
 def read(conf: cfg.ConfigOpts, names: Iterable[str], words: Words) -> tuple[Mapping[str, TypeOptions], str | None]:

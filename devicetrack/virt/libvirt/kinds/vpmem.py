@@ -76,6 +76,9 @@ class VPMEM(api.DeviceKind):
     def configured(self) -> bool:
         return bool(self.options.labels)
 
+    def is_named(self, identifier: str, stored: str) -> bool:
+        return identifier in self.options.labels
+
     @property
     def resource_classes(self) -> frozenset[str]:
         return frozenset(map(vpmem_options.resource_class, set(self.options.labels.values())))
