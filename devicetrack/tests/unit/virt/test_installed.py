@@ -390,6 +390,18 @@ class MistakesTestCase(base.TestCase):
             driver = self.make('guest_elements', *answers)
             self.says('guest_elements', self.assertRaises(exception.DeviceKindFailed, driver.guest_config, [self.tape]))
 
+    def test_guest_elements_with_a_path_that_is_not_absolute(self) -> None:
+        for element in ("<memory model='nvdimm'><source><path>crypto/a</path></source></memory>",
+                        "<disk type='file'><source file='a.img'/></disk>", "<disk type='block'><source dev=''/></disk>"):
+            driver = self.make('guest_elements', [element])
+            error = self.assertRaises(exception.DeviceKindFailed, driver.guest_config, [self.tape])
+            self.assertIn('is not absolute', str(error))
+        interface = "<interface type='direct'><source dev='eth0'/></interface>"
+        self.assertEqual((interface,), self.make('guest_elements', [interface]).guest_config([self.tape]).devices)
+        driver = self.make('guest_elements', ['<memory>'])
+        self.assertIn('is no element', str(self.assertRaises(
+            exception.DeviceKindFailed, driver.guest_config, [self.tape])))
+
     def test_reading_definitions(self) -> None:
         for method in ('addresses', 'other_addresses', 'identify'):
             for answers in ((), (None,)):
@@ -439,6 +451,29 @@ class KindTestCase(base.TestCase):
                                   'host', self.conf, self.state_path, self.kinds)
         self.assertIn(self.says, str(error))
         self.assertIn('devicetrack.libvirt.device_kinds = ', str(error))
+
+
+class ConstructorTestCase(base.TestCase):
+    """The state directory and the boot, which a default may be made of."""
+
+    def test_a_constructor_knows_the_state_directory_and_the_boot(self) -> None:
+        seen = []
+
+        class Remembering(Tape):
+            def __init__(self, conf: Any, hypervisor: Any) -> None:
+                super().__init__(conf, hypervisor)
+                seen.extend([self.state_path, self.boot_id()])
+
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [Remembering])
+        self.assertEqual([self.state_path, driver.boot_id()], seen)
+
+    def test_a_kind_without_a_host_has_neither(self) -> None:
+        kind = Tape(self.conf, None)  # type: ignore[arg-type]
+        for name in ('state_path', 'boot_id'):
+            error = self.assertRaises(RuntimeError, getattr, kind, name)
+            self.assertIn(f'the device kind tape has no {name}: make it with Tape.made_for', str(error))
+        kind.state_path, kind.boot_id = '/srv', lambda: 'today'
+        self.assertEqual(('/srv', 'today'), (kind.state_path, kind.boot_id()))
 
 
 class AliasesTestCase(base.TestCase):

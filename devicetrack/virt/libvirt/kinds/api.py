@@ -14,10 +14,13 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+import os
 import threading
 from typing import Any
 from typing import ClassVar
 from typing import NamedTuple
+from typing import Self
+from typing import TypeVar
 
 from devicetrack.exception import NotProven
 from devicetrack.objects import DeviceAssignment
@@ -32,6 +35,8 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import overlaps
+
+_Value = TypeVar('_Value')
 
 
 class Stock(NamedTuple):
@@ -66,8 +71,9 @@ class DeviceKind(abc.ABC):
     :param hypervisor: the connection that the kind may use. Its first use opens it
     :raises InvalidConfiguration: an option cannot be used
 
-    ``state_path`` is the host's state directory, for a kind that has to remember something. ``boot_id()`` names this
-    boot of the host.
+    ``state_path`` is the host's state directory, an absolute path, for a kind that has to remember something.
+    ``boot_id()`` names this boot of the host. The driver makes a kind with :meth:`made_for`, so the constructor can read
+    both. In a kind that was made without :meth:`made_for`, reading them is a ``RuntimeError`` until they are set.
     """
 
     name: ClassVar[str]
@@ -85,11 +91,44 @@ class DeviceKind(abc.ABC):
     prepares: ClassVar[bool] = False
     """Whether :meth:`prepare` does anything."""
 
+    _state_path: str | None = None
+    _boot_id: Callable[[], str] | None = None
+
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         self.conf, self.hypervisor = conf, hypervisor
-        # Of the driver, which sets them before it asks for anything else.
-        self.state_path = ''
-        self.boot_id: Callable[[], str] = str
+
+    @classmethod
+    def made_for(cls, conf: Any, hypervisor: connection.Connection, state_path: str,
+                 boot_id: Callable[[], str]) -> Self:
+        """Make the kind as the driver does: its constructor knows the state directory and the boot."""
+        kind = cls.__new__(cls)
+        kind.state_path, kind.boot_id = os.path.abspath(state_path), boot_id
+        cls.__init__(kind, conf, hypervisor)
+        return kind
+
+    # There is no default: an empty directory would make relative paths, and an empty name would be one of a boot.
+
+    @property
+    def state_path(self) -> str:
+        return self._of_host('state_path', self._state_path)
+
+    @state_path.setter
+    def state_path(self, path: str) -> None:
+        self._state_path = path
+
+    @property
+    def boot_id(self) -> Callable[[], str]:
+        return self._of_host('boot_id', self._boot_id)
+
+    @boot_id.setter
+    def boot_id(self, boot_id: Callable[[], str]) -> None:
+        self._boot_id = boot_id
+
+    def _of_host(self, name: str, value: _Value | None) -> _Value:
+        if value is None:
+            raise RuntimeError(f'the device kind {self.name} has no {name}: make it with {type(self).__name__}.made_for, '
+                               'or set it first')
+        return value
 
     @property
     @abc.abstractmethod

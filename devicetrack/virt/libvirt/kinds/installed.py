@@ -6,12 +6,14 @@ claim or a release long after.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import operator
+import os
 import re
 from typing import Any
 from typing import Final
@@ -32,6 +34,7 @@ from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
 from devicetrack.virt import device_kinds
 from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt.kinds import api
 
 LOG = log.logger(__name__)
@@ -61,22 +64,25 @@ def classes(conf: cfg.ConfigOpts) -> list[type[api.DeviceKind]]:
     return found
 
 
-def make(kinds: Sequence[type[api.DeviceKind]], conf: Any,
-         hypervisor: connection.Connection) -> dict[str, api.DeviceKind]:
+def make(kinds: Sequence[type[api.DeviceKind]], conf: Any, hypervisor: connection.Connection, state_path: str,
+         boot_id: Callable[[], str]) -> dict[str, api.DeviceKind]:
     """Make one object of each class, and return them by name, in the order of the names.
 
+    :param state_path: the host's state directory
+    :param boot_id: names this boot of the host
     :raises InvalidConfiguration: an option cannot be used, or a class is no device kind
     """
     made: dict[str, api.DeviceKind] = {}
     for cls in kinds:
-        kind = _make(cls, conf, hypervisor)
+        kind = _make(cls, conf, hypervisor, state_path, boot_id)
         if kind.name in made:
             raise _no_kind(cls, f'it has the name of {_path(type(made[kind.name]))}, {kind.name}')
         made[kind.name] = kind
     return dict(sorted(made.items()))
 
 
-def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connection) -> api.DeviceKind:
+def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connection, state_path: str,
+          boot_id: Callable[[], str]) -> api.DeviceKind:
     if not (isinstance(cls, type) and issubclass(cls, api.DeviceKind)):
         raise _no_kind(cls, f'it is no subclass of {_path(api.DeviceKind)}')
     name = getattr(cls, 'name', None)
@@ -85,7 +91,7 @@ def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connectio
     if not isinstance(getattr(cls, 'keeps_bytes', None), bool):
         raise _no_kind(cls, 'it does not say whether its devices keep bytes: keeps_bytes is True or False')
     try:
-        kind = cls(conf, hypervisor)
+        kind = cls.made_for(conf, hypervisor, state_path, boot_id)
         resource_classes = kind.resource_classes
     except (exception.DeviceTrackError, cfg.Error):
         raise
@@ -282,7 +288,7 @@ def realize(kind: api.DeviceKind, assignment: DeviceAssignment) -> Realized:
 
 
 def guest_elements(kind: api.DeviceKind, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
-    """Let the kind make the elements of devices, and check that there is one for each.
+    """Let the kind make the elements of devices, and check that there is one for each, with absolute paths.
 
     :raises DeviceKindFailed: the kind made a mistake
     :raises DriverError: as :meth:`.api.DeviceKind.guest_elements`
@@ -291,7 +297,20 @@ def guest_elements(kind: api.DeviceKind, assignments: Sequence[DeviceAssignment]
         made = list(kind.guest_elements(assignments))
         if len(made) != len(assignments) or not all(isinstance(element, str) for element in made):
             raise ValueError(f'{made!r} is not one text for each of {len(assignments)} devices')
+        for element in made:
+            _check_paths(element)
         return made
+
+
+def _check_paths(element: str) -> None:
+    try:
+        paths = domain_xml.source_paths(element)
+    except exception.InvalidDocument as error:
+        raise ValueError(f'{element!r} is no element: {error.reason}') from error
+    for path in paths:
+        # The hypervisor has another working directory than this process.
+        if not os.path.isabs(path):
+            raise ValueError(f'the path {path!r} in {element!r} is not absolute')
 
 
 def _without_identity_unhealthy(found: api.Stock, of_each: Sequence[InventoryDevice]) -> api.Stock:
