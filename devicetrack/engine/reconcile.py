@@ -203,6 +203,12 @@ class _Comparison:
         """Whether a domain may name a device that is not there: then the domain's address leads to nothing."""
         return bool(self._nowhere) and (key in self._nowhere or (key[0], record.instance_uuid) in self._nowhere)
 
+    def _lost_address(self, key: _Key, record: Record) -> str:
+        """The first address of the owner's domain, or else of any, that leads to no device of this kind."""
+        return min((use.domain_uuid != record.instance_uuid, use.address) for use in self.usage.uses
+                   if use.kind == key[0] and use.identifier is None
+                   and (use.domain_uuid == record.instance_uuid or use.address == key[1]))[1]
+
     def _certain(self, key: _Key) -> bool:
         """Whether both views of a device were read in full. Otherwise nothing is repaired."""
         return not self.usage.unknown and key[0] in self.inventory.known_kinds
@@ -412,10 +418,15 @@ class _Comparison:
                                 'migration took it there, and nothing here is its guest', 'give it back',
                                 repair=GIVE_BACK if free_of_guests else None)
         elif (record.state == vocabulary.ACTIVE and record.migration_uuid is None and not used and not usage.unknown
-                and uuid in usage.domains and uuid not in self._waits_for_its_definition
-                and (there or not self._missed(key, record))):
-            yield self._finding(RECORDED_UNUSED, WARNING, key, f'the domain of {uuid} does not name it',
-                                'see whether the instance still needs it')
+                and uuid in usage.domains and uuid not in self._waits_for_its_definition):
+            if not self._missed(key, record):
+                yield self._finding(RECORDED_UNUSED, WARNING, key, f'the domain of {uuid} does not name it',
+                                    'see whether the instance still needs it')
+            elif there:                         # else it is gone, which is reported
+                yield self._finding(VIEW_UNKNOWN, WARNING, key, f'nobody knows whether the domain of {uuid} names it: '
+                                    f'it names {self._lost_address(key, record)}, which leads to no device of '
+                                    f'kind {record.kind}', 'see which device the guest uses by this address; until the '
+                                    'address leads to it again, nothing of the guest is taken back')
         if not there:
             to_be_made = _is_made(record) and (record.state == vocabulary.CLAIMED or self.views.boot_changed)
             if not to_be_made:
