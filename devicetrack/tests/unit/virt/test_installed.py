@@ -102,7 +102,20 @@ class StockTestCase(base.TestCase):
         ('a class that it did not announce', [device(resource_class='CUSTOM_DISC')], "'CUSTOM_DISC', which is not in"),
         ('no identifier', [device('')], "device '' has an identifier"),
         ('an identifier that is no text', [device(7)], 'device 7 has an identifier'),
-        ('an identifier that no store takes', [device('a' * 256)], 'no text of 1 to 255 characters'),
+        ('an identifier that no store takes', [device('a' * 256)], 'no text of 1 to 255 characters that can be printed'),
+        ('an identifier with a slash', [device(), device('a/b')], "device 'a/b' has an identifier that is no text of 1 "
+         'to 255 characters that can be printed, without a slash'),
+        ('an identifier of two lines', [device(), device('a\nb')], "device 'a\\nb' has an identifier"),
+        ('an identifier twice', [device('b'), device(), device('b')], "two devices have the identifier 'b'"),
+        ('a NUMA node as text', [device(), device('t1')._replace(numa_node='0')],  # type: ignore[arg-type]
+         "device 't1' has the NUMA node '0', which is neither None nor a number from 0"),
+        ('a NUMA node that sysfs does not know', [device(), device('t1')._replace(numa_node=-1)], 'the NUMA node -1'),
+        ('truth for a NUMA node', [device()._replace(numa_node=1), device('t1')._replace(numa_node=True)],
+         'the NUMA node True'),
+        ('a capacity on a NUMA node as text',
+         api.Stock(capacities=(Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', '0', 1,  # type: ignore[arg-type]
+                                        DETAILS),)),
+         "the capacity of drive for lto has the NUMA node '0'"),
         ('exclusions that are no pairs', [device(), device('t1')._replace(exclusions=('x',))],  # type: ignore[arg-type]
          "device 't1' has the exclusions ('x',), which are no tuple of (token, mode)"),
         ('a mode that is none', [device('t1')._replace(exclusions=(('x', 'half'),))], 'part, whole, together'),

@@ -219,7 +219,8 @@ class DeviceKind(abc.ABC):
 
         Every device and capacity is of this kind, has one of :attr:`resource_classes`, and its details come from
         :func:`devicetrack.objects.details.to_text`. A provider is '' or has 1 to 128 characters, a parent is None or
-        has 1 to 255; all of them can be printed, and none is a slash. Otherwise all devices of the kind are unknown.
+        has 1 to 255, as an identifier has; all of them can be printed, and none is a slash. An identifier is unique in
+        the kind, and a NUMA node is None or a number from 0. Otherwise all devices of the kind are unknown.
 
         :raises DriverError: the stock cannot be read, so it is unknown; any other error counts as a mistake in the
             kind's code and is logged with its traceback
@@ -229,10 +230,9 @@ class DeviceKind(abc.ABC):
         """Return what a device is on the host: a PCI address, or the path of a device node or of a file. Quick.
 
         If a device of another kind is the same, nobody gets either of them. None says that no other kind can offer it.
-        By default the identifier, when it is an address or a path.
+        By default the identifier, when it is an address. An identifier is never a path.
         """
-        identifier = device.identifier
-        return identifier if identifier.startswith('/') or overlaps.PCI_ADDRESS.fullmatch(identifier) else None
+        return device.identifier if overlaps.PCI_ADDRESS.fullmatch(device.identifier) else None
 
     @abc.abstractmethod
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
