@@ -347,8 +347,7 @@ class _Comparison:
         problem = f'{self.devices[key].unhealthy}; ' if self.devices[key].unhealthy else ''
         if compared.itself:
             self._replaced.add(key)
-            return [self._finding(UNHEALTHY, CRITICAL, key, 'another device has its name: '
-                                  f'{_as_text(compared.itself)}; {problem}{_whose(record)}',
+            return [self._finding(UNHEALTHY, CRITICAL, key, f'{_another(compared)}; {problem}{_whose(record)}',
                                   'bring the recorded device back; this one is neither handed out nor wiped')]
         if compared.unread:
             self._replaced.add(key)
@@ -625,6 +624,23 @@ def _whose(record: Record) -> str:
 def _is_made(record: Record) -> bool:
     """Whether we make the device ourselves, so that its row exists before it."""
     return identity.CREATED_TEXT in record.details
+
+
+def replaced(views: Views) -> dict[DeviceKey, str]:
+    """The devices with the name of a recorded one that are certainly another one, and in what they differ."""
+    there, found = views.devices.column('details'), {}
+    for key, text in views.owners.column('details').items():
+        text_there = there.get(key)
+        if text_there is None or text == text_there or identity.alike(text, text_there):
+            continue
+        compared = identity.compare(text, text_there)
+        if compared is not None and compared.itself:
+            found[DeviceKey(key[0], key[1] or '')] = _another(compared)
+    return found
+
+
+def _another(compared: identity.Comparison) -> str:
+    return f'another device has its name: {_as_text(compared.itself)}'
 
 
 def _as_text(different: Mapping[str, tuple[Any, Any]]) -> str:
