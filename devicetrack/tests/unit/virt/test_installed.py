@@ -102,7 +102,7 @@ class StockTestCase(base.TestCase):
         ('a class that it did not announce', [device(resource_class='CUSTOM_DISC')], "'CUSTOM_DISC', which is not in"),
         ('no identifier', [device('')], "device '' has an identifier"),
         ('an identifier that is no text', [device(7)], 'device 7 has an identifier'),
-        ('an identifier that no store takes', [device('a' * 256)], 'no text of 1 to 255 characters that can be printed'),
+        ('an identifier that no store takes', [device('a' * 256)], 'no text of 1 to 255 characters'),
         ('an identifier with a slash', [device(), device('a/b')], "device 'a/b' has an identifier that is no text of 1 "
          'to 255 characters that can be printed, without a slash'),
         ('an identifier of two lines', [device(), device('a\nb')], "device 'a\\nb' has an identifier"),
@@ -405,7 +405,8 @@ class MistakesTestCase(base.TestCase):
 
     def test_guest_elements_with_a_path_that_is_not_absolute(self) -> None:
         for element in ("<memory model='nvdimm'><source><path>crypto/a</path></source></memory>",
-                        "<disk type='file'><source file='a.img'/></disk>", "<disk type='block'><source dev=''/></disk>"):
+                        "<disk type='file'><source file='a.img'/></disk>",
+                        "<disk type='block'><source dev=''/></disk>"):
             driver = self.make('guest_elements', [element])
             error = self.assertRaises(exception.DeviceKindFailed, driver.guest_config, [self.tape])
             self.assertIn('is not absolute', str(error))

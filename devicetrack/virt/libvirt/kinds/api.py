@@ -72,8 +72,8 @@ class DeviceKind(abc.ABC):
     :raises InvalidConfiguration: an option cannot be used
 
     ``state_path`` is the host's state directory, an absolute path, for a kind that has to remember something.
-    ``boot_id()`` names this boot of the host. The driver makes a kind with :meth:`made_for`, so the constructor can read
-    both. In a kind that was made without :meth:`made_for`, reading them is a ``RuntimeError`` until they are set.
+    ``boot_id()`` names this boot of the host. The driver makes a kind with :meth:`made_for`, so the constructor can
+    read both. In a kind that was made without :meth:`made_for`, reading them is a ``RuntimeError`` until they are set.
     """
 
     name: ClassVar[str]
@@ -126,8 +126,8 @@ class DeviceKind(abc.ABC):
 
     def _of_host(self, name: str, value: _Value | None) -> _Value:
         if value is None:
-            raise RuntimeError(f'the device kind {self.name} has no {name}: make it with {type(self).__name__}.made_for, '
-                               'or set it first')
+            raise RuntimeError(f'the device kind {self.name} has no {name}: make it with '
+                               f'{type(self).__name__}.made_for, or set it first')
         return value
 
     @property
@@ -257,8 +257,8 @@ class DeviceKind(abc.ABC):
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         """Find the device that each address means now; None for one that leads to no device now.
 
-        After None a guest may still use a device of this kind that is away, so an audit does not call the guest's row
-        unused. An address that is left out certainly means another sort of device, and its domain uses no device of
+        After None a guest may still use a device of this kind that is away. So an audit does not call a row of the
+        guest unused, but says that nobody knows whether the guest uses the row's device. An address that is left out certainly means another sort of device, and its domain uses no device of
         this kind by it. The driver calls this for every answer about usage, with the addresses of all domains together,
         also for a kind that is not configured.
 
@@ -339,7 +339,7 @@ class DeviceKind(abc.ABC):
 
     @abc.abstractmethod
     def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
-        """Make an element for each assignment, in their order, with the addresses of this boot.
+        """Make an element for each assignment, in their order, with the addresses of this boot. Paths are absolute.
 
         Their guest may run. If the host hides a part of a device's identity while a guest has it, compare the rest.
 

@@ -6,12 +6,12 @@ claim or a release long after.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-import collections
 import contextlib
 import operator
 import os
@@ -380,8 +380,8 @@ def _one_of_each(devices: Sequence[InventoryDevice]) -> list[InventoryDevice]:
 def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity) -> None:
     mistake, cause = None, None
     if isinstance(one, InventoryDevice) and not _is_name(one.identifier, _IDENTIFIER_CHARACTERS):
-        mistake = (f'has an identifier that is no text of 1 to {_IDENTIFIER_CHARACTERS} characters that can be printed, '
-                   'without a slash')
+        mistake = (f'has an identifier that is no text of 1 to {_IDENTIFIER_CHARACTERS} characters that can be '
+                   'printed, without a slash')
     elif one.kind != kind.name:
         mistake = f'is of kind {one.kind!r}'
     elif isinstance(one, InventoryDevice) and not _are_exclusions(one.exclusions):
