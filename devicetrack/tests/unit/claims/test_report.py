@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from devicetrack import exception
 from devicetrack import vocabulary
@@ -77,7 +78,7 @@ class InventoryTestCase(base.TestCase):
         host = self.useFixture(fixtures.Host(devices=2))
         instance = host.spawn(pmem=1)
         [record] = host.records(instance)
-        recorded = details.from_text(record.details)
+        recorded: Any = details.from_text(record.details)
         recorded.namespace_uuid = '11111111-1b54-4048-85b3-a6a62d165c01'
         host.store.write(store_api.Changes(update=(store_api.Update(record, record._replace(
             details=details.to_text(recorded), generation=record.generation + 1)),)))

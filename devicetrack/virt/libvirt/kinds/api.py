@@ -258,9 +258,10 @@ class DeviceKind(abc.ABC):
         """Find the device that each address means now; None for one that leads to no device now.
 
         After None a guest may still use a device of this kind that is away. So an audit does not call a row of the
-        guest unused, but says that nobody knows whether the guest uses the row's device. An address that is left out certainly means another sort of device, and its domain uses no device of
-        this kind by it. The driver calls this for every answer about usage, with the addresses of all domains together,
-        also for a kind that is not configured.
+        guest unused, but says that nobody knows whether the guest uses the row's device. An address that is left out
+        certainly means another sort of device, and its domain uses no device of this kind by it. The driver calls this
+        for every answer about usage, with the addresses of all domains together, also for a kind that is not
+        configured.
 
         :raises DriverError: the devices are unknown, and so is their usage
         """
