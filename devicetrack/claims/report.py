@@ -299,6 +299,11 @@ class Observer:
             DeviceKey(target.kind, target.name) for target, of_one in causes.items() if withheld.may_be_wiped(of_one)]
         wiping = self._driver.wiping(busy) if busy else {}
         lines = [_line_of(device, names, wiping, causes, views.unnamed) for device in ledger.devices()]
+        replaced = reconcile.replaced(views)
+        if replaced:                            # the owners keep the rows, so the ledger withholds nothing
+            lines = [line if (another := replaced.get(DeviceKey(line.kind, line.identifier or ''))) is None else
+                     line._replace(reasons=(*line.reasons, Reason(vocabulary.UNHEALTHY, another, None,
+                                                                  vocabulary.BY_AUDIT))) for line in lines]
         for pool in ledger.pools():
             if pool.makes:
                 why: tuple[Reason, ...] = ()

@@ -23,11 +23,11 @@ class Shortage(NamedTuple):
     ``wanted`` counts the devices of this resource class in the whole request (from ``provider_uuid``, if it names one).
     ``exist`` counts the devices that exist and those that could still be made when the host was last read, ``free`` the
     ones that can be taken now. The others are ``held`` by ``instances`` instances; ``releasing``, so they are being
-    wiped or removed; ``withheld``; or free on a ``wrong_numa_node``. ``withheld`` counts each device once, by its
-    reasons, and also the devices that a cordoned parent, or one without a provider, could make. Each parent in
-    ``full_parents`` can make no more. ``wrong_provider`` devices of the class are free at other providers,
-    ``wrong_type`` devices of the same provider count as another class. ``unread`` means that a part of the host could
-    not be read, and may have some.
+    wiped or removed, or wait for another try after that failed; ``withheld``; or free on a ``wrong_numa_node``.
+    ``withheld`` counts each device once, by its reasons, and also the devices that a cordoned parent, or one without a
+    provider, could make. Each parent in ``full_parents`` can make no more. ``wrong_provider`` devices of the class are
+    free at other providers, ``wrong_type`` devices of the same provider count as another class. ``unread`` means that a
+    part of the host could not be read, and may have some.
 
     If the part asks by an alias, it counts only devices that the alias means. ``resource_class`` then names all classes
     of the alias, and ``not_meant`` counts their free devices that the alias does not mean: they are of another product
@@ -64,7 +64,7 @@ class Shortage(NamedTuple):
         if self.held:
             parts.append(f'{self.held} held by {_count(self.instances, "instance")}')
         if self.releasing:
-            parts.append(f'{self.releasing} being wiped or removed')
+            parts.append(f'{self.releasing} still to be wiped or removed')
         parts += [f'{count} withheld ({reason})' for reason, count in self.withheld]
         if self.wrong_numa_node:
             parts.append(f'{self.wrong_numa_node} on another NUMA node')

@@ -206,6 +206,12 @@ class _Comparison:
         """Whether a domain may name a device that is not there: then the domain's address leads to nothing."""
         return bool(self._nowhere) and (key in self._nowhere or (key[0], record.instance_uuid) in self._nowhere)
 
+    def _lost_address(self, key: _Key, record: Record) -> str:
+        """The first address of the owner's domain, or else of any, that leads to no device of this kind."""
+        return min((use.domain_uuid != record.instance_uuid, use.address) for use in self.usage.uses
+                   if use.kind == key[0] and use.identifier is None
+                   and (use.domain_uuid == record.instance_uuid or use.address == key[1]))[1]
+
     def _certain(self, key: _Key) -> bool:
         """Whether both views of a device were read in full. Otherwise nothing is repaired."""
         return not self.usage.unknown and key[0] in self.inventory.known_kinds
@@ -345,8 +351,7 @@ class _Comparison:
         problem = f'{self.devices[key].unhealthy}; ' if self.devices[key].unhealthy else ''
         if compared.itself:
             self._replaced.add(key)
-            return [self._finding(UNHEALTHY, CRITICAL, key, 'another device has its name: '
-                                  f'{_as_text(compared.itself)}; {problem}{_whose(record)}',
+            return [self._finding(UNHEALTHY, CRITICAL, key, f'{_another(compared)}; {problem}{_whose(record)}',
                                   'bring the recorded device back; this one is neither handed out nor wiped')]
         if compared.unread:
             self._replaced.add(key)
@@ -416,10 +421,15 @@ class _Comparison:
                                 'migration took it there, and nothing here is its guest', 'give it back',
                                 repair=GIVE_BACK if free_of_guests else None)
         elif (record.state == vocabulary.ACTIVE and record.migration_uuid is None and not used and not usage.unknown
-                and uuid in usage.domains and uuid not in self._waits_for_its_definition
-                and (there or not self._missed(key, record))):
-            yield self._finding(RECORDED_UNUSED, WARNING, key, f'the domain of {uuid} does not name it',
-                                'see whether the instance still needs it')
+                and uuid in usage.domains and uuid not in self._waits_for_its_definition):
+            if not self._missed(key, record):
+                yield self._finding(RECORDED_UNUSED, WARNING, key, f'the domain of {uuid} does not name it',
+                                    'see whether the instance still needs it')
+            elif there:                         # else it is gone, which is reported
+                yield self._finding(VIEW_UNKNOWN, WARNING, key, f'nobody knows whether the domain of {uuid} names it: '
+                                    f'it names {self._lost_address(key, record)}, which leads to no device of '
+                                    f'kind {record.kind}', 'see which device the guest uses by this address; until the '
+                                    'address leads to it again, nothing of the guest is taken back')
         if not there:
             to_be_made = _is_made(record) and (record.state == vocabulary.CLAIMED or self.views.boot_changed)
             if not to_be_made:
@@ -624,6 +634,23 @@ def _whose(record: Record) -> str:
 def _is_made(record: Record) -> bool:
     """Whether we make the device ourselves, so that its row exists before it."""
     return identity.CREATED_TEXT in record.details
+
+
+def replaced(views: Views) -> dict[DeviceKey, str]:
+    """The devices with the name of a recorded one that are certainly another one, and in what they differ."""
+    there, found = views.devices.column('details'), {}
+    for key, text in views.owners.column('details').items():
+        text_there = there.get(key)
+        if text_there is None or text == text_there or identity.alike(text, text_there):
+            continue
+        compared = identity.compare(text, text_there)
+        if compared is not None and compared.itself:
+            found[DeviceKey(key[0], key[1] or '')] = _another(compared)
+    return found
+
+
+def _another(compared: identity.Comparison) -> str:
+    return f'another device has its name: {_as_text(compared.itself)}'
 
 
 def _as_text(different: Mapping[str, tuple[Any, Any]]) -> str:

@@ -365,5 +365,12 @@ class WipeProgress(NamedTuple):
             return f'{self.done_bytes} of 100 % by its program'
         done = _DONE_IN.get(self.phase, 'read back')
         left = '' if self.left_s is None else f', about {self.left_s:,} s left'
-        rate = f'{self.bytes_per_s >> 20:,} MiB/s' if self.bytes_per_s >> 20 else f'{self.bytes_per_s >> 10} KiB/s'
-        return f'{self.done_bytes >> 20:,} of {self.size_bytes >> 20:,} MiB {done}, {rate}{left}'
+        shift, unit = _unit(self.size_bytes)
+        amount = f'{self.done_bytes >> shift:,} of {self.size_bytes >> shift:,} {unit}'
+        shift, unit = _unit(self.bytes_per_s)
+        return f'{amount} {done}, {self.bytes_per_s >> shift:,} {unit}/s{left}'
+
+
+def _unit(size_bytes: int) -> tuple[int, str]:
+    """The unit in which people read an amount, and by how many bits it is shifted for it."""
+    return (20, 'MiB') if size_bytes >> 20 else (10, 'KiB') if size_bytes >> 10 else (0, 'bytes')

@@ -62,11 +62,15 @@ class KindTestCase(testtools.TestCase):
 
     def made(self) -> api.DeviceKind:
         """Make the kind as a starting service does."""
-        cls = self.world.kind_class
-        kind = installed.make([cls], self.world.configuration.conf, self.world.hypervisor)[cls.name]
-        kind.state_path, kind.boot_id = self.world.configuration.state_path, lambda: self.world.boot
+        kind = self.make(self.world.configuration.conf)
         self.world.adjust(kind)
         return kind
+
+    def make(self, conf: Any) -> api.DeviceKind:
+        """Make the kind with the host's state directory, as the driver does."""
+        cls = self.world.kind_class
+        return installed.make([cls], conf, self.world.hypervisor, self.world.configuration.state_path,
+                              lambda: self.world.boot)[cls.name]
 
     def stock(self, kind: api.DeviceKind | None = None) -> Mapping[str, InventoryDevice]:
         """Read the stock as the driver does, with its checks; returns it by identifier."""

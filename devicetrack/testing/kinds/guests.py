@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from lxml import etree
 
 from devicetrack import exception
@@ -54,6 +56,12 @@ class GuestContract(base.KindTestCase):
     def test_elements_are_the_same_alone_and_beside_others(self) -> None:
         names = self.world.devices[:2]
         self.assertEqual([self.elements(name)[0] for name in names], self.elements(*names))
+
+    def test_elements_name_absolute_paths(self) -> None:
+        wanted = [self.realized(name, position) for position, name in enumerate(self.world.devices[:2])]
+        elements = installed.guest_elements(self.kind, wanted)
+        self.assertEqual([], [path for element in elements for path in domain_xml.source_paths(element)
+                              if not os.path.isabs(path)])
 
     def test_no_device_is_no_element(self) -> None:
         self.assertEqual([], list(self.kind.guest_elements([])))

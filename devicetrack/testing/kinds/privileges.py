@@ -32,9 +32,8 @@ class PrivilegesContract(base.KindTestCase):
         self.assertEqual([], wrong)
 
     def test_making_the_kind_does_nothing(self) -> None:
-        cls = self.world.kind_class
         with watch.watching() as seen:
-            installed.make([cls], self.world.configuration.conf, self.world.hypervisor)
+            self.make(self.world.configuration.conf)
         self.assertEqual([], list(seen))
 
     def test_reading_changes_nothing(self) -> None:

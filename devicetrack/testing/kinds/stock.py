@@ -27,9 +27,7 @@ class StockContract(base.KindTestCase):
         self.assertEqual([self.world.kind_class], found)
 
     def test_a_kind_without_its_options_offers_nothing(self) -> None:
-        conf = self.useFixture(our_fixtures.Configuration()).conf
-        cls = self.world.kind_class
-        kind = installed.make([cls], conf, self.world.hypervisor)[cls.name]
+        kind = self.make(self.useFixture(our_fixtures.Configuration()).conf)
         self.assertEqual((False, frozenset()), (kind.configured, kind.resource_classes))
 
     def test_the_stock_has_the_devices_of_the_host(self) -> None:

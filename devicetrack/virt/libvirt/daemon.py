@@ -11,10 +11,6 @@ from collections.abc import Sequence
 import ctypes
 import errno
 import os
-import re
-import socket
-import stat
-import struct
 from typing import Any
 from typing import Final
 
@@ -23,6 +19,7 @@ from oslo_privsep import capabilities
 from oslo_privsep import priv_context
 
 from devicetrack.conf import libvirt as options
+from devicetrack.virt.libvirt import descriptors
 from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt import vf_ports
@@ -43,8 +40,6 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 _NOROOT: Final = 1 << 0
 _NO_AMBIENT: Final = 1 << 6
 _LOCKED: Final = 1          # shift: the bit that locks another one is the next higher bit
-
-_SOCKET: Final = re.compile(r'/.*/devicetrack-[a-z0-9_]+/fd')
 
 
 class _Context(priv_context.PrivContext):
@@ -119,46 +114,17 @@ def run_ndctl() -> tuple[int, str]:
 
 @context.entrypoint
 def send_dax(path: str, size_bytes: int, socket_path: str) -> None:
-    _send(lambda: root.open_dax(path, size_bytes), socket_path)
+    descriptors.send(lambda: root.open_dax(path, size_bytes), socket_path)
 
 
 @context.entrypoint
 def send_disk(address: str, name: str, size_bytes: int, writing: bool, socket_path: str) -> None:
-    _send(lambda: root.open_disk(root.SYSFS, address, name, size_bytes, writing), socket_path)
-
-
-def _send(opened: Callable[[], int], socket_path: str) -> None:
-    """Open something, and send the descriptor to the caller."""
-    owner = _owner(socket_path)
-    fd = opened()
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.connect(socket_path)
-            _pid, uid, _gid = struct.unpack('3i', connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if uid != owner:
-                raise PermissionError(errno.EPERM, 'somebody else listens on this socket')
-            socket.send_fds(connection, [b'.'], [fd])
-    finally:
-        os.close(fd)
+    descriptors.send(lambda: root.open_disk(root.SYSFS, address, name, size_bytes, writing), socket_path)
 
 
 @context.entrypoint
 def is_dax_locked(path: str) -> bool:
     return root.is_dax_locked(path)
-
-
-def _owner(socket_path: str) -> int:
-    """Return the user whose directory a socket is in. The daemon must not send to any other socket of the host.
-
-    :raises OSError: it is no socket as :func:`devicetrack.virt.libvirt.privileged.open_dax` makes it
-    """
-    directory = os.path.dirname(socket_path)
-    if _SOCKET.fullmatch(socket_path) and socket_path == os.path.normpath(socket_path):
-        inside, outside = os.lstat(socket_path), os.lstat(directory)
-        if stat.S_ISSOCK(inside.st_mode) and outside.st_mode == stat.S_IFDIR | stat.S_IRWXU \
-                and 0 != inside.st_uid == outside.st_uid:
-            return inside.st_uid
-    raise OSError(errno.EINVAL, 'not a socket of the caller')
 
 
 @context.entrypoint

@@ -141,6 +141,21 @@ def _other_paths(devices: etree._Element) -> Iterator[str]:
                         yield value
 
 
+def source_paths(element: str) -> Sequence[str]:
+    """Return the paths of files and device nodes that one device element names as its source, as they are written.
+
+    :raises InvalidDocument: it is not well-formed
+    """
+    devices = documents.parse(f'<devices>{element}</devices>', 'the element', 'devices')
+    found: list[str] = []
+    for source in devices.iter('source'):
+        found += [(path.text or '').strip() for path in source.findall('path')]
+        found += [str(source.attrib[name]) for name in ('file', 'path') if name in source.attrib]
+    # Elsewhere than in a disk, the attribute is the name of an interface.
+    return found + [str(source.attrib['dev']) for disk in devices.findall('disk') for source in disk.iter('source')
+                    if 'dev' in source.attrib]
+
+
 def _other_pci_addresses(devices: etree._Element, document: str) -> Iterator[str]:
     """Yield the PCI addresses of the disks that are PCI devices (NVMe)."""
     for device in devices.findall('disk'):

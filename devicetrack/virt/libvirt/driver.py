@@ -104,9 +104,8 @@ class LibvirtDriver(driver.VirtDriver):
         options.register(conf)
         self.hypervisor = connection.Connection(conf[options.LIBVIRT_GROUP].connection_uri, connect,
                                                 conf[options.DEADLINES_GROUP].call_timeout_s)
-        self._kinds = installed.make(installed.classes(conf) if kinds is None else kinds, conf, self.hypervisor)
-        for kind in self._kinds.values():
-            kind.state_path, kind.boot_id = state_path, self.boot_id
+        self._kinds = installed.make(installed.classes(conf) if kinds is None else kinds, conf, self.hypervisor,
+                                     state_path, self.boot_id)
         self._parsed = parsed.Parsed(tuple(hint for kind in self._kinds.values()
                                            for hint in installed.path_hints(kind)))
         self._unprepared: dict[str, Fault] = {}         # by kind: the error that ended its last preparation

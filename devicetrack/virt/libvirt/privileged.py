@@ -20,12 +20,11 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import errno
 import os
-import socket
-import tempfile
 from typing import Any
 from typing import NamedTuple
 
 from devicetrack import exception
+from devicetrack.virt.libvirt import descriptors
 from devicetrack.virt.libvirt import formatting
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
@@ -79,19 +78,8 @@ def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: boo
 
 def _received(function: str, *arguments: Any) -> int:
     """Have the daemon open something, and receive the descriptor."""
-    with tempfile.TemporaryDirectory(prefix='devicetrack-') as directory, \
-            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(os.path.join(directory, 'fd'))
-        listener.listen(1)
-        listener.settimeout(root.NDCTL_TIMEOUT_S)
-        _ask_daemon(function, *arguments, listener.getsockname())
-        connection, _address = listener.accept()
-        with connection:
-            _message, descriptors, _flags, _peer = socket.recv_fds(connection, 1, 1)
-    if len(descriptors) != 1:
-        raise OSError(errno.EINVAL, 'the privileged daemon sent no descriptor')
-    os.set_inheritable(descriptors[0], False)
-    return descriptors[0]
+    return descriptors.receive(lambda socket_path: _ask_daemon(function, *arguments, socket_path),
+                               root.NDCTL_TIMEOUT_S)
 
 
 def is_dax_locked(path: str) -> bool:

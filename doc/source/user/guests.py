@@ -1,7 +1,10 @@
 """A host on libvirt's test driver whose guest every process sees: for trying the commands.
 
 ``guests.py DIRECTORY`` makes it there. ``guests.py --serve DIRECTORY`` runs a manager on it, which carries out what
-commands request, until Ctrl-C; it makes the host if there is none.
+commands request, until Ctrl-C; it makes the host if there is none. A host with devices of another kind takes the
+options of that kind from a file, and its guest takes devices by extra specs::
+
+    guests.py --options scratch.conf --extra-spec resources:CUSTOM_SCRATCH=1 DIRECTORY
 """
 
 import argparse
@@ -35,7 +38,7 @@ DOMAIN = """
 """
 
 
-def make_host(directory):
+def make_host(directory, more_options):
     (directory / 'memory').mkdir(parents=True, exist_ok=True)
     for name in ('ns0', 'ns1'):
         (directory / 'memory' / name).touch()
@@ -53,7 +56,7 @@ pmem_namespaces = 4GB:ns0|ns1
 enabled_mdev_types = nvidia-35
 [devicetrack_vpmem]
 directory = {directory}/memory
-""")
+{more_options}""")
 
 
 def start_manager(directory):
@@ -67,9 +70,9 @@ def start_manager(directory):
     return manager
 
 
-def boot_guest(directory, manager):
+def boot_guest(directory, manager, extra_specs):
     instance = types.SimpleNamespace(uuid='0c3f9a52-0b1a-4f0e-9d0c-3a7f8a1e2b01')
-    request = devicetrack.DeviceRequest.of(('CUSTOM_PMEM_NAMESPACE_4GB', 1), ('VGPU', 1))
+    request = devicetrack.DeviceRequest.from_extra_specs(extra_specs)
     with manager.instance_claim(None, instance, HOST, request):
         manager.realize(None, instance)
         config = manager.guest_config(instance)
@@ -94,15 +97,19 @@ def serve(manager):
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument('directory', type=lambda text: pathlib.Path(text).absolute())
 parser.add_argument('--serve', action='store_true', help='run a manager until Ctrl-C; make the host if there is none')
+parser.add_argument('--options', type=pathlib.Path, help='a file whose text the configuration of a new host gets too')
+parser.add_argument('--extra-spec', action='append', metavar='KEY=VALUE', help='what the guest of a new host takes; '
+                    'may be repeated (default: hw:pmem=4GB and resources:VGPU=1)')
 arguments = parser.parse_args()
+extra_specs = dict(one.split('=', 1) for one in arguments.extra_spec or ['hw:pmem=4GB', 'resources:VGPU=1'])
 is_there = (arguments.directory / 'service.conf').exists()
 if is_there and not arguments.serve:
     sys.exit(f'{arguments.directory} has a host already. Run a manager on it (guests.py --serve '
              f'{arguments.directory}), remove the directory, or name another one')
 if not is_there:
-    make_host(arguments.directory)
+    make_host(arguments.directory, arguments.options.read_text() if arguments.options else '')
     manager = start_manager(arguments.directory)
-    boot_guest(arguments.directory, manager)
+    boot_guest(arguments.directory, manager, extra_specs)
     # The hypervisor of this connection lives without the guest.
     manager.close()
 if arguments.serve:

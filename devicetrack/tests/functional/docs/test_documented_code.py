@@ -365,6 +365,20 @@ class GuestsTestCase(base.TestCase):
         [line] = answer.stderr.splitlines()
         self.assertTrue(line.startswith('the manager does not start: '), line)
 
+    def test_its_guest_takes_devices_of_a_kind_of_another_package(self) -> None:
+        package = self.useFixture(scratch_package.Installed())
+        files = self.temp_dir()
+        for name in ('one', 'two'):
+            with open(os.path.join(files, name), 'wb') as file:
+                file.truncate(2 << 20)
+        options = pathlib.Path(self.temp_dir(), 'scratch.conf')
+        options.write_text(f'[devicetrack]\ndevice_kinds = scratch\n[scratch]\ndirectory = {files}\n')
+        directory = pathlib.Path(self.temp_dir(), 'try')
+        answer = processes.run(GUESTS, '--options', str(options), '--extra-spec', 'resources:CUSTOM_SCRATCH=1',
+                               str(directory), env={**os.environ, 'PYTHONPATH': os.pathsep.join(
+                                   (package.path, str(ROOT)))})
+        self.assertEqual((0, "['one']\n"), (answer.returncode, answer.stdout), answer.stderr)
+        self.assertIn(f'<path>{files}/one</path>', directory.joinpath('guest.xml').read_text())
 
     def test_a_guest_that_is_off_is_written_as_the_page_says(self) -> None:
         page = (DOCS / 'user' / 'quick_start.rst').read_text(encoding='utf-8')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from devicetrack import exception
 from devicetrack import vocabulary
@@ -10,6 +11,7 @@ from devicetrack.claims import repairs
 from devicetrack.claims import report
 from devicetrack.engine import reconcile
 from devicetrack.engine.reconcile import Finding
+from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Missing
@@ -71,6 +73,24 @@ class InventoryTestCase(base.TestCase):
         instance = host.spawn(pmem=1)
         self.assertRaises(exception.DeviceInUse, host.manager.release, host.context, instance)
         self.assertEqual({'d0': (report.RELEASING, None)}, self.statuses(host))
+
+    def test_a_device_that_is_another_one_of_its_name_says_so(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=2))
+        instance = host.spawn(pmem=1)
+        [record] = host.records(instance)
+        recorded: Any = details.from_text(record.details)
+        recorded.namespace_uuid = '11111111-1b54-4048-85b3-a6a62d165c01'
+        host.store.write(store_api.Changes(update=(store_api.Update(record, record._replace(
+            details=details.to_text(recorded), generation=record.generation + 1)),)))
+        observer = observer_of(host)
+        lines = {line.identifier: line for line in observer.inventory()}
+        [reason] = lines['d0'].reasons
+        self.assertEqual((report.HELD, vocabulary.UNHEALTHY, vocabulary.BY_AUDIT),
+                         (lines['d0'].status, reason.reason, reason.by))
+        self.assertIn('another device has its name: namespace_uuid is ', reason.detail)
+        [finding] = observer.audit()
+        self.assertIn(reason.detail, finding.detail)
+        self.assertEqual((), lines['d1'].reasons)
 
     def test_a_device_that_a_strange_guest_uses_is_withheld(self) -> None:
         host = self.useFixture(fixtures.Host(devices=2))

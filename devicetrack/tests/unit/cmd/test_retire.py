@@ -40,8 +40,14 @@ class WipingTestCase(LeavingTestCase):
             if word not in ('vpmem/d0', 'releasing', self.instance.uuid)))
 
     def test_a_slow_wipe_has_a_rate(self) -> None:
-        self.assertEqual('17 of 32 MiB written, 1023 KiB/s, about 46 s left',
+        self.assertEqual('17 of 32 MiB written, 1,023 KiB/s, about 46 s left',
                          str(WipeProgress('zero', 17 << 20, 32 << 20, (1 << 20) - 1, 46)))
+
+    def test_a_small_device_has_amounts_that_are_not_all_zero(self) -> None:
+        self.assertEqual('4 of 64 KiB written, 4 KiB/s, about 15 s left',
+                         str(WipeProgress('zero', 4 << 10, 64 << 10, 4 << 10, 15)))
+        self.assertEqual('16 of 512 bytes read back, 16 bytes/s', str(WipeProgress('verify', 16, 512, 16, None)))
+        self.assertEqual('0 of 1 MiB written, 0 bytes/s', str(WipeProgress('zero', 0, 1 << 20, 0, None)))
 
     def test_what_could_not_be_given_back_is_listed_with_the_reason(self) -> None:
         self.host.audit()

@@ -42,7 +42,7 @@ REFUSALS = base.table(
      [f'3 {PMEM} wanted, 2 of 4 free: 2 held by 1 instance']),
     ('held by one', FOUR, [take(4)], wants((PMEM, 1)), [f'1 {PMEM} wanted, 0 of 4 free: 4 held by 1 instance']),
     ('everything at once', FOUR, [cordon, release, take(1)], wants((PMEM, 2)),
-     [f'2 {PMEM} wanted, 1 of 4 free: 1 held by 1 instance, 1 being wiped or removed, 1 withheld (cordoned)']),
+     [f'2 {PMEM} wanted, 1 of 4 free: 1 held by 1 instance, 1 still to be wiped or removed, 1 withheld (cordoned)']),
     ('unhealthy', [namespace('a', unhealthy='hot')], [], wants((PMEM, 1)),
      [f'1 {PMEM} wanted, 0 of 1 free: 1 withheld (unhealthy)']),
     ('wrong node', [namespace('a', numa_node=1)], [],

@@ -173,8 +173,13 @@ class CompareTestCase(base.TestCase):
         ('gone on its way back, and a domain misses it', views(usage(use('i', identifier=None)), there=(),
                                                                rows=[row(state='releasing')]),
          [('gone from the host', 'critical')]),
-        ('its domain names nothing that is there', views(usage(use('i', identifier=None)), rows=[row()]),
+        ('its domain names something that is not found', views(usage(use('i', identifier=None)), rows=[row()]),
+         [('view unknown', 'warning')]),
+        ('its domain names something of another kind that is not found', views(
+            usage(use('i', identifier=None)._replace(kind='mdev')), rows=[row()]),
          [('recorded but unused', 'warning')]),
+        ('its domain names it and something that is not found', views(
+            usage(use('i'), use('i', identifier=None)), rows=[row()]), []),
         ('gone', views(there=(), rows=[row()]), [('gone from the host', 'warning')]),
         ('a claimed namespace is gone', views(there=(), rows=[row(state='claimed')]),
          [('gone from the host', 'warning')]),
@@ -562,6 +567,22 @@ class PartlyNamedTestCase(base.TestCase):
         [found] = reconcile.compare(views(usage(use('i')), [pmem(), pmem('b')], [
             hosts.row(pmem(), 'i', 'active'), hosts.row(pmem('b'), 'i', 'active')]))
         self.assertEqual((reconcile.RECORDED_UNUSED, 'b'), (found.kind, found.device.identifier))
+
+
+class UnidentifiedTestCase(base.TestCase):
+    """A domain names a device by an address that leads nowhere, and its row's device is there."""
+
+    def test_nobody_says_that_the_domain_does_not_name_it(self):
+        [found] = reconcile.compare(views(usage(use('i', identifier=None)), rows=[row()]))
+        self.assertEqual((reconcile.VIEW_UNKNOWN, 'a', 'i', None, 'the device'),
+                         (found.kind, found.device.identifier, found.recorded_owner, found.repair, found.held))
+        self.assertEqual('nobody knows whether the domain of i names it: it names /dev/dax0.0, which leads to no '
+                         'device of kind vpmem', found.detail)
+
+    def test_the_address_is_one_of_its_own_domain(self):
+        elsewhere = use('x', identifier=None)._replace(address='a')
+        [found] = reconcile.compare(views(usage(elsewhere, use('i', identifier=None)), rows=[row()]))
+        self.assertIn('it names /dev/dax0.0,', found.detail)
 
 
 class WrongOwnerTestCase(base.TestCase):

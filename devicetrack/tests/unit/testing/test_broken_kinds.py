@@ -155,6 +155,10 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
         return [element.replace("access='shared'", f"access='shared' number='{number}'")
                 for number, element in enumerate(kind.guest_elements(self, assignments))]
 
+    def relative(self: Any, assignments: Any) -> Any:
+        return [element.replace(f'<path>{self._directory}/', '<path>') for element in kind.guest_elements(
+            self, assignments)]
+
     def sourceless(self: Any, assignments: Any) -> Any:
         return [element.replace('virtio-pmem', 'dimm') for element in kind.guest_elements(self, assignments)]
 
@@ -207,6 +211,7 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
         'elements in another order': ({'guest_elements': sorted_elements}, ('is_read_as_the_same',)),
         'elements by their place': ({'guest_elements': numbered_elements}, ('alone_and_beside',)),
         'an element too many': ({'guest_elements': one_more}, ('no_device_is_no_element',)),
+        'elements with relative paths': ({'guest_elements': relative}, ('name_absolute_paths',)),
         'elements without a path': ({'guest_elements': sourceless}, ('is_read_as_the_same', 'source_is_damaged')),
         'every address is a device': ({'identify': everything}, ('of_others_are_ignored', 'mean_no_device')),
         'devices by the end of a path': ({'identify': lambda self, addresses: {

@@ -102,7 +102,7 @@ class Raw:
 
 
 class Paths(api.DeviceKind):
-    """A kind whose devices are paths, and each path is the name of its device."""
+    """A kind that takes every path in a definition for the name of a device."""
 
     name = 'path'
     keeps_bytes = False
@@ -123,7 +123,7 @@ class Paths(api.DeviceKind):
 
     def stock(self) -> api.Stock:
         self._try()
-        return api.Stock((InventoryDevice(self.name, '/a', '', 'CUSTOM_A', None, None, DETAILS),))
+        return api.Stock((InventoryDevice(self.name, 'a', '', 'CUSTOM_A', None, None, DETAILS),))
 
     def addresses(self, domain: Any) -> Any:
         return domain.memory_paths

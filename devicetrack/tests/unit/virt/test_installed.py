@@ -103,6 +103,19 @@ class StockTestCase(base.TestCase):
         ('no identifier', [device('')], "device '' has an identifier"),
         ('an identifier that is no text', [device(7)], 'device 7 has an identifier'),
         ('an identifier that no store takes', [device('a' * 256)], 'no text of 1 to 255 characters'),
+        ('an identifier with a slash', [device(), device('a/b')], "device 'a/b' has an identifier that is no text of 1 "
+         'to 255 characters that can be printed, without a slash'),
+        ('an identifier of two lines', [device(), device('a\nb')], "device 'a\\nb' has an identifier"),
+        ('an identifier twice', [device('b'), device(), device('b')], "two devices have the identifier 'b'"),
+        ('a NUMA node as text', [device(), device('t1')._replace(numa_node='0')],  # type: ignore[arg-type]
+         "device 't1' has the NUMA node '0', which is neither None nor a number from 0"),
+        ('a NUMA node that sysfs does not know', [device(), device('t1')._replace(numa_node=-1)], 'the NUMA node -1'),
+        ('truth for a NUMA node', [device()._replace(numa_node=1), device('t1')._replace(numa_node=True)],
+         'the NUMA node True'),
+        ('a capacity on a NUMA node as text',
+         api.Stock(capacities=(Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', '0', 1,  # type: ignore[arg-type]
+                                        DETAILS),)),
+         "the capacity of drive for lto has the NUMA node '0'"),
         ('exclusions that are no pairs', [device(), device('t1')._replace(exclusions=('x',))],  # type: ignore[arg-type]
          "device 't1' has the exclusions ('x',), which are no tuple of (token, mode)"),
         ('a mode that is none', [device('t1')._replace(exclusions=(('x', 'half'),))], 'part, whole, together'),
@@ -396,6 +409,19 @@ class MistakesTestCase(base.TestCase):
             driver = self.make('guest_elements', *answers)
             self.says('guest_elements', self.assertRaises(exception.DeviceKindFailed, driver.guest_config, [self.tape]))
 
+    def test_guest_elements_with_a_path_that_is_not_absolute(self) -> None:
+        for element in ("<memory model='nvdimm'><source><path>crypto/a</path></source></memory>",
+                        "<disk type='file'><source file='a.img'/></disk>",
+                        "<disk type='block'><source dev=''/></disk>"):
+            driver = self.make('guest_elements', [element])
+            error = self.assertRaises(exception.DeviceKindFailed, driver.guest_config, [self.tape])
+            self.assertIn('is not absolute', str(error))
+        interface = "<interface type='direct'><source dev='eth0'/></interface>"
+        self.assertEqual((interface,), self.make('guest_elements', [interface]).guest_config([self.tape]).devices)
+        driver = self.make('guest_elements', ['<memory>'])
+        self.assertIn('is no element', str(self.assertRaises(
+            exception.DeviceKindFailed, driver.guest_config, [self.tape])))
+
     def test_reading_definitions(self) -> None:
         for method in ('addresses', 'other_addresses', 'identify'):
             for answers in ((), (None,)):
@@ -445,6 +471,29 @@ class KindTestCase(base.TestCase):
                                   'host', self.conf, self.state_path, self.kinds)
         self.assertIn(self.says, str(error))
         self.assertIn('devicetrack.libvirt.device_kinds = ', str(error))
+
+
+class ConstructorTestCase(base.TestCase):
+    """The state directory and the boot, which a default may be made of."""
+
+    def test_a_constructor_knows_the_state_directory_and_the_boot(self) -> None:
+        seen = []
+
+        class Remembering(Tape):
+            def __init__(self, conf: Any, hypervisor: Any) -> None:
+                super().__init__(conf, hypervisor)
+                seen.extend([self.state_path, self.boot_id()])
+
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [Remembering])
+        self.assertEqual([self.state_path, driver.boot_id()], seen)
+
+    def test_a_kind_without_a_host_has_neither(self) -> None:
+        kind = Tape(self.conf, None)  # type: ignore[arg-type]
+        for name in ('state_path', 'boot_id'):
+            error = self.assertRaises(RuntimeError, getattr, kind, name)
+            self.assertIn(f'the device kind tape has no {name}: make it with Tape.made_for', str(error))
+        kind.state_path, kind.boot_id = '/srv', lambda: 'today'
+        self.assertEqual(('/srv', 'today'), (kind.state_path, kind.boot_id()))
 
 
 class AliasesTestCase(base.TestCase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import os
 
 import libvirt
@@ -71,6 +72,10 @@ class Other(Tape):
 
     name = 'other'
     resource_classes = frozenset(('CUSTOM_OTHER',))
+    paths: Mapping[str, str] = {}
+
+    def node(self, device: InventoryDevice) -> str | None:
+        return self.paths[device.identifier]
 
 
 class StartTestCase(base.TestCase):
@@ -88,7 +93,9 @@ class StartTestCase(base.TestCase):
         self.offer(self.link)
 
     def offer(self, *paths: str) -> None:
-        Other.said = tuple(InventoryDevice('other', path, '', 'CUSTOM_OTHER', None, None, DETAILS) for path in paths)
+        Other.paths = {os.path.basename(path): path for path in paths}
+        Other.said = tuple(InventoryDevice('other', name, '', 'CUSTOM_OTHER', None, None, DETAILS)
+                           for name in Other.paths)
         self.addCleanup(setattr, Other, 'said', ())
 
     def manager(self) -> ClaimManager:
@@ -102,7 +109,7 @@ class StartTestCase(base.TestCase):
 
     def test_the_start_is_refused(self) -> None:
         error = self.assertRaises(exception.InvalidConfiguration, self.manager().init_host, self.context)
-        self.assertIn(f'other/{self.link}, vpmem/ns0', str(error))
+        self.assertIn('other/disk, vpmem/ns0', str(error))
 
     def test_at_an_audit_nobody_gets_either_of_them(self) -> None:
         self.offer()
@@ -110,9 +117,9 @@ class StartTestCase(base.TestCase):
         manager.init_host(self.context)
         self.offer(self.link)
         findings = manager.update_available_resource(self.context, 'host')
-        self.assertEqual({('unhealthy', 'ns0'), ('unhealthy', self.link)},
+        self.assertEqual({('unhealthy', 'ns0'), ('unhealthy', 'disk')},
                          {(one.kind, one.device.identifier) for one in findings})
-        self.assertEqual({'ns0', self.link}, {one.target.name for one in manager.list_withheld()})
+        self.assertEqual({'ns0', 'disk'}, {one.target.name for one in manager.list_withheld()})
 
     def test_other_devices_are_left_alone(self) -> None:
         self.offer(os.path.join(self.temp_dir(), 'another'))

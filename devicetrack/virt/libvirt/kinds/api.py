@@ -14,10 +14,13 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+import os
 import threading
 from typing import Any
 from typing import ClassVar
 from typing import NamedTuple
+from typing import Self
+from typing import TypeVar
 
 from devicetrack.exception import NotProven
 from devicetrack.objects import DeviceAssignment
@@ -32,6 +35,8 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import overlaps
+
+_Value = TypeVar('_Value')
 
 
 class Stock(NamedTuple):
@@ -66,8 +71,9 @@ class DeviceKind(abc.ABC):
     :param hypervisor: the connection that the kind may use. Its first use opens it
     :raises InvalidConfiguration: an option cannot be used
 
-    ``state_path`` is the host's state directory, for a kind that has to remember something. ``boot_id()`` names this
-    boot of the host.
+    ``state_path`` is the host's state directory, an absolute path, for a kind that has to remember something.
+    ``boot_id()`` names this boot of the host. The driver makes a kind with :meth:`made_for`, so the constructor can
+    read both. In a kind that was made without :meth:`made_for`, reading them is a ``RuntimeError`` until they are set.
     """
 
     name: ClassVar[str]
@@ -85,11 +91,44 @@ class DeviceKind(abc.ABC):
     prepares: ClassVar[bool] = False
     """Whether :meth:`prepare` does anything."""
 
+    _state_path: str | None = None
+    _boot_id: Callable[[], str] | None = None
+
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         self.conf, self.hypervisor = conf, hypervisor
-        # The driver sets these before it calls any other method.
-        self.state_path = ''
-        self.boot_id: Callable[[], str] = str
+
+    @classmethod
+    def made_for(cls, conf: Any, hypervisor: connection.Connection, state_path: str,
+                 boot_id: Callable[[], str]) -> Self:
+        """Make the kind as the driver does: its constructor knows the state directory and the boot."""
+        kind = cls.__new__(cls)
+        kind.state_path, kind.boot_id = os.path.abspath(state_path), boot_id
+        cls.__init__(kind, conf, hypervisor)
+        return kind
+
+    # There is no default: an empty directory would make relative paths, and an empty name would be one of a boot.
+
+    @property
+    def state_path(self) -> str:
+        return self._of_host('state_path', self._state_path)
+
+    @state_path.setter
+    def state_path(self, path: str) -> None:
+        self._state_path = path
+
+    @property
+    def boot_id(self) -> Callable[[], str]:
+        return self._of_host('boot_id', self._boot_id)
+
+    @boot_id.setter
+    def boot_id(self, boot_id: Callable[[], str]) -> None:
+        self._boot_id = boot_id
+
+    def _of_host(self, name: str, value: _Value | None) -> _Value:
+        if value is None:
+            raise RuntimeError(f'the device kind {self.name} has no {name}: make it with '
+                               f'{type(self).__name__}.made_for, or set it first')
+        return value
 
     @property
     @abc.abstractmethod
@@ -190,8 +229,9 @@ class DeviceKind(abc.ABC):
 
         Every device and capacity is of this kind, has one of :attr:`resource_classes`, and its details come from
         :func:`devicetrack.objects.details.to_text`. A provider is '' or has 1 to 128 characters, a parent is None or
-        has 1 to 255 characters. The characters are printable and not slashes. If the stock breaks one of these rules,
-        all devices of the kind are unknown.
+        has 1 to 255 characters, as an identifier has. The characters are printable and not slashes. An identifier is unique
+        in the kind, and a NUMA node is None or a number from 0. If the stock breaks one of these rules, all devices of
+        the kind are unknown.
 
         :raises DriverError: the stock cannot be read, so it is unknown. Any other error counts as a mistake in the
             kind's code and is logged with its traceback
@@ -201,10 +241,9 @@ class DeviceKind(abc.ABC):
         """Return the thing that a device is on the host: a PCI address, or the path of a device node or a file. Quick.
 
         If a device of another kind is the same thing, nobody gets either of them. None says that no other kind can
-        offer the device. The default is the identifier if that is an address or a path.
+        offer the device. The default is the identifier if that is a PCI address. An identifier is never a path.
         """
-        identifier = device.identifier
-        return identifier if identifier.startswith('/') or overlaps.PCI_ADDRESS.fullmatch(identifier) else None
+        return device.identifier if overlaps.PCI_ADDRESS.fullmatch(device.identifier) else None
 
     @abc.abstractmethod
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
@@ -229,10 +268,11 @@ class DeviceKind(abc.ABC):
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         """Find the device that each address means now; None for one that leads to no device now.
 
-        None says that the address may mean a device of this kind that is away, so an audit does not call the guest's
-        row unused. An address that is left out certainly means another sort of device, so its domain does not use a
-        device of this kind by it. The driver calls this for every answer about usage, with the addresses of all domains
-        together, even for a kind that is not configured.
+        None says that the address may mean a device of this kind that is away. So an audit does not call a row of the
+        guest unused, but says that nobody can tell whether the guest uses the row's device. An address that is left out
+        certainly means another sort of device, so its domain does not use a device of this kind by it. The driver calls
+        this for every answer about usage, with the addresses of all domains together, even for a kind that is not
+        configured.
 
         :raises DriverError: the devices are unknown, and so is their usage
         """
@@ -313,7 +353,7 @@ class DeviceKind(abc.ABC):
 
     @abc.abstractmethod
     def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
-        """Make an element for each assignment, in their order, with the addresses of this boot.
+        """Make an element for each assignment, in their order, with the addresses of this boot. Paths are absolute.
 
         Their guest may run. If the host hides a part of a device's identity while a guest has it, compare the rest.
 

@@ -6,12 +6,15 @@ library in a claim or a release.
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import operator
+import os
 import re
 from typing import Any
 from typing import Final
@@ -32,11 +35,12 @@ from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
 from devicetrack.virt import device_kinds
 from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt.kinds import api
 
 LOG = log.logger(__name__)
 
-# In commands a kind's name stands before a slash, and the store keeps the name in a column.
+# In commands a kind's name stands before a slash and an identifier after it. The store keeps both in columns.
 _NAME: Final = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,63}')
 _RESOURCE_CLASS: Final = re.compile(r'[A-Z0-9_]{1,255}')
 _IDENTIFIER_CHARACTERS: Final = 255
@@ -61,22 +65,25 @@ def classes(conf: cfg.ConfigOpts) -> list[type[api.DeviceKind]]:
     return found
 
 
-def make(kinds: Sequence[type[api.DeviceKind]], conf: Any,
-         hypervisor: connection.Connection) -> dict[str, api.DeviceKind]:
+def make(kinds: Sequence[type[api.DeviceKind]], conf: Any, hypervisor: connection.Connection, state_path: str,
+         boot_id: Callable[[], str]) -> dict[str, api.DeviceKind]:
     """Make one object of each class, and return them by name, in the order of the names.
 
+    :param state_path: the host's state directory
+    :param boot_id: names this boot of the host
     :raises InvalidConfiguration: an option cannot be used, or a class is not a device kind
     """
     made: dict[str, api.DeviceKind] = {}
     for cls in kinds:
-        kind = _make(cls, conf, hypervisor)
+        kind = _make(cls, conf, hypervisor, state_path, boot_id)
         if kind.name in made:
             raise _no_kind(cls, f'it has the name of {_path(type(made[kind.name]))}, {kind.name}')
         made[kind.name] = kind
     return dict(sorted(made.items()))
 
 
-def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connection) -> api.DeviceKind:
+def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connection, state_path: str,
+          boot_id: Callable[[], str]) -> api.DeviceKind:
     if not (isinstance(cls, type) and issubclass(cls, api.DeviceKind)):
         raise _no_kind(cls, f'it is no subclass of {_path(api.DeviceKind)}')
     name = getattr(cls, 'name', None)
@@ -85,7 +92,7 @@ def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connectio
     if not isinstance(getattr(cls, 'keeps_bytes', None), bool):
         raise _no_kind(cls, 'it does not say whether its devices keep bytes: keeps_bytes is True or False')
     try:
-        kind = cls(conf, hypervisor)
+        kind = cls.made_for(conf, hypervisor, state_path, boot_id)
         resource_classes = kind.resource_classes
     except (exception.DeviceTrackError, cfg.Error):
         raise
@@ -296,7 +303,7 @@ def realize(kind: api.DeviceKind, assignment: DeviceAssignment) -> Realized:
 
 
 def guest_elements(kind: api.DeviceKind, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
-    """Let the kind make the elements of devices, and check that there is one for each.
+    """Let the kind make the elements of devices, and check that there is one for each, with absolute paths.
 
     :raises DeviceKindFailed: the kind made a mistake
     :raises DriverError: as :meth:`.api.DeviceKind.guest_elements`
@@ -305,7 +312,20 @@ def guest_elements(kind: api.DeviceKind, assignments: Sequence[DeviceAssignment]
         made = list(kind.guest_elements(assignments))
         if len(made) != len(assignments) or not all(isinstance(element, str) for element in made):
             raise ValueError(f'{made!r} is not one text for each of {len(assignments)} devices')
+        for element in made:
+            _check_paths(element)
         return made
+
+
+def _check_paths(element: str) -> None:
+    try:
+        paths = domain_xml.source_paths(element)
+    except exception.InvalidDocument as error:
+        raise ValueError(f'{element!r} is no element: {error.reason}') from error
+    for path in paths:
+        # The hypervisor has another working directory than this process.
+        if not os.path.isabs(path):
+            raise ValueError(f'the path {path!r} in {element!r} is not absolute')
 
 
 def _without_identity_unhealthy(found: api.Stock, of_each: Sequence[InventoryDevice]) -> api.Stock:
@@ -328,16 +348,18 @@ def _check(kind: api.DeviceKind, found: api.Stock, of_each: Sequence[InventoryDe
     """
     name, counted_as, devices = kind.name, kind.resource_classes, found.devices
     fields = Compact(InventoryDevice, devices)
-    odd = [] if _look_well(fields, name, counted_as, of_each) else [
+    identifiers = list(fields.column('identifier'))
+    odd = [] if _look_well(fields, identifiers, name, counted_as, of_each) else [
         number for number, (its_kind, resource_class, identifier, text) in enumerate(
             fields.columns('kind', 'resource_class', 'identifier', 'details'))
-        if its_kind != name or resource_class not in counted_as
-        or not isinstance(identifier, str) or not 0 < len(identifier) <= _IDENTIFIER_CHARACTERS
+        if its_kind != name or resource_class not in counted_as or not _is_name(identifier, _IDENTIFIER_CHARACTERS)
         or not isinstance(text, str) or text[:1] != '{']
     if any(fields.column('exclusions')):
         odd += [number for number, said in enumerate(fields.column('exclusions')) if not _are_exclusions(said)]
     if any(fields.column('features')):
         odd += [number for number, said in enumerate(fields.column('features')) if not _are_features(said)]
+    if not _are_numa_nodes(fields.column('numa_node')):
+        odd += [number for number, node in enumerate(fields.column('numa_node')) if not _is_numa_node(node)]
     providers, parents = set(fields.column('provider')), set(fields.column('parent'))
     if not (all(map(_is_provider, providers)) and all(map(_is_parent, parents))):
         odd += [number for number, (provider, parent) in enumerate(fields.columns('provider', 'parent'))
@@ -345,17 +367,21 @@ def _check(kind: api.DeviceKind, found: api.Stock, of_each: Sequence[InventoryDe
     to_check: list[InventoryDevice | Capacity] = [*(devices[number] for number in odd), *found.capacities, *of_each]
     for one in to_check:
         _check_one(kind, one)
+    if len(set(identifiers)) != len(identifiers):
+        twice = next(one for one, count in collections.Counter(identifiers).items() if count > 1)
+        raise exception.DeviceKindFailed(name, f'two devices have the identifier {twice!r}')
 
 
-def _look_well(devices: Compact[InventoryDevice], name: str, counted_as: frozenset[str],
+def _look_well(devices: Compact[InventoryDevice], identifiers: Sequence[Any], name: str, counted_as: frozenset[str],
                of_each: Sequence[InventoryDevice]) -> bool:
     """Whether none of the devices looks wrong, in one quick check of all. False if each has to be checked."""
-    identifiers, texts = list(devices.column('identifier')), list(devices.column('details'))
+    texts = list(devices.column('details'))
     if not (set(map(type, identifiers)) <= {str} and set(map(type, texts)) <= {str}):
         return False
-    lengths = set(map(len, identifiers))
+    lengths, all_of_them = set(map(len, identifiers)), ''.join(identifiers)
     return (all(one.kind == name and one.resource_class in counted_as for one in of_each)
             and all(0 < length <= _IDENTIFIER_CHARACTERS for length in lengths)
+            and '/' not in all_of_them and all_of_them.isprintable()
             and set(map(operator.itemgetter(slice(1)), texts)) <= {'{'})
 
 
@@ -367,9 +393,9 @@ def _one_of_each(devices: Sequence[InventoryDevice]) -> list[InventoryDevice]:
 
 def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity) -> None:
     mistake, cause = None, None
-    if isinstance(one, InventoryDevice) and not (
-            isinstance(one.identifier, str) and 0 < len(one.identifier) <= _IDENTIFIER_CHARACTERS):
-        mistake = f'has an identifier that is no text of 1 to {_IDENTIFIER_CHARACTERS} characters'
+    if isinstance(one, InventoryDevice) and not _is_name(one.identifier, _IDENTIFIER_CHARACTERS):
+        mistake = (f'has an identifier that is no text of 1 to {_IDENTIFIER_CHARACTERS} characters that can be '
+                   'printed, without a slash')
     elif one.kind != kind.name:
         mistake = f'is of kind {one.kind!r}'
     elif isinstance(one, InventoryDevice) and not _are_exclusions(one.exclusions):
@@ -383,6 +409,8 @@ def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity) -> None:
     elif not _is_parent(one.parent):
         mistake = (f'has the parent {one.parent!r}, which is neither None nor 1 to {_PARENT_CHARACTERS} characters '
                    'that can be printed, without a slash')
+    elif not _is_numa_node(one.numa_node):
+        mistake = f'has the NUMA node {one.numa_node!r}, which is neither None nor a number from 0'
     elif one.resource_class not in kind.resource_classes:
         mistake = f'has the resource class {one.resource_class!r}, which is not in resource_classes'
     else:
@@ -411,6 +439,16 @@ def _is_parent(name: object) -> bool:
 
 def _is_name(name: object, characters: int) -> bool:
     return isinstance(name, str) and 0 < len(name) <= characters and name.isprintable() and '/' not in name
+
+
+def _is_numa_node(node: object) -> bool:
+    return node is None or (type(node) is int and node >= 0)
+
+
+def _are_numa_nodes(nodes: Iterable[object]) -> bool:
+    """Whether all of them are, at once. The types are looked at apart, because True equals 1."""
+    found = list(nodes)
+    return set(map(type, found)) <= {int, type(None)} and all(map(_is_numa_node, set(found)))
 
 
 def _are_exclusions(said: object) -> bool:
