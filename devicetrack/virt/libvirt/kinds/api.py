@@ -229,9 +229,9 @@ class DeviceKind(abc.ABC):
 
         Every device and capacity is of this kind, has one of :attr:`resource_classes`, and its details come from
         :func:`devicetrack.objects.details.to_text`. A provider is '' or has 1 to 128 characters, a parent is None or
-        has 1 to 255 characters, as an identifier has. The characters are printable and not slashes. An identifier is unique
-        in the kind, and a NUMA node is None or a number from 0. If the stock breaks one of these rules, all devices of
-        the kind are unknown.
+        has 1 to 255 characters, as an identifier has. The characters are printable and not slashes. An identifier is
+        unique in the kind, and a NUMA node is None or a number from 0. If the stock breaks one of these rules, all
+        devices of the kind are unknown.
 
         :raises DriverError: the stock cannot be read, so it is unknown. Any other error counts as a mistake in the
             kind's code and is logged with its traceback
