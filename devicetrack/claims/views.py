@@ -28,11 +28,8 @@ from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import extra_specs as specs
-from devicetrack.objects.compact import Compact
 from devicetrack.objects.pci_alias import PCIAlias
-from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Inventory
-from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Store
 from devicetrack.virt.driver import VirtDriver
@@ -120,18 +117,14 @@ class HostReader:
         # A guest without rows is asked about too: the service may have evacuated it from here, and it may be back.
         views = Views(usage, inventory, records, self._service.instances(usage.domains | named_instances(records)),
                       self._service.migrations(named_migrations(records)), self._here.host, self._host_uuid,
-                      self._boot.has_changed, node=self._here.node, unnamed=self._unnamed(inventory, records))
+                      self._boot.has_changed, node=self._here.node)
+        lacking = views.owners.keys() - views.devices.keys()
+        if lacking:
+            views = views._replace(unnamed=self._driver.unnamed(
+                (record.key, record.details) for record in map(views.owners.__getitem__, lacking)))
         if needs_guest_records(views):
             views = views._replace(guests=tuple(self._driver.guest_records()))
         return views
-
-    def _unnamed(self, inventory: Inventory, records: Sequence[Record]) -> frozenset[DeviceKey]:
-        """The devices of rows that the host did not show because no option names them."""
-        # Plain tuples: there are thousands of rows, and nearly all have their device.
-        lacking = set(Compact(Record, records).columns('kind', 'identifier')).difference(
-            Compact(InventoryDevice, inventory.devices).columns('kind', 'identifier'))
-        return self._driver.unnamed((record.key, record.details) for record in records
-                                    if record.key in lacking) if lacking else frozenset()
 
     def read_for(self, records: Sequence[Record]) -> Views:
         """What settles the moves of one instance: the usage, its rows and the service's answers."""
