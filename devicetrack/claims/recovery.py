@@ -85,8 +85,8 @@ def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any
     found = rebuild.rebuild(host.uuid, guests, usage, inventory, rows, byteless)
     if wipe_unrecorded and not usage.unknown:
         found = _wipe(found, inventory, host.uuid)
-    unnamed = driver.unnamed((DeviceKey(device.kind, device.identifier), device.details)
-                             for guest in guests for device in guest.devices)
+    unnamed = driver.unnamed([(DeviceKey(device.kind, device.identifier), device.details)
+                              for guest in guests for device in guest.devices])
     found = [one._replace(reason=f'{one.reason}; {reconcile.NO_OPTION}') if one.device in unnamed else one
              for one in found]
     migrations = {one.row.migration_uuid for one in found if one.outcome == rebuild.WRITE and one.row is not None}

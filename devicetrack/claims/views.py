@@ -121,7 +121,7 @@ class HostReader:
         lacking = views.owners.keys() - views.devices.keys()
         if lacking:
             views = views._replace(unnamed=self._driver.unnamed(
-                (record.key, record.details) for record in map(views.owners.__getitem__, lacking)))
+                [(record.key, record.details) for record in map(views.owners.__getitem__, sorted(lacking))]))
         if needs_guest_records(views):
             views = views._replace(guests=tuple(self._driver.guest_records()))
         return views

@@ -189,7 +189,7 @@ class VirtDriver(abc.ABC):
         :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
         """
 
-    def unnamed(self, devices: Iterable[tuple[DeviceKey, str]]) -> frozenset[DeviceKey]:
+    def unnamed(self, devices: Sequence[tuple[DeviceKey, str]]) -> frozenset[DeviceKey]:
         """Say which of some devices no option names, whether the host has them or not.
 
         Quick, and for people: such a device may be there all the same, but the driver does not look for it. By default

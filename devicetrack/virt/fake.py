@@ -356,7 +356,7 @@ class FakeDriver(driver.VirtDriver):
     def wiped_kinds(self) -> frozenset[str]:
         return KEEPING
 
-    def unnamed(self, devices: Iterable[tuple[DeviceKey, str]]) -> frozenset[DeviceKey]:
+    def unnamed(self, devices: Sequence[tuple[DeviceKey, str]]) -> frozenset[DeviceKey]:
         return frozenset(key for key, _stored in devices if key in self.machine.unnamed)
 
     def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:

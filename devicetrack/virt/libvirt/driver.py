@@ -414,7 +414,7 @@ class LibvirtDriver(driver.VirtDriver):
     def wipes_of(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, Wiped]:
         return self._proving.wipes_of(keys)
 
-    def unnamed(self, devices: Iterable[tuple[DeviceKey, str]]) -> frozenset[DeviceKey]:
+    def unnamed(self, devices: Sequence[tuple[DeviceKey, str]]) -> frozenset[DeviceKey]:
         found = set()
         for key, stored in devices:
             kind = self._kinds.get(key.kind)

@@ -353,7 +353,7 @@ class MistakesTestCase(base.TestCase):
     def test_is_named(self) -> None:
         keys = [DeviceKey('tape', 'one'), DeviceKey('other', 'two'), DeviceKey('film', 'three')]
         for answers, named in (((), True), ((None,), True), ((True,), True), ((False,), False)):
-            unnamed = self.make('is_named', *answers).unnamed((key, DETAILS) for key in keys)
+            unnamed = self.make('is_named', *answers).unnamed([(key, DETAILS) for key in keys])
             self.assertEqual({keys[2]} if named else {keys[0], keys[2]}, unnamed)
 
     def test_own_path(self) -> None:
