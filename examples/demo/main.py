@@ -51,7 +51,8 @@ def tell(stage: Stage) -> None:
     say("""
         README.rst has the ten lines with which a service calls the library, and
         examples/compute/service.py is a whole service that boots real guests. `make test` proves
-        on real servers and a real libvirt daemon what was shown here; `make docs` explains it.""")
+        on real servers what was shown here, and `make thorough-test` with real guests; `make docs`
+        explains it.""")
 
 
 def out_of_patience(*_: object) -> None:
