@@ -167,10 +167,10 @@ def close(fd: int) -> None:
 
 
 def holder(path: str) -> int | None:
-    """The process that took the lock on a file, for people: nothing may be decided by it.
+    """The process that took the lock on a file, as far as the kernel says; never raises.
 
-    None when nobody has it and where the kernel does not say: the process is of a container that this one cannot see
-    into, or the filesystem has other device numbers for its files than for itself (btrfs). Never raises.
+    None when nobody has it, and where the kernel does not say: the process is of a container that this one cannot see
+    into, or the filesystem has other device numbers for its files than for itself (btrfs).
     """
     try:
         file = os.stat(path)

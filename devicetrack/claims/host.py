@@ -45,7 +45,8 @@ class HostLock:
 
     def __init__(self, host: str, state_path: str) -> None:
         self._host, self._state_path = host, state_path
-        self._locks = (filelock.FileLock(os.path.join(state_path, 'manager.lock')), filelock.DirectoryLock(state_path))
+        file, directory = _locked_paths(state_path)
+        self._locks = filelock.FileLock(file), filelock.DirectoryLock(directory)
         # A forked child closes its copies of the descriptors, so that the lock ends with the manager's process.
         forget = weakref.WeakMethod(self._unlock)
         os.register_at_fork(after_in_child=lambda: (unlock := forget()) and unlock())
@@ -73,6 +74,23 @@ class HostLock:
 
     def __exit__(self, *_error: object) -> None:
         self._unlock()
+
+
+def check_unmanaged(host: str, state_path: str) -> None:
+    """Refuse at once a host that a living process manages, where :class:`HostLock` first waits for a dying one.
+
+    A host that passes may have a manager all the same: this kernel does not always say who holds a lock.
+
+    :raises HostInUse: a living process holds the host
+    """
+    for path in _locked_paths(state_path):
+        pid = filelock.holder(path)
+        if pid is not None and os.path.exists(f'/proc/{pid}'):
+            raise exception.HostInUse(host, path, pid)
+
+
+def _locked_paths(state_path: str) -> tuple[str, str]:
+    return os.path.join(state_path, 'manager.lock'), state_path
 
 
 def machine_digest(machine_id_path: str) -> str:

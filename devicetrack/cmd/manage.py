@@ -20,6 +20,7 @@ from oslo_config import cfg
 from devicetrack import exception
 from devicetrack.claims import audit
 from devicetrack.claims import report
+from devicetrack.claims.host import check_unmanaged
 from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.running import Parts
 from devicetrack.claims.running import Running
@@ -233,8 +234,9 @@ class Manage(app.App):
             known = [one.name for one in self.checked_store.hosts()]
             if host not in known:
                 raise exception.UnknownHost(host, known)
-            self._running, _findings = Running.start(Parts(Endpoint(host, host), self.driver(host), self.checked_store,
-                                                           self.conf))
+            parts = Parts(Endpoint(host, host), self.driver(host), self.checked_store, self.conf)
+            check_unmanaged(host, parts.state_path)         # a person waits for the command
+            self._running, _findings = Running.start(parts)
         return self._running
 
     def driver(self, host: str) -> virt_driver.VirtDriver:
