@@ -73,8 +73,13 @@ thorough-test: $(VENV)/.packages-test
 	mkdir -p .stestr-thorough
 	DEVICETRACK_TEST_REPOSITORY=.stestr-thorough $(BIN)/tox run -e py3 -- --include-list devicetrack/tests/thorough.txt
 
-quick: $(VENV)/.packages
-	$(BIN)/tox run -e py3 -- --exclude-list devicetrack/tests/not_quick.txt
+# An editable package is the same after every change of the code. Building it anew takes a tenth of the time of this target.
+.tox/py3/.made: $(VENV)/.packages setup.cfg setup.py pyproject.toml tox.ini
+	$(BIN)/tox run -e py3 --notest
+	@touch $@
+
+quick: .tox/py3/.made
+	$(BIN)/tox run -e py3 --skip-pkg-install -- --exclude-list devicetrack/tests/not_quick.txt
 
 model-check: $(VENV)/.installed
 	$(BIN)/python -m devicetrack.tests.model $(DEPTH)

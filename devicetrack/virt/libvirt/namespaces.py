@@ -31,6 +31,9 @@ _FILE_ALIGN = 2 << 20
 REGIONS = '/sys/bus/nd/devices'
 # Names the space of the files' UUIDs. The UUIDs are in records, so this never changes.
 _FILES = uuid.UUID('5f1d5d3e-8f2e-4a6c-9c3b-0b1f6f0f7a11')
+_FILES_BYTES = _FILES.bytes
+# RFC 9562, section 4.1: the two highest bits of this digit say which layout a UUID has.
+_VARIANT = {digit: '89ab'[int(digit, 16) & 3] for digit in '0123456789abcdef'}
 
 
 class Namespace(NamedTuple):
@@ -247,9 +250,8 @@ def is_hole(fd: int) -> bool:
 @functools.lru_cache(maxsize=1 << 16)
 def _file_uuid(name: str, inode: int) -> str:
     """Compute ``uuid.uuid5(_FILES, …)`` as text. Making a UUID object would take most of the time."""
-    digest = hashlib.sha1(_FILES.bytes + f'{name}:{inode}'.encode(), usedforsecurity=False).digest()
-    found = (digest[:6] + bytes((digest[6] & 0x0f | 0x50, digest[7], digest[8] & 0x3f | 0x80)) + digest[9:16]).hex()
-    return f'{found[:8]}-{found[8:12]}-{found[12:16]}-{found[16:20]}-{found[20:]}'
+    digits = hashlib.sha1(_FILES_BYTES + f'{name}:{inode}'.encode(), usedforsecurity=False).hexdigest()
+    return f'{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{_VARIANT[digits[16]]}{digits[17:20]}-{digits[20:32]}'
 
 
 def _path(found: ndctl.Listed) -> str:
