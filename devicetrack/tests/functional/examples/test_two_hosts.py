@@ -12,12 +12,17 @@ from typing import Any
 from unittest import mock
 import uuid
 
+import libvirt
+from oslo_config import cfg
+
 import devicetrack
 from devicetrack import exception
 from devicetrack.claims.claim import Claim
 from devicetrack.engine import reconcile
 from devicetrack.tests import base
 from devicetrack.tests import processes
+from devicetrack.tests.functional.docs.test_documented_code import DOCS
+from devicetrack.tests.functional.docs.test_documented_code import GUESTS
 from devicetrack.virt import fake
 
 ROOT = pathlib.Path(devicetrack.__file__).parent.parent
@@ -598,6 +603,96 @@ class TestLiveMigrationThatWasInterrupted(InterruptedTestCase):
         self.one.machine.delete_guest(self.instance.uuid)
         self.restart('one')
         self.assertEqual(['none', 'waits'], [host.guest_state(self.instance.uuid) for host in self.hosts.values()])
+
+
+class TestOnLibvirt(base.TestCase):
+    """The program on libvirt's test driver, with the parts that the page lists for that."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        with mock.patch.object(sys, 'path', [str(PROGRAM.parent), *sys.path]):
+            names = runpy.run_path(str(PROGRAM))
+        self.guests_class = runpy.run_path(GUESTS)['Guests']
+        self.directory = pathlib.Path(self.temp_dir())
+        self.database = names['Database'](self.directory / 'database.json')
+        self.names = names
+        self.one, self.two = self.host('one'), self.host('two')
+        self.small, self.other = (names['Flavor'](name, {'hw:pmem': '4GB'}) for name in ('small', 'other'))
+        self.instance = names['Instance'](str(uuid.uuid4()), self.small)
+        self.one.boot(self.instance)
+
+    def host(self, name: str) -> Any:
+        directory = self.directory / name
+        (directory / 'memory').mkdir(parents=True)
+        for namespace in ('ns0', 'ns1'):
+            with open(directory / 'memory' / namespace, 'wb') as file:
+                file.truncate(64 << 20)
+        (directory / 'machine-id').write_text(uuid.uuid4().hex)
+        (directory / 'host.xml').write_text((DOCS / 'user' / 'host.xml').read_text())
+        (directory / 'service.conf').write_text(
+            f'[devicetrack]\nstate_path = {directory}/state\nmachine_id_path = {directory}/machine-id\n'
+            f'[libvirt]\nconnection_uri = test://{directory}/host.xml\npmem_namespaces = 4GB:ns0|ns1\n'
+            f'[devicetrack_vpmem]\ndirectory = {directory}/memory\n')
+        conf = cfg.ConfigOpts()
+        devicetrack.register_options(conf)
+        conf(['--config-file', str(directory / 'service.conf')], project='compute')
+        devicetrack.sync_store(conf)
+        connection = libvirt.open(conf.libvirt.connection_uri)
+        self.addCleanup(connection.close)
+        driver = devicetrack.load_driver(conf, name, connect=lambda: connection)
+        host = object.__new__(self.names['Compute'])
+        host.name, host.database, host.machine, host._conf = name, self.database, self.guests_class(connection), conf
+        with mock.patch.object(devicetrack, 'load_driver', autospec=True, return_value=driver):
+            host.start()
+        self.addCleanup(host.manager.close)
+        return host
+
+    def migration(self, number: int, destination: str) -> Any:
+        return self.names['Migration'](str(uuid.uuid4()), number, self.instance.uuid, 'one', destination)
+
+    def named(self, host: Any) -> list[str | None]:
+        return [use.identifier for use in host.manager.placed()[1].uses if use.running]
+
+    def check_definition(self, host: Any, device: str) -> None:
+        """The definition names the device, and has the library's record of it."""
+        self.assertEqual([device], self.named(host))
+        [element], metadata = host.machine.read(self.instance.uuid)
+        self.assertIn(f'/{device}</path>', element)
+        self.assertIn(f'identifier="{device}"', metadata)
+
+    def test_a_resize_on_one_host_is_reverted_and_another_one_confirmed(self) -> None:
+        self.check_definition(self.one, 'ns0')
+        migration = self.migration(1, 'one')
+        self.one.prep_resize(self.instance.uuid, migration, self.other)
+        self.one.resize_instance(self.instance.uuid, migration)
+        self.one.finish_resize(self.instance.uuid, migration)
+        self.check_definition(self.one, 'ns1')
+        self.one.revert_resize(self.instance.uuid, migration)
+        self.one.finish_revert_resize(self.instance.uuid, migration)
+        self.check_definition(self.one, 'ns0')
+        self.assertEqual([], self.one.manager.update_available_resource(None, 'one'))
+        self.one.manager.wait_for_wipes()
+
+        migration = self.migration(2, 'one')
+        self.one.prep_resize(self.instance.uuid, migration, self.other)
+        self.one.resize_instance(self.instance.uuid, migration)
+        self.one.finish_resize(self.instance.uuid, migration)
+        self.one.confirm_resize(self.instance.uuid, migration)
+        self.check_definition(self.one, 'ns1')
+        self.assertEqual(['ns1'], [row.identifier for row in self.one.manager.resources_of(self.instance.uuid)])
+
+    def test_a_resize_to_the_other_host_and_a_delete(self) -> None:
+        migration = self.migration(1, 'two')
+        self.two.prep_resize(self.instance.uuid, migration, self.other)
+        self.one.resize_instance(self.instance.uuid, migration)
+        self.two.finish_resize(self.instance.uuid, migration)
+        self.assertEqual(('off', 'runs'), tuple(host.guest_state(self.instance.uuid) for host in (self.one, self.two)))
+        self.one.confirm_resize(self.instance.uuid, migration)
+        self.two.delete(self.instance.uuid)
+        for host in (self.one, self.two):
+            self.assertEqual(('none', 0, []), (
+                host.guest_state(self.instance.uuid), len(host.manager.resources_of(self.instance.uuid)),
+                host.manager.update_available_resource(None, host.name)))
 
 
 class TestTakenOver(TwoHostsTestCase):
