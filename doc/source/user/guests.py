@@ -56,7 +56,7 @@ class Guests:
     def read(self, uuid):
         """Return the devices and the metadata that the definition has, as libvirt writes them.
 
-        ``DOMAIN`` itself has no element of these two names. A service whose definitions have others keeps its own apart.
+        ``DOMAIN`` has no such elements of its own. A service whose definitions have some tells them apart.
         """
         domain = self._domain(uuid)
         root = ElementTree.fromstring(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
@@ -153,10 +153,12 @@ def serve(manager):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('directory', type=lambda text: pathlib.Path(text).absolute())
-    parser.add_argument('--serve', action='store_true', help='run a manager until Ctrl-C; make the host if there is none')
-    parser.add_argument('--options', type=pathlib.Path, help='a file whose text the configuration of a new host gets too')
-    parser.add_argument('--extra-spec', action='append', metavar='KEY=VALUE', help='what the guest of a new host takes; '
-                        'may be repeated (default: hw:pmem=4GB and resources:VGPU=1)')
+    parser.add_argument('--serve', action='store_true',
+                        help='run a manager until Ctrl-C; make the host if there is none')
+    parser.add_argument('--options', type=pathlib.Path,
+                        help='a file whose text the configuration of a new host gets too')
+    parser.add_argument('--extra-spec', action='append', metavar='KEY=VALUE', help='what the guest of a new host '
+                        'takes; may be repeated (default: hw:pmem=4GB and resources:VGPU=1)')
     arguments = parser.parse_args()
     extra_specs = dict(one.split('=', 1) for one in arguments.extra_spec or ['hw:pmem=4GB', 'resources:VGPU=1'])
     is_there = (arguments.directory / 'service.conf').exists()
