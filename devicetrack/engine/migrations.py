@@ -46,6 +46,8 @@ STATUSES: Final[Mapping[str, str]] = {
 }
 ERROR: Final = 'error'
 REVERTING: Final = 'reverting'
+# While a migration has one of these, its source may have no domain of the instance any more.
+_LEAVING: Final = ('running', 'migrating', 'post-migrating')
 
 
 def outcome_of(status: str | None) -> str:
@@ -108,6 +110,16 @@ class Move(NamedTuple):
             return True
         leads_away = here.is_at(self.source) and not here.is_at(self.destination)
         return leads_away and (self.outcome == DONE or self.status == ERROR)
+
+    def may_have_removed_domain_from(self, here: Endpoint) -> bool:
+        """Whether a host may have no domain of an instance that is still said to be there, because of this migration.
+
+        The guest leaves the source before the service can save that, and the destination before a revert is over.
+        """
+        at_source, at_destination = here.is_at(self.source), here.is_at(self.destination)
+        if self.status == REVERTING:
+            return at_destination and not at_source
+        return self.status in _LEAVING and at_source and not at_destination
 
     def is_older_than(self, other: Move) -> bool | None:
         """Whether the other is newer, or None if that is unknown."""

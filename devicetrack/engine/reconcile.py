@@ -235,12 +235,26 @@ class _Comparison:
             return
         started = {record.instance_uuid for record in self.views.records if record.state == vocabulary.ACTIVE}
         here = {uuid for uuid in started if self.states.get(uuid) == INSTANCE_HERE}
-        if here:
-            yield Finding(NO_GUESTS, CRITICAL if here == started else WARNING, NO_DEVICE, None, (), 0,
-                          f'the hypervisor has no domain, and the service says that {len(here)} of the {len(started)} '
-                          'instances with devices are here', 'nothing',
-                          'see that the hypervisor is the one of this host ([libvirt] connection_uri), before anything '
-                          'is released')
+        if not here:
+            return
+        detail = (f'the hypervisor has no domain, and the service says that {len(here)} of the {len(started)} '
+                  'instances with devices are here')
+        leaving = here & self._may_have_left()
+        if leaving:
+            detail += f'; {len(leaving)} of these may have left, by a migration that the service has not ended yet'
+        if leaving == here:
+            severity, proposal = NOTE, 'end these migrations in the compute service, each where its guest is'
+        else:
+            severity = CRITICAL if here == started else WARNING
+            proposal = ('see that the hypervisor is the one of this host ([libvirt] connection_uri), before anything '
+                        'is released')
+        yield Finding(NO_GUESTS, severity, NO_DEVICE, None, (), 0, detail, 'nothing', proposal)
+
+    def _may_have_left(self) -> frozenset[str]:
+        """Instances whose domains a migration under way may have removed, before the service saved where they are."""
+        here = migrations.Endpoint(self.views.host, self.views.node or self.views.host)
+        return frozenset(move.instance_uuid for move in (self.views.migrations or {}).values()
+                         if move.instance_uuid is not None and move.may_have_removed_domain_from(here))
 
     # -- devices that domains name -------------------------------------------------------------------------------------
 
@@ -529,8 +543,11 @@ class _Comparison:
             if stale:
                 yield self._finding(
                     STALE_MIGRATION, WARNING, key, f'{record.role} for migration {record.migration_uuid} of {uuid}, '
-                    f'which the compute service {status}; what else is known does not settle it',
-                    'see where the instance runs, and set it and its migration right in the compute service')
+                    f'which the compute service {status}; what else is known does not settle it'
+                    + (', and the hypervisor has a domain of the instance here' if uuid in usage.domains else ''),
+                    'see where the instance runs, and set it and its migration right in the compute service'
+                    + ('; if it runs at the other host, undefine the domain here' if uuid in usage.domains
+                       and record.role == vocabulary.OLD and state == INSTANCE_ELSEWHERE else ''))
 
     # -- devices that exclude one another ------------------------------------------------------------------------------
 

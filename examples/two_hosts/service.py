@@ -1,135 +1,37 @@
-"""A compute service on two hosts: what it saves and when, and a resize, a live migration and an evacuation.
+"""A compute service on two hosts: what it saves and when, and resizes, a live migration and an evacuation.
 
     python examples/two_hosts/service.py
 
 The hosts are machines in memory (``[devicetrack] virt_driver = fake``), each with a state directory and a store of its
-own. The service's database is one file. Each step of a move reads the instance from it, as a host does that gets a
-call from another host: what a step did not save, the next one does not know.
+own. The service's database is one file (``database.py``). Each step of a move reads the instance from it, as a host
+does that gets a call from another host: what a step did not save, the next one does not know. ``restart.py`` finishes
+what a host that ended left half done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Sequence
-from collections.abc import Set
-import dataclasses
 import itertools
-import json
 import os
 import pathlib
 import tempfile
-from typing import Any
 import uuid
 
 from oslo_config import cfg
 
+from database import Answers
+from database import Database
+from database import Flavor
+from database import Instance
+from database import Migration
 import devicetrack
 from devicetrack import exception
 from devicetrack import objects
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.virt import fake
+import restart
 
 CONTEXT = None                                  # the service's request context, which the library hands through
-OVER = {'completed', 'confirmed', 'done', 'reverted', 'cancelled', 'failed', 'error'}   # final statuses of a migration
-
-
-@dataclasses.dataclass
-class Flavor:
-    name: str
-    extra_specs: dict[str, str]
-
-
-@dataclasses.dataclass
-class Instance:
-    """The library reads ``uuid``, ``host`` and ``flavor``. It sets the last two fields, and the service saves them."""
-
-    uuid: str
-    flavor: Flavor
-    host: str | None = None
-    deleted: bool = False
-    resources: objects.InstanceResources | None = None
-    migration_context: objects.MigrationContext | None = None
-
-
-@dataclasses.dataclass
-class Migration:
-    uuid: str
-    id: int                                     # a newer migration has a greater one
-    instance_uuid: str
-    source_compute: str
-    dest_compute: str
-    migration_type: str = 'resize'              # or 'live-migration', or 'evacuation'
-    status: str = 'accepted'
-
-    @property
-    def source_node(self) -> str:
-        return self.source_compute
-
-    @property
-    def dest_node(self) -> str:
-        return self.dest_compute
-
-
-class Database:
-    """The service's own database: one file, which each save replaces as a whole."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        self._path = path
-
-    def _read(self) -> dict[str, dict[str, Any]]:
-        return json.loads(self._path.read_text()) if self._path.exists() else {'instances': {}, 'migrations': {}}
-
-    def save(self, *changed: Instance | Migration) -> None:
-        """Save instances and migrations in one transaction."""
-        data = self._read()
-        for one in changed:
-            if isinstance(one, Migration):
-                data['migrations'][one.uuid] = dataclasses.asdict(one)
-            else:
-                facts = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
-                facts['flavor'] = dataclasses.asdict(one.flavor)
-                for name in ('resources', 'migration_context'):
-                    facts[name] = None if facts[name] is None else facts[name].obj_to_primitive()
-                data['instances'][one.uuid] = facts
-        new = self._path.with_suffix('.new')
-        new.write_text(json.dumps(data))
-        new.replace(self._path)
-
-    def instance(self, instance_uuid: str) -> Instance:
-        facts = dict(self._read()['instances'][instance_uuid])
-        facts['flavor'] = Flavor(**facts['flavor'])
-        for name, cls in (('resources', objects.InstanceResources), ('migration_context', objects.MigrationContext)):
-            facts[name] = None if facts[name] is None else cls.obj_from_primitive(facts[name])
-        return Instance(**facts)
-
-    def instances(self) -> list[Instance]:
-        return [self.instance(one) for one in self._read()['instances']]
-
-    def migrations(self) -> list[Migration]:
-        return [Migration(**facts) for facts in self._read()['migrations'].values()]
-
-
-class Answers:
-    """What the manager of one host asks of the service. Every answer comes from the database."""
-
-    def __init__(self, database: Database, host: str) -> None:
-        self._database, self._host = database, host
-
-    def instances(self, uuids: Set[str]) -> dict[str, str]:
-        """Leaves out an instance that has never had a host, unless it was deleted: its claim may be under way."""
-        return {one.uuid: 'deleted' if one.deleted else 'here' if one.host == self._host else 'elsewhere'
-                for one in self._database.instances()
-                if one.uuid in uuids and (one.deleted or one.host is not None)}
-
-    def migrations(self, uuids: Sequence[str]) -> dict[str, Migration]:
-        return {one.uuid: one for one in self._database.migrations()
-                if one.uuid in uuids or one.source_compute == self._host}
-
-    def evacuated_from_here(self) -> list[str]:
-        """Evacuations that are done, until the instance comes back: its guest may have come up here again."""
-        return [one.instance_uuid for one in self._database.migrations()
-                if (one.migration_type, one.source_compute, one.status) == ('evacuation', self._host, 'done')
-                and self._database.instance(one.instance_uuid).host != self._host]
 
 
 class Compute:
@@ -149,7 +51,7 @@ class Compute:
         self.start()
 
     def start(self) -> None:
-        """What each start of the service begins with."""
+        """What each start of the service begins with; ``restart.go_on`` is next, as soon as all hosts can be called."""
         driver, store = devicetrack.load_driver(self._conf, self.name), devicetrack.open_store(self._conf)
         self.manager = devicetrack.ClaimManager(self.name, driver, store, self._conf,
                                                 service=Answers(self.database, self.name))
@@ -167,6 +69,7 @@ class Compute:
     def prep_resize(self, instance_uuid: str, migration: Migration, flavor: Flavor) -> None:
         """At the destination: claim the new devices."""
         instance, request = self.database.instance(instance_uuid), request_of(flavor)
+        migration.old_flavor, migration.new_flavor = instance.flavor, flavor
         self.database.save(migration)           # 3: the migration, before any row names it
         with self.manager.resize_claim(CONTEXT, instance, self.name, request, migration, flavor):
             migration.status = 'pre-migrating'
@@ -183,38 +86,64 @@ class Compute:
         migration.status = 'post-migrating'
         self.database.save(instance, migration)  # 6: host and status, in one transaction
 
-    def finish_resize(self, instance_uuid: str, migration: Migration, flavor: Flavor) -> None:
-        """At the destination: start the guest on the new devices."""
+    def finish_resize(self, instance_uuid: str, migration: Migration) -> None:
+        """At the destination: start the guest on the new devices. May be repeated."""
         instance = self.database.instance(instance_uuid)
-        instance.flavor = flavor
-        self._start_guest(instance)
+        instance.flavor = migration.new_flavor
+        self.start_unless_it_runs(instance)
         migration.status = 'finished'
         self.database.save(instance, migration)  # 7: the resources, which ``started`` has set
 
     def confirm_resize(self, instance_uuid: str, migration: Migration) -> None:
-        """At the source: give back what the instance left."""
+        """At the source: give back what the instance left. May be repeated."""
         instance = self.database.instance(instance_uuid)
         migration.status = 'confirmed'
         self.database.save(migration)           # 8: the decision, before anything is given back
-        self.machine.delete_guest(instance.uuid)
+        if not migration.on_one_host:           # else there is one guest, and it runs on the new devices
+            self.machine.delete_guest(instance.uuid)
         self.manager.drop_move_claim_at_source(CONTEXT, instance, migration)
         self.database.save(instance)            # 9: there is no migration context any more
+
+    def revert_resize(self, instance_uuid: str, migration: Migration) -> None:
+        """At the destination: give back the new devices. May be repeated."""
+        migration.status = 'reverting'
+        self.database.save(migration)           # 10: the decision, before anything is given back
+        instance = self.database.instance(instance_uuid)
+        if not migration.on_one_host:
+            self.machine.delete_guest(instance.uuid)
+        elif self.guest_state(instance.uuid) == 'runs':
+            self.machine.stop_guest(instance.uuid)      # it stays defined, with the new devices
+        try:
+            self.manager.drop_move_claim_at_dest(CONTEXT, instance, migration)
+        except exception.DeviceError:
+            # The rows are right, and an audit gives the devices back. On one host this is a DeviceInUse: the definition
+            # names the new devices until ``finish_revert_resize``.
+            pass
+        self.database.save(instance)            # 11: the old resources, and no migration context any more
+
+    def finish_revert_resize(self, instance_uuid: str, migration: Migration) -> None:
+        """At the source: start the guest on its old devices. May be repeated."""
+        instance = self.database.instance(instance_uuid)
+        instance.host, instance.flavor = self.name, migration.old_flavor
+        self.start_unless_it_runs(instance)
+        migration.status = 'reverted'
+        self.database.save(instance, migration)  # 12: host and status, in one transaction
 
     def evacuate(self, instance_uuid: str, migration: Migration) -> None:
         """At the destination: build the guest of a host that is down and cannot come back unnoticed."""
         instance = self.database.instance(instance_uuid)
         request = request_of(instance.flavor)
-        self.database.save(migration)           # 10: the migration, before any row names it
+        self.database.save(migration)           # 13: the migration, before any row names it
         try:
             with self.manager.rebuild_claim(CONTEXT, instance, self.name, request, migration):
                 migration.status = 'pre-migrating'
-                self.database.save(instance, migration)     # 11: the migration context, in the block of the claim
+                self.database.save(instance, migration)     # 14: the migration context, in the block of the claim
                 self._start_guest(instance)
         except Exception:
             self.manager.store.check_epoch()    # raises HostTakenOver: then a newer process decides
             if self.guest_state(instance_uuid) != 'runs':   # else only ``started`` failed: the next start goes on
                 migration.status = 'error'
-                self.database.save(migration)   # 12: the failure, when no guest runs here
+                self.database.save(migration)   # 15: the failure, when no guest runs here
             raise
         self.finish_evacuation(instance, migration)
 
@@ -222,7 +151,7 @@ class Compute:
         """At the destination, where the guest runs now."""
         self.manager.finish_evacuation(CONTEXT, instance, self.name, migration)
         instance.host, migration.status = self.name, 'done'
-        self.database.save(instance, migration)     # 13: host, status and resources, in one transaction
+        self.database.save(instance, migration)     # 16: host, status and resources, in one transaction
 
     def live_migrate(self, instance_uuid: str, migration: Migration, call: Callable[[str], Compute]) -> None:
         """At the source: conduct a live migration. ``call`` reaches the service of a host; texts go over the wire."""
@@ -236,10 +165,10 @@ class Compute:
         except Exception:
             self.manager.store.check_epoch()    # as in ``evacuate``
             migration.status = 'error'
-            self.database.save(migration)       # 14: the failure. The guest runs here, and was not touched
+            self.database.save(migration)       # 17: the failure. The guest runs here, and was not touched
             raise
         migration.status = 'running'
-        self.database.save(migration)           # 15: the status, before the copy begins
+        self.database.save(migration)           # 18: the status, before the copy begins
         try:
             self._copy(instance, migration, definitions)
         except Exception:
@@ -255,11 +184,11 @@ class Compute:
         """At the destination: claim partners of the guest's devices, and make them ready."""
         instance = self.database.instance(instance_uuid)
         request = request_of(instance.flavor)
-        self.database.save(migration)           # 16: the migration, before any row names it
+        self.database.save(migration)           # 19: the migration, before any row names it
         with self.manager.live_migration_claim(CONTEXT, instance, self.name, request, migration,
                                                check=objects.LiveMigrationCheck.from_text(check)):
             migration.status = 'pre-migrating'
-            self.database.save(instance, migration)     # 17: the migration context, in the block of the claim
+            self.database.save(instance, migration)     # 20: the migration context, in the block of the claim
             self.manager.realize(CONTEXT, instance)
             return self.manager.device_map(instance, migration).to_text()
 
@@ -288,14 +217,14 @@ class Compute:
         except exception.StoreError:
             pass                                # the guest runs all the same, and the audit records it
         instance.host, migration.status = self.name, 'completed'
-        self.database.save(instance, migration)     # 18: host, status and resources, in one transaction
+        self.database.save(instance, migration)     # 21: host, status and resources, in one transaction
 
     def left(self, instance_uuid: str, migration: Migration) -> None:
         """At the source: the guest runs at the destination."""
         instance = self.database.instance(instance_uuid)
         self.machine.delete_guest(instance_uuid)    # what may still be defined of it
         self.manager.drop_move_claim_at_source(CONTEXT, instance, migration)
-        self.database.save(instance)            # 19: there is no migration context any more
+        self.database.save(instance)            # 22: there is no migration context any more
 
     def roll_back(self, instance_uuid: str, migration: Migration) -> None:
         """At the destination: the guest did not arrive."""
@@ -303,7 +232,7 @@ class Compute:
         self.machine.delete_guest(instance_uuid)    # what may still wait here; it goes before its devices do
         self.manager.drop_move_claim_at_dest(CONTEXT, instance, migration)
         migration.status = 'failed'
-        self.database.save(instance, migration)     # 20: the failure, and no migration context any more
+        self.database.save(instance, migration)     # 23: the failure, and no migration context any more
 
     def guest_state(self, instance_uuid: str) -> str:
         """Say whether the guest ``runs`` here, ``waits`` for a live migration, is ``off``, or there is ``none``."""
@@ -319,18 +248,27 @@ class Compute:
         return False                            # a machine in memory copies within one call
 
     def delete(self, instance_uuid: str) -> None:
-        """Delete an instance that is here."""
+        """Delete an instance that is here and does not move; a resize is confirmed first. May be repeated."""
         instance = self.database.instance(instance_uuid)
+        instance.deleting = True
+        self.database.save(instance)            # 24: the decision, before the guest stops
         self.machine.delete_guest(instance.uuid)
         self.manager.release(CONTEXT, instance)
         instance.deleted = True
-        self.database.save(instance)            # 21: deleted, after the devices were given back
+        self.database.save(instance)            # 25: deleted, after the devices were given back
 
     def audit(self) -> None:
         """The periodic task."""
         for finding in self.manager.update_available_resource(CONTEXT, self.name):
             print(f'{self.name}: {finding}')
         self.manager.wait_for_wipes()           # only to show the end: an audit itself waits for no wipe
+
+    def start_unless_it_runs(self, instance: Instance) -> None:
+        """Start a guest, or record that it runs: the service may have ended before it did."""
+        if self.guest_state(instance.uuid) == 'runs':
+            self.manager.started(CONTEXT, instance)
+        else:
+            self._start_guest(instance)
 
     def _start_guest(self, instance: Instance) -> None:
         try:
@@ -381,19 +319,31 @@ def main() -> None:
         database = Database(pathlib.Path(directory, 'database.json'))
         hosts = {name: Compute(name, pathlib.Path(directory, name), database) for name in ('one', 'two')}
         one, two = hosts['one'], hosts['two']
-        small, large = Flavor('small', {'hw:pmem': '4GB'}), Flavor('large', {'hw:pmem': '4GB,4GB'})
+        small, other = Flavor('small', {'hw:pmem': '4GB'}), Flavor('other', {'hw:pmem': '4GB'})
+        large = Flavor('large', {'hw:pmem': '4GB,4GB'})
         numbers = itertools.count(1)
 
         instance = Instance(str(uuid.uuid4()), small)
         one.boot(instance)
         show(hosts, instance.uuid, 'booted')
 
+        # On host one, to another device. The user reverts it.
+        migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'one', 'one')
+        one.prep_resize(instance.uuid, migration, other)
+        one.resize_instance(instance.uuid, migration)
+        one.finish_resize(instance.uuid, migration)
+        show(hosts, instance.uuid, 'resized on host one')
+        one.revert_resize(instance.uuid, migration)
+        one.finish_revert_resize(instance.uuid, migration)
+        one.audit()                             # gives the new device back: no definition names it any more
+        show(hosts, instance.uuid, 'reverted')
+
         migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'one', 'two')
         two.prep_resize(instance.uuid, migration, large)
         show(hosts, instance.uuid, 'claimed')
         one.resize_instance(instance.uuid, migration)
         show(hosts, instance.uuid, 'handed over')
-        two.finish_resize(instance.uuid, migration, large)
+        two.finish_resize(instance.uuid, migration)
         show(hosts, instance.uuid, 'finished')
         one.confirm_resize(instance.uuid, migration)
         show(hosts, instance.uuid, 'confirmed')
@@ -402,7 +352,7 @@ def main() -> None:
         migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'two', 'one')
         one.prep_resize(instance.uuid, migration, large)
         two.resize_instance(instance.uuid, migration)
-        one.finish_resize(instance.uuid, migration, large)
+        one.finish_resize(instance.uuid, migration)
         migration.status = 'confirmed'
         database.save(migration)
         two.machine.delete_guest(instance.uuid)
@@ -422,6 +372,7 @@ def main() -> None:
         migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'two', 'one', 'evacuation')
         one.evacuate(instance.uuid, migration)
         two.start()
+        restart.go_on(two, hosts.__getitem__)
         two.manager.wait_for_wipes()
         show(hosts, instance.uuid, 'evacuated, and host two is back')
 

@@ -5,6 +5,8 @@ commands request, until Ctrl-C; it makes the host if there is none. A host with 
 options of that kind from a file, and its guest takes devices by extra specs::
 
     guests.py --options scratch.conf --extra-spec resources:CUSTOM_SCRATCH=1 DIRECTORY
+
+``Guests`` is for a service: the guests of one libvirt connection, with the devices of the library in their definitions.
 """
 
 import argparse
@@ -14,7 +16,9 @@ import sys
 import time
 import types
 import uuid
+from xml.etree import ElementTree
 
+import libvirt
 from oslo_config import cfg
 
 import devicetrack
@@ -28,7 +32,7 @@ DOMAIN = """
 <domain type='test'>
   <name>{name}</name>
   <uuid>{uuid}</uuid>
-  <metadata>{config.metadata}</metadata>
+  <metadata>{metadata}</metadata>
   <maxMemory slots='16' unit='GiB'>64</maxMemory>
   <memory unit='MiB'>1024</memory>
   <os><type arch='x86_64'>hvm</type></os>
@@ -36,6 +40,59 @@ DOMAIN = """
   <devices>{devices}</devices>
 </domain>
 """
+
+
+class Guests:
+    """The guests of one libvirt connection. ``guest_config`` returns ``devices`` and ``metadata``."""
+
+    def __init__(self, connection):
+        self.connection = connection
+
+    @staticmethod
+    def definition(name, uuid, devices, metadata):
+        """The elements of ``devices`` go into <devices>, and ``metadata``, one element or '', into <metadata>."""
+        return DOMAIN.format(name=name, uuid=uuid, devices=''.join(devices), metadata=metadata)
+
+    def read(self, uuid):
+        """Return the devices and the metadata that the definition has, as libvirt writes them.
+
+        ``DOMAIN`` has no such elements of its own. A service whose definitions have some tells them apart.
+        """
+        domain = self._domain(uuid)
+        root = ElementTree.fromstring(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
+        found = [*root.iterfind('devices/memory'), *root.iterfind('devices/hostdev')]
+        try:
+            metadata = domain.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, 'urn:devicetrack:guest-devices:1',
+                                       libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN_METADATA:
+                raise
+            metadata = ''
+        return [ElementTree.tostring(one, 'unicode').strip() for one in found], metadata
+
+    def start_guest(self, uuid, devices, metadata=''):
+        """Define a guest, in the place of an earlier definition, and start it."""
+        self.connection.defineXML(self.definition(f'guest-{uuid}', uuid, devices, metadata)).create()
+
+    def stop_guest(self, uuid):
+        """Stop a guest that runs. It stays defined."""
+        self._domain(uuid).destroy()
+
+    def delete_guest(self, uuid):
+        """Stop and undefine a guest; do nothing if there is none."""
+        domain = self._domain(uuid)
+        if domain is not None:
+            if domain.isActive():
+                domain.destroy()
+            domain.undefine()
+
+    def _domain(self, uuid):
+        try:
+            return self.connection.lookupByUUIDString(uuid)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+                raise
+            return None
 
 
 def make_host(directory, more_options):
@@ -77,8 +134,7 @@ def boot_guest(directory, manager, extra_specs):
         manager.realize(None, instance)
         config = manager.guest_config(instance)
         guest = directory / 'guest.xml'
-        guest.write_text(DOMAIN.format(name='web-1', uuid=instance.uuid, config=config,
-                                       devices=''.join(config.devices)))
+        guest.write_text(Guests.definition('web-1', instance.uuid, config.devices, config.metadata))
         # Every connection that is opened from now on has a hypervisor of its own with this guest, running.
         node = (directory / 'host.xml').read_text()
         (directory / 'host.xml').write_text(node.replace('</node>', f'<domain file="{guest}"/>\n</node>'))
@@ -94,30 +150,37 @@ def serve(manager):
             print(f'{finding.severity}: {finding.kind}: {finding.detail}', flush=True)
 
 
-parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument('directory', type=lambda text: pathlib.Path(text).absolute())
-parser.add_argument('--serve', action='store_true', help='run a manager until Ctrl-C; make the host if there is none')
-parser.add_argument('--options', type=pathlib.Path, help='a file whose text the configuration of a new host gets too')
-parser.add_argument('--extra-spec', action='append', metavar='KEY=VALUE', help='what the guest of a new host takes; '
-                    'may be repeated (default: hw:pmem=4GB and resources:VGPU=1)')
-arguments = parser.parse_args()
-extra_specs = dict(one.split('=', 1) for one in arguments.extra_spec or ['hw:pmem=4GB', 'resources:VGPU=1'])
-is_there = (arguments.directory / 'service.conf').exists()
-if is_there and not arguments.serve:
-    sys.exit(f'{arguments.directory} has a host already. Run a manager on it (guests.py --serve '
-             f'{arguments.directory}), remove the directory, or name another one')
-if not is_there:
-    make_host(arguments.directory, arguments.options.read_text() if arguments.options else '')
-    manager = start_manager(arguments.directory)
-    boot_guest(arguments.directory, manager, extra_specs)
-    # The hypervisor of this connection lives without the guest.
-    manager.close()
-if arguments.serve:
-    try:
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('directory', type=lambda text: pathlib.Path(text).absolute())
+    parser.add_argument('--serve', action='store_true',
+                        help='run a manager until Ctrl-C; make the host if there is none')
+    parser.add_argument('--options', type=pathlib.Path,
+                        help='a file whose text the configuration of a new host gets too')
+    parser.add_argument('--extra-spec', action='append', metavar='KEY=VALUE', help='what the guest of a new host '
+                        'takes; may be repeated (default: hw:pmem=4GB and resources:VGPU=1)')
+    arguments = parser.parse_args()
+    extra_specs = dict(one.split('=', 1) for one in arguments.extra_spec or ['hw:pmem=4GB', 'resources:VGPU=1'])
+    is_there = (arguments.directory / 'service.conf').exists()
+    if is_there and not arguments.serve:
+        sys.exit(f'{arguments.directory} has a host already. Run a manager on it (guests.py --serve '
+                 f'{arguments.directory}), remove the directory, or name another one')
+    if not is_there:
+        make_host(arguments.directory, arguments.options.read_text() if arguments.options else '')
         manager = start_manager(arguments.directory)
-    except exception.DeviceTrackError as error:
-        sys.exit(f'the manager does not start: {error}')
-    try:
-        serve(manager)
-    except KeyboardInterrupt:
+        boot_guest(arguments.directory, manager, extra_specs)
+        # The hypervisor of this connection lives without the guest.
         manager.close()
+    if arguments.serve:
+        try:
+            manager = start_manager(arguments.directory)
+        except exception.DeviceTrackError as error:
+            sys.exit(f'the manager does not start: {error}')
+        try:
+            serve(manager)
+        except KeyboardInterrupt:
+            manager.close()
+
+
+if __name__ == '__main__':
+    main()

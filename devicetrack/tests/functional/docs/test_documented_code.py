@@ -10,6 +10,7 @@ import logging
 import os
 import pathlib
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -399,6 +400,30 @@ class GuestsTestCase(base.TestCase):
             return [(domain.name(), domain.isActive()) for domain in connection.listAllDomains()]
         finally:
             connection.close()
+
+
+class DefinitionsTestCase(base.TestCase):
+    """``Guests`` of the same program, on libvirt's test driver."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.connection = self.useFixture(libvirt_fixtures.TestNode()).connect()
+        self.guests = runpy.run_path(GUESTS)['Guests'](self.connection)
+        self.uuid = fixtures.Instance().uuid
+
+    def test_a_guest_without_devices_has_neither(self) -> None:
+        self.guests.start_guest(self.uuid, [])
+        self.assertEqual(([], ''), self.guests.read(self.uuid))
+
+    def test_a_guest_is_stopped_and_started_again_and_deleted(self) -> None:
+        self.guests.start_guest(self.uuid, [])
+        self.guests.stop_guest(self.uuid)
+        self.assertEqual(0, self.connection.lookupByUUIDString(self.uuid).isActive())
+        self.guests.start_guest(self.uuid, [])
+        self.assertEqual(1, self.connection.lookupByUUIDString(self.uuid).isActive())
+        for _ in range(2):                      # there is none the second time
+            self.guests.delete_guest(self.uuid)
+            self.assertEqual([], [one for one in self.connection.listAllDomains() if one.UUIDString() == self.uuid])
 
 
 class SourceTestCase(base.TestCase):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import pathlib
+import runpy
 from typing import Any
 
 import libvirt
@@ -13,14 +12,7 @@ from devicetrack.testing import compute_service
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
 from devicetrack.tests.functional.docs.test_documented_code import DOCS
-
-
-def domain_of_guests() -> str:
-    """``DOMAIN`` of the program ``guests.py``."""
-    [found] = [node.value for node in ast.parse(pathlib.Path(DOCS, 'user', 'guests.py').read_text('utf-8')).body
-               if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == 'DOMAIN']
-    text: str = ast.literal_eval(found)
-    return text
+from devicetrack.tests.functional.docs.test_documented_code import GUESTS
 
 
 class Host:
@@ -32,6 +24,7 @@ class Host:
         configuration.set('libvirt', connection_uri=uri)
         configuration.set('devices', enabled_mdev_types=['nvidia-35'])
         self.connection = libvirt.open(uri)
+        self.guests = runpy.run_path(GUESTS)['Guests'](self.connection)
         test.addCleanup(self.connection.close)
         driver = devicetrack.load_driver(configuration.conf, name, connect=lambda: self.connection)
         store = test.useFixture(fixtures.SQLiteStore(configuration.conf)).store
@@ -52,8 +45,7 @@ class TestOnTheTestDriver(base.TestCase):
         with one.manager.instance_claim(None, instance, 'one', request):
             one.manager.realize(None, instance)
             config = one.manager.guest_config(instance)
-            one.connection.defineXML(domain_of_guests().format(
-                name='web-1', uuid=instance.uuid, config=config, devices=''.join(config.devices))).create()
+            one.guests.start_guest(instance.uuid, config.devices, metadata=config.metadata)
             one.manager.started(None, instance)
 
         check = one.manager.check_can_live_migrate_source(
@@ -66,8 +58,7 @@ class TestOnTheTestDriver(base.TestCase):
         two.connection.defineXML(definitions.persistent).create()
         left = one.connection.lookupByUUIDString(instance.uuid)
         self.assertRaises(libvirt.libvirtError, left.jobInfo)       # so ``is_copying`` is False here
-        left.destroy()
-        left.undefine()
+        one.guests.delete_guest(instance.uuid)
 
         self.assertEqual([False, True], [host.manager.placed()[1].runs_here(instance.uuid) for host in (one, two)])
         two.manager.started(None, instance)

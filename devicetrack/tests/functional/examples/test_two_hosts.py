@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-import logging
 import pathlib
 import re
 import runpy
+import sys
 import textwrap
 from typing import Any
 from unittest import mock
 import uuid
+
+import libvirt
+from oslo_config import cfg
 
 import devicetrack
 from devicetrack import exception
@@ -18,7 +21,8 @@ from devicetrack.claims.claim import Claim
 from devicetrack.engine import reconcile
 from devicetrack.tests import base
 from devicetrack.tests import processes
-from devicetrack.tests.functional.docs import test_documented_code
+from devicetrack.tests.functional.docs.test_documented_code import DOCS
+from devicetrack.tests.functional.docs.test_documented_code import GUESTS
 from devicetrack.virt import fake
 
 ROOT = pathlib.Path(devicetrack.__file__).parent.parent
@@ -45,7 +49,8 @@ class TwoHostsTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.names = names = runpy.run_path(str(PROGRAM))
+        with mock.patch.object(sys, 'path', [str(PROGRAM.parent), *sys.path]):
+            self.names = names = runpy.run_path(str(PROGRAM))
         directory = pathlib.Path(self.temp_dir())
         self.database = names['Database'](directory / 'database.json')
         self.hosts: dict[str, Any] = {}
@@ -61,13 +66,6 @@ class TwoHostsTestCase(base.TestCase):
             self.addCleanup(fake.FakeHost.forget, name)
             self.hosts[name] = names['Compute'](name, directory / name, self.database)
             self.addCleanup(lambda host: host.manager.close(), self.hosts[name])
-        # The recipes of the page, as methods of the program's service.
-        names['LOG'] = logging.getLogger(__name__)
-        methods: dict[str, Any] = {}
-        for recipe in test_documented_code.code_blocks(PAGE):
-            exec(compile(recipe, 'wiring.rst', 'exec'), names, methods)
-        for name, method in methods.items():
-            setattr(names['Compute'], name, method)
         self.small, self.large = (names['Flavor'](name, {'hw:pmem': pmem}) for name, pmem in
                                   (('small', '4GB'), ('large', '4GB,4GB')))
         self.instance = names['Instance'](str(uuid.uuid4()), self.small)
@@ -95,7 +93,7 @@ class TwoHostsTestCase(base.TestCase):
         return self.hosts['two']
 
     def finish(self) -> None:
-        self.two.finish_resize(self.instance.uuid, self.migration, self.large)
+        self.two.finish_resize(self.instance.uuid, self.migration)
 
     def roles(self) -> dict[str, list[str]]:
         return {name: [row.role for row in host.manager.resources_of(self.instance.uuid)]
@@ -107,7 +105,7 @@ class TwoHostsTestCase(base.TestCase):
                 for finding in host.manager.update_available_resource(None, name)]
 
     def finish_revert(self) -> None:
-        self.one.finish_revert_resize(self.instance.uuid, self.migration, self.small)
+        self.one.finish_revert_resize(self.instance.uuid, self.migration)
 
     def check_reverted(self) -> None:
         self.assertEqual(({'one': ['current'], 'two': []}, []), (self.roles(), self.audit()))
@@ -183,8 +181,7 @@ class InterruptedTestCase(TwoHostsTestCase):
         host = self.hosts[name]
         host.manager.close()
         host.start()
-        host.finish_moves(self.hosts.get, {one.uuid: (self.small, self.large) for one in self.database.migrations()})
-        host.start_guests()
+        self.names['restart'].go_on(host, self.hosts.get)
 
     def check(self, status: str, host: str, roles: dict[str, list[str]]) -> None:
         migration = self.database.migrations()[-1]
@@ -204,19 +201,19 @@ class TestMoveThatWasInterrupted(InterruptedTestCase):
 
     def test_before_the_guest_starts_at_the_destination(self) -> None:
         self.hand_over()
-        self.kill_before(self.two.machine, 'start_guest', self.two.finish_resize, self.migration, self.large)
+        self.kill_before(self.two.machine, 'start_guest', self.two.finish_resize, self.migration)
         self.restart('two')
         self.check('finished', 'two', {'one': ['old'], 'two': ['current'] * 2})
 
     def test_before_it_is_recorded_that_the_guest_runs_at_the_destination(self) -> None:
         self.hand_over()
-        self.kill_before(self.two.manager, 'started', self.two.finish_resize, self.migration, self.large)
+        self.kill_before(self.two.manager, 'started', self.two.finish_resize, self.migration)
         self.restart('two')
         self.check('finished', 'two', {'one': ['old'], 'two': ['current'] * 2})
 
     def test_before_the_result_of_the_resize_is_saved(self) -> None:
         self.hand_over()
-        self.kill_before(self.database, 'save', self.two.finish_resize, self.migration, self.large)
+        self.kill_before(self.database, 'save', self.two.finish_resize, self.migration)
         self.restart('two')
         self.check('finished', 'two', {'one': ['old'], 'two': ['current'] * 2})
 
@@ -233,7 +230,7 @@ class TestMoveThatWasInterrupted(InterruptedTestCase):
         self.hand_over()
         self.finish()
         self.two.revert_resize(self.instance.uuid, self.migration)
-        self.kill_before(self.database, 'save', self.one.finish_revert_resize, self.migration, self.small)
+        self.kill_before(self.database, 'save', self.one.finish_revert_resize, self.migration)
         self.restart('one')
         self.check('reverted', 'one', {'one': ['current'], 'two': []})
 
@@ -256,6 +253,191 @@ class TestMoveThatWasInterrupted(InterruptedTestCase):
             self.restart('one')
             self.check('error', 'one', {'one': ['current'], 'two': []})
             self.migration = self.names['Migration'](str(uuid.uuid4()), 2, self.instance.uuid, 'one', 'two')
+
+
+class TestResizeOnOneHost(InterruptedTestCase):
+    """There is one guest, whose definition names the old devices or the new one."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.migration = self.names['Migration'](str(uuid.uuid4()), 1, self.instance.uuid, 'one', 'one')
+        self.other = self.names['Flavor']('other', {'hw:pmem': '4GB'})
+        self.one.prep_resize(self.instance.uuid, self.migration, self.other)
+
+    def hand_over(self) -> None:
+        self.one.resize_instance(self.instance.uuid, self.migration)
+
+    def finish(self) -> None:
+        self.hand_over()
+        self.one.finish_resize(self.instance.uuid, self.migration)
+
+    def named(self) -> list[str]:
+        """The devices that the guest runs on."""
+        return [use.identifier for use in self.one.machine.usage().uses if use.live]
+
+    def check_it_has(self, device: str, flavor: str, status: str) -> None:
+        self.check(status, 'one', {'one': ['current'], 'two': []})
+        saved = self.database.instance(self.instance.uuid)
+        self.assertEqual(([device], flavor, None), (self.named(), saved.flavor.name, saved.migration_context))
+        self.assertEqual([device], [row.identifier for row in saved.resources])
+
+    def test_to_confirm_it_leaves_the_guest(self) -> None:
+        self.finish()
+        self.one.confirm_resize(self.instance.uuid, self.migration)
+        self.check_it_has('d1', 'other', 'confirmed')
+
+    def test_to_revert_it_leaves_the_new_device_to_an_audit(self) -> None:
+        self.finish()
+        self.one.revert_resize(self.instance.uuid, self.migration)
+        self.assertEqual({'d0': 'active', 'd1': 'releasing'}, {
+            row.identifier: row.state for row in self.one.manager.resources_of(self.instance.uuid)})
+        self.one.finish_revert_resize(self.instance.uuid, self.migration)
+        self.check_it_has('d0', 'small', 'reverted')
+
+    def test_one_that_does_not_start_is_reverted(self) -> None:
+        self.hand_over()
+        self.one.machine.before('realize', ZeroDivisionError(), times=1)
+        self.assertRaises(ZeroDivisionError, self.one.finish_resize, self.instance.uuid, self.migration)
+        self.one.revert_resize(self.instance.uuid, self.migration)
+        self.one.finish_revert_resize(self.instance.uuid, self.migration)
+        self.check_it_has('d0', 'small', 'reverted')
+
+    def test_it_is_killed_before_the_instance_is_handed_over(self) -> None:
+        for calls in (1, 2):
+            self.kill_before(self.database, 'save', self.one.resize_instance, self.migration, calls=calls)
+            self.restart('one')
+            self.check('error', 'one', {'one': ['current'], 'two': []})
+            self.assertEqual(['d0'], self.named())
+            self.migration = self.names['Migration'](str(uuid.uuid4()), 2, self.instance.uuid, 'one', 'one')
+            self.one.prep_resize(self.instance.uuid, self.migration, self.other)
+
+    def test_it_is_killed_before_the_end(self) -> None:
+        self.hand_over()
+        for thing, name in ((self.one.machine, 'start_guest'), (None, 'started'), (self.database, 'save')):
+            self.migration.status = 'post-migrating'
+            self.kill_before(thing or self.one.manager, name, self.one.finish_resize, self.migration)
+            self.one.manager.close()
+            self.one.start()
+        self.restart('one')
+        saved = self.database.instance(self.instance.uuid)
+        self.assertEqual(('finished', 'other', ['d1']), (
+            self.database.migrations()[-1].status, saved.flavor.name, [row.identifier for row in saved.resources]))
+        self.assertEqual((['d1'], {'one': ['old', 'current'], 'two': []}, []),
+                         (self.named(), self.roles(), self.audit()))
+
+    def test_it_is_killed_amid_a_confirmation(self) -> None:
+        self.finish()
+        self.kill_before(self.one.manager, 'drop_move_claim_at_source', self.one.confirm_resize, self.migration)
+        self.restart('one')
+        self.check('confirmed', 'one', {'one': ['current'], 'two': []})
+        self.assertEqual(['d1'], self.named())
+
+    def test_it_is_killed_amid_a_revert(self) -> None:
+        steps = [(self.one.revert_resize, None, 'drop_move_claim_at_dest', 1),
+                 (self.one.revert_resize, self.database, 'save', 2),
+                 (self.one.finish_revert_resize, self.one.machine, 'start_guest', 1),
+                 (self.one.finish_revert_resize, self.database, 'save', 1)]
+        for number, (step, thing, name, calls) in enumerate(steps, 2):
+            self.finish()
+            if step == self.one.finish_revert_resize:
+                self.one.revert_resize(self.instance.uuid, self.migration)
+            self.kill_before(thing or self.one.manager, name, step, self.migration, calls=calls)
+            self.restart('one')
+            self.check_it_has('d0', 'small', 'reverted')
+            self.migration = self.names['Migration'](str(uuid.uuid4()), number, self.instance.uuid, 'one', 'one')
+            self.one.prep_resize(self.instance.uuid, self.migration, self.other)
+
+
+class TestConfirmationThatWasInterrupted(InterruptedTestCase):
+    """Host one is killed after it was decided that the resize to host two is over."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.hand_over()
+        self.finish()
+
+    def test_while_the_guest_is_defined_at_the_source(self) -> None:
+        self.kill_before(self.one.machine, 'delete_guest', self.one.confirm_resize, self.migration)
+        self.audit()
+        found = [finding for finding in self.one.manager.update_available_resource(None, 'one')
+                 if finding.kind == reconcile.STALE_MIGRATION]
+        self.assertEqual([True], ['has a domain of the instance here' in finding.detail for finding in found])
+        self.restart('one')
+        self.check('confirmed', 'two', {'one': [], 'two': ['current'] * 2})
+        self.assertEqual('none', self.one.guest_state(self.instance.uuid))
+        self.assertIsNone(self.database.instance(self.instance.uuid).migration_context)
+
+    def test_before_the_devices_go_back(self) -> None:
+        self.kill_before(self.one.manager, 'drop_move_claim_at_source', self.one.confirm_resize, self.migration)
+        self.restart('one')
+        self.check('confirmed', 'two', {'one': [], 'two': ['current'] * 2})
+
+    def test_a_guest_that_came_back_is_left_alone(self) -> None:
+        self.one.confirm_resize(self.instance.uuid, self.migration)
+        back = self.names['Migration'](str(uuid.uuid4()), 2, self.instance.uuid, 'two', 'one')
+        self.one.prep_resize(self.instance.uuid, back, self.large)
+        self.two.resize_instance(self.instance.uuid, back)
+        self.one.finish_resize(self.instance.uuid, back)
+        self.restart('one')
+        self.check_guests()
+        self.assertTrue(self.runs('one'))
+
+
+class TestDeleteThatWasInterrupted(InterruptedTestCase):
+
+    def check_deleted(self) -> None:
+        saved = self.database.instance(self.instance.uuid)
+        self.assertEqual((True, True), (saved.deleting, saved.deleted))
+        self.assertEqual('none', self.one.guest_state(self.instance.uuid))
+        self.one.manager.wait_for_wipes()
+        self.assertEqual(({'one': [], 'two': []}, []), (self.roles(), self.audit()))
+
+    def test_it_is_finished_after_a_start(self) -> None:
+        for thing, name, calls in ((self.one.machine, 'delete_guest', 1), (None, 'release', 1),
+                                   (self.database, 'save', 2)):
+            self.kill_before(thing or self.one.manager, name, self.one.delete, calls=calls)
+            self.assertFalse(self.database.instance(self.instance.uuid).deleted)
+            self.restart('one')
+            self.check_deleted()
+            self.instance = self.names['Instance'](str(uuid.uuid4()), self.small)
+            self.one.boot(self.instance)
+
+    def test_the_next_start_does_not_alarm_anybody(self) -> None:
+        self.kill_before(self.one.manager, 'release', self.one.delete)
+        self.one.manager.close()
+        self.assertEqual([], self.one.manager.init_host(None))
+        self.one.manager.wait_for_wipes()
+        self.assertEqual({'one': [], 'two': []}, self.roles())
+
+    def test_its_guest_is_not_started_while_the_delete_fails(self) -> None:
+        self.kill_before(self.one.manager, 'release', self.one.delete)
+        with mock.patch.object(self.one.machine, 'delete_guest', autospec=True, side_effect=ZeroDivisionError):
+            self.restart('one')
+        self.assertFalse(self.runs('one'))
+        self.restart('one')
+        self.check_deleted()
+
+
+class TestBootThatWasInterrupted(InterruptedTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = self.names['Instance'](str(uuid.uuid4()), self.small)
+
+    def boot(self, _instance_uuid: str) -> None:
+        self.one.boot(self.instance)
+
+    def test_before_it_was_saved(self) -> None:
+        self.kill_before(self.database, 'save', self.boot)
+        self.assertEqual({'one': ['current'], 'two': []}, self.roles())
+        self.restart('one')
+        self.assertEqual(({'one': [], 'two': []}, []), (self.roles(), self.audit()))
+
+    def test_before_its_guest_starts(self) -> None:
+        self.kill_before(self.one.machine, 'start_guest', self.boot)
+        self.restart('one')
+        self.assertEqual(({'one': ['current'], 'two': []}, []), (self.roles(), self.audit()))
+        self.assertTrue(self.runs('one'))
 
 
 class TestEvacuationThatWasInterrupted(InterruptedTestCase):
@@ -380,6 +562,14 @@ class TestLiveMigrationThatWasInterrupted(InterruptedTestCase):
             self.migration = self.names['Migration'](str(uuid.uuid4()), 3, self.instance.uuid, 'one', 'two',
                                                      'live-migration')
 
+    def test_the_next_start_of_a_source_that_has_no_guest_any_more_alarms_nobody(self) -> None:
+        self.kill_before(self.one, 'finish_live_migration', self.migrate)
+        self.one.manager.close()
+        self.assertEqual([(reconcile.NO_GUESTS, reconcile.NOTE)],
+                         [(finding.kind, finding.severity) for finding in self.one.manager.init_host(None)])
+        self.restart('one')
+        self.check('completed', 'two', {'one': [], 'two': ['current']})
+
     def test_the_source_starts_no_guest_while_the_destination_does_not_answer(self) -> None:
         self.kill_before(self.one, 'finish_live_migration', self.migrate)
         self.two.machine.disconnected = 'gone'
@@ -413,6 +603,96 @@ class TestLiveMigrationThatWasInterrupted(InterruptedTestCase):
         self.one.machine.delete_guest(self.instance.uuid)
         self.restart('one')
         self.assertEqual(['none', 'waits'], [host.guest_state(self.instance.uuid) for host in self.hosts.values()])
+
+
+class TestOnLibvirt(base.TestCase):
+    """The program on libvirt's test driver, with the parts that the page lists for that."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        with mock.patch.object(sys, 'path', [str(PROGRAM.parent), *sys.path]):
+            names = runpy.run_path(str(PROGRAM))
+        self.guests_class = runpy.run_path(GUESTS)['Guests']
+        self.directory = pathlib.Path(self.temp_dir())
+        self.database = names['Database'](self.directory / 'database.json')
+        self.names = names
+        self.one, self.two = self.host('one'), self.host('two')
+        self.small, self.other = (names['Flavor'](name, {'hw:pmem': '4GB'}) for name in ('small', 'other'))
+        self.instance = names['Instance'](str(uuid.uuid4()), self.small)
+        self.one.boot(self.instance)
+
+    def host(self, name: str) -> Any:
+        directory = self.directory / name
+        (directory / 'memory').mkdir(parents=True)
+        for namespace in ('ns0', 'ns1'):
+            with open(directory / 'memory' / namespace, 'wb') as file:
+                file.truncate(64 << 20)
+        (directory / 'machine-id').write_text(uuid.uuid4().hex)
+        (directory / 'host.xml').write_text((DOCS / 'user' / 'host.xml').read_text())
+        (directory / 'service.conf').write_text(
+            f'[devicetrack]\nstate_path = {directory}/state\nmachine_id_path = {directory}/machine-id\n'
+            f'[libvirt]\nconnection_uri = test://{directory}/host.xml\npmem_namespaces = 4GB:ns0|ns1\n'
+            f'[devicetrack_vpmem]\ndirectory = {directory}/memory\n')
+        conf = cfg.ConfigOpts()
+        devicetrack.register_options(conf)
+        conf(['--config-file', str(directory / 'service.conf')], project='compute')
+        devicetrack.sync_store(conf)
+        connection = libvirt.open(conf.libvirt.connection_uri)
+        self.addCleanup(connection.close)
+        driver = devicetrack.load_driver(conf, name, connect=lambda: connection)
+        host = object.__new__(self.names['Compute'])
+        host.name, host.database, host.machine, host._conf = name, self.database, self.guests_class(connection), conf
+        with mock.patch.object(devicetrack, 'load_driver', autospec=True, return_value=driver):
+            host.start()
+        self.addCleanup(host.manager.close)
+        return host
+
+    def migration(self, number: int, destination: str) -> Any:
+        return self.names['Migration'](str(uuid.uuid4()), number, self.instance.uuid, 'one', destination)
+
+    def named(self, host: Any) -> list[str | None]:
+        return [use.identifier for use in host.manager.placed()[1].uses if use.running]
+
+    def check_definition(self, host: Any, device: str) -> None:
+        """The definition names the device, and has the library's record of it."""
+        self.assertEqual([device], self.named(host))
+        [element], metadata = host.machine.read(self.instance.uuid)
+        self.assertIn(f'/{device}</path>', element)
+        self.assertIn(f'identifier="{device}"', metadata)
+
+    def test_a_resize_on_one_host_is_reverted_and_another_one_confirmed(self) -> None:
+        self.check_definition(self.one, 'ns0')
+        migration = self.migration(1, 'one')
+        self.one.prep_resize(self.instance.uuid, migration, self.other)
+        self.one.resize_instance(self.instance.uuid, migration)
+        self.one.finish_resize(self.instance.uuid, migration)
+        self.check_definition(self.one, 'ns1')
+        self.one.revert_resize(self.instance.uuid, migration)
+        self.one.finish_revert_resize(self.instance.uuid, migration)
+        self.check_definition(self.one, 'ns0')
+        self.assertEqual([], self.one.manager.update_available_resource(None, 'one'))
+        self.one.manager.wait_for_wipes()
+
+        migration = self.migration(2, 'one')
+        self.one.prep_resize(self.instance.uuid, migration, self.other)
+        self.one.resize_instance(self.instance.uuid, migration)
+        self.one.finish_resize(self.instance.uuid, migration)
+        self.one.confirm_resize(self.instance.uuid, migration)
+        self.check_definition(self.one, 'ns1')
+        self.assertEqual(['ns1'], [row.identifier for row in self.one.manager.resources_of(self.instance.uuid)])
+
+    def test_a_resize_to_the_other_host_and_a_delete(self) -> None:
+        migration = self.migration(1, 'two')
+        self.two.prep_resize(self.instance.uuid, migration, self.other)
+        self.one.resize_instance(self.instance.uuid, migration)
+        self.two.finish_resize(self.instance.uuid, migration)
+        self.assertEqual(('off', 'runs'), tuple(host.guest_state(self.instance.uuid) for host in (self.one, self.two)))
+        self.one.confirm_resize(self.instance.uuid, migration)
+        self.two.delete(self.instance.uuid)
+        for host in (self.one, self.two):
+            self.assertEqual(('none', 0, []), (
+                host.guest_state(self.instance.uuid), len(host.manager.resources_of(self.instance.uuid)),
+                host.manager.update_available_resource(None, host.name)))
 
 
 class TestTakenOver(TwoHostsTestCase):

@@ -375,6 +375,60 @@ class MovingTestCase(base.TestCase):
             self.assertTrue(finding.repair is None or finding.kind != reconcile.STALE_MIGRATION)
 
 
+HAS_DOMAIN = ', and the hypervisor has a domain of the instance here'
+UNDEFINE = '; if it runs at the other host, undefine the domain here'
+
+
+class StaleMigrationTestCase(base.TestCase):
+    """A migration that is stale because the guest was never undefined at the source says so."""
+
+    scenarios = base.table(
+        ('confirmed, and defined at the source', views(usage(domains=['i']), rows=[moving(OLD)], instances=ELSEWHERE,
+                                                       migrations=move('confirmed')), True, True),
+        ('the same, and the service says that it is here', views(usage(domains=['i']), rows=[moving(OLD)],
+                                                                 instances=HERE, migrations=move('confirmed')),
+         True, False),
+        ('on one host, with the guest on the old one', views(RUNS_ON_OLD, [OLD, NEW], RESIZED, HERE, migrations=move(
+            'confirmed', **ONE_HOST)), True, False),
+        ('not known, and nothing of it is left', views(rows=[moving(OLD)], instances=ELSEWHERE, migrations={}), False,
+         False),
+        names=('seen', 'has_domain', 'undefine'))
+
+    def test_says_that_a_domain_is_here(self):
+        [finding] = reconcile.compare(self.seen)
+        self.assertEqual((reconcile.STALE_MIGRATION, self.has_domain, self.undefine),
+                         (finding.kind, finding.detail.endswith(HAS_DOMAIN), finding.proposal.endswith(UNDEFINE)))
+
+
+class NoGuestsTestCase(base.TestCase):
+    """A hypervisor without domains, whose instances a migration may have taken away."""
+
+    scenarios = base.table(
+        ('copied live', [moving(DEVICE)], move('running'), 'note', 1),
+        ('a guest that was stopped for a resize', [moving(DEVICE)], move('migrating'), 'note', 1),
+        ('a revert, at the destination', [moving(DEVICE, 'current')], move('reverting', 'compute-8', 'compute-7'),
+         'note', 1),
+        ('a revert, at the source', [moving(DEVICE)], move('reverting'), 'critical', 0),
+        ('on its way to here', [moving(DEVICE, 'current')], move('running', 'compute-8', 'compute-7'), 'critical', 0),
+        ('on one host', [moving(DEVICE)], move('migrating', destination='compute-7'), 'critical', 0),
+        ('not begun', [moving(DEVICE)], move('pre-migrating'), 'critical', 0),
+        ('over', [moving(DEVICE)], move('failed'), 'critical', 0),
+        ('no migration', [row()], {}, 'critical', 0),
+        ('migrations that the service does not tell', [moving(DEVICE)], None, 'critical', 0),
+        ('one of two', [moving(DEVICE), hosts.row(namespace('b'), 'j', 'active')], move('running'), 'critical', 1),
+        ('one of three, beside one that is elsewhere', [
+            moving(DEVICE), hosts.row(namespace('b'), 'j', 'active'), hosts.row(namespace('c'), 'k', 'active')],
+         move('running'), 'warning', 1),
+        names=('rows', 'moves', 'severity', 'leaving'))
+
+    def test_the_instances_that_may_have_left_count_less(self):
+        seen = views(there=[DEVICE, namespace('b'), namespace('c')], rows=self.rows, migrations=self.moves,
+                     instances={'i': 'here', 'j': 'here', 'k': 'elsewhere'})
+        [finding] = [one for one in reconcile.compare(seen) if one.kind == reconcile.NO_GUESTS]
+        self.assertEqual((self.severity, self.leaving > 0),
+                         (finding.severity, f'; {self.leaving} of these may have left' in finding.detail))
+
+
 FAILED = 'on its way back from i; that failed at 2001-09-09T01:46:40+00:00, because hot'
 
 
