@@ -10,20 +10,17 @@ from collections.abc import Callable
 from collections.abc import Iterable
 import logging
 import types
-from typing import TYPE_CHECKING
 from typing import TypeVar
 
 from database import Instance
 from database import Migration
 from database import OVER
 from devicetrack import exception
-
-if TYPE_CHECKING:
-    from service import Compute
+from service import Compute
 
 LOG = logging.getLogger(__name__)
 CONTEXT = None
-Call = Callable[[str], 'Compute']               # reaches the service of a host, by name
+Call = Callable[[str], Compute]               # reaches the service of a host, by name
 Thing = TypeVar('Thing', Instance, Migration, types.SimpleNamespace)
 
 

@@ -1,7 +1,5 @@
 """A compute service on two hosts: what it saves and when, and resizes, a live migration and an evacuation.
 
-    python examples/two_hosts/service.py
-
 The hosts are machines in memory (``[devicetrack] virt_driver = fake``), each with a state directory and a store of its
 own. The service's database is one file (``database.py``). Each step of a move reads the instance from it, as a host
 does that gets a call from another host: what a step did not save, the next one does not know. ``restart.py`` finishes
@@ -11,10 +9,8 @@ what a host that ended left half done.
 from __future__ import annotations
 
 from collections.abc import Callable
-import itertools
 import os
 import pathlib
-import tempfile
 import uuid
 
 from oslo_config import cfg
@@ -29,7 +25,6 @@ from devicetrack import exception
 from devicetrack import objects
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.virt import fake
-import restart
 
 CONTEXT = None                                  # the service's request context, which the library hands through
 
@@ -305,83 +300,3 @@ def configuration(directory: pathlib.Path) -> cfg.ConfigOpts:
     devicetrack.register_options(conf)
     conf(['--config-file', os.fspath(path)], project='compute')
     return conf
-
-
-def show(hosts: dict[str, Compute], instance_uuid: str, step: str) -> None:
-    """Print which devices each host holds for the instance."""
-    held = {name: sorted(f'{row.identifier} {row.role}' for row in host.manager.resources_of(instance_uuid))
-            for name, host in hosts.items()}
-    print(f'{step}:', '; '.join(f'{name} has {", ".join(rows) or "none"}' for name, rows in held.items()))
-
-
-def main() -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        database = Database(pathlib.Path(directory, 'database.json'))
-        hosts = {name: Compute(name, pathlib.Path(directory, name), database) for name in ('one', 'two')}
-        one, two = hosts['one'], hosts['two']
-        small, other = Flavor('small', {'hw:pmem': '4GB'}), Flavor('other', {'hw:pmem': '4GB'})
-        large = Flavor('large', {'hw:pmem': '4GB,4GB'})
-        numbers = itertools.count(1)
-
-        instance = Instance(str(uuid.uuid4()), small)
-        one.boot(instance)
-        show(hosts, instance.uuid, 'booted')
-
-        # On host one, to another device. The user reverts it.
-        migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'one', 'one')
-        one.prep_resize(instance.uuid, migration, other)
-        one.resize_instance(instance.uuid, migration)
-        one.finish_resize(instance.uuid, migration)
-        show(hosts, instance.uuid, 'resized on host one')
-        one.revert_resize(instance.uuid, migration)
-        one.finish_revert_resize(instance.uuid, migration)
-        one.audit()                             # gives the new device back: no definition names it any more
-        show(hosts, instance.uuid, 'reverted')
-
-        migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'one', 'two')
-        two.prep_resize(instance.uuid, migration, large)
-        show(hosts, instance.uuid, 'claimed')
-        one.resize_instance(instance.uuid, migration)
-        show(hosts, instance.uuid, 'handed over')
-        two.finish_resize(instance.uuid, migration)
-        show(hosts, instance.uuid, 'finished')
-        one.confirm_resize(instance.uuid, migration)
-        show(hosts, instance.uuid, 'confirmed')
-
-        # Back, without a new flavor. The service of host two ends after save 8, before it called the library.
-        migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'two', 'one')
-        one.prep_resize(instance.uuid, migration, large)
-        two.resize_instance(instance.uuid, migration)
-        one.finish_resize(instance.uuid, migration)
-        migration.status = 'confirmed'
-        database.save(migration)
-        two.machine.delete_guest(instance.uuid)
-        show(hosts, instance.uuid, 'back, and the last call is lost')
-        two.audit()
-        show(hosts, instance.uuid, 'after the audit of host two')
-
-        # While it runs, to the other host.
-        migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'one', 'two', 'live-migration')
-        one.live_migrate(instance.uuid, migration, hosts.__getitem__)
-        show(hosts, instance.uuid, 'migrated live')
-        two.audit()
-
-        # Host two loses its power, and comes back after its instance was evacuated.
-        two.manager.close()
-        two.machine.reboot()
-        migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'two', 'one', 'evacuation')
-        one.evacuate(instance.uuid, migration)
-        two.start()
-        restart.go_on(two, hosts.__getitem__)
-        two.manager.wait_for_wipes()
-        show(hosts, instance.uuid, 'evacuated, and host two is back')
-
-        one.delete(instance.uuid)
-        show(hosts, instance.uuid, 'deleted')
-        for host in hosts.values():
-            host.manager.close()
-            fake.FakeHost.forget(host.name)
-
-
-if __name__ == '__main__':
-    main()
