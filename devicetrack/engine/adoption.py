@@ -12,7 +12,7 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.engine import reconcile
+from devicetrack.engine import migrations
 from devicetrack.engine.repair_plan import ADOPT
 from devicetrack.engine.repair_plan import Repair
 from devicetrack.engine.views import Views
@@ -58,7 +58,7 @@ def _problem(views: Views, instance_uuid: str, key: DeviceKey) -> str | None:
     """Why a device cannot be recorded for an instance. None if it can be, or if the instance has it already."""
     usage, inventory = views.usage, views.inventory
     state = (views.instances or {}).get(instance_uuid)
-    if state is not None and state != reconcile.INSTANCE_HERE:
+    if state is not None and state != migrations.INSTANCE_HERE:
         return f'the compute service says that the instance is {state}'
     row, device = views.owners.get(key), views.devices.get(key)
     if row is not None and row.state == vocabulary.RELEASING:

@@ -47,6 +47,13 @@ STATUSES: Final[Mapping[str, str]] = {
 ERROR: Final = 'error'
 REVERTING: Final = 'reverting'
 
+# The states of instances by the compute service. Any other state is unknown, and nothing is concluded from it.
+INSTANCE_HERE: Final = 'here'
+INSTANCE_ELSEWHERE: Final = 'elsewhere'
+INSTANCE_DELETED: Final = 'deleted'
+INSTANCE_OFFLOADED: Final = 'offloaded'
+INSTANCE_OVER: Final = (INSTANCE_DELETED, INSTANCE_OFFLOADED)
+
 
 def outcome_of(status: str | None) -> str:
     """Whether a migration of this status is done, undone, pending or of unknown outcome."""
@@ -163,10 +170,6 @@ class Settlement(NamedTuple):
     over: bool = False
 
 
-HERE: Final = 'here'
-ELSEWHERE: Final = 'elsewhere'
-
-
 def settle(seen: Situation) -> Settlement:
     """Decide what becomes of the rows of an instance that moves or moved. Releasing rows are left alone."""
     rows = [record for record in seen.records if record.state != vocabulary.RELEASING]
@@ -222,7 +225,7 @@ def _has_left(record: Record, seen: Situation, one_host: bool) -> bool:
         return False
     # A guest that moved to another host has left when it has no domain here. But libvirt may have lost the domain
     # before the move, so the service must not say that the instance is here.
-    return one_host or (not seen.domain and seen.state != HERE)
+    return one_host or (not seen.domain and seen.state != INSTANCE_HERE)
 
 
 def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequence[Record],
@@ -236,17 +239,17 @@ def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequ
         if unclear and (seen.domain is None or any(record.key in seen.named for record in new)):
             return [], []
         return list(old), list(new)
-    if new and seen.state == HERE:
+    if new and seen.state == INSTANCE_HERE:
         # The service says that the instance is at the end that was given up. After an error that may be true.
         return (list(new), []) if unclear else ([], [])
-    if old and seen.state == ELSEWHERE:
+    if old and seen.state == INSTANCE_ELSEWHERE:
         return [], []
     return list(old), list(new)
 
 
 def _leaving(seen: Situation, rows: Sequence[Record]) -> tuple[tuple[Record, str], ...]:
     """Rows that a migration away from here leaves, if only the service has named it so far."""
-    if seen.moves is None or seen.state != ELSEWHERE:
+    if seen.moves is None or seen.state != INSTANCE_ELSEWHERE:
         return ()
     left = [record for record in rows if leaves_with(record, rows) and (
         record.migration_uuid is None or _is_undone(seen.moves.get(record.migration_uuid)))]

@@ -15,7 +15,7 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import vocabulary
-from devicetrack.engine import reconcile
+from devicetrack.engine import guest_records
 from devicetrack.engine.views import domains_by_device
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
@@ -132,7 +132,7 @@ def _rebuilt(host_uuid: str, key: DeviceKey, claims: Sequence[_Claim], users: Co
     if not named and users:
         return Rebuilt(CONTESTED, key, uuid, None, f'instance {uuid} records it as {claim.device.role}, and '
                        f'{_names(users)}')
-    if not reconcile.is_whole(claim.device):
+    if not guest_records.is_whole(claim.device):
         return Rebuilt(UNREADABLE, key, uuid, None,
                        f'this release cannot write a row from the record of instance {uuid}')
     if claim.device.beside and uuid in known:

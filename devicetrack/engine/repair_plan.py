@@ -22,8 +22,10 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import vocabulary
+from devicetrack.engine import findings
+from devicetrack.engine import guest_records
 from devicetrack.engine import reconcile
-from devicetrack.engine.reconcile import Finding
+from devicetrack.engine.findings import Finding
 from devicetrack.engine.views import Views
 from devicetrack.objects import details
 from devicetrack.objects import identity
@@ -33,10 +35,10 @@ from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
 
 # In the order of a plan: the repairs that protect devices come before those that free any.
-ADOPT: Final = reconcile.ADOPT
-UPDATE_DETAILS: Final = reconcile.UPDATE_DETAILS
-RETRY_RELEASE: Final = reconcile.RETRY_RELEASE
-GIVE_BACK: Final = reconcile.GIVE_BACK
+ADOPT: Final = findings.ADOPT
+UPDATE_DETAILS: Final = findings.UPDATE_DETAILS
+RETRY_RELEASE: Final = findings.RETRY_RELEASE
+GIVE_BACK: Final = findings.GIVE_BACK
 VERBS: Final = (ADOPT, UPDATE_DETAILS, RETRY_RELEASE, GIVE_BACK)
 
 
@@ -63,13 +65,13 @@ class Repair(NamedTuple):
         return f'{self.headline}: {_change(self.before, self.after)} ({self.reason})'
 
 
-def plan(findings: Collection[Finding], views: Views) -> list[Repair]:
+def plan(reported: Collection[Finding], views: Views) -> list[Repair]:
     """Plan the repairs of findings, by the current views.
 
     :param views: as fresh as possible; a finding that they do not show with the same row is left out
     :returns: each device once, always in the same order
     """
-    todo = [finding for finding in reconcile.confirmed(findings, reconcile.compare(views))
+    todo = [finding for finding in findings.confirmed(reported, reconcile.compare(views))
             if finding.repair is not None]
     if not todo:
         return []
@@ -85,13 +87,13 @@ def plan(findings: Collection[Finding], views: Views) -> list[Repair]:
 # -- adopting ---------------------------------------------------------------------------------------------------------
 
 
-def _adoptions(findings: Iterable[Finding], views: Views) -> Iterable[Repair]:
-    recorded = reconcile.by_guests(views)
+def _adoptions(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
+    recorded = guest_records.by_guests(views)
     rows = _rows(views)
     guests = []
-    for finding in findings:
+    for finding in found:
         uuid = finding.users[0]
-        device = reconcile.own_record(recorded, finding.device, uuid)
+        device = guest_records.own_record(recorded, finding.device, uuid)
         if device is not None:
             guests.append(uuid)
             before = rows.get(finding.device)
@@ -105,7 +107,7 @@ def _adoptions(findings: Iterable[Finding], views: Views) -> Iterable[Repair]:
         yield from _left_behind(set(guests), recorded, views)
 
 
-def _left_behind(guests: Collection[str], recorded: reconcile.ByGuests, views: Views) -> Iterable[Repair]:
+def _left_behind(guests: Collection[str], recorded: guest_records.ByGuests, views: Views) -> Iterable[Repair]:
     """Devices that guests whose rows were lost have left for others, and that wait for the end of their migration."""
     # The record of a device that the definition does not name may be old: anything that contradicts it counts more.
     taken = {(record.kind, record.identifier) for record in views.records}
@@ -115,7 +117,7 @@ def _left_behind(guests: Collection[str], recorded: reconcile.ByGuests, views: V
         guest, device = claims[0]
         there = devices.get(DeviceKey(device.kind, device.identifier))
         if (len(claims) == 1 and device.beside and device.role == vocabulary.OLD and guest.instance_uuid in guests
-                and key not in taken and there is not None and reconcile.is_whole(device)
+                and key not in taken and there is not None and guest_records.is_whole(device)
                 and device.kind in views.inventory.known_kinds
                 and identity.same_device(device.details, there.details)):
             yield Repair(ADOPT, there.key, guest.instance_uuid, None, _row(device, guest.instance_uuid, views),
@@ -133,9 +135,9 @@ def _row(device: RecordedDevice, instance_uuid: str, views: Views) -> Record:
 # -- rows that there are ----------------------------------------------------------------------------------------------
 
 
-def _updates(findings: Iterable[Finding], views: Views) -> Iterable[Repair]:
+def _updates(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
     rows, devices = _rows(views), {device.key: device for device in views.inventory.devices}
-    for finding in findings:
+    for finding in found:
         before = rows[finding.device]
         after = before._replace(details=_merged(before.details, devices[finding.device].details),
                                 generation=before.generation + 1)
@@ -150,9 +152,9 @@ def _merged(recorded: str, found: str) -> str:
     return details.to_text(merged)
 
 
-def _releases(findings: Iterable[Finding], views: Views) -> Iterable[Repair]:
+def _releases(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
     rows = _rows(views)
-    for finding in findings:
+    for finding in found:
         before = rows[finding.device]
         yield Repair(str(finding.repair), finding.device, before.instance_uuid, before, None,
                      f'{finding.detail}, and no domain names it')

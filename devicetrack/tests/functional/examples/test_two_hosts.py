@@ -15,7 +15,7 @@ import uuid
 import devicetrack
 from devicetrack import exception
 from devicetrack.claims.claim import Claim
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.tests import base
 from devicetrack.tests import processes
 from devicetrack.tests.functional.docs import test_documented_code
@@ -154,7 +154,7 @@ class TestResizeThatDoesNotStart(TwoHostsTestCase):
         self.migration.status = 'error'
         self.database.save(self.migration)
         self.audit()
-        self.assertEqual([reconcile.STALE_MIGRATION], self.audit())
+        self.assertEqual([findings.STALE_MIGRATION], self.audit())
         self.assertEqual({'one': ['old'], 'two': ['current'] * 2}, self.roles())
 
 
