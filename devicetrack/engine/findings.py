@@ -42,7 +42,7 @@ KINDS: Final = (USED_UNRECORDED, RECORDED_UNUSED, WRONG_OWNER, SHARED, GONE, UNH
                    UNKNOWN_OWNER, IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER, NO_GUESTS,
                    NO_PROVIDER, EXCLUSION_BROKEN, NOT_AS_CONFIGURED)
 
-# Why a device is gone that may be there all the same: nobody looks for it.
+# Why a device counts as gone although the host may have it: nobody looks for it.
 NO_OPTION: Final = 'no option names it'
 
 # The repairs that a finding may name; devicetrack.engine.repair_plan describes them.
@@ -55,13 +55,13 @@ GIVE_BACK: Final = 'give back'
 class Finding(NamedTuple):
     """One difference between views.
 
-    ``device`` is '' in both parts when the finding is about a whole view. ``recorded_owner`` and ``users`` are the
-    owners by the record and by the hypervisor. ``generation`` is that of the row, 0 without one: if a second look shows
-    the finding with the same generation, it is no passing state.
+    Both parts of ``device`` are '' when the finding is about a whole view. ``recorded_owner`` is the owner in the
+    record, ``users`` are the owners by the hypervisor. ``generation`` is that of the row, 0 without a row: if a second
+    look shows the finding with the same generation, the difference is not a passing one.
 
-    ``service`` is the recorded owner's state by the compute service, None when unknown. ``since`` is the time of the
-    first audit that saw the finding, in seconds since the epoch, if it is known; a label only. ``repair`` is the repair
-    that can be done, None when a person must decide or nothing needs to be done.
+    ``service`` is the state of the recorded owner by the compute service, None when unknown. ``since`` is the time of
+    the first audit that saw the finding, in seconds since the epoch; it is only a label, and None when unknown.
+    ``repair`` is the possible repair, None when a person must decide or nothing needs to be done.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""What the definitions of guests record of their devices, and whether a row can be written from it."""
+"""The records of devices in the definitions of guests, and whether a row can be written from such a record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ByGuests = Mapping[Key, Sequence[tuple[GuestRecord, RecordedDevice]]]
 
 
 def by_guests(views: Views) -> ByGuests:
-    """Every device that guests of this host record, by device."""
+    """The records of all guests of this host, by device."""
     found: dict[Key, list[tuple[GuestRecord, RecordedDevice]]] = {}
     for guest in views.guests:
         if guest.host_uuid == views.host_uuid:
@@ -28,12 +28,12 @@ def by_guests(views: Views) -> ByGuests:
 
 
 def own_record(recorded: ByGuests, key: Key, domain_uuid: str) -> RecordedDevice | None:
-    """The record of a device by the guest that names it, unless it is recorded beside the guest's own devices."""
+    """The record of a device by the guest that names it, unless the device is recorded beside the guest's own."""
     return next((device for guest, device in recorded.get(key, ())
                  if guest.instance_uuid == domain_uuid and not device.beside), None)
 
 
-# The longest texts that a row has room for; for details that is 64 KiB, of characters of four bytes.
+# The longest texts that fit a row, in characters. Details have 64 KiB, and a character may take four bytes.
 LONGEST: Final = {'kind': 64, 'identifier': 255, 'resource_class': 255, 'parent': 255, 'claim_id': 64,
                   'details': 16_383}
 

@@ -61,7 +61,7 @@ def outcome_of(status: str | None) -> str:
 
 
 def is_completed(status: str | None) -> bool | None:
-    """Whether a migration of this status is completed, False if it was undone, and None while nobody knows.
+    """Whether a migration of this status is completed; False if it was undone, and None while nobody knows.
 
     After an error nobody knows.
     """
@@ -109,7 +109,7 @@ class Move(NamedTuple):
     def may_have_taken_away_from(self, here: Endpoint) -> bool:
         """Whether an instance that is elsewhere may be there because of this migration, or is still moving.
 
-        One that stayed on its host, or was undone, took nobody anywhere. After an error nobody knows.
+        A migration that was undone, or does not lead away from here, took nobody away. After an error nobody knows.
         """
         if self.outcome in (PENDING, UNKNOWN):
             return True
@@ -155,11 +155,11 @@ class Situation(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """Changes to rows of one instance, for one transaction; after it the devices of ``give`` go back.
+    """The changes of one transaction to the rows of an instance. After it, the devices of ``give`` go back.
 
-    Rows in ``arrive`` become current and keep their migration, those in ``settle`` become current and at rest, those in
-    ``leave`` become old for the migration beside them. A newer migration replaced those in ``failed``. ``over`` means
-    that no row moves any more.
+    Rows in ``arrive`` become current and keep their migration. Rows in ``settle`` become current and at rest. Rows in
+    ``leave`` become old for the migration beside them. ``failed`` has the migrations that a newer one replaced.
+    ``over`` means that no row moves any more.
     """
 
     arrive: tuple[Record, ...] = ()
@@ -248,7 +248,7 @@ def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequ
 
 
 def _leaving(seen: Situation, rows: Sequence[Record]) -> tuple[tuple[Record, str], ...]:
-    """Rows that a migration away from here leaves, if only the service has named it so far."""
+    """The rows that an instance leaves by a migration away from here, if only the service has named it so far."""
     if seen.moves is None or seen.state != INSTANCE_ELSEWHERE:
         return ()
     left = [record for record in rows if leaves_with(record, rows) and (

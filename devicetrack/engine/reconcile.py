@@ -36,7 +36,7 @@ from devicetrack.objects.values import Use
 
 Failures = Mapping[DeviceKey, Cause]
 NO_FAILURES: Final[Failures] = {}
-# How many rows a finding names at most.
+# A finding names at most this many rows.
 _SHOWN: Final = 5
 # After this many failures to give a device back, the finding is critical.
 CRITICAL_TRIES: Final = 5
@@ -46,7 +46,7 @@ def compare(views: Views, failures: Failures = NO_FAILURES, retired: Set[DeviceK
     """Compare the views of one host.
 
     :param failures: by device, why it could not be given back
-    :param retired: devices that an operator gave up: nobody is told again that they are broken
+    :param retired: devices that an operator gave up. While one has no owner, no finding says that it is unhealthy
     :returns: findings, worst first; each difference once
     """
     seen = _Comparison(views, failures, retired)
@@ -73,11 +73,11 @@ class _Comparison:
         return guest_records.by_guests(self.views)
 
     def _missed(self, key: Key, record: Record) -> bool:
-        """Whether a domain may name a device that is not there: then the domain's address leads to nothing."""
+        """Whether a domain may name a device that is not there, by an address that leads nowhere."""
         return bool(self._nowhere) and (key in self._nowhere or (key[0], record.instance_uuid) in self._nowhere)
 
     def _lost_address(self, key: Key, record: Record) -> str:
-        """The first address of the owner's domain, or else of any, that leads to no device of this kind."""
+        """The first address that leads to no device of this kind: in the owner's domain, or else in any domain."""
         return min((use.domain_uuid != record.instance_uuid, use.address) for use in self.usage.uses
                    if use.kind == key[0] and use.identifier is None
                    and (use.domain_uuid == record.instance_uuid or use.address == key[1]))[1]
@@ -98,9 +98,9 @@ class _Comparison:
                           'the devices of these rows', 'install what provides the device kind again')
 
     def missing_guests(self) -> Iterable[Finding]:
-        """A hypervisor without any domain, where the service has guests that run or are off: perhaps the wrong one.
+        """Report a hypervisor without any domain if the service says that started instances are here.
 
-        A claim whose guest has not started yet needs no domain.
+        It may be the wrong hypervisor. A claim whose guest has not started yet needs no domain.
         """
         if self.usage.domains or self.usage.unknown:
             return
@@ -197,7 +197,7 @@ class _Comparison:
             if alike and row_state == vocabulary.ACTIVE and key in named and state not in migrations.INSTANCE_OVER:
                 continue
             same, record, device = alike, self.owners[key], self.devices.get(key)
-            # If a device is healthy, all of its identity could be read. So equal texts are of one device.
+            # If a device is healthy, all of its identity could be read. So equal texts mean the same device.
             if device is not None and (not alike or device.unhealthy is not None):
                 compared = identity.compare(record.details, device.details)
                 same = alike if compared is None else compared.is_same
@@ -208,7 +208,7 @@ class _Comparison:
     def _is_as_recorded(self) -> bool:
         """Whether every row is as it should be. It makes the checks of the loop above for thousands of rows at once."""
         rows, states, owners = Compact(Record, self.views.records), self.states, self.owners
-        if (self._strange or self._nowhere or len(self.named) != len(owners)            # else each is its domain's
+        if (self._strange or self._nowhere or len(self.named) != len(owners)            # else owners' domains name all
                 or set(rows.column('state')) - {vocabulary.ACTIVE} or any(rows.column('migration_uuid'))
                 or not set(migrations.INSTANCE_OVER).isdisjoint(map(states.get, set(rows.column('instance_uuid'))))):
             return False
@@ -218,7 +218,7 @@ class _Comparison:
             return False                        # the host does not have one of them
 
     def _different(self, key: Key, record: Record, compared: identity.Comparison | None) -> list[Finding]:
-        """The findings from differences between the row and the host about one device."""
+        """The findings about one device whose details differ between its row and the host."""
         if compared is None:
             return [self._finding(findings.DETAILS_DIFFER, findings.NOTE, key,
                                   'this release cannot read the details that the row or the host has',
@@ -256,7 +256,7 @@ class _Comparison:
 
     @functools.cached_property
     def _waits_for_its_definition(self) -> frozenset[str]:
-        """Instances whose domains still name what goes back: a move on this host is being undone."""
+        """Instances whose domains still name devices that go back: a move on this host is being undone."""
         return frozenset(instance_uuid for key, (instance_uuid, state) in self.owners.columns('instance_uuid', 'state')
                          if state == vocabulary.RELEASING and key in self.named)
 
@@ -273,7 +273,7 @@ class _Comparison:
         if record.state == vocabulary.RELEASING:
             away = [] if there or _is_made(record) else list(
                 self._gone(key, record, 'nothing proves what became of its bytes; '))
-            # If the device is away, or another one, it will not come back. That is reported; earlier failures are not.
+            # If the device is gone, or replaced by another, that finding is enough, unless the release has more to say.
             said = bool(away) or key in self._replaced
             if not said or used or self._failure(key) is not None:
                 yield self._pending(key, uuid, used, findings.RETRY_RELEASE if free_of_guests else None)
@@ -321,7 +321,7 @@ class _Comparison:
 
         A service that was killed between a claim and its own first save leaves such a row. No later call of it names
         the instance, and no audit may give the device back: the service may yet boot the instance. A started guest is
-        another case: the service may have a reason not to tell of it.
+        another case: the service may have a reason not to report it.
         """
         uuid, usage = record.instance_uuid, self.usage
         return (self.views.instances is not None and uuid not in self.states
@@ -363,13 +363,13 @@ class _Comparison:
     # -- instances that move ------------------------------------------------------------------------------------------
 
     def unsettled(self) -> Iterable[Finding]:
-        """For after :meth:`recorded`, which finds the suspects."""
+        """Call this after :meth:`recorded`, which finds the suspects."""
         return self._unsettled.findings_of(self._suspects)
 
     # -- devices that exclude one another ------------------------------------------------------------------------------
 
     def exclusions(self) -> Iterable[Finding]:
-        """Rows that have devices which may not be held beside one another: one finding for each token."""
+        """Report rows whose devices may not be held beside one another: one finding for each token."""
         if not any(Compact(InventoryDevice, self.inventory.devices).column('exclusions')):
             return
         tokens: dict[str, dict[str, list[Record]]] = {}
@@ -396,7 +396,7 @@ class _Comparison:
             "see which guest uses which device, and move or delete the others; each device stays its owner's until "
             'then')._replace(held='every device of it')
 
-    # -- what options want of the host ---------------------------------------------------------------------------------
+    # -- options that the host does not follow ------------------------------------------------------------------------
 
     def faults(self) -> Iterable[Finding]:
         for key, option, reason in self.inventory.faults:
@@ -447,12 +447,12 @@ def _whose(record: Record) -> str:
 
 
 def _is_made(record: Record) -> bool:
-    """Whether we make the device ourselves, so that its row exists before it."""
+    """Whether we make the device ourselves. Then its row exists before the device."""
     return identity.CREATED_TEXT in record.details
 
 
 def replaced(views: Views) -> dict[DeviceKey, str]:
-    """The devices with the name of a recorded one that are certainly another one, and in what they differ."""
+    """The devices that have the name of a recorded device but are certainly others, and how they differ."""
     there, found = views.devices.column('details'), {}
     for key, text in views.owners.column('details').items():
         text_there = there.get(key)

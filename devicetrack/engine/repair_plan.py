@@ -1,13 +1,14 @@
 """Plans the repairs that lose no data and take no device from a guest.
 
-Pure: somebody else shows the plan and does it. All other findings wait for a person.
+Pure: the caller shows the plan and carries it out. All other findings wait for a person.
 
-``adopt`` writes the row of a device that a guest of ours uses, from what the guest's definition records: no row has it,
-    or an older one for somebody whose domains do not name it. Devices that the guest left and that are recorded beside
-    its own come with it.
-``update details`` writes what the host shows of a device into its row. Its owner stays.
+``adopt`` writes the row of a device that a guest of ours uses, from the record in the guest's definition. The device
+    has no row, or an older one for an owner whose domain does not name it. If the guest left other devices, and its
+    definition records them beside its own, their rows are written too.
+``update details`` writes the details that the host shows into the row of a device. The owner stays.
 ``retry release`` goes on with the release of a device that no domain names.
-``give back`` begins a release, for an instance without a domain that the compute service calls deleted or offloaded.
+``give back`` begins a release, for an instance without a domain that the compute service reports as deleted or
+    offloaded, or as living elsewhere though no migration took it there.
 
 Whoever gives a device back asks the hypervisor once more, under the device's lock, and wipes nothing that a domain
 names: a plan is as old as its views.
@@ -43,7 +44,7 @@ VERBS: Final = (ADOPT, UPDATE_DETAILS, RETRY_RELEASE, GIVE_BACK)
 
 
 class Repair(NamedTuple):
-    """One row to write or to end. ``before`` is None for a row that is to be written, ``after`` for one that ends.
+    """One row to write, to change or to end. ``before`` is None for a new row, ``after`` for a row that ends.
 
     An adopted row has 0 for ``created_at``: the writer knows the time.
     """
@@ -57,7 +58,7 @@ class Repair(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """What is done, without the rows."""
+        """The repair for people, without the rows."""
         return (f'{self.verb} {_quoted(self.device.kind)} {_quoted(self.device.identifier)} of instance '
                 f'{_quoted(self.instance_uuid)}')
 
@@ -108,8 +109,8 @@ def _adoptions(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
 
 
 def _left_behind(guests: Collection[str], recorded: guest_records.ByGuests, views: Views) -> Iterable[Repair]:
-    """Devices that guests whose rows were lost have left for others, and that wait for the end of their migration."""
-    # The record of a device that the definition does not name may be old: anything that contradicts it counts more.
+    """Adopt devices that these guests left for others. They wait for the end of a migration; their rows were lost."""
+    # The definition does not name these devices, so its record may be old. Anything that contradicts it counts more.
     taken = {(record.kind, record.identifier) for record in views.records}
     taken |= {(use.kind, use.identifier) for use in views.usage.uses if use.identifier is not None}
     devices = {device.key: device for device in views.inventory.devices}
@@ -132,7 +133,7 @@ def _row(device: RecordedDevice, instance_uuid: str, views: Views) -> Record:
                   device.resource_class, device.parent, device.numa_node, device.details, 0)
 
 
-# -- rows that there are ----------------------------------------------------------------------------------------------
+# -- existing rows ----------------------------------------------------------------------------------------------------
 
 
 def _updates(found: Iterable[Finding], views: Views) -> Iterable[Repair]:

@@ -1,4 +1,4 @@
-"""Finds the rows of instances that move, or live elsewhere, which no audit settles by itself.
+"""Finds the rows that no audit settles by itself, of instances that move or live elsewhere.
 
 Pure: views go in, findings come out. :mod:`devicetrack.engine.migrations` decides what an audit settles.
 """
@@ -22,10 +22,10 @@ from devicetrack.objects.values import Use
 
 
 def left_without_migration(views: Views) -> frozenset[str]:
-    """The instances with rows that live elsewhere by the service, which no migration took there or may bring back.
+    """The instances with rows here that live elsewhere, though no migration took them there or may bring them back.
 
-    They were shelved, or deleted and made anew, while nobody told this host. Nothing here is a part of them: they have
-    no domain, and no domain names a device of theirs.
+    They were shelved, or deleted and made anew, and nobody told this host. Nothing of them is left here but the rows:
+    they have no domain, and no domain names a device of theirs.
     """
     if views.migrations is None or views.usage.unknown:
         return frozenset()
