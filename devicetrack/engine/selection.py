@@ -187,7 +187,7 @@ class Scope:
             return near
         if numa_policy == vocabulary.SOCKET:
             return self._best_of(heap for node, heap in heaps.items() if node in on_socket)
-        unknown = self._top(heaps[None]) if None in heaps else None     # these may be near
+        unknown = self._top(heaps[None]) if None in heaps else None     # its node may be a near one
         if unknown is not None or numa_policy == vocabulary.LEGACY:
             return unknown
         return self._best_of(iter(heaps.values()))
