@@ -30,7 +30,7 @@ from benchmarks.report import Row
 from benchmarks.report import Table
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.compatibility.facts import look_at
-from devicetrack.engine.reconcile import Finding
+from devicetrack.engine.findings import Finding
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import databases

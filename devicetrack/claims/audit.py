@@ -23,19 +23,21 @@ from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.views import HostViews
 from devicetrack.claims.wipes import Wipes
 from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.engine import findings
 from devicetrack.engine import reconcile
+from devicetrack.engine import unsettled
 from devicetrack.engine import withholding
-from devicetrack.engine.reconcile import Finding
+from devicetrack.engine.findings import Finding
 from devicetrack.engine.views import Views
 from devicetrack.objects.values import DeviceKey
 
 LOG = log.logger(__name__)
 
 # An audit goes on with these itself. Once the row has gone or moved on since, there is nothing to report.
-_GOES_ON = (reconcile.RELEASE_PENDING, reconcile.ABANDONED, reconcile.STALE_MIGRATION)
-_USED_BY_ANOTHER = (reconcile.WRONG_OWNER, reconcile.SHARED)
+_GOES_ON = (findings.RELEASE_PENDING, findings.ABANDONED, findings.STALE_MIGRATION)
+_USED_BY_ANOTHER = (findings.WRONG_OWNER, findings.SHARED)
 # Rows of instances that have no allocation any more.
-_OVER = (reconcile.ABANDONED, reconcile.STALE_MIGRATION)
+_OVER = (findings.ABANDONED, findings.STALE_MIGRATION)
 
 
 class Audit:
@@ -87,13 +89,13 @@ class Audit:
         self._views.prepare(self._rows.all)
         with self._views.reading() as watch:
             looks = [self._views.read()]
-            found, left = self._compare(looks[0]), reconcile.left_without_migration(looks[0])
+            found, left = self._compare(looks[0]), unsettled.left_without_migration(looks[0])
             if (found or left or self._ledger.withheld(vocabulary.FOREIGN)
                     or self._ledger.withheld(vocabulary.IN_DOUBT)):
                 found = self._of_idle(found)
                 looks.append(self._views.read())
-                found = reconcile.confirmed(found, self._compare(looks[1]))
-                left &= reconcile.left_without_migration(looks[1])
+                found = findings.confirmed(found, self._compare(looks[1]))
+                left &= unsettled.left_without_migration(looks[1])
             views = looks[-1]
             self._views.take_over(looks, watch)
         self._declarations.refresh(views.inventory)
@@ -114,15 +116,15 @@ class Audit:
         if used:
             self._unproven.disprove(used)
         # This process may still be on the way from the claim to its first save of the instance.
-        return [finding for finding in found if finding.kind != reconcile.UNKNOWN_OWNER
+        return [finding for finding in found if finding.kind != findings.UNKNOWN_OWNER
                 or not self._ledger.has_claim_of_this_process(finding.recorded_owner or '')]
 
-    def _not_under_way(self, findings: Sequence[Finding]) -> list[Finding]:
+    def _not_under_way(self, found: Sequence[Finding]) -> list[Finding]:
         """Findings without the devices that are being wiped here as they should be; and news of the others."""
         told = []
-        for finding in findings:
-            if finding.kind == reconcile.RELEASE_PENDING:
-                if finding.severity == reconcile.NOTE and self._wipes.is_well_under_way(finding.device):
+        for finding in found:
+            if finding.kind == findings.RELEASE_PENDING:
+                if finding.severity == findings.NOTE and self._wipes.is_well_under_way(finding.device):
                     continue
                 news = self._wipes.news_of(finding.device)
                 finding = finding._replace(detail=f'{finding.detail}; {news}') if news else finding
@@ -130,7 +132,7 @@ class Audit:
         return told
 
     def _without_provider(self) -> list[Finding]:
-        return [Finding(reconcile.NO_PROVIDER, reconcile.WARNING, reconcile.NO_DEVICE, None, (), 0,
+        return [Finding(findings.NO_PROVIDER, findings.WARNING, findings.NO_DEVICE, None, (), 0,
                         f'{name or "the node"}: the compute service has not created the provider that counts its '
                         'devices', 'every free device of this provider',
                         'none: the next audit asks the compute service again')
@@ -144,32 +146,32 @@ class Audit:
         self._unproven.look()
         self._withheld.note(views, self._unproven.details())
 
-    def _of_idle(self, findings: Sequence[Finding]) -> list[Finding]:
+    def _of_idle(self, found: Sequence[Finding]) -> list[Finding]:
         """Findings without those on devices that an operation of this process works on.
 
         Asked between the looks: an operation that both of them fall into is under way then.
         """
         busy = set()
-        for owner in {finding.recorded_owner for finding in findings if finding.recorded_owner is not None}:
+        for owner in {finding.recorded_owner for finding in found if finding.recorded_owner is not None}:
             with self._rows.if_idle(owner) as idle:
                 if not idle:
                     busy.add(owner)
-        return [finding for finding in findings if finding.recorded_owner not in busy]
+        return [finding for finding in found if finding.recorded_owner not in busy]
 
-    def _still_there(self, findings: Sequence[Finding]) -> list[Finding]:
+    def _still_there(self, found: Sequence[Finding]) -> list[Finding]:
         now = {record.key: record.generation for record in self._rows.all()}
-        return [finding for finding in findings
+        return [finding for finding in found
                 if finding.kind not in _GOES_ON or now.get(finding.device) == finding.generation]
 
     def _judge(self, views: Views) -> None:
         """See whether the store is older than the guests; then nothing is claimed and nothing given back."""
         self._gate.judge(gates.behind(views))
 
-    def _dated(self, findings: Iterable[Finding]) -> list[Finding]:
+    def _dated(self, found: Iterable[Finding]) -> list[Finding]:
         """Note with each finding since when this process has seen it without a break."""
         now = int(time.time())
         dated = [finding if finding.since is not None else finding._replace(
-            since=self._since.get((finding.kind, finding.device), now)) for finding in findings]
+            since=self._since.get((finding.kind, finding.device), now)) for finding in found]
         self._since = {(finding.kind, finding.device): finding.since or now for finding in dated}
         return dated
 
@@ -181,15 +183,15 @@ class Audit:
 def _in_doubt(doubt: Doubt) -> Finding:
     keys = doubt.changes.keys
     names = ', '.join(f'{key.kind} {key.identifier}' for key in keys)
-    return Finding(reconcile.IN_DOUBT, reconcile.WARNING, keys[0] if keys else reconcile.NO_DEVICE,
+    return Finding(findings.IN_DOUBT, findings.WARNING, keys[0] if keys else findings.NO_DEVICE,
                    doubt.instance_uuid, (), 0, f'nobody knows yet whether the commit for {names} happened',
                    'the devices of the commit', 'none: the next audit asks the store again')
 
 
-def log_findings(host: str, findings: Iterable[Finding]) -> None:
+def log_findings(host: str, found: Iterable[Finding]) -> None:
     """Write findings to the log."""
-    for finding in findings:
-        log = LOG.info if finding.severity == reconcile.NOTE else LOG.warning
+    for finding in found:
+        log = LOG.info if finding.severity == findings.NOTE else LOG.warning
         log('Host %(host)s: %(severity)s: %(finding)s; held: %(held)s; proposed: %(proposal)s', {
             'host': host, 'severity': finding.severity, 'finding': finding, 'held': finding.held,
             'proposal': finding.proposal})

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from devicetrack.engine.reconcile import Finding
+from devicetrack.engine.findings import Finding
 from devicetrack.engine.states import PoolState
 from devicetrack.objects.values import WipeProgress
 

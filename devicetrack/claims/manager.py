@@ -35,8 +35,8 @@ from devicetrack.claims.withheld import Withheld
 from devicetrack.compatibility.rules import Rules
 from devicetrack.conf import manager as options
 from devicetrack.engine.explanation import Shortage
+from devicetrack.engine.findings import Finding
 from devicetrack.engine.migrations import Endpoint
-from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.states import HeldDevice
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceMap

@@ -18,8 +18,8 @@ from devicetrack import log
 from devicetrack.claims import host as host_identity
 from devicetrack.claims import providers
 from devicetrack.conf import manager as options
+from devicetrack.engine import findings
 from devicetrack.engine import rebuild
-from devicetrack.engine import reconcile
 from devicetrack.engine.rebuild import Rebuilt
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
@@ -87,7 +87,7 @@ def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any
         found = _wipe(found, inventory, host.uuid)
     unnamed = driver.unnamed([(DeviceKey(device.kind, device.identifier), device.details)
                               for guest in guests for device in guest.devices])
-    found = [one._replace(reason=f'{one.reason}; {reconcile.NO_OPTION}') if one.device in unnamed else one
+    found = [one._replace(reason=f'{one.reason}; {findings.NO_OPTION}') if one.device in unnamed else one
              for one in found]
     migrations = {one.row.migration_uuid for one in found if one.outcome == rebuild.WRITE and one.row is not None}
     return Recovery(before, host, _earlier_boot(guests, usage, driver.boot_id()), tuple(found),

@@ -28,10 +28,11 @@ from devicetrack.claims.views import HostViews
 from devicetrack.claims.wipes import Wipes
 from devicetrack.claims.withheld import Withheld
 from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.engine import findings
 from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
 from devicetrack.engine import repair_plan
-from devicetrack.engine.reconcile import Finding
+from devicetrack.engine.findings import Finding
 from devicetrack.engine.repair_plan import Repair
 from devicetrack.engine.views import lost_rows
 from devicetrack.engine.views import named_migrations
@@ -130,21 +131,21 @@ def plan(read: Callable[[], Views], accepted: Accepted = NOTHING) -> tuple[list[
     """
     first = read()
     views = read()
-    findings = reconcile.confirmed(reconcile.compare(first), reconcile.compare(views))
+    found = findings.confirmed(reconcile.compare(first), reconcile.compare(views))
     lost = lost_rows(views)
     if accepted.rows and lost and not views.records:
         raise exception.StoreLost(views.host)
-    chosen = choose(repair_plan.plan(findings, views), bool(lost), accepted)
-    return findings, chosen._replace(is_lost=bool(lost) and not views.records)
+    chosen = choose(repair_plan.plan(found, views), bool(lost), accepted)
+    return found, chosen._replace(is_lost=bool(lost) and not views.records)
 
 
-def proposed(findings: Iterable[Finding], views: Views) -> list[Finding]:
+def proposed(found: Iterable[Finding], views: Views) -> list[Finding]:
     """Findings with proposals that work: of a lost store :func:`plan` accepts nothing, and a recovery is proposed."""
     if views.records:
-        return list(findings)
-    return [finding if finding.repair != reconcile.ADOPT else finding._replace(
+        return list(found)
+    return [finding if finding.repair != findings.ADOPT else finding._replace(
         repair=None, proposal='the store has no row at all, so it was lost: leave the domain as it is, stop the '
-        f'service and run devicetrack-manage recover --from-hypervisor --host {views.host}') for finding in findings]
+        f'service and run devicetrack-manage recover --from-hypervisor --host {views.host}') for finding in found]
 
 
 def choose(repairs: Iterable[Repair], behind: bool, accepted: Accepted) -> Plan:
@@ -465,7 +466,7 @@ def _refuse_release(instance_uuid: str, records: Sequence[Record], views: Views)
     for use in views.usage.uses:
         if use.identifier is not None and DeviceKey(use.kind, use.identifier) in keys:
             refuse(f'domain {use.domain_uuid} names {use.kind}/{use.identifier}: remove it from the domain')
-    if (views.instances or {}).get(instance_uuid) == reconcile.INSTANCE_HERE:
+    if (views.instances or {}).get(instance_uuid) == migrations.INSTANCE_HERE:
         refuse('the compute service says that it lives here: delete it there')
     for uuid in named_migrations(records):
         move = (views.migrations or {}).get(uuid)

@@ -41,6 +41,7 @@ from devicetrack.compatibility.host_facts import Guest
 from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.conf import manager as options
 from devicetrack.engine import demand as demands
+from devicetrack.engine import findings
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import reconcile
 from devicetrack.engine import selection
@@ -48,9 +49,9 @@ from devicetrack.engine import states
 from devicetrack.engine import stock
 from devicetrack.engine import withholding
 from devicetrack.engine.explanation import Shortage
+from devicetrack.engine.findings import Finding
 from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.opening import open_ledger
-from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.views import lost_rows
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
@@ -97,7 +98,7 @@ class Reason(NamedTuple):
     @property
     def is_no_option(self) -> bool:
         """Whether the device may be there, and nobody looks for it because no option names it."""
-        return (self.reason, self.detail) == (stock.GONE, reconcile.NO_OPTION)
+        return (self.reason, self.detail) == (stock.GONE, findings.NO_OPTION)
 
     def __str__(self) -> str:
         if self.parent is not None:
@@ -265,7 +266,7 @@ class Observer:
         """As :meth:`audit`, and say whether the host is report-only."""
         marks = self._marks()
         first, second = self.read(), self.read()
-        return Checked(reconcile.confirmed(_compare(first, marks), _compare(second, marks)),
+        return Checked(findings.confirmed(_compare(first, marks), _compare(second, marks)),
                        _report_only(first, lambda: second))
 
     def report_only(self) -> str | None:
@@ -279,7 +280,7 @@ class Observer:
         """Look twice, and count devices and findings, for metrics."""
         marks = self._marks()
         first, second = self.read(), self.read()
-        found = reconcile.confirmed(_compare(first, marks), _compare(second, marks))
+        found = findings.confirmed(_compare(first, marks), _compare(second, marks))
         ledger, _names = self._ledger(second, marks)
         return HostState(self.host.name, ledger.pools(), Audited.of(None, found, ledger.reasons().values()))
 
@@ -457,7 +458,7 @@ def _compare(views: Views, marks: Marks) -> list[Finding]:
     """The differences, and the mistakes that keep a manager from starting: options that name an unknown device."""
     found = reconcile.compare(views, withholding.failures(marks), withholding.retired(marks))
     return repairs.proposed(found, views) + [
-        Finding(reconcile.GONE, reconcile.WARNING, missing.key, None, (), 0, f'{missing.option} names it: '
+        Finding(findings.GONE, findings.WARNING, missing.key, None, (), 0, f'{missing.option} names it: '
                 f'{missing.reason}', 'nothing', 'fix the option, or make the device: no manager starts with it')
         for missing in withheld.mistakes(views, marks)]
 
@@ -480,7 +481,7 @@ def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mappi
             cordoned, = reasons({reason: causes[with_parent][reason]})
             found.append(cordoned._replace(parent=device.parent))
         else:
-            found.append(Reason(reason, reconcile.NO_OPTION if reason == stock.GONE and key in unnamed else ''))
+            found.append(Reason(reason, findings.NO_OPTION if reason == stock.GONE and key in unnamed else ''))
     if device.unborn:
         found.append(Reason(NOT_MADE_YET))
     status = {selection.HELD: HELD, selection.RELEASING: RELEASING}.get(

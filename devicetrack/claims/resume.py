@@ -24,7 +24,6 @@ from devicetrack.claims.moves import Moves
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.service import ServiceView
 from devicetrack.engine import migrations
-from devicetrack.engine import reconcile
 from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import Views
 from devicetrack.objects.compact import Compact
@@ -111,7 +110,7 @@ class Resume:
 
         An instance that was offloaded comes back by a new claim, and the service's answer may be older than that claim.
         """
-        deleted = (views.instances or {}).get(instance_uuid) == reconcile.INSTANCE_DELETED
+        deleted = (views.instances or {}).get(instance_uuid) == migrations.INSTANCE_DELETED
         old = self._ledger.has_claim_of_rows(instance_uuid)
         return [record for record in rows if deleted or old or record.state != vocabulary.CLAIMED]
 
@@ -139,7 +138,7 @@ class Resume:
     def _may_remove(self, instance_uuid: str, rows: Sequence[Record], views: Views) -> bool:
         """Whether nothing says that the instance came back here since it was evacuated."""
         arriving = any(record.role == vocabulary.INCOMING or self._comes_here(record, views) for record in rows)
-        back = (views.instances or {}).get(instance_uuid) == reconcile.INSTANCE_HERE
+        back = (views.instances or {}).get(instance_uuid) == migrations.INSTANCE_HERE
         if arriving or back or self._ledger.has_claim_of_this_process(instance_uuid):
             LOG.warning('Instance %s was evacuated from here, says the compute service, and has come back since; '
                         'its guest and devices are left alone', instance_uuid)
@@ -159,7 +158,7 @@ class Resume:
 
 def is_over(instance_uuid: str, views: Views) -> bool:
     """Whether the service says so and the hypervisor, whose every document could be read, has no domain of it."""
-    return ((views.instances or {}).get(instance_uuid) in reconcile.INSTANCE_OVER
+    return ((views.instances or {}).get(instance_uuid) in migrations.INSTANCE_OVER
             and not views.usage.unknown and instance_uuid not in views.usage.domains)
 
 
@@ -174,7 +173,7 @@ def _try(instance_uuid: str, work: Callable[..., None], *arguments: Any) -> None
 def _odd(views: Views) -> Iterator[list[Record]]:
     """The rows of instances that are not simply here and at rest, as nearly all of thousands are."""
     states, rows = views.instances or {}, Compact(Record, views.records)
-    at_rest = {None, reconcile.INSTANCE_HERE}
+    at_rest = {None, migrations.INSTANCE_HERE}
     odd = {uuid for uuid in set(rows.column('instance_uuid')) if states.get(uuid) not in at_rest}
     if set(rows.column('state')) != {vocabulary.ACTIVE} or any(rows.column('migration_uuid')):
         odd |= {uuid for uuid, state, migration in rows.columns('instance_uuid', 'state', 'migration_uuid')
@@ -184,7 +183,7 @@ def _odd(views: Views) -> Iterator[list[Record]]:
 
 def _work_waits(rows: Sequence[Record], views: Views) -> bool:
     uuid = rows[0].instance_uuid
-    return (is_over(uuid, views) or (views.instances or {}).get(uuid) == migrations.ELSEWHERE
+    return (is_over(uuid, views) or (views.instances or {}).get(uuid) == migrations.INSTANCE_ELSEWHERE
             or any(record.state == vocabulary.RELEASING or record.migration_uuid is not None
                    or _runs(record, views.usage) for record in rows))
 

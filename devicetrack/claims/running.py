@@ -50,8 +50,8 @@ from devicetrack.claims.wipes import Wipes
 from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.compatibility.sources import Declarer
 from devicetrack.conf import manager as options
+from devicetrack.engine.findings import Finding
 from devicetrack.engine.migrations import Endpoint
-from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.states import HeldDevice
 from devicetrack.objects import Provider
 from devicetrack.objects.values import Record

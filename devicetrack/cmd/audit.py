@@ -22,8 +22,8 @@ from devicetrack.cmd import progress
 from devicetrack.cmd import records
 from devicetrack.cmd import request
 from devicetrack.cmd import requesting
-from devicetrack.engine import reconcile
-from devicetrack.engine.reconcile import Finding
+from devicetrack.engine import findings
+from devicetrack.engine.findings import Finding
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Host
 from devicetrack.store.api import OperatorRequest
@@ -45,9 +45,9 @@ class Findings(base.Blocks):
                                  'verb', 'change', 'reason')
     prose = ('finding', 'detail', 'held', 'proposal', 'reason', 'change')
 
-    def rows_of(self, host: str, findings: Sequence[Finding]) -> Iterator[Sequence[Any]]:
-        for finding in findings:
-            if finding.severity != reconcile.NOTE:
+    def rows_of(self, host: str, found: Sequence[Finding]) -> Iterator[Sequence[Any]]:
+        for finding in found:
+            if finding.severity != findings.NOTE:
                 self.exit_code = base.ATTENTION
             kind, identifier = finding.device
             values = {**finding._asdict(), 'host': host, 'finding': finding.kind, 'kind': kind or None,
@@ -65,7 +65,7 @@ class Findings(base.Blocks):
             yield f'To do: {row["proposal"]}'
         if row['repair']:
             accept = ''
-            if row['repair'] == reconcile.ADOPT:
+            if row['repair'] == findings.ADOPT:
                 # The row of a device that has an owner moves only if the device is named.
                 accept = ' --accept' + (f' --accept-move {row["device"]}' if row['recorded_owner'] else '')
             yield f'Repair: {row["repair"]} (--repair{accept})'
@@ -93,7 +93,7 @@ class Repairing(Findings):
             yield from super().body(row)
             return
         yield row['change']
-        if row['verb'] != reconcile.UPDATE_DETAILS:         # its change already says why
+        if row['verb'] != findings.UPDATE_DETAILS:         # its change already says why
             yield f'Why: {row["reason"]}'
 
     def subject(self, row: Mapping[str, Any]) -> str:
@@ -229,8 +229,8 @@ class Audit(Repairing):
                 self.exit_code = base.ATTENTION
         self._count_left(running.audit())
 
-    def _count_left(self, findings: Iterable[Finding]) -> None:
-        left = sum(finding.severity != reconcile.NOTE for finding in findings)
+    def _count_left(self, found: Iterable[Finding]) -> None:
+        left = sum(finding.severity != findings.NOTE for finding in found)
         if left:
             self.say(f'{base.count(left, "finding")} {"is" if left == 1 else "are"} left: see devicetrack-manage audit')
             self.exit_code = self.exit_code or base.ATTENTION

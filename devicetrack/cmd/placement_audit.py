@@ -16,8 +16,8 @@ from devicetrack.cmd import audit as audit_commands
 from devicetrack.cmd import base
 from devicetrack.cmd import placement
 from devicetrack.conf import placement as placement_options
-from devicetrack.engine import reconcile
-from devicetrack.engine.reconcile import Finding
+from devicetrack.engine import findings
+from devicetrack.engine.findings import Finding
 from devicetrack.placement import tree
 from devicetrack.store.leftovers import HostLeftovers
 
@@ -127,6 +127,6 @@ def _change(row: Mapping[str, Any]) -> str:
 
 
 def _finding(mismatch: Mismatch) -> Finding:
-    return Finding(mismatch.kind, mismatch.severity, reconcile.NO_DEVICE, mismatch.instance_uuid,
+    return Finding(mismatch.kind, mismatch.severity, findings.NO_DEVICE, mismatch.instance_uuid,
                    (mismatch.consumer,) if mismatch.has_guest and mismatch.consumer is not None else (),
                    mismatch.generation, mismatch.detail, mismatch.held, mismatch.proposal, repair=mismatch.repair)

@@ -16,13 +16,13 @@ from oslo_config import cfg
 
 from devicetrack import exception
 
-# No number of ours is greater. What waits for more seconds than this overflows only when it waits.
+# No number of ours is greater. Python accepts a longer timeout, and overflows only when something waits for it.
 _MOST = 10 ** 9
 _LONGEST_PATH = 4000
 
 
 class PathOpt(cfg.StrOpt):
-    """The absolute path of a file or directory. With a default it cannot be left empty."""
+    """The absolute path of a file or directory. If it has a default, it cannot be left empty."""
 
 
 def register(conf: cfg.ConfigOpts, group: str, options: Iterable[cfg.Opt]) -> None:
@@ -31,13 +31,13 @@ def register(conf: cfg.ConfigOpts, group: str, options: Iterable[cfg.Opt]) -> No
     Then check every value, if the configuration files have been read: oslo.config's own error for a bad value names the
     file but not the section.
 
-    :raises InvalidConfiguration: a value is missing, has another type, is none of the choices or out of range, or is no
-        absolute path
+    :raises InvalidConfiguration: a value is missing, has the wrong type, is not one of the choices, is out of range, or
+        is not an absolute path
     """
     options = list(options)
     there = conf[group] if group in conf else ()
     for option in options:
-        # oslo.config forgets all values that it has looked up at each call, even at one that changes nothing.
+        # At each call oslo.config forgets all values that it has looked up, even if the call changes nothing.
         if option.dest not in there:
             with contextlib.suppress(cfg.DuplicateOptError):        # the service has registered it since
                 conf.register_opt(option, group=group)
@@ -56,7 +56,7 @@ def register(conf: cfg.ConfigOpts, group: str, options: Iterable[cfg.Opt]) -> No
 
 
 def _mistake(option: cfg.Opt, value: Any) -> str | None:
-    """What is wrong with a value that has its type. A service may have registered the option without our limits."""
+    """The mistake in a value of the right type. A service may have registered the option without our limits."""
     if value is None or (value == '' and isinstance(option, PathOpt)):
         return None if option.default in (None, '') else f'needs a value; without the line it is {option.default}'
     if isinstance(value, (int, float)) and not 0 <= value <= _MOST:

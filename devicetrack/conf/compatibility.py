@@ -10,14 +10,14 @@ GROUP = 'devicetrack_compatibility'
 
 OPTIONS = [
     cfg.ListOpt('sources', default=['sysfs', 'table'], help="""
-Where the migration version, the features and the units of a device type are looked up: names of entry points of
-``devicetrack.compatibility.sources``, asked in this order. For each of the three the first source that knows it counts.
-``sysfs`` reads what drivers declare, ``table`` reads the deployment's table.
+Sources of the migration version, the features and the units of a device type: names of entry points of
+``devicetrack.compatibility.sources``. They are asked in this order, and for each of the three the first source that
+knows it counts. ``sysfs`` reads the declarations of drivers, ``table`` reads the deployment's table.
 """),
     registry.PathOpt('table', help="""
 Absolute path of the deployment's table of migration versions and features: a YAML file of at most 1 MiB. Unset or
-empty means that there is no table. The service reads the file when it starts and at every audit. It does not start when
-the file cannot be read; at an audit it then keeps the table that it read last.
+empty means that there is no table. The service reads the file when it starts and at every audit. If the file cannot be
+read, the service does not start, and an audit keeps the table that was read last.
 """),
     cfg.BoolOpt('require_version', default=False, help="""
 Whether to refuse a live migration when the migration version of a device is unknown at either end. By default it is

@@ -29,10 +29,10 @@ label.
 
 DEADLINES_OPTIONS: list[cfg.Opt] = [
     cfg.IntOpt('call_timeout_s', default=120, min=1, help="""
-Seconds that libvirt may take to answer a call. After this time the call counts as one whose outcome is unknown, nothing
-is freed because of it, and the next audit looks again. libvirt works on one device after the other, so with less than a
-minute a busy host may give calls up that would be answered. A process that runs libvirt's event loop gives up the
-connection too.
+Seconds that libvirt may take to answer a call. After this time the outcome of the call is unknown: nothing is freed
+because of it, and the next audit looks again. libvirt works on one device after the other, so with less than a minute a
+busy host may give up calls that libvirt would answer. A process that runs libvirt's event loop gives up the connection
+too.
 """),
 ]
 
@@ -54,11 +54,11 @@ Parent devices of this type: PCI addresses (``0000:84:00.0``), or node-device na
 (``mtty_mtty``). Empty means every parent that no other type names.
 """),
     cfg.StrOpt('mdev_class', default='VGPU', help="""
-Resource class that devices of this type are counted as: ``VGPU`` or a name that starts with ``CUSTOM_``.
+Resource class of the devices of this type: ``VGPU`` or a name that starts with ``CUSTOM_``.
 """),
     cfg.IntOpt('max_instances', min=0, help="""
 Maximum number of devices of this type on this host, on all its parents together. Unset means as many as the parents can
-make. Where the sum of what they can make is more, the first parents by name make them.
+make. If the parents can make more than this, the first parents by name make the devices.
 """),
 ]
 
@@ -98,7 +98,7 @@ PCI addresses of the physical functions whose virtual functions get this type (`
 that no other type names.
 """),
     cfg.StrOpt('resource_class', default='VGPU', help="""
-Resource class that devices of this type are counted as: ``VGPU`` or a name that starts with ``CUSTOM_``.
+Resource class of the devices of this type: ``VGPU`` or a name that starts with ``CUSTOM_``.
 """),
     cfg.IntOpt('max_instances', min=0, help="""
 Maximum number of devices of this type on each physical function. Set it to what the card can hold (``Max Instances`` in
@@ -110,8 +110,8 @@ function counts as one that can get the type, until the card is full.
 VPMEM_OPTIONS = [
     cfg.StrOpt('ndctl_command', default='/usr/bin/ndctl', help="""
 Absolute path of the ndctl program. It runs as root, so nobody but root may be able to change it or a directory above
-it. A service that does not run as root has no say in it: its privileged daemon reads this option in the files that
-``[devicetrack_privileged] helper_command`` names.
+it. If the service does not run as root, its own files do not decide this option: its privileged daemon reads the option
+from the files that ``[devicetrack_privileged] helper_command`` names.
 """),
     cfg.IntOpt('ndctl_timeout_s', default=60, min=1, help="""
 Seconds that ndctl may take to list the namespaces. After this time the namespaces are unknown until the next audit.

@@ -20,7 +20,7 @@ Virt driver: the name of an entry point of ``devicetrack.virt_drivers``. ``fake`
 memory of one process, so commands do not see its devices.
 """),
     cfg.ListOpt('device_kinds', default=[], help="""
-Device kinds of other packages to load beside our own (``mdev``, ``pci``, ``vf``, ``vpmem``): names of entry points in
+Device kinds of other packages to load besides our own (``mdev``, ``pci``, ``vf``, ``vpmem``): names of entry points in
 ``devicetrack.libvirt.device_kinds``. Their code runs with the rights of the service and of the commands, so a package
 that is merely installed is not loaded.
 """),
@@ -44,10 +44,10 @@ have left on a namespace that ``[libvirt] pmem_namespaces`` names. With ``trust`
 wrote; it is for tests.
 """),
     cfg.IntOpt('wipes_at_once', default=2, min=1, max=64, help="""
-How many devices are wiped side by side in the background at most. This counts wipes that a crash or an error
-interrupted, and those of devices that the service releases without waiting. Several wipes at a time share the bandwidth
-of the memory with the guests: raise it when namespaces on several NUMA nodes come back too slowly, and see
-``[devicetrack_vpmem] wipe_rate_mib_s`` for the rate of each.
+Maximum number of devices that are wiped at the same time in the background. This counts wipes that a crash or an error
+interrupted, and wipes of devices that the service releases without waiting. Wipes share the memory bandwidth with the
+guests. Raise it when namespaces on several NUMA nodes come back too slowly, and see ``[devicetrack_vpmem]
+wipe_rate_mib_s`` for the rate of each.
 """),
     cfg.IntOpt('claim_attempts', default=5, min=1, max=100, help="""
 Maximum number of attempts of a claim to choose devices, when the store refuses them because other writers own them.
@@ -69,11 +69,11 @@ and the month in which somebody asks about it. Lower it where the law limits how
 deletes at most 1000 events that are older.
 """),
     cfg.IntOpt('history_events', default=1_000_000, min=1000, max=1_000_000_000, help="""
-How many events of this host's devices are kept: the newest. An event takes about 0.5 KB with its indexes, so the
-default is about 0.5 GB. An instance makes about five events for each device that it has, from its claim to its end, so
-the default is 500 such devices a day for 400 days. Lower it where the store has less room. Every audit deletes at most
-1000 events that are too many. In a database that hosts share, the manager first counts after a restart what there is,
-2500 at an audit.
+Maximum number of events of this host's devices that are kept. The newest stay. An event takes about 0.5 KB with its
+indexes, so the default is about 0.5 GB. An instance makes about five events for each device that it has, from its claim
+to its end, so the default is 500 such devices a day for 400 days. Lower it where the store has less room. Every audit
+deletes at most 1000 surplus events. In a database that hosts share, the manager first counts the existing events after
+a restart, 2500 at each audit.
 """),
     registry.PathOpt('machine_id_path', default='/etc/machine-id', help="""
 File with this machine's id (machine-id(5)). The store keeps a digest of the id with the host's row. With it the service

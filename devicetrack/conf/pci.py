@@ -23,12 +23,12 @@ PCI functions that guests may get: a JSON object, or a list of such objects. Rep
 object that matches a function counts for it.
 
 ``vendor_id``, ``product_id`` (four hexadecimal digits), ``address`` and ``devname`` (the name of a network interface,
-in the place of an address) say which functions an object matches; what is left out matches every function. An address
+instead of an address) say which functions an object matches; a key that is left out matches every function. An address
 is a text like ``0000:0a:00.0``, in which ``*`` or nothing stands for any value (``*:0a:00.*``), or an object with a
 regular expression for each of ``domain``, ``bus``, ``slot`` and ``function``. The address of a physical function, or
 the name of its interface, also matches its virtual functions.
 
-``resource_class`` is what placement counts the functions as, by default ``CUSTOM_PCI_<VENDOR>_<PRODUCT>``, and
+``resource_class`` is the class of the functions in placement, by default ``CUSTOM_PCI_<VENDOR>_<PRODUCT>``, and
 ``traits`` are names separated by commas. Names that placement does not know become capital letters after ``CUSTOM_``.
 ``managed`` (``yes`` by default) says whether libvirt takes the function from its driver on the host and gives it back.
 ``live_migratable`` and ``one_time_use`` are ``no`` by default. Guests move live only with functions that are
@@ -39,8 +39,8 @@ service asks for. No alias by vendor and product matches it. It can become a tru
 """),
     cfg.MultiStrOpt('alias', default=[], deprecated_opts=[cfg.DeprecatedOpt('pci_alias', group='DEFAULT')], help="""
 A name by which flavors ask for PCI functions (``pci_passthrough:alias = NAME:COUNT``): a JSON object with ``name``, and
-with ``vendor_id`` and ``product_id``, or ``resource_class``. Repeat the option for more: of several objects of one name
-any will do. ``device_type`` (``type-PCI``, ``type-PF`` or ``type-VF``), ``numa_policy`` (``required``, ``legacy``,
+with ``vendor_id`` and ``product_id``, or ``resource_class``. Repeat the option for more; of several objects with one
+name any will do. ``device_type`` (``type-PCI``, ``type-PF`` or ``type-VF``), ``numa_policy`` (``required``, ``legacy``,
 ``preferred`` or ``socket``), ``traits`` and ``live_migratable`` are optional. A guest gets a function only if the
 function matches everything in the object. An object without ``device_type`` never matches a physical function that can
 have virtual ones. Objects of one name have the same ``device_type`` and ``numa_policy``. Give every compute host the
@@ -69,10 +69,10 @@ for a person too.
 discards every block, and reads every byte back as zero; ``nvme-format`` has the controller format and erase every
 namespace (``erase``: ``user-data``, or ``cryptographic``; ``timeout_s``: how long one may take, 3600 by default);
 ``nvme-sanitize`` has it sanitize all of its NVM subsystem (``erase``: ``block``, ``cryptographic`` or ``overwrite``). A
-service that does not run as root needs CAP_SYS_ADMIN in ``[devicetrack_privileged] capabilities`` for these. No service
-starts with a policy that a controller cannot carry out. ``program``: a program of the operator (``program``: its
-absolute path; ``timeout_s``: when it is killed, 3600 by default). "PCI functions" in the guide for operators says what
-each of them proves, how long it takes, and what a program has to do.
+service that does not run as root needs CAP_SYS_ADMIN in ``[devicetrack_privileged] capabilities`` for these. The
+service does not start with a policy that a controller cannot carry out. ``program``: a program of the operator
+(``program``: its absolute path; ``timeout_s``: when it is killed, 3600 by default). "PCI functions" in the guide for
+operators says what each policy proves, how long it takes, and what a program has to do.
 """),
     cfg.MultiStrOpt('vfs', default=[], help="""
 The virtual functions that physical functions are to have: a JSON object with ``number`` and, as in ``[pci]
@@ -89,8 +89,8 @@ does; that is quicker, and right if the functions are for guests only. Without i
 The service brings the controllers of an NVMe disk's virtual functions online before anybody gets them, whether this
 option made them or not. It asks the physical function's controller about namespaces, and hands out no function that
 sees, or could attach, a namespace that another controller can have. ``private_namespaces`` is for a controller that
-does not tell: with ``true`` you promise that no namespace is attached to more than one of them, and the service does
-not check.
+does not report this: with ``true`` you promise that no namespace is attached to more than one controller, and the
+service does not check.
 """),
     cfg.IntOpt('vfs_timeout_s', default=60, min=1, help="""
 Seconds that the kernel may take to make the virtual functions of one physical function. Some drivers take a second for

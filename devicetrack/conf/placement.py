@@ -17,7 +17,7 @@ ON_CONFLICT: Final = 'on_conflict_'
 
 _FAIL: Final = ('fail', 'the operation fails and changes nothing; the caller decides')
 _RETRY: Final = ('retry', 'repeat it, if what it changes is still as it was read')
-_MERGE: Final = ('merge', 'repeat it, and keep what others put there')
+_MERGE: Final = ('merge', 'repeat it, and keep the allocations of others')
 
 
 def _on_conflict(operation: str, text: str, *choices: tuple[str, str]) -> cfg.Opt:
@@ -36,8 +36,8 @@ OPTIONS: list[cfg.Opt] = [
     _on_conflict('evacuate', 'an evacuation, at its start and when it is over', _MERGE),
     _on_conflict('change', 'a change of what an instance needs that comes from outside', _MERGE),
     cfg.IntOpt('allocation_attempts', default=4, min=1, max=100, help="""
-How often an operation on allocations tries to write, counting conflicts and lost answers. Each attempt reads every
-consumer concerned and writes once. Raise it if many writers change the same consumers.
+Maximum number of attempts of an operation to write allocations. A conflict or a lost answer causes another attempt.
+Each attempt reads every consumer concerned and writes once. Raise it if many writers change the same consumers.
 """),
     cfg.StrOpt('nested', default='off', choices=[
         ('off', 'all devices of a node are counted at the node'),
@@ -48,10 +48,10 @@ consumer concerned and writes once. Raise it if many writers change the same con
                    'allocations of the node'),
     ], help="""
 Whether devices are counted at providers of their own below the node: one for each parent of mediated devices or of
-virtual functions, and with pmem_per_numa_node one for each NUMA node of persistent memory. Only with such providers can
-a flavor ask for devices of one parent, and does the scheduler know which parent is full. Devices that are allocated at
-the node stay counted there until "devicetrack-manage placement heal", or a start with at_start, moves the allocations.
-No guest moves for that.
+virtual functions, and with pmem_per_numa_node one for each NUMA node of persistent memory. Such providers let a flavor
+ask for devices of one parent, and tell the scheduler which parent is full. Devices that are allocated at the node stay
+counted there until "devicetrack-manage placement heal", or a start with at_start, moves the allocations. This moves no
+guest.
 """),
     cfg.BoolOpt('pmem_per_numa_node', default=False, help="""
 Whether persistent memory is counted for each NUMA node, at providers ``<node>_numa<N>`` with the trait

@@ -1,4 +1,4 @@
-"""Keys of configuration files that nothing reads: most are misspelt names of options."""
+"""Finds keys of configuration files that nothing reads. Most are misspelt names of options."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from devicetrack.conf import pci
 from devicetrack.conf import placement
 
 _OURS: Final = ('devicetrack', libvirt.vf_group(''))
-# The names of these groups are those of the service, which may have options of its own there.
+# A service has groups of these names too, and may have options of its own there.
 _SHARED: Final = (libvirt.LIBVIRT_GROUP, libvirt.DEVICES_GROUP, pci.SERVICE_GROUP, libvirt.mdev_group(''))
 # The daemon that runs as root registers its options when it is first used.
 _OF_THE_DAEMON: Final = {'devicetrack_privileged': (
     'user', 'group', 'capabilities', 'helper_command', 'thread_pool_size', 'logger_name')}
-# pmem_namespace is that near to pmem_namespaces. No option of Nova in a group that we share is so near to one of ours.
+# pmem_namespace is nearer to pmem_namespaces than this. No option of Nova in a shared group is so near to one of ours.
 _NEAR: Final = 0.85
 
 
 def unread(conf: cfg.ConfigOpts) -> list[str]:
     """Name the keys in our groups that nothing reads, each with the option that may be meant.
 
-    In a group that a service shares with us, such a key may be the service's. So there, unless the files have groups of
-    ours alone, only a key is named that is nearly one of our options.
+    In a group that a service shares with us, such a key may be the service's. There a key is named only if it is nearly
+    one of our options, or if the files have only groups that we know.
 
     :param conf: with the files read, and all options registered, those of the driver and its kinds too
     """
@@ -61,7 +61,7 @@ def _in_section(conf: cfg.ConfigOpts, section: str, keys: Collection[str], alone
         return
     known = set(conf[section] if section in conf else ()) | set(_OF_THE_DAEMON.get(section, ()))
     if not known:
-        # The kinds say themselves which groups of types nothing reads because their type is not enabled.
+        # Each kind itself reports the groups of types that are not enabled, which nothing reads.
         if ours and not section.startswith(libvirt.vf_group('')):
             yield f'[{section}]: there is no such group{_meant(section, _groups(conf))}'
         return

@@ -22,14 +22,14 @@ writes together. Raise it when many threads read at once.
 Seconds that a transaction waits for another writer's lock. After this time it fails and nothing is written.
 """),
     cfg.IntOpt('connect_timeout_s', default=10, min=2, max=600, help="""
-Seconds that a server may take to accept a connection. A parameter of the same meaning in the URL of ``connection`` has
-precedence.
+Seconds that a server may take to accept a connection. A parameter of the same meaning in the URL of ``connection``
+takes precedence.
 """),
     cfg.IntOpt('statement_timeout_s', default=30, min=1, max=3600, help="""
-Seconds that a server may work on one statement or one COMMIT, without waiting for locks. A server that has not answered
-then, and ``busy_timeout_s`` later, counts as lost, as if the connection had broken: the outcome of a COMMIT is unknown
-until the server answers again. Raise it for a server that stalls for longer, for example while it fails over. An SQLite
-file has no server that could hang.
+Seconds that a server may work on one statement or one COMMIT, without waiting for locks. If the server has not answered
+``busy_timeout_s`` after this time, it counts as lost, as if the connection had broken: the outcome of a COMMIT is
+unknown until the server answers again. Raise it for a server that stalls for longer, for example while it fails over.
+An SQLite file has no server that could hang.
 """),
 ]
 

@@ -1,6 +1,6 @@
-"""Says which rows record devices that a guest has already, on its compute service's word.
+"""Plans the rows of devices that a guest already has, as its compute service reports.
 
-Pure: somebody else writes the rows. If a host ran guests before it used this library, they have such devices. Only the
+Pure: the caller writes the rows. Guests have such devices if their host ran them before it used this library. Only the
 service knows the owners; the hypervisor and the store must not contradict the service.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.engine import reconcile
+from devicetrack.engine import migrations
 from devicetrack.engine.repair_plan import ADOPT
 from devicetrack.engine.repair_plan import Repair
 from devicetrack.engine.views import Views
@@ -20,7 +20,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import OF_A_GUEST
 from devicetrack.objects.values import Record
 
-# The claim of such a row; no claim of a manager has this id.
+# The claim id of such a row. No claim of a manager has this id.
 CLAIM_ID: Final = 'adopted'
 _REASON: Final = 'the compute service says that the guest has it'
 
@@ -31,7 +31,7 @@ def adoptions(views: Views, instance_uuid: str, keys: Iterable[DeviceKey],
 
     :param keys: the devices, in the order of the guest's request; a device that is named twice counts once
     :param provider_uuid_of: the UUID of the provider with this stable name, None while it has none
-    :raises NotAdopted: a device is not this instance's, or nobody can tell; then no device is recorded
+    :raises NotAdopted: a device cannot be recorded for this instance; the error says why, and nothing is planned
     """
     own = [record for record in views.records if record.instance_uuid == instance_uuid]
     found: list[Repair] = []
@@ -42,7 +42,7 @@ def adoptions(views: Views, instance_uuid: str, keys: Iterable[DeviceKey],
         problem, device = _problem(views, instance_uuid, key), views.devices.get(key)
         if problem is not None:
             raise refuse(problem)
-        if key in views.owners or device is None:       # it has the device already, or the problem said so
+        if key in views.owners or device is None:       # the instance has it; else a problem was raised
             continue
         provider = provider_uuid_of(device.provider)
         if provider is None:
@@ -58,7 +58,7 @@ def _problem(views: Views, instance_uuid: str, key: DeviceKey) -> str | None:
     """Why a device cannot be recorded for an instance. None if it can be, or if the instance has it already."""
     usage, inventory = views.usage, views.inventory
     state = (views.instances or {}).get(instance_uuid)
-    if state is not None and state != reconcile.INSTANCE_HERE:
+    if state is not None and state != migrations.INSTANCE_HERE:
         return f'the compute service says that the instance is {state}'
     row, device = views.owners.get(key), views.devices.get(key)
     if row is not None and row.state == vocabulary.RELEASING:

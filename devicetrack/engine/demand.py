@@ -25,7 +25,7 @@ from devicetrack.objects.pci_alias import PCIAlias
 
 
 class Item(NamedTuple):
-    """An amount of devices of one resource class, from one provider, or from any provider of this host if that is None.
+    """An amount of devices of one resource class, from one provider; None means any provider of this host.
 
     ``accepts`` limits the devices: it gets the parent's name and the details of a device, and says whether a claim may
     take it. With ``choices`` each device fits at least one choice; ``resource_class`` is then the class of the first
@@ -46,8 +46,8 @@ class Demand(NamedTuple):
     ``order`` names the resource class of the first, second, … device of the guest; devices that it does not name
     follow in the order of the items. ``skipped`` are the providers of other hosts that the request names too.
     ``alternatives`` has items that ask for the same devices, divided among the providers in other ways. ``ports`` has
-    the port of the first, second, … device of the guest, with None for a device that is no port; it is empty if no
-    device is a port.
+    the port of the first, second, … device of the guest, with None for a device that is not a port; it is empty if no
+    device is one.
     """
 
     items: tuple[Item, ...]
@@ -90,11 +90,11 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
         from any of those below it
     :param certain: whether ``providers`` are all of this host's; if not, only the flavor's need counts
     :param aliases: the names that the flavor's ``pci_passthrough:alias`` may have; None leaves that extra spec to
-        others, and so are functions of an alias for classes that are not ``ours``
+        others. Functions whose alias names only classes that are not ``ours`` are left to others too
     :param image_properties: those of the guest's image, when known, for its NUMA policy
     :raises BadRequest: the allocations have another shape, or hold less than the flavor needs, or flavor and image have
         different policies
-    :raises UnknownProvider: devices were allocated on providers that are not of this host, and nothing here or less
+    :raises UnknownProvider: devices were allocated on unknown providers, and fewer or none on those of this host
     """
     if allocations is None or allocations == {}:
         return NOTHING
@@ -130,10 +130,10 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
 
 
 def _for_functions(demand: Demand, needs: specs.Needs, policy: str | None) -> Demand:
-    """Choose the items from which the functions come that the flavor asks for by names.
+    """Choose the items that supply the functions which the flavor asks for by alias.
 
-    :param policy: replaces those of the names
-    :raises BadRequest: too little was allocated for all names together
+    :param policy: replaces the policies of the aliases
+    :raises BadRequest: too little was allocated for all aliases together
     """
     allocated: dict[str, int] = {}
     for item in demand.items:
@@ -195,7 +195,7 @@ def _check_complete(items: Sequence[Item], elsewhere: Mapping[str, Mapping[str, 
 
 
 def _check_enough(items: Sequence[Item], needs: specs.Needs, ours: Collection[str]) -> None:
-    """A flavor that needs more than the allocations hold would boot a guest with less in silence."""
+    """Refuse a flavor that needs more than the allocations hold: its guest would boot with less, in silence."""
     for resource_class, needed in _certain_amounts(needs).items():
         if needed and (resource_class in ours or resource_class in needs.namespaces
                        or any(one.choices[0].resource_class == resource_class for one in needs.functions)):
@@ -225,10 +225,10 @@ def from_request(request: Any, providers: Collection[str]) -> Demand:
     """Read a :class:`devicetrack.objects.DeviceRequest`.
 
     :raises BadRequest: a field is not set, or an amount is out of range
-    :raises UnknownProvider: it names a provider that is not of this host
+    :raises UnknownProvider: it names a provider that this host does not have
     """
     items: list[Item] = []
-    ports: list[tuple[int, list[Port]]] = []        # of each requested devices, how many they are, and their ports
+    ports: list[tuple[int, list[Port]]] = []        # for each RequestedDevices, its amount and its ports
     _check_set(request, 'request')
     for index, wanted in enumerate(request.wanted):
         _check_set(wanted, f'wanted[{index}]')
@@ -270,7 +270,7 @@ def _ports(wanted: Any, where: str) -> list[Port]:
 def _by_device(ports: Sequence[tuple[int, Sequence[Port]]]) -> tuple[Port | None, ...]:
     """The ports in the form of a demand.
 
-    :raises BadRequest: two have one MAC address
+    :raises BadRequest: two ports have the same MAC address
     """
     seen: set[str] = set()
     for port in itertools.chain.from_iterable(some for _amount, some in ports):
@@ -283,7 +283,7 @@ def _by_device(ports: Sequence[tuple[int, Sequence[Port]]]) -> tuple[Port | None
 
 
 def of_row(details: str) -> Demand | None:
-    """The port that a device must be to replace the device of a row; None if that device is no port.
+    """The port that a device must be to replace the device of a row; None if that device is not a port.
 
     :raises UnknownObject, MalformedObject: the row cannot be read
     """

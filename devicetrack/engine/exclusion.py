@@ -23,7 +23,7 @@ from devicetrack.engine.selection import Unit
 
 Exclusions = tuple[tuple[str, str], ...]
 
-# By mode of a device, the modes of those that may not be held beside it. The relation is symmetric.
+# For each mode, the modes of the devices that may not be held beside such a device. The relation is symmetric.
 _AGAINST: Final = {
     vocabulary.PART: (vocabulary.WHOLE,),
     vocabulary.WHOLE: (vocabulary.PART, vocabulary.WHOLE),
@@ -35,7 +35,7 @@ _TAKEN_BY_OTHERS: Final = frozenset((vocabulary.FOREIGN, vocabulary.IN_DOUBT))
 
 _ONLY_EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 
-# How many devices a text names at most.
+# A text names at most this many devices.
 _SHOWN: Final = 3
 
 

@@ -83,7 +83,7 @@ class Shortage(NamedTuple):
         why = self.why
         if not self.exist and not self.wrong_provider and not self.full_parents:
             return f'{wanted}, {why}'
-        # A text that begins with a parenthesis is no reason, and needs no colon.
+        # A reason comes after a colon. A text in parentheses is not a reason.
         return f'{wanted}, {self.free} of {self.exist} free' + (why if why.startswith(' ') else why and f': {why}')
 
     def _not_meant(self) -> str:
@@ -139,7 +139,7 @@ def shortage(item: Item, affinity: Affinity, all_pools: Iterable[Pool],
         wrong_type=sum(pool.total for pool in all_pools if pool.resource_class not in counted
                        and provider_uuid is not None and pool.provider_uuid == provider_uuid
                        and (not kinds or pool.kind in kinds)),
-        # All that a cordoned parent has is withheld: that it makes no more is no other reason.
+        # All devices of a cordoned parent are withheld. It makes no more for that reason, and is not full.
         full_parents=tuple(sorted({pool.parent_name or '' for pool in ours if pool.creatable and not pool.makes()
                                    and pool.room() <= 0 and not (pool.parent.cordoned and pool.total)})),
         not_meant=sum(pool.room() for pool in of_class if pool not in pools

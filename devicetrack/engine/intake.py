@@ -30,7 +30,7 @@ from devicetrack.objects.values import InventoryDevice
 _UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
 _EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 
-# The reasons that each report of the host about a device and its parent sets again.
+# Each report of the host about a device and its parent sets these reasons anew.
 _OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.UNPROVEN, vocabulary.CORDONED,
                                  vocabulary.NO_PROVIDER, GONE))
 
@@ -48,7 +48,7 @@ class Intake(Stock):
         """Note that a device exists now, with these details. Until its parent is read again, it counts for every type.
 
         ``capacities`` are those that the parent reported when the device was made, during ``watch``. They count only if
-        nothing else was made or removed there meanwhile: else nobody knows which changes they include.
+        nothing else was made or removed there meanwhile. Otherwise nobody knows which changes they include.
         """
         unit = self._find(key)
         if unit is not None:
@@ -115,7 +115,7 @@ class Intake(Stock):
                         unit.withheld |= {GONE}
 
     def _read_parents(self, inventory: Inventory, changed: Mapping[DeviceKey, Pool]) -> None:
-        """Count what a parent had when it was read, and correct it by ``changed``: what was made or removed since."""
+        """Set how many devices parents can make, and correct it by ``changed``: devices made or removed since."""
         for pool in self._pools:
             if pool.kind in inventory.known_kinds:
                 pool.available = 0
@@ -159,7 +159,7 @@ class Intake(Stock):
                         new.append(fields)
                 elif not is_watched:
                     self._read_device(device, unit, unproven)
-                else:                           # which devices exclude one another is for the host alone to say
+                else:                           # only the host knows which devices exclude one another
                     self._read_exclusions(device, unit)
         else:                                   # at a start
             new = Compact(InventoryDevice, inventory.devices).plain()
@@ -168,7 +168,7 @@ class Intake(Stock):
         new.sort(key=_ADOPTABLE, reverse=True)
         self._add(new, unproven, recorded)
         there = collections.Counter(Compact(InventoryDevice, inventory.devices).column('kind'))
-        # Each device that is there is known now. Where there are as many, none is missing.
+        # Every device that is there is known now. If the numbers are equal, no known device is missing.
         if changed or any(len(self._units.get(kind, ())) != there[kind] for kind in inventory.known_kinds):
             self._miss(inventory, changed)
         self._read_parents(inventory, changed)
@@ -212,13 +212,13 @@ class Intake(Stock):
 
     def _news(self, devices: Iterable[InventoryDevice],
               unproven: Collection[tuple[str, str]]) -> Iterator[tuple[tuple[Any, ...], Unit | None]]:
-        """The devices that the host reports otherwise than before, or as unwell: their fields, and their units.
+        """The devices that are unhealthy, or that the host reports differently than before: their fields and units.
 
-        Nearly all of thousands are well and as they were, so this is one loop over plain tuples.
+        A host has thousands, and nearly all are healthy and unchanged. So this is one loop over plain tuples.
         """
         units = collections.defaultdict(dict, self._units)
         standing = bool(self._standing)
-        # By what the host says of them, the pool of devices that it says the same of.
+        # The pool of the devices for which the host reports the same place and features.
         pools: dict[tuple[Any, ...], Pool] = {}
         for fields in Compact(InventoryDevice, devices).plain():
             (kind, identifier, provider, resource_class, parent, numa_node, details, unhealthy, adoptable, _type,
@@ -247,7 +247,7 @@ class Intake(Stock):
     def _read_device(self, device: InventoryDevice, unit: Unit, unproven: Collection[tuple[str, str]]) -> None:
         """Update a known device from the host's report."""
         if unit.unborn:
-            self._realized(unit, device.details)                # whoever made it did not say so yet
+            self._realized(unit, device.details)                # its maker has not reported it yet
         unit.details = device.details
         unit.unproven = (device.kind, device.identifier) in unproven
         self._move(unit, self._pool_of(device))
@@ -270,7 +270,7 @@ class Intake(Stock):
         reasons = {*unit.withheld - _OF_THE_HOST, *self._standing.of(unit.key, unit.pool.parent_name)}
         if unhealthy is not None:
             reasons.add(vocabulary.UNHEALTHY)
-        # Somebody else made it, or its owner did: of a device that is held, its row knows.
+        # Somebody else made the device, or its owner did. If it is held, its row says who.
         if not adoptable and (unit.state == FREE or vocabulary.NOT_ADOPTED in unit.withheld):
             reasons.add(vocabulary.NOT_ADOPTED)
         if free_unproven:

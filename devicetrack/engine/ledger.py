@@ -1,6 +1,6 @@
 """The in-memory index of free and held devices of one host.
 
-The ledger decides and remembers. It does no I/O and has no lock of its own: its owner calls it under one, and every
+The ledger decides and remembers. It does no I/O and has no lock of its own: its owner calls it under a lock, and each
 call takes microseconds. It knows identities and owners, not the rows: only the store is durable. Calls take and return
 keys and frozen values; no caller ever holds an object that the ledger still changes.
 """
@@ -88,7 +88,7 @@ class Ledger(Taking):
                 unit.pool.held_count += 1
                 unit.state = HELD
                 if unit.exclusions:
-                    self._exclude(unit)         # against what rows say elsewhere: it stays held, and is a finding
+                    self._exclude(unit)         # another row may exclude it: it stays held, and audits find it
             if unit.withheld:
                 # The release of the device proves it clean. Until then its owner may write to it.
                 over = {vocabulary.UNPROVEN}
@@ -105,7 +105,7 @@ class Ledger(Taking):
                 if unit.holding is None or unit.holding.instance_uuid != holding.instance_uuid]
         for unit in ours:
             if unit.holding is not None:
-                self._leave(unit)               # whoever takes it just now, the store will tell that it has an owner
+                self._leave(unit)               # the claim that took it just now learns of the owner from the store
             unit.holding = holding
         holding.units += tuple(ours)
 
@@ -141,7 +141,7 @@ class Ledger(Taking):
         """The instances for which the ledger holds a device because of a row that no longer exists.
 
         :param records: every row of the host
-        :param all_held: whether the device of each is held
+        :param all_held: whether the device of each row is held
         """
         if all_held and sum(len(holding.units) for holding in self._all_holdings()) == len(records):
             return []                           # one device is held for each row, and nothing else

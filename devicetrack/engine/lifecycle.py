@@ -1,4 +1,4 @@
-"""The life of an assignment: one table of (state, event) -> state and one for roles. Everyone asks them."""
+"""The life of an assignment: one table of (state, event) -> state and one for roles. All code asks them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROLE_TRANSITIONS: Final = {
     (vocabulary.OLD, LEAVES): vocabulary.OLD,
     (vocabulary.INCOMING, STAYS): vocabulary.CURRENT,
     (vocabulary.CURRENT, STAYS): vocabulary.CURRENT,
-    # The guest was started where it came from: that undoes the move at this end, as its failure does.
+    # The guest was started again at its source. That undoes the move at this end, as a failed move does.
     (vocabulary.OLD, STAYS): vocabulary.CURRENT,
 }
 

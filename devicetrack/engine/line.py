@@ -36,8 +36,8 @@ class Line(Generic[Device]):
 
     def __init__(self) -> None:
         self._devices: deque[Device] = deque()
-        self._identifiers: deque[str] = deque()     # of the same devices, to be found without reading these
-        self._ahead = 0                             # so many of the first were read already
+        self._identifiers: deque[str] = deque()     # of the same devices, to find one without reading it
+        self._ahead = 0                             # the number of first devices that were read
 
     def __iter__(self) -> Iterator[Device]:
         return iter(self._devices)

@@ -49,6 +49,13 @@ REVERTING: Final = 'reverting'
 # While a migration has one of these, its source may have no domain of the instance any more.
 _LEAVING: Final = ('running', 'migrating', 'post-migrating')
 
+# The states of instances by the compute service. Any other state is unknown, and nothing is concluded from it.
+INSTANCE_HERE: Final = 'here'
+INSTANCE_ELSEWHERE: Final = 'elsewhere'
+INSTANCE_DELETED: Final = 'deleted'
+INSTANCE_OFFLOADED: Final = 'offloaded'
+INSTANCE_OVER: Final = (INSTANCE_DELETED, INSTANCE_OFFLOADED)
+
 
 def outcome_of(status: str | None) -> str:
     """Whether a migration of this status is done, undone, pending or of unknown outcome."""
@@ -56,7 +63,7 @@ def outcome_of(status: str | None) -> str:
 
 
 def is_completed(status: str | None) -> bool | None:
-    """Whether a migration of this status is completed, False if it was undone, and None while nobody knows.
+    """Whether a migration of this status is completed; False if it was undone, and None while nobody knows.
 
     After an error nobody knows.
     """
@@ -104,7 +111,7 @@ class Move(NamedTuple):
     def may_have_taken_away_from(self, here: Endpoint) -> bool:
         """Whether an instance that is elsewhere may be there because of this migration, or is still moving.
 
-        One that stayed on its host, or was undone, took nobody anywhere. After an error nobody knows.
+        A migration that was undone, or does not lead away from here, took nobody away. After an error nobody knows.
         """
         if self.outcome in (PENDING, UNKNOWN):
             return True
@@ -160,11 +167,11 @@ class Situation(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """Changes to rows of one instance, for one transaction; after it the devices of ``give`` go back.
+    """The changes of one transaction to the rows of an instance. After it, the devices of ``give`` go back.
 
-    Rows in ``arrive`` become current and keep their migration, those in ``settle`` become current and at rest, those in
-    ``leave`` become old for the migration beside them. A newer migration replaced those in ``failed``. ``over`` means
-    that no row moves any more.
+    Rows in ``arrive`` become current and keep their migration. Rows in ``settle`` become current and at rest. Rows in
+    ``leave`` become old for the migration beside them. ``failed`` has the migrations that a newer one replaced.
+    ``over`` means that no row moves any more.
     """
 
     arrive: tuple[Record, ...] = ()
@@ -173,10 +180,6 @@ class Settlement(NamedTuple):
     leave: tuple[tuple[Record, str], ...] = ()
     failed: tuple[str, ...] = ()
     over: bool = False
-
-
-HERE: Final = 'here'
-ELSEWHERE: Final = 'elsewhere'
 
 
 def settle(seen: Situation) -> Settlement:
@@ -234,7 +237,7 @@ def _has_left(record: Record, seen: Situation, one_host: bool) -> bool:
         return False
     # A guest that moved to another host has left when it has no domain here. But libvirt may have lost the domain
     # before the move, so the service must not say that the instance is here.
-    return one_host or (not seen.domain and seen.state != HERE)
+    return one_host or (not seen.domain and seen.state != INSTANCE_HERE)
 
 
 def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequence[Record],
@@ -248,17 +251,17 @@ def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequ
         if unclear and (seen.domain is None or any(record.key in seen.named for record in new)):
             return [], []
         return list(old), list(new)
-    if new and seen.state == HERE:
+    if new and seen.state == INSTANCE_HERE:
         # The service says that the instance is at the end that was given up. After an error that may be true.
         return (list(new), []) if unclear else ([], [])
-    if old and seen.state == ELSEWHERE:
+    if old and seen.state == INSTANCE_ELSEWHERE:
         return [], []
     return list(old), list(new)
 
 
 def _leaving(seen: Situation, rows: Sequence[Record]) -> tuple[tuple[Record, str], ...]:
-    """Rows that a migration away from here leaves, if only the service has named it so far."""
-    if seen.moves is None or seen.state != ELSEWHERE:
+    """The rows that an instance leaves by a migration away from here, if only the service has named it so far."""
+    if seen.moves is None or seen.state != INSTANCE_ELSEWHERE:
         return ()
     left = [record for record in rows if leaves_with(record, rows) and (
         record.migration_uuid is None or _is_undone(seen.moves.get(record.migration_uuid)))]

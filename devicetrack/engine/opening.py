@@ -24,7 +24,7 @@ _OF_THE_INVENTORY: Final = (vocabulary.UNHEALTHY, vocabulary.UNPROVEN)
 
 def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: Views, marks: Marks,
                 numbers: Iterator[int] | None = None) -> Ledger:
-    """The ledger of a host, from one look at it.
+    """Make the ledger of a host from one look at it.
 
     :param policy: ``pack`` or ``spread``
     :param provider_uuid_of: as :class:`~devicetrack.engine.ledger.Ledger` takes it, for every provider of the inventory

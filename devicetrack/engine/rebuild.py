@@ -1,8 +1,8 @@
-"""Finds the rows that a lost store had, by what the guests' definitions record of their devices.
+"""Finds the rows that a lost store had, from the records of devices in the guests' definitions.
 
-Pure: it takes the guests' records, the hypervisor's usage and the rows that there are, and returns for each device what
-becomes of its row. A row that exists always stays. Where two guests claim a device and nothing decides between them,
-nobody gets it.
+Pure: it takes the guests' records, the hypervisor's usage and the existing rows, and decides for each device what
+becomes of its row. An existing row always stays. If two guests claim a device and nothing decides between them, nobody
+gets it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import vocabulary
-from devicetrack.engine import reconcile
+from devicetrack.engine import guest_records
 from devicetrack.engine.views import domains_by_device
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
@@ -36,13 +36,13 @@ UNREADABLE: Final = 'unreadable'
 FOREIGN: Final = 'foreign'
 UNRECORDED: Final = 'unrecorded'
 UNUSED: Final = 'unused'
-# In the order in which they are listed. A person must look at those that are not well.
+# In the order in which people see them. A person must look at the outcomes that are not in WELL.
 OUTCOMES: Final = (WRITE, WIPE, PRESENT, DIFFERS, CONTESTED, IN_DOUBT, UNREADABLE, FOREIGN, UNRECORDED, UNUSED)
 WELL: Final = (WRITE, WIPE, PRESENT, UNUSED)
 
 
 class Rebuilt(NamedTuple):
-    """A device and what becomes of its row. ``row`` is the row to write, the one that is there, or None.
+    """A device and what becomes of its row. ``row`` is the row to write, the existing row, or None.
 
     Nothing is wiped unless somebody asks for it: see :func:`wiped`. A row to write has 0 for ``created_at``: the
     writer knows the time.
@@ -75,9 +75,9 @@ def rebuild(host_uuid: str, guests: Sequence[GuestRecord], usage: Usage, invento
             rows: Collection[Record], byteless: Collection[str] = ()) -> list[Rebuilt]:
     """Decide what becomes of every device that a guest records, a domain names or the host has.
 
-    :param guests: what the definitions record, all of this host
-    :param rows: of this host, as they are in the store
-    :param byteless: the kinds whose devices keep nothing of what an instance wrote
+    :param guests: the records in the definitions of this host's guests
+    :param rows: this host's rows in the store
+    :param byteless: the kinds whose devices keep no bytes that an instance wrote
     :returns: each device once, in the order of :data:`OUTCOMES`
     """
     users = domains_by_device(usage)
@@ -109,7 +109,7 @@ def wiped(device: InventoryDevice, host_uuid: str, owner: str, provider_uuid: st
     Its row is releasing from the first moment on. So the manager that starts goes on with the release, and asks the
     hypervisor once more before it wipes.
 
-    :param owner: stands where an instance would
+    :param owner: takes the place of an instance in the row
     """
     row = Record(host_uuid, device.kind, device.identifier, owner, None, vocabulary.CURRENT, vocabulary.RELEASING, 0,
                  'recover', 1, provider_uuid, device.resource_class, device.parent, device.numa_node, device.details, 0)
@@ -132,7 +132,7 @@ def _rebuilt(host_uuid: str, key: DeviceKey, claims: Sequence[_Claim], users: Co
     if not named and users:
         return Rebuilt(CONTESTED, key, uuid, None, f'instance {uuid} records it as {claim.device.role}, and '
                        f'{_names(users)}')
-    if not reconcile.is_whole(claim.device):
+    if not guest_records.is_whole(claim.device):
         return Rebuilt(UNREADABLE, key, uuid, None,
                        f'this release cannot write a row from the record of instance {uuid}')
     if claim.device.beside and uuid in known:
@@ -165,7 +165,7 @@ def _row(host_uuid: str, claim: _Claim, usage: Usage) -> Record:
     if role == vocabulary.INCOMING and claim.named and runs and any(
             use.live and use.domain_uuid == uuid and (use.kind, use.identifier) == (device.kind, device.identifier)
             for use in usage.uses):
-        # Its definition is from before it ran, and is not written again when it does.
+        # The definition is older than the run of its guest, and nobody writes it again when the guest runs.
         role = vocabulary.CURRENT
     waits = role == vocabulary.INCOMING or (uuid in usage.arriving and not device.beside)
     return Record(host_uuid, device.kind, device.identifier, uuid, device.migration_uuid, role,

@@ -1,12 +1,10 @@
 """Compares the views of one host: the record, the hypervisor, the host and the compute service.
 
-Pure: views go in, findings come out. Each finding says what is held because of it, and proposes a fix. ``repair`` names
-the repair if :mod:`devicetrack.engine.repair_plan` can do it.
+Pure: views go in, findings come out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -16,103 +14,29 @@ import functools
 import operator
 from typing import Any
 from typing import Final
-from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.engine import findings
+from devicetrack.engine import guest_records
 from devicetrack.engine import migrations
-from devicetrack.engine.views import used
+from devicetrack.engine.findings import Finding
+from devicetrack.engine.unsettled import Unsettled
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Cause
 from devicetrack.objects import details
 from devicetrack.objects import identity
 from devicetrack.objects.compact import Compact
+from devicetrack.objects.compact import Key
 from devicetrack.objects.values import DeviceKey
-from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
 from devicetrack.objects.values import Use
 
-CRITICAL: Final = vocabulary.CRITICAL
-WARNING: Final = vocabulary.WARNING
-NOTE: Final = vocabulary.NOTE
-SEVERITIES: Final = vocabulary.SEVERITIES
-
-USED_UNRECORDED: Final = 'used but unrecorded'
-RECORDED_UNUSED: Final = 'recorded but unused'
-WRONG_OWNER: Final = 'used by another than its owner'
-SHARED: Final = 'used by several'
-GONE: Final = 'gone from the host'
-UNHEALTHY: Final = 'unhealthy'
-RELEASE_PENDING: Final = 'release pending'
-ABANDONED: Final = 'owned by an instance that is over'
-UNKNOWN_OWNER: Final = 'owned by an unknown instance'
-IN_DOUBT: Final = 'commit in doubt'
-VIEW_UNKNOWN: Final = 'view unknown'
-LEFT_OVER: Final = 'left over'
-STALE_MIGRATION: Final = 'stale migration'
-DETAILS_DIFFER: Final = 'details differ'
-NO_GUESTS: Final = 'no guest at all'
-NO_PROVIDER: Final = 'no provider yet'
-EXCLUSION_BROKEN: Final = 'exclusion broken'
-NOT_AS_CONFIGURED: Final = 'not as configured'
-FINDINGS: Final = (USED_UNRECORDED, RECORDED_UNUSED, WRONG_OWNER, SHARED, GONE, UNHEALTHY, RELEASE_PENDING, ABANDONED,
-                   UNKNOWN_OWNER, IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER, NO_GUESTS,
-                   NO_PROVIDER, EXCLUSION_BROKEN, NOT_AS_CONFIGURED)
-
-# Why a device is gone that may be there all the same: nobody looks for it.
-NO_OPTION: Final = 'no option names it'
-
-# The repairs that a finding may name; devicetrack.engine.repair_plan describes them.
-ADOPT: Final = 'adopt'
-UPDATE_DETAILS: Final = 'update details'
-RETRY_RELEASE: Final = 'retry release'
-GIVE_BACK: Final = 'give back'
-
-# The states of instances by the compute service. Any other state is unknown, and nothing is concluded from it.
-INSTANCE_HERE: Final = migrations.HERE
-INSTANCE_ELSEWHERE: Final = migrations.ELSEWHERE
-INSTANCE_DELETED: Final = 'deleted'
-INSTANCE_OFFLOADED: Final = 'offloaded'
-INSTANCE_OVER: Final = (INSTANCE_DELETED, INSTANCE_OFFLOADED)
-
-
-class Finding(NamedTuple):
-    """One difference between views.
-
-    ``device`` is '' in both parts when the finding is about a whole view. ``recorded_owner`` and ``users`` are the
-    owners by the record and by the hypervisor. ``generation`` is that of the row, 0 without one: if a second look shows
-    the finding with the same generation, it is no passing state.
-
-    ``service`` is the recorded owner's state by the compute service, None when unknown. ``since`` is the time of the
-    first audit that saw the finding, in seconds since the epoch, if it is known; a label only. ``repair`` is the repair
-    that can be done, None when a person must decide or nothing needs to be done.
-    """
-
-    kind: str
-    severity: str
-    device: DeviceKey
-    recorded_owner: str | None
-    users: tuple[str, ...]
-    generation: int
-    detail: str
-    held: str
-    proposal: str
-    service: str | None = None
-    since: int | None = None
-    repair: str | None = None
-
-    def __str__(self) -> str:
-        device = f'{self.device.kind} {self.device.identifier}: ' if self.device.kind else ''
-        return f'{device}{self.kind}: {self.detail}'
-
-
-NO_DEVICE = DeviceKey('', '')
-
 Failures = Mapping[DeviceKey, Cause]
 NO_FAILURES: Final[Failures] = {}
-# How many rows a finding names at most.
+# A finding names at most this many rows.
 _SHOWN: Final = 5
 # After this many failures to give a device back, the finding is critical.
 CRITICAL_TRIES: Final = 5
@@ -122,61 +46,13 @@ def compare(views: Views, failures: Failures = NO_FAILURES, retired: Set[DeviceK
     """Compare the views of one host.
 
     :param failures: by device, why it could not be given back
-    :param retired: devices that an operator gave up: nobody is told again that they are broken
+    :param retired: devices that an operator gave up. While one has no owner, no finding says that it is unhealthy
     :returns: findings, worst first; each difference once
     """
     seen = _Comparison(views, failures, retired)
-    found = [*seen.unknown(), *seen.missing_guests(), *seen.used(), *seen.recorded(), *seen.moving(), *seen.stock(),
-             *seen.exclusions(), *seen.faults()]
-    return sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.kind, finding.device))
-
-
-def left_without_migration(views: Views) -> frozenset[str]:
-    """The instances with rows that live elsewhere by the service, which no migration took there or may bring back.
-
-    They were shelved, or deleted and made anew, while nobody told this host. Nothing here is a part of them: they have
-    no domain, and no domain names a device of theirs.
-    """
-    if views.migrations is None or views.usage.unknown:
-        return frozenset()
-    elsewhere = {uuid for uuid, state in (views.instances or {}).items()
-                 if state == INSTANCE_ELSEWHERE} - views.usage.domains
-    rows = [record for record in views.records if record.instance_uuid in elsewhere]
-    if not rows:
-        return frozenset()
-    here = migrations.Endpoint(views.host, views.node or views.host)
-    moving = {move.instance_uuid for move in views.migrations.values() if move.may_have_taken_away_from(here)}
-    named = used(views.usage)
-    moving |= {record.instance_uuid for record in rows if record.migration_uuid is not None or record.key in named}
-    return frozenset({record.instance_uuid for record in rows} - moving)
-
-
-def confirmed(first: Collection[Finding], second: Collection[Finding]) -> list[Finding]:
-    """The findings of the second look that the first one showed too, with the row unchanged."""
-    seen = {(finding.kind, finding.device, finding.generation, finding.users) for finding in first}
-    return [finding for finding in second
-            if (finding.kind, finding.device, finding.generation, finding.users) in seen]
-
-
-# A plain tuple with the hash of a DeviceKey, which is faster: a host has thousands, and nearly all are well.
-_Key = tuple[str, str | None]
-ByGuests = Mapping[_Key, Sequence[tuple[GuestRecord, RecordedDevice]]]
-
-
-def by_guests(views: Views) -> ByGuests:
-    """Every device that guests of this host record, by device."""
-    found: dict[_Key, list[tuple[GuestRecord, RecordedDevice]]] = {}
-    for guest in views.guests:
-        if guest.host_uuid == views.host_uuid:
-            for device in guest.devices:
-                found.setdefault((device.kind, device.identifier), []).append((guest, device))
-    return found
-
-
-def own_record(recorded: ByGuests, key: _Key, domain_uuid: str) -> RecordedDevice | None:
-    """The record of a device by the guest that names it, unless it is recorded beside the guest's own devices."""
-    return next((device for guest, device in recorded.get(key, ())
-                 if guest.instance_uuid == domain_uuid and not device.beside), None)
+    found = [*seen.unknown(), *seen.missing_guests(), *seen.used(), *seen.recorded(), *seen.unsettled(),
+             *seen.stock(), *seen.exclusions(), *seen.faults()]
+    return sorted(found, key=lambda one: (findings.SEVERITIES.index(one.severity), one.kind, one.device))
 
 
 class _Comparison:
@@ -188,53 +64,48 @@ class _Comparison:
         self.states = views.instances or {}
         self.owners, self.devices = views.owners, views.devices
         self.named, self._strange, self._nowhere = views.names
+        self._finding, self._unsettled = functools.partial(findings.about, views), Unsettled(views)
         self._suspects: set[str] = set()                # instances that move, or that the service says are elsewhere
-        self._replaced: set[_Key] = set()               # devices that have the name of a recorded one
+        self._replaced: set[Key] = set()               # devices that have the name of a recorded one
 
     @functools.cached_property
-    def _by_guests(self) -> ByGuests:
-        return by_guests(self.views)
+    def _by_guests(self) -> guest_records.ByGuests:
+        return guest_records.by_guests(self.views)
 
-    def _finding(self, kind: str, severity: str, key: _Key, detail: str, proposal: str, users: tuple[str, ...] = (),
-                 repair: str | None = None) -> Finding:
-        owner = self.owners.get(key)
-        return Finding(kind, severity, DeviceKey(key[0], key[1] or ''), owner.instance_uuid if owner else None, users,
-                       owner.generation if owner else 0, detail, 'the device', proposal,
-                       self.states.get(owner.instance_uuid) if owner else None, None, repair)
-
-    def _missed(self, key: _Key, record: Record) -> bool:
-        """Whether a domain may name a device that is not there: then the domain's address leads to nothing."""
+    def _missed(self, key: Key, record: Record) -> bool:
+        """Whether a domain may name a device that is not there, by an address that leads nowhere."""
         return bool(self._nowhere) and (key in self._nowhere or (key[0], record.instance_uuid) in self._nowhere)
 
-    def _lost_address(self, key: _Key, record: Record) -> str:
-        """The first address of the owner's domain, or else of any, that leads to no device of this kind."""
+    def _lost_address(self, key: Key, record: Record) -> str:
+        """The first address that leads to no device of this kind: in the owner's domain, or else in any domain."""
         return min((use.domain_uuid != record.instance_uuid, use.address) for use in self.usage.uses
                    if use.kind == key[0] and use.identifier is None
                    and (use.domain_uuid == record.instance_uuid or use.address == key[1]))[1]
 
-    def _certain(self, key: _Key) -> bool:
+    def _certain(self, key: Key) -> bool:
         """Whether both views of a device were read in full. Otherwise nothing is repaired."""
         return not self.usage.unknown and key[0] in self.inventory.known_kinds
 
     def unknown(self) -> Iterable[Finding]:
         for unknown in (*self.usage.unknown, *self.inventory.unknown):
-            yield Finding(VIEW_UNKNOWN, WARNING, NO_DEVICE, None, (), 0, f'{unknown.what}: {unknown.reason}',
-                          'every free device that it may be about', 'fix the error that keeps it from being read')
+            yield Finding(findings.VIEW_UNKNOWN, findings.WARNING, findings.NO_DEVICE, None, (), 0,
+                          f'{unknown.what}: {unknown.reason}', 'every free device that it may be about',
+                          'fix the error that keeps it from being read')
         known = self.inventory.known_kinds.union(unknown.what for unknown in self.inventory.unknown)
         for kind in sorted(set(Compact(Record, self.views.records).column('kind')) - known):
-            yield Finding(VIEW_UNKNOWN, WARNING, NO_DEVICE, None, (), 0, f'{kind}: rows have devices of this kind, and '
-                          'none of the installed device kinds knows it', 'the devices of these rows',
-                          'install what provides the device kind again')
+            yield Finding(findings.VIEW_UNKNOWN, findings.WARNING, findings.NO_DEVICE, None, (), 0,
+                          f'{kind}: rows have devices of this kind, and none of the installed device kinds knows it',
+                          'the devices of these rows', 'install what provides the device kind again')
 
     def missing_guests(self) -> Iterable[Finding]:
-        """A hypervisor without any domain, where the service has guests that run or are off: perhaps the wrong one.
+        """Report a hypervisor without any domain if the service says that started instances are here.
 
-        A claim whose guest has not started yet needs no domain.
+        It may be the wrong hypervisor. A claim whose guest has not started yet needs no domain.
         """
         if self.usage.domains or self.usage.unknown:
             return
         started = {record.instance_uuid for record in self.views.records if record.state == vocabulary.ACTIVE}
-        here = {uuid for uuid in started if self.states.get(uuid) == INSTANCE_HERE}
+        here = {uuid for uuid in started if self.states.get(uuid) == migrations.INSTANCE_HERE}
         if not here:
             return
         detail = (f'the hypervisor has no domain, and the service says that {len(here)} of the {len(started)} '
@@ -243,12 +114,12 @@ class _Comparison:
         if leaving:
             detail += f'; {len(leaving)} of these may have left, by a migration that the service has not ended yet'
         if leaving == here:
-            severity, proposal = NOTE, 'end these migrations in the compute service, each where its guest is'
+            severity, proposal = findings.NOTE, 'end these migrations in the compute service, each where its guest is'
         else:
-            severity = CRITICAL if here == started else WARNING
+            severity = findings.CRITICAL if here == started else findings.WARNING
             proposal = ('see that the hypervisor is the one of this host ([libvirt] connection_uri), before anything '
                         'is released')
-        yield Finding(NO_GUESTS, severity, NO_DEVICE, None, (), 0, detail, 'nothing', proposal)
+        yield Finding(findings.NO_GUESTS, severity, findings.NO_DEVICE, None, (), 0, detail, 'nothing', proposal)
 
     def _may_have_left(self) -> frozenset[str]:
         """Instances whose domains a migration under way may have removed, before the service saved where they are."""
@@ -261,7 +132,7 @@ class _Comparison:
     def used(self) -> Iterable[Finding]:
         if not self._strange:
             return
-        users: dict[_Key, list[Use]] = {}
+        users: dict[Key, list[Use]] = {}
         for use in self.usage.uses:
             key = (use.kind, use.identifier)
             if key in self._strange:
@@ -269,54 +140,57 @@ class _Comparison:
         for key, uses in users.items():
             domains = tuple(sorted({use.domain_uuid for use in uses}))
             owner = self.owners.get(key)
-            severity = CRITICAL if any(use.running for use in uses) else WARNING
+            severity = findings.CRITICAL if any(use.running for use in uses) else findings.WARNING
             names = ', '.join(domains)
             if len(domains) > 1:
-                yield self._finding(SHARED, CRITICAL, key, f'domains {names} name it', 'stop all but its owner',
-                                    domains)
+                yield self._finding(findings.SHARED, findings.CRITICAL, key, f'domains {names} name it',
+                                    'stop all but its owner', domains)
             elif owner is None:
                 yield self._unrecorded(severity, key, domains)
             if owner is not None and owner.instance_uuid not in domains:
                 yield self._wrong_owner(severity, key, owner, domains)
 
-    def _wrong_owner(self, severity: str, key: _Key, owner: Record, domains: tuple[str, ...]) -> Finding:
+    def _wrong_owner(self, severity: str, key: Key, owner: Record, domains: tuple[str, ...]) -> Finding:
         detail, proposal = f'recorded for {owner.instance_uuid}, named by {", ".join(domains)}', (
             'stop the domain that does not own it')
-        device = own_record(self._by_guests, key, domains[0]) if len(domains) == 1 else None
+        device = guest_records.own_record(self._by_guests, key, domains[0]) if len(domains) == 1 else None
         if device is None:
-            return self._finding(WRONG_OWNER, severity, key, detail, proposal, domains)
+            return self._finding(findings.WRONG_OWNER, severity, key, detail, proposal, domains)
         # The guest got the device from a store that was newer than this one.
         may = self._may_adopt(key, device)
-        return self._finding(WRONG_OWNER, severity, key, f'{detail}, whose definition records it as its own',
+        return self._finding(findings.WRONG_OWNER, severity, key, f'{detail}, whose definition records it as its own',
                              'write its row from what the definition records, if the store is older than the guest'
-                             if may else 'see which device it is and whose', domains, ADOPT if may else None)
+                             if may else 'see which device it is and whose', domains, findings.ADOPT if may else None)
 
-    def _unrecorded(self, severity: str, key: _Key, domains: tuple[str, ...]) -> Finding:
+    def _unrecorded(self, severity: str, key: Key, domains: tuple[str, ...]) -> Finding:
         detail = f'domain {domains[0]} names it and no row does'
-        device = own_record(self._by_guests, key, domains[0])
+        device = guest_records.own_record(self._by_guests, key, domains[0])
         if device is None and self._of_another_store(key, domains[0]):
-            return self._finding(USED_UNRECORDED, severity, key, f'{detail}; orphaned: its definition records it for '
-                                 'this machine under another UUID of the host', 'leave the domain as it is, stop the '
-                                 'service and run devicetrack-manage recover --from-hypervisor --host '
-                                 f'{self.views.host}', domains)
+            return self._finding(
+                findings.USED_UNRECORDED, severity, key,
+                f'{detail}; orphaned: its definition records it for this machine under another UUID of the host',
+                'leave the domain as it is, stop the service and run devicetrack-manage recover --from-hypervisor '
+                f'--host {self.views.host}', domains)
         if device is None:
-            return self._finding(USED_UNRECORDED, severity, key, f'{detail}; foreign: no record of this host in its '
-                                 'definition has it', 'record its owner, or remove it from the domain', domains)
+            return self._finding(
+                findings.USED_UNRECORDED, severity, key,
+                f'{detail}; foreign: no record of this host in its definition has it',
+                'record its owner, or remove it from the domain', domains)
         may = self._may_adopt(key, device)
         return self._finding(
-            USED_UNRECORDED, severity, key, f'{detail}; orphaned: its definition records it as ours',
+            findings.USED_UNRECORDED, severity, key, f'{detail}; orphaned: its definition records it as ours',
             'write its row from what the definition records' if may else 'see which device it is and whose',
-            domains, ADOPT if may else None)
+            domains, findings.ADOPT if may else None)
 
-    def _of_another_store(self, key: _Key, domain_uuid: str) -> bool:
+    def _of_another_store(self, key: Key, domain_uuid: str) -> bool:
         return any(guest.instance_uuid == domain_uuid and guest.host_uuid != self.views.host_uuid
                    and any((device.kind, device.identifier) == key and not device.beside for device in guest.devices)
                    for guest in self.views.guests)
 
-    def _may_adopt(self, key: _Key, device: RecordedDevice) -> bool:
+    def _may_adopt(self, key: Key, device: RecordedDevice) -> bool:
         claims = [other for _guest, other in self._by_guests.get(key, ()) if not other.beside]
         there = self.devices.get(key)
-        return (self._certain(key) and len(claims) == 1 and is_whole(device)
+        return (self._certain(key) and len(claims) == 1 and guest_records.is_whole(device)
                 and (there is None or identity.same_device(device.details, there.details)))
 
     # -- rows ---------------------------------------------------------------------------------------------------------
@@ -329,14 +203,14 @@ class _Comparison:
         of_rows = self.owners.columns('instance_uuid', 'migration_uuid', 'state', 'details')
         for key, (instance_uuid, migration_uuid, row_state, text) in of_rows:
             state = states.get(instance_uuid)
-            if migration_uuid is not None or state == INSTANCE_ELSEWHERE:
+            if migration_uuid is not None or state == migrations.INSTANCE_ELSEWHERE:
                 self._suspects.add(instance_uuid)
             text_there = there.get(key)
             alike = text == text_there or (text_there is not None and identity.alike(text, text_there))
-            if alike and row_state == vocabulary.ACTIVE and key in named and state not in INSTANCE_OVER:
+            if alike and row_state == vocabulary.ACTIVE and key in named and state not in migrations.INSTANCE_OVER:
                 continue
             same, record, device = alike, self.owners[key], self.devices.get(key)
-            # If a device is healthy, all of its identity could be read. So equal texts are of one device.
+            # If a device is healthy, all of its identity could be read. So equal texts mean the same device.
             if device is not None and (not alike or device.unhealthy is not None):
                 compared = identity.compare(record.details, device.details)
                 same = alike if compared is None else compared.is_same
@@ -347,42 +221,45 @@ class _Comparison:
     def _is_as_recorded(self) -> bool:
         """Whether every row is as it should be. It makes the checks of the loop above for thousands of rows at once."""
         rows, states, owners = Compact(Record, self.views.records), self.states, self.owners
-        if (self._strange or self._nowhere or len(self.named) != len(owners)            # else each is its domain's
+        if (self._strange or self._nowhere or len(self.named) != len(owners)            # else owners' domains name all
                 or set(rows.column('state')) - {vocabulary.ACTIVE} or any(rows.column('migration_uuid'))
-                or not set(INSTANCE_OVER).isdisjoint(map(states.get, set(rows.column('instance_uuid'))))):
+                or not set(migrations.INSTANCE_OVER).isdisjoint(map(states.get, set(rows.column('instance_uuid'))))):
             return False
         try:
             return all(map(operator.eq, self.devices.of(owners, 'details'), owners.each('details')))
         except KeyError:
             return False                        # the host does not have one of them
 
-    def _different(self, key: _Key, record: Record, compared: identity.Comparison | None) -> list[Finding]:
-        """The findings from differences between the row and the host about one device."""
+    def _different(self, key: Key, record: Record, compared: identity.Comparison | None) -> list[Finding]:
+        """The findings about one device whose details differ between its row and the host."""
         if compared is None:
-            return [self._finding(DETAILS_DIFFER, NOTE, key, 'this release cannot read the details that the row '
-                                  'or the host has', 'see which release wrote the row')]
+            return [self._finding(findings.DETAILS_DIFFER, findings.NOTE, key,
+                                  'this release cannot read the details that the row or the host has',
+                                  'see which release wrote the row')]
         # A disabled namespace shows only some of its details, and this text says that it is disabled.
         problem = f'{self.devices[key].unhealthy}; ' if self.devices[key].unhealthy else ''
         if compared.itself:
             self._replaced.add(key)
-            return [self._finding(UNHEALTHY, CRITICAL, key, f'{_another(compared)}; {problem}{_whose(record)}',
+            return [self._finding(findings.UNHEALTHY, findings.CRITICAL, key,
+                                  f'{_another(compared)}; {problem}{_whose(record)}',
                                   'bring the recorded device back; this one is neither handed out nor wiped')]
         if compared.unread:
             self._replaced.add(key)
-            return [self._finding(UNHEALTHY, WARNING, key, f'nobody knows whether it is the recorded device: '
-                                  f'{", ".join(compared.unread)} cannot be read now; {problem}'
-                                  f'{_whose(record)}',
+            return [self._finding(findings.UNHEALTHY, findings.WARNING, key,
+                                  'nobody knows whether it is the recorded device: '
+                                  f'{", ".join(compared.unread)} cannot be read now; {problem}{_whose(record)}',
                                   'let the host read it again; until then the device is neither handed out nor wiped')]
         # Realizing the device updates its details, before the guest runs and after a boot. The details of a device that
         # will be given back do not matter.
         different = compared.others
         if (not different or record.state != vocabulary.ACTIVE or self.views.boot_changed
-                or self.states.get(record.instance_uuid) in INSTANCE_OVER):
+                or self.states.get(record.instance_uuid) in migrations.INSTANCE_OVER):
             return []
         # While somebody else uses the device, the question is whose row it is.
         may = self._certain(key) and key not in self._strange
-        return [self._finding(DETAILS_DIFFER, NOTE, key, _as_text(different), 'write what the host shows into the row',
-                              repair=UPDATE_DETAILS if may else None)]
+        return [self._finding(findings.DETAILS_DIFFER, findings.NOTE, key, _as_text(different),
+                              'write what the host shows into the row',
+                              repair=findings.UPDATE_DETAILS if may else None)]
 
     @functools.cached_property
     def _parents(self) -> frozenset[tuple[str, str | None]]:
@@ -392,15 +269,11 @@ class _Comparison:
 
     @functools.cached_property
     def _waits_for_its_definition(self) -> frozenset[str]:
-        """Instances whose domains still name what goes back: a move on this host is being undone."""
+        """Instances whose domains still name devices that go back: a move on this host is being undone."""
         return frozenset(instance_uuid for key, (instance_uuid, state) in self.owners.columns('instance_uuid', 'state')
                          if state == vocabulary.RELEASING and key in self.named)
 
-    @functools.cached_property
-    def _left(self) -> frozenset[str]:
-        return left_without_migration(self.views)
-
-    def _row(self, key: _Key, record: Record, there: bool, same: bool) -> Iterable[Finding]:
+    def _row(self, key: Key, record: Record, there: bool, same: bool) -> Iterable[Finding]:
         """The findings about one row.
 
         :param same: the host has the device, and it is certainly the recorded one
@@ -413,36 +286,41 @@ class _Comparison:
         if record.state == vocabulary.RELEASING:
             away = [] if there or _is_made(record) else list(
                 self._gone(key, record, 'nothing proves what became of its bytes; '))
-            # If the device is away, or another one, it will not come back. That is reported; earlier failures are not.
+            # If the device is gone, or replaced by another, that finding is enough, unless the release has more to say.
             said = bool(away) or key in self._replaced
             if not said or used or self._failure(key) is not None:
-                yield self._pending(key, uuid, used, RETRY_RELEASE if free_of_guests else None)
+                yield self._pending(key, uuid, used, findings.RETRY_RELEASE if free_of_guests else None)
             yield from away
             return
-        if state in INSTANCE_OVER:
+        if state in migrations.INSTANCE_OVER:
             # An offloaded instance comes back by a new claim, and the service's answer may be older than that claim.
             may = (free_of_guests and uuid not in usage.domains
-                   and (state == INSTANCE_DELETED or record.state != vocabulary.CLAIMED))
-            yield self._finding(ABANDONED, WARNING, key, f'instance {uuid} is {state}'
+                   and (state == migrations.INSTANCE_DELETED or record.state != vocabulary.CLAIMED))
+            yield self._finding(findings.ABANDONED, findings.WARNING, key, f'instance {uuid} is {state}'
                                 + (', and its domain is still there' if uuid in usage.domains else ''),
-                                'give it back', repair=GIVE_BACK if may else None)
+                                'give it back', repair=findings.GIVE_BACK if may else None)
         elif self._was_claimed_for_nobody(record):
-            yield self._finding(UNKNOWN_OWNER, WARNING, key, f'claimed for {uuid}; the hypervisor has no domain of it, '
-                                'and the compute service does not say where it is',
+            yield self._finding(findings.UNKNOWN_OWNER, findings.WARNING, key,
+                                f'claimed for {uuid}; the hypervisor has no domain of it, and the compute service does '
+                                'not say where it is',
                                 'have the compute service boot the instance here, or release its devices')
-        elif state == INSTANCE_ELSEWHERE and record.state != vocabulary.CLAIMED and uuid in self._left:
-            yield self._finding(ABANDONED, WARNING, key, f'the compute service says that {uuid} lives elsewhere; no '
-                                'migration took it there, and nothing here is its guest', 'give it back',
-                                repair=GIVE_BACK if free_of_guests else None)
+        elif (state == migrations.INSTANCE_ELSEWHERE and record.state != vocabulary.CLAIMED
+                and uuid in self._unsettled.left):
+            yield self._finding(findings.ABANDONED, findings.WARNING, key,
+                                f'the compute service says that {uuid} lives elsewhere; no migration took it there, '
+                                'and nothing here is its guest', 'give it back',
+                                repair=findings.GIVE_BACK if free_of_guests else None)
         elif (record.state == vocabulary.ACTIVE and record.migration_uuid is None and not used and not usage.unknown
                 and uuid in usage.domains and uuid not in self._waits_for_its_definition):
             if not self._missed(key, record):
-                yield self._finding(RECORDED_UNUSED, WARNING, key, f'the domain of {uuid} does not name it',
+                yield self._finding(findings.RECORDED_UNUSED, findings.WARNING, key,
+                                    f'the domain of {uuid} does not name it',
                                     'see whether the instance still needs it')
             elif there:                         # else it is gone, which is reported
-                yield self._finding(VIEW_UNKNOWN, WARNING, key, f'nobody knows whether the domain of {uuid} names it: '
-                                    f'it names {self._lost_address(key, record)}, which leads to no device of '
-                                    f'kind {record.kind}', 'see which device the guest uses by this address; until the '
+                yield self._finding(findings.VIEW_UNKNOWN, findings.WARNING, key,
+                                    f'nobody knows whether the domain of {uuid} names it: it names '
+                                    f'{self._lost_address(key, record)}, which leads to no device of kind '
+                                    f'{record.kind}', 'see which device the guest uses by this address; until the '
                                     'address leads to it again, nothing of the guest is taken back')
         if not there:
             to_be_made = _is_made(record) and (record.state == vocabulary.CLAIMED or self.views.boot_changed)
@@ -456,103 +334,55 @@ class _Comparison:
 
         A service that was killed between a claim and its own first save leaves such a row. No later call of it names
         the instance, and no audit may give the device back: the service may yet boot the instance. A started guest is
-        another case: the service may have a reason not to tell of it.
+        another case: the service may have a reason not to report it.
         """
         uuid, usage = record.instance_uuid, self.usage
         return (self.views.instances is not None and uuid not in self.states
                 and record.state == vocabulary.CLAIMED and record.migration_uuid is None
                 and not usage.unknown and uuid not in usage.domains)
 
-    def _pending(self, key: _Key, owner: str, used: bool, repair: str | None) -> Finding:
+    def _pending(self, key: Key, owner: str, used: bool, repair: str | None) -> Finding:
         detail = f'on its way back from {owner}' + (', and a domain names it' if used else '')
         proposal = 'remove it from the domain' if used else 'none: the next audit goes on with it'
         failure = self._failure(key)
         if failure is None:
-            return self._finding(RELEASE_PENDING, NOTE, key, detail, proposal, repair=repair)
+            return self._finding(findings.RELEASE_PENDING, findings.NOTE, key, detail, proposal, repair=repair)
         since = datetime.datetime.fromtimestamp(failure.since, datetime.UTC).isoformat(timespec='seconds')
         failed = (f'failed at {since}, because' if failure.tries == 1 else
                   f'failed {failure.tries} times since {since}, the last time because')
         return self._finding(
-            RELEASE_PENDING, CRITICAL if failure.tries >= CRITICAL_TRIES else WARNING, key,
+            findings.RELEASE_PENDING, findings.CRITICAL if failure.tries >= CRITICAL_TRIES else findings.WARNING, key,
             f'{detail}; that {failed} {failure.detail}',
             proposal if used else 'fix the device, and an audit goes on with it, less often after each failure; or '
             'retire it', repair=repair)._replace(since=failure.since)
 
-    def _failure(self, key: _Key) -> Cause | None:
+    def _failure(self, key: Key) -> Cause | None:
         return self._failures.get(DeviceKey(key[0], key[1] or ''))
 
-    def _gone(self, key: _Key, record: Record, why: str = '') -> Iterable[Finding]:
+    def _gone(self, key: Key, record: Record, why: str = '') -> Iterable[Finding]:
         if record.kind in self.inventory.known_kinds:
             missed = self._missed(key, record)
-            severity = CRITICAL if missed or key in self.named else WARNING
+            severity = findings.CRITICAL if missed or key in self.named else findings.WARNING
             if key in self.views.unnamed:
-                yield self._finding(GONE, severity, key, f'{NO_OPTION}, so nobody looks whether the host has it; '
-                                    f'{_whose(record)}', 'name it in the options again: one of them may be misspelt, '
+                yield self._finding(findings.GONE, severity, key,
+                                    f'{findings.NO_OPTION}, so nobody looks whether the host has it; {_whose(record)}',
+                                    'name it in the options again: one of them may be misspelt, '
                                     'or this may be another configuration than the service has')
                 return
-            yield self._finding(GONE, severity, key, 'the host does not '
+            yield self._finding(findings.GONE, severity, key, 'the host does not '
                                 f'have it; {"a domain names a device that is not there; " if missed else ""}'
                                 f'{why}{_whose(record)}', 'bring it back, or forget it for good')
 
     # -- instances that move ------------------------------------------------------------------------------------------
 
-    def moving(self) -> Iterable[Finding]:
-        """The moves that an audit does not settle by itself. For after :meth:`recorded`, which finds the suspects."""
-        if not self._suspects or self.views.migrations is None or self.usage.unknown:
-            return
-        known = self.views.migrations
-        rows: dict[str, list[Record]] = {}
-        for record in self.views.records:
-            if record.instance_uuid in self._suspects:
-                rows.setdefault(record.instance_uuid, []).append(record)
-        uses: dict[str, list[Use]] = {}
-        for use in self.usage.uses:
-            if use.domain_uuid in self._suspects and use.identifier is not None:
-                uses.setdefault(use.domain_uuid, []).append(use)
-        for uuid, records in rows.items():
-            if self.states.get(uuid) not in INSTANCE_OVER:
-                yield from self._not_settled(uuid, records, uses.get(uuid, ()), known)
-
-    def _not_settled(self, uuid: str, records: list[Record], uses: Iterable[Use],
-                     known: Mapping[str, migrations.Move]) -> Iterable[Finding]:
-        views, usage, state = self.views, self.usage, self.states.get(uuid)
-        settlement = migrations.settle(migrations.Situation(
-            migrations.Endpoint(views.host, views.node or views.host), records, known, uuid in usage.domains,
-            usage.runs_here(uuid),
-            {DeviceKey(use.kind, use.identifier or '') for use in uses},
-            {DeviceKey(use.kind, use.identifier or '') for use in uses if use.live}, state))
-        settled = {record.key for record in (*settlement.settle, *settlement.give,
-                                             *(record for record, _migration in settlement.leave))}
-        for record in records:
-            key = (record.kind, record.identifier)
-            if record.state == vocabulary.RELEASING or record.key in settled:
-                continue
-            if record.migration_uuid is None:
-                if (state == INSTANCE_ELSEWHERE and record.state == vocabulary.ACTIVE and uuid not in usage.domains
-                        and key not in self.named and uuid not in self._left):
-                    yield self._finding(RECORDED_UNUSED, WARNING, key, f'the compute service says that {uuid} lives '
-                                        'elsewhere, and no domain names it', 'see whether a migration that failed may '
-                                        'bring it back; if none may, devicetrack-manage instance release')
-                continue
-            move = known.get(record.migration_uuid)
-            if move is None:
-                stale, status = state == INSTANCE_ELSEWHERE, 'does not know'
-            else:
-                stale = move.outcome in (migrations.DONE, migrations.UNDONE)
-                status = f'calls {move.status}'
-            if stale:
-                yield self._finding(
-                    STALE_MIGRATION, WARNING, key, f'{record.role} for migration {record.migration_uuid} of {uuid}, '
-                    f'which the compute service {status}; what else is known does not settle it'
-                    + (', and the hypervisor has a domain of the instance here' if uuid in usage.domains else ''),
-                    'see where the instance runs, and set it and its migration right in the compute service'
-                    + ('; if it runs at the other host, undefine the domain here' if uuid in usage.domains
-                       and record.role == vocabulary.OLD and state == INSTANCE_ELSEWHERE else ''))
+    def unsettled(self) -> Iterable[Finding]:
+        """Call this after :meth:`recorded`, which finds the suspects."""
+        return self._unsettled.findings_of(self._suspects)
 
     # -- devices that exclude one another ------------------------------------------------------------------------------
 
     def exclusions(self) -> Iterable[Finding]:
-        """Rows that have devices which may not be held beside one another: one finding for each token."""
+        """Report rows whose devices may not be held beside one another: one finding for each token."""
         if not any(Compact(InventoryDevice, self.inventory.devices).column('exclusions')):
             return
         tokens: dict[str, dict[str, list[Record]]] = {}
@@ -574,17 +404,18 @@ class _Comparison:
         more = f' and {len(owned) - _SHOWN} more' if len(owned) > _SHOWN else ''
         first = records[0]
         return self._finding(
-            EXCLUSION_BROKEN, CRITICAL, (first.kind, first.identifier),
+            findings.EXCLUSION_BROKEN, findings.CRITICAL, (first.kind, first.identifier),
             f'{token}: {what}: {"; ".join(owned[:_SHOWN])}{more}',
             "see which guest uses which device, and move or delete the others; each device stays its owner's until "
             'then')._replace(held='every device of it')
 
-    # -- what options want of the host ---------------------------------------------------------------------------------
+    # -- options that the host does not follow ------------------------------------------------------------------------
 
     def faults(self) -> Iterable[Finding]:
         for key, option, reason in self.inventory.faults:
-            yield self._finding(NOT_AS_CONFIGURED, WARNING, key, f'{option}: {reason}', 'fix it, or change the '
-                                'option; every audit tries again')._replace(held='nothing more than before')
+            yield self._finding(
+                findings.NOT_AS_CONFIGURED, findings.WARNING, key, f'{option}: {reason}',
+                'fix it, or change the option; every audit tries again')._replace(held='nothing more than before')
 
     # -- devices of the host ------------------------------------------------------------------------------------------
 
@@ -602,11 +433,11 @@ class _Comparison:
                     continue
                 failure = None if owner is None or owner.state != vocabulary.RELEASING else self._failure(key)
                 if failure is None or failure.detail != unhealthy:              # else the pending release says it
-                    yield self._finding(UNHEALTHY, WARNING, key, unhealthy
+                    yield self._finding(findings.UNHEALTHY, findings.WARNING, key, unhealthy
                                         + (f'; {_whose(owner)}' if owner is not None else ''),
                                         'fix the device; it comes back by itself')
             if not adoptable and key not in self.owners and key not in self.named and not self.usage.unknown:
-                yield self._finding(LEFT_OVER, NOTE, key, self._left_over(device),
+                yield self._finding(findings.LEFT_OVER, findings.NOTE, key, self._left_over(device),
                                     'none; it may be handed out if the options let devices that exist be adopted, and '
                                     'removed by whoever made it')
 
@@ -624,37 +455,17 @@ class _Comparison:
         return f'nobody owns it; type {sort}, parent {device.parent}, origin {origin}'
 
 
-# The longest texts that a row has room for; for details that is 64 KiB, of characters of four bytes.
-LONGEST: Final = {'kind': 64, 'identifier': 255, 'resource_class': 255, 'parent': 255, 'claim_id': 64,
-                  'details': 16_383}
-
-
-def is_whole(device: RecordedDevice) -> bool:
-    """Whether a row can be written from what a guest records of a device."""
-    if device.role not in vocabulary.ROLES or (device.role != vocabulary.CURRENT and device.migration_uuid is None):
-        return False
-    if any(len(getattr(device, name) or '') > most for name, most in LONGEST.items()):
-        return False
-    if not 0 <= device.position < vocabulary.MAX_AMOUNT or not -1 <= (device.numa_node or 0) < vocabulary.MAX_AMOUNT:
-        return False
-    try:
-        details.from_text(device.details)
-    except (exception.MalformedObject, exception.UnknownObject):
-        return False
-    return True
-
-
 def _whose(record: Record) -> str:
     return f'owner {record.instance_uuid}' + (', on its way back' if record.state == vocabulary.RELEASING else '')
 
 
 def _is_made(record: Record) -> bool:
-    """Whether we make the device ourselves, so that its row exists before it."""
+    """Whether we make the device ourselves. Then its row exists before the device."""
     return identity.CREATED_TEXT in record.details
 
 
 def replaced(views: Views) -> dict[DeviceKey, str]:
-    """The devices with the name of a recorded one that are certainly another one, and in what they differ."""
+    """The devices that have the name of a recorded device but are certainly others, and how they differ."""
     there, found = views.devices.column('details'), {}
     for key, text in views.owners.column('details').items():
         text_there = there.get(key)

@@ -1,13 +1,14 @@
 """Plans the repairs that lose no data and take no device from a guest.
 
-Pure: somebody else shows the plan and does it. All other findings wait for a person.
+Pure: the caller shows the plan and carries it out. All other findings wait for a person.
 
-``adopt`` writes the row of a device that a guest of ours uses, from what the guest's definition records: no row has it,
-    or an older one for somebody whose domains do not name it. Devices that the guest left and that are recorded beside
-    its own come with it.
-``update details`` writes what the host shows of a device into its row. Its owner stays.
+``adopt`` writes the row of a device that a guest of ours uses, from the record in the guest's definition. The device
+    has no row, or an older one for an owner whose domain does not name it. If the guest left other devices, and its
+    definition records them beside its own, their rows are written too.
+``update details`` writes the details that the host shows into the row of a device. The owner stays.
 ``retry release`` goes on with the release of a device that no domain names.
-``give back`` begins a release, for an instance without a domain that the compute service calls deleted or offloaded.
+``give back`` begins a release, for an instance without a domain that the compute service reports as deleted or
+    offloaded, or as living elsewhere though no migration took it there.
 
 Whoever gives a device back asks the hypervisor once more, under the device's lock, and wipes nothing that a domain
 names: a plan is as old as its views.
@@ -22,8 +23,10 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import vocabulary
+from devicetrack.engine import findings
+from devicetrack.engine import guest_records
 from devicetrack.engine import reconcile
-from devicetrack.engine.reconcile import Finding
+from devicetrack.engine.findings import Finding
 from devicetrack.engine.views import Views
 from devicetrack.objects import details
 from devicetrack.objects import identity
@@ -33,15 +36,15 @@ from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
 
 # In the order of a plan: the repairs that protect devices come before those that free any.
-ADOPT: Final = reconcile.ADOPT
-UPDATE_DETAILS: Final = reconcile.UPDATE_DETAILS
-RETRY_RELEASE: Final = reconcile.RETRY_RELEASE
-GIVE_BACK: Final = reconcile.GIVE_BACK
+ADOPT: Final = findings.ADOPT
+UPDATE_DETAILS: Final = findings.UPDATE_DETAILS
+RETRY_RELEASE: Final = findings.RETRY_RELEASE
+GIVE_BACK: Final = findings.GIVE_BACK
 VERBS: Final = (ADOPT, UPDATE_DETAILS, RETRY_RELEASE, GIVE_BACK)
 
 
 class Repair(NamedTuple):
-    """One row to write or to end. ``before`` is None for a row that is to be written, ``after`` for one that ends.
+    """One row to write, to change or to end. ``before`` is None for a new row, ``after`` for a row that ends.
 
     An adopted row has 0 for ``created_at``: the writer knows the time.
     """
@@ -55,7 +58,7 @@ class Repair(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """What is done, without the rows."""
+        """The repair for people, without the rows."""
         return (f'{self.verb} {_quoted(self.device.kind)} {_quoted(self.device.identifier)} of instance '
                 f'{_quoted(self.instance_uuid)}')
 
@@ -63,13 +66,13 @@ class Repair(NamedTuple):
         return f'{self.headline}: {_change(self.before, self.after)} ({self.reason})'
 
 
-def plan(findings: Collection[Finding], views: Views) -> list[Repair]:
+def plan(reported: Collection[Finding], views: Views) -> list[Repair]:
     """Plan the repairs of findings, by the current views.
 
     :param views: as fresh as possible; a finding that they do not show with the same row is left out
     :returns: each device once, always in the same order
     """
-    todo = [finding for finding in reconcile.confirmed(findings, reconcile.compare(views))
+    todo = [finding for finding in findings.confirmed(reported, reconcile.compare(views))
             if finding.repair is not None]
     if not todo:
         return []
@@ -85,13 +88,13 @@ def plan(findings: Collection[Finding], views: Views) -> list[Repair]:
 # -- adopting ---------------------------------------------------------------------------------------------------------
 
 
-def _adoptions(findings: Iterable[Finding], views: Views) -> Iterable[Repair]:
-    recorded = reconcile.by_guests(views)
+def _adoptions(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
+    recorded = guest_records.by_guests(views)
     rows = _rows(views)
     guests = []
-    for finding in findings:
+    for finding in found:
         uuid = finding.users[0]
-        device = reconcile.own_record(recorded, finding.device, uuid)
+        device = guest_records.own_record(recorded, finding.device, uuid)
         if device is not None:
             guests.append(uuid)
             before = rows.get(finding.device)
@@ -105,9 +108,9 @@ def _adoptions(findings: Iterable[Finding], views: Views) -> Iterable[Repair]:
         yield from _left_behind(set(guests), recorded, views)
 
 
-def _left_behind(guests: Collection[str], recorded: reconcile.ByGuests, views: Views) -> Iterable[Repair]:
-    """Devices that guests whose rows were lost have left for others, and that wait for the end of their migration."""
-    # The record of a device that the definition does not name may be old: anything that contradicts it counts more.
+def _left_behind(guests: Collection[str], recorded: guest_records.ByGuests, views: Views) -> Iterable[Repair]:
+    """Adopt devices that these guests left for others. They wait for the end of a migration; their rows were lost."""
+    # The definition does not name these devices, so its record may be old. Anything that contradicts it counts more.
     taken = {(record.kind, record.identifier) for record in views.records}
     taken |= {(use.kind, use.identifier) for use in views.usage.uses if use.identifier is not None}
     devices = {device.key: device for device in views.inventory.devices}
@@ -115,7 +118,7 @@ def _left_behind(guests: Collection[str], recorded: reconcile.ByGuests, views: V
         guest, device = claims[0]
         there = devices.get(DeviceKey(device.kind, device.identifier))
         if (len(claims) == 1 and device.beside and device.role == vocabulary.OLD and guest.instance_uuid in guests
-                and key not in taken and there is not None and reconcile.is_whole(device)
+                and key not in taken and there is not None and guest_records.is_whole(device)
                 and device.kind in views.inventory.known_kinds
                 and identity.same_device(device.details, there.details)):
             yield Repair(ADOPT, there.key, guest.instance_uuid, None, _row(device, guest.instance_uuid, views),
@@ -130,12 +133,12 @@ def _row(device: RecordedDevice, instance_uuid: str, views: Views) -> Record:
                   device.resource_class, device.parent, device.numa_node, device.details, 0)
 
 
-# -- rows that there are ----------------------------------------------------------------------------------------------
+# -- existing rows ----------------------------------------------------------------------------------------------------
 
 
-def _updates(findings: Iterable[Finding], views: Views) -> Iterable[Repair]:
+def _updates(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
     rows, devices = _rows(views), {device.key: device for device in views.inventory.devices}
-    for finding in findings:
+    for finding in found:
         before = rows[finding.device]
         after = before._replace(details=_merged(before.details, devices[finding.device].details),
                                 generation=before.generation + 1)
@@ -150,9 +153,9 @@ def _merged(recorded: str, found: str) -> str:
     return details.to_text(merged)
 
 
-def _releases(findings: Iterable[Finding], views: Views) -> Iterable[Repair]:
+def _releases(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
     rows = _rows(views)
-    for finding in findings:
+    for finding in found:
         before = rows[finding.device]
         yield Repair(str(finding.repair), finding.device, before.instance_uuid, before, None,
                      f'{finding.detail}, and no domain names it')

@@ -2,8 +2,8 @@
 
 A pool holds the devices that a request cannot tell apart: same provider, resource class, parent, NUMA node and
 features. Within a pool the device that has been free for the longest time comes first (at start: by identifier), so
-that a device rests between two owners. Over pools the policy decides: ``pack`` takes the first parent in the order of
-names that has room, ``spread`` the one with the most room, and of equals the first by name. The same history gives the
+that a device rests between two owners. The policy chooses among pools: ``pack`` takes the first parent by name that has
+room; ``spread`` takes the parent with the most room, and the first by name among equals. The same history gives the
 same choice.
 
 A scope is the set of pools from which an item of a request may take devices. It keeps the pools in a heap. The entry of
@@ -63,12 +63,12 @@ class Pool:
                  features: Features = NO_FEATURES) -> None:
         self.kind, self.provider_uuid, self.resource_class = kind, provider_uuid, resource_class
         self.parent, self.numa_node, self.features = parent, numa_node, features
-        self.details = ''                       # what a device made here starts with, else those of a device of it
+        self.details = ''                       # of a device made here, or else of one in the pool
         self.creatable = False                  # whether the parent makes devices of this pool at all
         self.available = 0                      # how many more it could make when it was last read
         self.free: Line[Unit] = Line()
         self.free_count = self.held_count = self.releasing_count = self.total = 0
-        self.index: int                         # place in the order of names, which Pools.index says
+        self.index: int                         # place in the order of names; Pools.index sets it
         self.scopes: tuple[Scope, ...] = ()
 
     @property
@@ -187,7 +187,7 @@ class Scope:
             return near
         if numa_policy == vocabulary.SOCKET:
             return self._best_of(heap for node, heap in heaps.items() if node in on_socket)
-        unknown = self._top(heaps[None]) if None in heaps else None     # it may be near
+        unknown = self._top(heaps[None]) if None in heaps else None     # its node may be a near one
         if unknown is not None or numa_policy == vocabulary.LEGACY:
             return unknown
         return self._best_of(iter(heaps.values()))
@@ -211,7 +211,7 @@ class Scope:
                 continue
             room = pool.room()
             if room <= 0:
-                del self._entries[index]                        # and with the next look the entry goes
+                del self._entries[index]                        # the next pass drops the entry
             elif self._spread and key != -room:
                 entry = self._entries[index] = (-room, index, pool)
                 heapq.heapreplace(heap, entry)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import itertools
 from typing import Final
 
-# How many ways to divide an amount are tried at most.
+# At most this many ways to divide an amount are tried.
 MOST: Final = 24
 # With more places than this, only one way is tried: to take from the first places that have something.
 _PLACES: Final = 32
@@ -57,7 +57,7 @@ def ways(asked: Sequence[int], places: Sequence[int]) -> Iterator[list[dict[int,
 
     :param asked: the amount that each part of a request asks for
     :param places: the amount that each place has
-    :returns: in each way, for each part, its amounts by the index of the place
+    :returns: for each way, a list with the amounts of each part, by the index of the place
     """
     many = len(places) > _PLACES
     return itertools.islice(_ways(list(asked), list(places), many), 1 if many else MOST)

@@ -126,7 +126,7 @@ class Stock:
             for record in records]
 
     def parents(self) -> list[tuple[str, str]]:
-        """Kind and name of every parent that there ever was."""
+        """Kind and name of every parent since the start."""
         return self._pools.parents()
 
     def pools(self) -> list[PoolState]:
@@ -141,7 +141,7 @@ class Stock:
         """Take the device that has been free for the longest time, or one that will be made. The pool has room."""
         while (unit := pool.free.take_first()) is not None:
             unit.queued = False
-            if unit.state == FREE and not unit.withheld:        # else it was withheld or removed while it stood here
+            if unit.state == FREE and not unit.withheld:        # else it was withheld or removed while in line
                 pool.free_count -= 1
                 break
         else:
@@ -424,13 +424,13 @@ class Stock:
     # -- devices that exclude one another -----------------------------------------------------------------------------
 
     def _exclude(self, unit: Unit) -> None:
-        """Withhold the units that a unit excludes now, admit those that it no longer excludes, and the unit itself.
+        """Set or clear the reason ``excluded`` of a unit, and of the units that it excludes now or no longer excludes.
 
         Call it after a change of the state or the reasons of a unit with exclusions.
         """
         touched = self._exclusion.note(unit)
         if touched and is_taken(unit):
-            # A card has many functions, and all of them are excluded now: there is nothing to look up.
+            # All of them are excluded now, so there is nothing to look up; a card has many functions.
             for other in touched:
                 if other.state == FREE and other is not unit:
                     if other.withheld:
@@ -463,6 +463,6 @@ class Stock:
                 if vocabulary.EXCLUDED in unit.withheld}
 
     def why_excluded(self, key: DeviceKey) -> str | None:
-        """The same for one device, None for one that is not excluded."""
+        """As :meth:`excluded`, for one device; None if it is not excluded."""
         unit = self._find(key)
         return self._exclusion.why(unit) if unit is not None and vocabulary.EXCLUDED in unit.withheld else None

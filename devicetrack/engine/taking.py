@@ -34,7 +34,7 @@ from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 
 _NO_NODES: Final[frozenset[int | None]] = frozenset()
-# How many orders of a demand's items are tried if the sets of devices that they allow may overlap.
+# At most this many orders of a demand's items are tried, if the sets of devices that they allow may overlap.
 _ORDERS: Final = 24
 
 
@@ -127,7 +127,7 @@ class Taking(Intake):
         return taken
 
     def _exclusive_of(self, instance_uuid: str) -> list[Unit]:
-        """The instance's devices that exclude others. It may have the others if they must go together with its own."""
+        """The instance's devices that exclude others. It may get those others that must go together with its own."""
         return [unit for holding in self._holdings_of(instance_uuid) for unit in holding.units if unit.exclusions]
 
     def _hold_of(self, instance_uuid: str, units: Sequence[Unit]) -> Hold:
@@ -188,7 +188,7 @@ class Taking(Intake):
             short = self._shortage(item, wanted, holding)
             own = sum(one.state == HELD and one.pool.resource_class == pool.resource_class
                       and provider_uuid in (None, one.pool.provider_uuid) for one in holding.units)
-            if numa_nodes:                      # its own are there, and are why others are looked for
+            if numa_nodes:                      # its own exist too, on the wrong node
                 short = short._replace(exist=short.exist + own, wrong_numa_node=short.wrong_numa_node + own)
             raise exception.NoFit([short._replace(exist=short.exist - own, held=short.held - own)])
         taken.holding = holding
@@ -201,7 +201,7 @@ class Taking(Intake):
 
     def narrow(self, accepts: Mapping[DeviceKey, Callable[[str | None, str], bool] | None],
                numa_nodes: frozenset[int | None], numa_policy: str | None) -> list[tuple[DeviceKey, Hold]]:
-        """Hold devices near NUMA nodes to replace those devices of a claim that are far. These stay held.
+        """Hold devices near NUMA nodes, to replace the devices of a claim that are far. The far ones stay held.
 
         A far device that the policy allows is exchanged only if a near device is free.
 
@@ -217,7 +217,7 @@ class Taking(Intake):
         for key, accepts_one in accepts.items():
             unit = self._find(key)
             if unit is None or unit.holding is None:
-                continue                        # nothing is known of it; its row counts
+                continue                        # the ledger does not know it; its row decides
             holdings.add(unit.holding)
             node = unit.pool.numa_node
             if node in numa_nodes:
@@ -329,7 +329,7 @@ class Taking(Intake):
                     and allows(pool.numa_node, *affinity)
                     and (not near or not nodes or policy == vocabulary.NONE or pool.numa_node in nodes)
                     and (item.accepts is None or item.accepts(pool.parent_name, unit.details))):
-                unit.state = HELD               # it was withheld, and no free one; if it stands in its queue, it stays
+                unit.state = HELD               # withheld, so it was not counted as free; it may stay in its line
                 pool.held_count += 1
                 return unit
         return None

@@ -52,8 +52,8 @@ class Views(_Views):
     did not show because no option names them.
     """
 
-    # Computed once for all who compare the same look. The keys are plain tuples, which equal a DeviceKey and hash as it
-    # does: there are thousands, and the garbage collector need not look at them again.
+    # Each is computed once for everybody who compares the same look. The keys are plain tuples, which equal a DeviceKey
+    # and hash as it does. There are thousands, and the garbage collector need not look at them again.
 
     @functools.cached_property
     def owners(self) -> ByKey[Record]:
@@ -74,7 +74,7 @@ class Views(_Views):
         with contextlib.suppress(KeyError):
             if all(map(operator.eq, rows.of(uses.columns('kind', 'identifier'), 'instance_uuid'),
                        uses.column('domain_uuid'))):
-                # Each key is that of a row. With as many names as there are rows no row is left out.
+                # Each key is that of a row. If there are as many names as rows, every row is named.
                 is_each = len(set(uses.column('identifier'))) == len(rows)
                 return Names(rows.keys() if is_each else set(uses.columns('kind', 'identifier')), strange, nowhere)
         named: set[Key] = set(uses.columns('kind', 'identifier'))
@@ -156,7 +156,7 @@ def needs_guest_records(views: Views) -> bool:
 
 
 def lost_rows(views: Views) -> dict[DeviceKey, GuestRecord]:
-    """The devices that a guest of ours uses by its own record, and whose row says otherwise or is not there.
+    """The devices that a guest of ours uses by its own record, though they have no row or one of another owner.
 
     Then the store is older than the guest. A device that several domains name does not count.
     """

@@ -22,7 +22,7 @@ from devicetrack.objects.event import Event
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 
-# Every device that is well shares it.
+# All devices without a reason share it.
 NO_REASON: Final[frozenset[str]] = frozenset()
 
 # The reasons that an audit sees by itself, and their sources. Devices not to be adopted come from an option instead,
@@ -65,9 +65,10 @@ _EARLIER: Final = {'drained': vocabulary.CORDONED}
 
 
 class Cause(NamedTuple):
-    """More on one reason: since when, in seconds since the epoch and only a label; why; and who set it.
+    """The facts of one reason: ``since`` when it holds, why (``detail``), and who set it (``by``).
 
-    ``tries`` says how often giving the device back has failed, where that is the reason.
+    ``since`` is in seconds since the epoch, and only a label. ``tries`` counts the failed releases, if they are the
+    reason.
     """
 
     since: int
@@ -107,7 +108,7 @@ def to_json(causes: Causes) -> str:
 
 
 def from_json(stored: str, scope: str) -> dict[str, Cause]:
-    """The reasons of one target. An unreadable text withholds it too, until an operator acts."""
+    """The reasons of one target. An unreadable text withholds the target too, until an operator acts."""
     try:
         return {_EARLIER.get(reason, str(reason)): Cause(int(cause['since']), str(cause['detail']), str(cause['by']),
                                    int(cause.get('tries', 0)))

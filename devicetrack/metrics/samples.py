@@ -13,7 +13,7 @@ from prometheus_client import Metric
 
 from devicetrack import vocabulary
 from devicetrack.claims.host_state import HostState
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.metrics import families
 from devicetrack.metrics.families import Family
 from devicetrack.metrics.tally import Counted
@@ -124,7 +124,7 @@ def _add_audit(found: _Gauges, state: HostState) -> None:
     if audited.at is not None:
         found[families.LAST_AUDIT].append(((), audited.at))
     found[families.FINDINGS] += [((kind, severity), audited.findings.get((kind, severity), 0))
-                                 for kind in reconcile.FINDINGS for severity in reconcile.SEVERITIES]
+                                 for kind in findings.KINDS for severity in findings.SEVERITIES]
     if audited.withheld is not None:
         found[families.WITHHELD] += [((reason,), audited.withheld.get(reason, 0))
                                      for reason in sorted({*vocabulary.WITHHELD_REASONS, *audited.withheld})]

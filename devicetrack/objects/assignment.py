@@ -52,7 +52,7 @@ class DeviceAssignment(base.DeviceTrackObject):
         'created_at': ovo_fields.NonNegativeIntegerField(),
         'seen': fields.or_none(ovo_fields.StringField),
     }
-    # For a peer that names only the version of this class that it knows: the details of that release.
+    # A peer may name only the version of this class that it knows. It gets the details of that release.
     obj_relationships = {'details': [('1.0', '1.0')]}
 
     _record: values.Record | None = None     # what ``details`` loads from
@@ -64,7 +64,7 @@ class DeviceAssignment(base.DeviceTrackObject):
         made._context = None
         made._changed_fields = set()
         made._record = record
-        # One name after the other: a loop over the fields would take three times as long, and every claim comes by.
+        # One name after the other: a loop over the fields would take three times as long, and every claim runs this.
         held: Any = made                        # a type checker cannot see the fields
         (held._obj_host_uuid, held._obj_kind, held._obj_identifier, held._obj_instance_uuid, held._obj_migration_uuid,
          held._obj_role, held._obj_state, held._obj_position, held._obj_claim_id, held._obj_generation,

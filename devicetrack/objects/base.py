@@ -1,8 +1,8 @@
-"""What all versioned objects of devicetrack share.
+"""The base of all versioned objects of devicetrack.
 
-A process has one registry of oslo.versionedobjects, by class name. A class that is registered later replaces one of the
-same name and version, whoever wrote it, and a compute service has a ``MigrationContext`` too. So our objects have names
-with a prefix, in the registry and on the wire: ``devicetrack.MigrationContext``.
+A process has one registry of oslo.versionedobjects, by class name. A class that is registered later replaces an earlier
+one of the same name and version, and a compute service has a ``MigrationContext`` too. So our objects have names with a
+prefix, in the registry and on the wire: ``devicetrack.MigrationContext``.
 """
 
 from __future__ import annotations

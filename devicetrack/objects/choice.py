@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 from typing import NamedTuple
 
-# Words that a device's kind gives the device, each once and sorted. It is a tuple of texts, which costs the garbage
+# The words by which a device kind describes a device, each once and sorted. A tuple of texts costs the garbage
 # collector nothing; a set for each of thousands of devices would.
 Features = tuple[str, ...]
 

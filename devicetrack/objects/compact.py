@@ -1,9 +1,9 @@
-"""Thousands of named tuples, kept as plain ones and made when somebody looks at them.
+"""Thousands of named tuples, kept as plain tuples. A named one is made when somebody looks at it.
 
 CPython's garbage collector goes through every named tuple that it knows, again and again, but it drops plain tuples of
 texts and numbers from its lists when it first sees them (``_PyTuple_MaybeUntrack``). A host has tens of thousands of
-rows and uses. As named tuples they bring about collections of the whole process, which stop a compute service for
-longer than reading them takes.
+rows and uses. As named tuples they would cause collections of the whole process, which stop a compute service for
+longer than it takes to read them.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Compact(Sequence[Named]):
 
     @classmethod
     def joined(cls, of: type[Named], parts: Iterable[Sequence[Named]]) -> Compact[Named]:
-        """One after the other."""
+        """Join sequences, one after the other."""
         some = [part for part in parts if part]
         if len(some) == 1 and isinstance(some[0], Compact):
-            return some[0]                      # not so a list, which its owner may change
+            return some[0]                      # a list is copied: its owner may change it
         return cls(of, [one for part in some for one in Compact(of, part)._plain])
 
     def __len__(self) -> int:
@@ -82,19 +82,19 @@ class Compact(Sequence[Named]):
         return repr(tuple(self))
 
     def plain(self) -> list[tuple[Any, ...]]:
-        """Their fields, in a list that the caller may change; for loops over thousands."""
+        """The plain tuples, in a list that the caller may change; for loops over thousands."""
         return self._plain.copy()
 
     def column(self, field: str) -> Iterator[Any]:
-        """One of their fields; for loops over thousands."""
+        """One field of each; for loops over thousands."""
         return map(operator.itemgetter(self._of._fields.index(field)), self._plain)
 
     def columns(self, first: str, second: str, *more: str) -> Iterator[tuple[Any, ...]]:
-        """Some of their fields; for loops over thousands."""
+        """Some fields of each; for loops over thousands."""
         return map(operator.itemgetter(*map(self._of._fields.index, (first, second, *more))), self._plain)
 
     def by(self, *fields: str) -> ByKey[Named]:
-        """The same by two of their fields; of several with the same key the last."""
+        """The tuples by two of their fields. If several have the same key, the last one counts."""
         found = self._by.get(fields)
         if found is None:
             key = operator.itemgetter(*map(self._of._fields.index, fields))
@@ -124,7 +124,7 @@ class ByKey(Mapping[Key, Named]):
         return self._make(self._plain[key])
 
     def keys(self) -> KeysView[Key]:
-        # A dictionary's own, whose set operations take a tenth of the time of a mapping's.
+        # The set operations of a dictionary's keys take a tenth of the time of a mapping's.
         return self._plain.keys()
 
     @overload

@@ -26,7 +26,7 @@ from devicetrack.objects import fields
 from devicetrack.objects import traits
 from devicetrack.objects.network_port import Port
 
-# Vendors by the name of the driver that makes the devices. Devices of other drivers get no trait of a vendor.
+# The vendor by the name of the driver that makes the devices. Devices of other drivers get no trait for a vendor.
 _VENDORS: Final = {'i915': 'INTEL', 'nvidia': 'NVIDIA'}
 
 _MADE = f'"origin":"{vocabulary.CREATED}"'
@@ -55,7 +55,7 @@ class DeviceDetails(base.DeviceTrackObject):
 
     @classmethod
     def identity_fields(cls) -> frozenset[str]:
-        """The fields of the identity: those that the class declares, or else all that are not of the row."""
+        """The fields of the identity: those that the class declares, or else all but the fields of the row."""
         return frozenset(cls.fields).difference(cls.OF_THE_ROW) if cls.IDENTITY is None else frozenset(cls.IDENTITY)
 
     @property
@@ -86,7 +86,7 @@ class DeviceDetails(base.DeviceTrackObject):
 
     @property
     def port(self) -> Port | None:
-        """The network port that the device is for its guest; None if it is no port."""
+        """The network port that the device is for its guest; None if it is not a port."""
         return None
 
     @property
@@ -259,7 +259,7 @@ class PCIDetails(DeviceDetails):
     # A card may come to another address at a boot. A virtual function is known by its card and its number there.
     IDENTITY = ('vendor_id', 'product_id', 'subsystem', 'serial', 'parent_card', 'parent_serial', 'vf_number')
     # The host's own driver is visible only while no guest has the function. It goes back to the one that the claim saw.
-    # The port is that of the request, whatever the options call the network by now.
+    # The port comes from the request, whatever the options call the network by now.
     OF_THE_ROW = ('driver', 'disks', 'config', 'physical_network', 'mac', 'vlan', 'trusted')
     fields = {
         'address': ovo_fields.StringField(),
@@ -331,7 +331,7 @@ class PCIDetails(DeviceDetails):
 
     @staticmethod
     def migration_type_of(device_type: str, vendor_id: str, product_id: str, is_migratable: bool = True) -> str:
-        """The type of functions, of those that the options declare for live migration by default."""
+        """The type of functions; by default of those that the options declare for live migration."""
         return f'{device_type} {vendor_id}:{product_id}' + ('' if is_migratable else ' that stays')
 
     @property
@@ -376,7 +376,7 @@ def _check_data(cls: type[DeviceDetails], data: Mapping[str, Any]) -> None:
 
 
 def _is_of(field: Any, value: Any) -> bool:
-    """Whether a value of JSON is of a field's type. For fields that are neither text nor number, reading decides."""
+    """Whether a JSON value has the type of a field. If the field is neither a text nor a number, reading decides."""
     if isinstance(field, ovo_fields.UUIDField):
         return uuidutils.is_uuid_like(value)
     if isinstance(field, (ovo_fields.StringField, ovo_fields.BaseEnumField)):
@@ -440,14 +440,14 @@ def is_current(text: str) -> bool:
 
 
 def as_port(text: str, port: Port | None) -> str:
-    """The stored text of a device that will be this port, or no port (None).
+    """The stored text of a device that will be this port; with None it will not be a port.
 
-    :raises ValueError: the device cannot; says why
+    :raises ValueError: the device cannot be that; says why
     :raises UnknownObject, MalformedObject: as :func:`from_text`
     """
     if port is not None:
         return to_text(from_text(text).as_port(port))
-    # To read the details of every device of every claim would take longer than all else that is done with it.
+    # Reading the details of every device of a claim would take longer than all else that a claim does with a device.
     if _NETWORK in text and _NO_NETWORK not in text and peek(text).needs_port:
         raise ValueError('it is given as a port of its physical network alone, and nothing says which: ask for it by a '
                          'DeviceRequest with networks')
@@ -455,7 +455,7 @@ def as_port(text: str, port: Port | None) -> str:
 
 
 def port_of(text: str) -> Port | None:
-    """The port that the device of a stored text is; None if it is no port.
+    """The port that the device of a stored text is; None if it is not a port.
 
     :raises UnknownObject, MalformedObject: as :func:`from_text`
     """

@@ -70,22 +70,22 @@ class DeviceMap(message.Message):
 
     @classmethod
     def of(cls, instance_uuid: str, migration_uuid: str, pairs: Sequence[DevicePair], metadata: str) -> DeviceMap:
-        """Make one. Post-copy is allowed only without pairs."""
+        """Make a map. Post-copy is allowed only without pairs."""
         return cls(instance_uuid=instance_uuid, migration_uuid=migration_uuid, pairs=list(pairs), metadata=metadata,
                    post_copy_allowed=not pairs)
 
     @classmethod
     def from_mdevs(cls, instance_uuid: str, migration_uuid: str, types: Mapping[str, str], targets: Mapping[str, str],
                    resource_class: str = 'VGPU', device_api: str = 'vfio-pci') -> DeviceMap:
-        """Make one from what the message of another compute service says of mediated devices alone.
+        """Make a map from the message of another compute service, which tells only of mediated devices.
 
         It has no metadata, so the guest has no record of its devices at the destination, and no ``seen``. Elements are
         those of libvirt.
 
         :param types: as :meth:`mdev_types`, in the order of the guest
         :param targets: as :meth:`mdev_targets`
-        :param device_api: that of the types
-        :raises MalformedObject: it is something else, or the maps are not about the same devices; names the field
+        :param device_api: the device API of the types
+        :raises MalformedObject: an argument is malformed, or the maps are not about the same devices; names the field
         """
         message.check_uuid('instance_uuid', instance_uuid)
         message.check_uuid('migration_uuid', migration_uuid)

@@ -1,4 +1,4 @@
-"""Events: what happened to a device, and by whom. The store keeps them after the rows that they tell of are gone."""
+"""Events: what happened to a device, and who did it. The store keeps them when the rows of the device are gone."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ REALIZED: Final = 'realized'        # the device was made ready for the guest, o
 STARTED: Final = 'started'          # the guest runs on it
 LEAVING: Final = 'leaving'          # a migration takes the instance away from it
 STAYED: Final = 'stayed'            # that migration was undone
-MOVED: Final = 'moved'              # the guest came to it by a migration, and runs on it
+MOVED: Final = 'moved'              # a migration brought the guest to it, and the guest runs on it
 RELEASED: Final = 'released'        # the instance gave it up; it is not free yet
 WIPED: Final = 'wiped'              # it was wiped after that, and its row is gone
 FREED: Final = 'freed'              # its row is gone; it did not have to be wiped
-FORGOTTEN: Final = 'forgotten'      # its row was ended by an operator, or became another's; it was not taken back
+FORGOTTEN: Final = 'forgotten'      # an operator ended its row or gave it to another owner; nobody took the device back
 # Events of condition. If one is about a parent, ``identifier`` has the parent's name.
 WITHHELD: Final = 'withheld'
 RETIRED: Final = 'retired'
@@ -106,5 +106,5 @@ NO_NOTE: Final = Note()
 
 
 def text(**more: Any) -> str:
-    """The stored text of what one event alone has."""
+    """The stored text of the facts that only one event has."""
     return json.dumps(more, sort_keys=True)

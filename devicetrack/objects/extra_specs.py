@@ -143,7 +143,7 @@ def _policy(name: str, value: Any) -> str:
 
 
 def _functions(value: str, aliases: Mapping[str, PCIAlias], ours: Collection[str] | None) -> tuple[Asked, ...]:
-    """The functions that each name asks for, with only those of its choices that are of our classes."""
+    """The functions that each alias asks for, with only its choices of our classes."""
     if not isinstance(value, str):
         raise exception.BadRequest(ALIAS, value, 'must be NAME:COUNT, separated by commas')
     asked = []

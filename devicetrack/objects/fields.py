@@ -61,7 +61,7 @@ class AmountField(fields.AutoTypedField):
     AUTO_TYPE = Amount()
 
     def coerce(self, obj: Any, attr: str, value: Any) -> Any:
-        return self._type.coerce(obj, attr, value)              # None too: a field refuses it with a ValueError
+        return self._type.coerce(obj, attr, value)              # also None, which a field refuses with a ValueError
 
 
 class ForeignObject(fields.FieldType):

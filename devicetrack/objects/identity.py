@@ -1,8 +1,8 @@
-"""Whether two texts of details are of one device, by the fields that their class declares as the identity.
+"""Decides whether two texts of details describe one device, by the fields that their class declares as its identity.
 
 Two devices with one name and one address may be different devices: somebody exchanged a disk, or made a namespace
-again. The class says which fields tell them apart (:attr:`.details.DeviceDetails.IDENTITY`). None in such a field says
-that the host cannot read it now. Then nobody knows which device it is, and nobody concludes anything.
+again. The class says which fields tell them apart (:attr:`.details.DeviceDetails.IDENTITY`). If such a field is None,
+the host cannot read it now. Then the device is uncertain, and nobody concludes anything.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Comparison(NamedTuple):
 
     @property
     def is_same(self) -> bool:
-        """Whether both are certainly of one device."""
+        """Whether both certainly describe one device."""
         return not self.itself and not self.unread
 
 
@@ -61,12 +61,12 @@ def compare(recorded: str, found: str) -> Comparison | None:
 
 
 def alike(recorded: str, found: str) -> bool:
-    """Whether two texts of details are equal, without parsing them: nearly all are."""
+    """Whether two texts of details are equal but for the origin, without parsing them. Nearly all are."""
     return recorded == found or recorded.replace(CREATED_TEXT, _ADOPTED_TEXT) == found
 
 
 def same_device(recorded: str, found: str) -> bool:
-    """Whether two texts of details are certainly of one device."""
+    """Whether two texts of details certainly describe one device."""
     compared = compare(recorded, found)
     return alike(recorded, found) if compared is None else compared.is_same
 

@@ -18,7 +18,7 @@ from devicetrack.objects import details
 from devicetrack.objects import message
 from devicetrack.objects import values
 
-# The host UUID of devices if another service does not name their host.
+# The host UUID of devices whose host another service does not name.
 UNKNOWN_HOST: Final = '00000000-0000-0000-0000-000000000000'
 _KINDS: Final = {details.MdevDetails: 'mdev', details.PCIDetails: 'pci', details.VFDetails: 'vf',
                  details.VPMEMDetails: 'vpmem'}
@@ -43,7 +43,7 @@ class InstanceResources(message.Message, Sequence[assignment.DeviceAssignment]):
     @classmethod
     def from_records(cls, instance_uuid: str, host_uuid: str,
                      records: Sequence[values.Record]) -> InstanceResources:
-        # As of_known(), in a third of its time: every claim comes by here.
+        # As of_known(), in a third of its time: every claim runs this.
         made = cls.__new__(cls)
         made._context = None
         made._changed_fields = set()
@@ -55,13 +55,13 @@ class InstanceResources(message.Message, Sequence[assignment.DeviceAssignment]):
     @classmethod
     def from_tuples(cls, instance_uuid: str, devices: Iterable[tuple[str, str, str, details.DeviceDetails]],
                     host_uuid: str = UNKNOWN_HOST) -> InstanceResources:
-        """Make them from what another compute service knows of an instance's devices on another host.
+        """Make the resources of an instance on another host, from the facts that another compute service has.
 
-        They are current and active. Hand them to the claim of a live migration as the source's resources.
+        The assignments are current and active. Hand them to the claim of a live migration as the source's resources.
 
         :param devices: tuples (provider UUID, resource class, identifier, details), in the order of the guest
-        :param host_uuid: the source's, where it is known
-        :raises MalformedObject: something else was given; names the field
+        :param host_uuid: the source's UUID, if it is known
+        :raises MalformedObject: an argument is malformed; names the field
         """
         message.check_uuid('instance_uuid', instance_uuid)
         message.check_uuid('host_uuid', host_uuid)
@@ -88,7 +88,7 @@ class InstanceResources(message.Message, Sequence[assignment.DeviceAssignment]):
         return cls(instance_uuid=instance_uuid, host_uuid=host_uuid, assignments=made)
 
     def __repr__(self) -> str:
-        # That of versioned objects says of each item only what class it has.
+        # The repr() of versioned objects names only the class of each item.
         if self.unset_fields():
             return super().__repr__()
         devices = ', '.join(map(str, self.assignments))
@@ -101,7 +101,7 @@ class InstanceResources(message.Message, Sequence[assignment.DeviceAssignment]):
         return iter(self.assignments)
 
     def __contains__(self, item: Any) -> bool:
-        # To a versioned object the name of a field is an item that it contains once it is set.
+        # A versioned object contains the names of its fields that are set.
         return item in self.assignments if isinstance(item, assignment.DeviceAssignment) else super().__contains__(item)
 
     def __getitem__(self, index: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the two ends of a live migration exchange before the claim."""
+"""The messages that the two ends of a live migration exchange before the claim."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class LiveMigrationCheck(message.Message):
     @classmethod
     def from_mdevs(cls, instance_uuid: str, types: Mapping[str, str], resource_class: str = 'VGPU',
                    device_api: str = 'vfio-pci') -> LiveMigrationCheck:
-        """Make one from what the message of another compute service says of a guest's mediated devices.
+        """Make a check from the message of another compute service about a guest's mediated devices.
 
-        Nothing is declared of them but their types, so their migration versions are unknown.
+        The message declares only their types, so their migration versions are unknown.
 
         :param types: type by UUID, in the order of the guest
-        :param device_api: that of the types
-        :raises MalformedObject: it is something else; names the field
+        :param device_api: the device API of the types
+        :raises MalformedObject: an argument is malformed; names the field
         """
         message.check_uuid('instance_uuid', instance_uuid)
         message.check_map('types', types)

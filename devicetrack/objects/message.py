@@ -20,7 +20,7 @@ from devicetrack.objects import base
 
 _DATA = 'versioned_object.data'
 _NAME = 'versioned_object.name'
-# How many characters of a refused value are shown.
+# An error shows this many characters of a refused value.
 _SHOWN = 40
 
 
@@ -36,10 +36,10 @@ class Message(base.DeviceTrackObject):
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Read what :meth:`to_text` made, in this release or an older one.
+        """Read a text that :meth:`to_text` made, in this release or an older one.
 
         :raises UnknownObject: a newer release made it
-        :raises MalformedObject: it is something else; ``where`` names the field, from the class on
+        :raises MalformedObject: the text is something else; ``where`` names the field, from the class on
         """
         where = cls.obj_name()
         if not isinstance(text, str):
@@ -55,7 +55,7 @@ class Message(base.DeviceTrackObject):
 
 
 def _check_object(primitive: Any, wanted: str | None, where: str) -> None:
-    """:raises MalformedObject: it is not the primitive of an object of this class, or of one of ours for None"""
+    """:raises MalformedObject: the value is not a primitive of the class ``wanted``; None means any class of ours"""
     name = primitive.get(_NAME) if isinstance(primitive, Mapping) else None
     classes = ovo_base.VersionedObjectRegistry.obj_classes().get(name) if isinstance(name, str) else None
     if primitive is None or classes is None or wanted not in (None, name):
@@ -99,7 +99,7 @@ def _check_value(value: Any, field: Any, where: str) -> None:
 
 
 def _object_of(field: Any) -> str:
-    """The name of the class of the objects in a list. oslo.versionedobjects has no public way to it."""
+    """The name of the class of the objects in a list. oslo.versionedobjects does not make it public."""
     return str(field._type._element_type._type._obj_name)
 
 
@@ -109,9 +109,9 @@ def _wrong(where: str, value: Any, wanted: str) -> exception.MalformedObject:
 
 
 def check_map(where: str, value: Any) -> Mapping[str, str]:
-    """A plain map of UUIDs of devices to texts.
+    """Check a map from UUIDs of devices to texts.
 
-    :raises MalformedObject: it is something else
+    :raises MalformedObject: the value is something else
     """
     if not isinstance(value, Mapping):
         raise _wrong(where, value, 'a map of texts')
@@ -124,7 +124,7 @@ def check_map(where: str, value: Any) -> Mapping[str, str]:
 
 
 def check_uuid(where: str, value: Any) -> str:
-    """:raises MalformedObject: it is no UUID"""
+    """:raises MalformedObject: the value is not a UUID"""
     if not vocabulary.is_uuid(value):
         raise _wrong(where, value, 'a UUID: lower case, with hyphens')
     return str(value)

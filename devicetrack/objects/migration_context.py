@@ -66,7 +66,7 @@ class MigrationContext(base.DeviceTrackObject):
     @classmethod
     def of_move(cls, instance_uuid: str, migration_uuid: str, old_resources: InstanceResources | None, old: Carried,
                 new_resources: InstanceResources | None, new: Carried) -> MigrationContext:
-        """Make one from the resources at both ends, and from the service's own objects there."""
+        """Make a context from the resources at both ends, and from the service's own objects there."""
         (old_devices, old_requests), (new_devices, new_requests) = old.pci(old_resources), new.pci(new_resources)
         return cls(
             instance_uuid=instance_uuid, migration_uuid=migration_uuid, old_resources=old_resources,

@@ -15,7 +15,7 @@ from devicetrack.objects.choice import Features
 
 _PREFIX: Final = 'CUSTOM_PCI_NETWORK_'
 _BETWEEN: Final = re.compile('[^0-9A-Z]+')
-_CLASS: Final = re.compile('[A-Z0-9_]{1,255}')          # what placement takes
+_CLASS: Final = re.compile('[A-Z0-9_]{1,255}')          # what placement accepts
 _TRUSTED: Final = 'trusted=yes'
 
 
@@ -43,7 +43,7 @@ class Port(NamedTuple):
 def resource_class_of(physical_network: str) -> str:
     """Return the resource class that counts the virtual functions of a physical network.
 
-    :raises ValueError: placement takes no such name
+    :raises ValueError: placement does not accept the name
     """
     name = _PREFIX + _BETWEEN.sub('_', physical_network.upper())
     if name == _PREFIX or not _CLASS.fullmatch(name):

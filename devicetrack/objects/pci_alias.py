@@ -1,4 +1,4 @@
-"""The names by which flavors ask for PCI functions, and the functions that these names mean."""
+"""Aliases: the names by which flavors ask for PCI functions, and the functions that they mean."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The PCI functions of an instance at one end of a move, in the form in which compute services keep them.
 
-Services have had these in their migration contexts for long: a list of devices, and the requests for which they were
-given (Nova: ``nova/objects/pci_device.py``, ``nova/objects/instance_pci_requests.py``). The fields here have the same
+Migration contexts of services have these two: a list of devices, and the requests that the devices were given for
+(Nova: ``nova/objects/pci_device.py``, ``nova/objects/instance_pci_requests.py``). The fields here have the same
 names and values, so a reader of a context need not ask who tracks the functions.
 """
 
@@ -52,7 +52,7 @@ class PCIDeviceList(ovo_base.ObjectListBase, base.DeviceTrackObject):
 
     @classmethod
     def of(cls, resources: InstanceResources | None) -> PCIDeviceList | None:
-        """Those of the kind ``pci`` in an instance's resources; None if it has none, or nobody knows."""
+        """The functions of the kind ``pci`` in an instance's resources; None if it has none, or they are unknown."""
         found = [PCIDevice(
             address=one.details.address, vendor_id=one.details.vendor_id, product_id=one.details.product_id,
             dev_type=one.details.device_type, parent_addr=one.details.parent_address or None, numa_node=one.numa_node,
@@ -90,7 +90,7 @@ class InstancePCIRequests(base.DeviceTrackObject):
 
     @classmethod
     def of(cls, resources: InstanceResources | None) -> InstancePCIRequests | None:
-        """Those for the kind ``pci`` in an instance's resources; None if it has none, or nobody knows."""
+        """The requests for the kind ``pci`` in an instance's resources; None if it has none, or they are unknown."""
         by_class: dict[str, list[DeviceAssignment]] = {}
         for one in _functions(resources):
             by_class.setdefault(one.resource_class, []).append(one)

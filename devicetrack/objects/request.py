@@ -69,10 +69,10 @@ class RequestedDevices(base.DeviceTrackObject):
     @classmethod
     def of_port(cls, port: NetworkPort, provider_uuid: str | None = None,
                 resource_class: str | None = None) -> RequestedDevices:
-        """A virtual function for a port.
+        """Request a virtual function for a port.
 
-        :param resource_class: the one that ``[pci] device_spec`` says, if it says one
-        :raises BadRequest: the physical network has no name that placement takes
+        :param resource_class: the class that ``[pci] device_spec`` gives its functions, if it gives one
+        :raises BadRequest: placement does not accept a name made of that of the physical network
         """
         try:
             counted = resource_class or resource_class_of(port.physical_network)
@@ -99,8 +99,8 @@ class DeviceRequest(base.DeviceTrackObject):
     ``numa_nodes`` are the host's nodes that the guest runs on, empty when it is not pinned. They matter only with a
     policy other than ``none``.
 
-    1.1 added the policy ``socket``, and has requested devices of 1.1. To a peer of 1.0 ``socket`` is ``required``: its
-    devices are fewer, and all of them are on the socket. 1.2 has requested devices of 1.2.
+    1.1 added the policy ``socket``, and has requested devices of 1.1. For a peer of 1.0 ``socket`` becomes
+    ``required``, which allows fewer devices, and none that ``socket`` does not allow. 1.2 has requested devices of 1.2.
     """
 
     VERSION = '1.2'
@@ -122,7 +122,7 @@ class DeviceRequest(base.DeviceTrackObject):
            numa_affinity_policy: str = vocabulary.NONE) -> DeviceRequest:
         """Make a request from (resource class, amount) or (resource class, amount, provider UUID) tuples.
 
-        :raises BadRequest: something else was given
+        :raises BadRequest: a tuple is malformed
         """
         for item in wanted:
             if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
@@ -135,7 +135,7 @@ class DeviceRequest(base.DeviceTrackObject):
     def with_ports(self, ports: Sequence[NetworkPort]) -> DeviceRequest:
         """Return the same request with a virtual function for each port after its devices.
 
-        :raises BadRequest: a physical network has no name that placement takes
+        :raises BadRequest: placement does not accept a name made of that of a physical network
         """
         return DeviceRequest(
             wanted=[*self.wanted, *map(RequestedDevices.of_port, ports)], numa_nodes=list(self.numa_nodes),

@@ -1,8 +1,8 @@
-"""Names of the traits that say in placement what a device is.
+"""Names of the traits that describe a device in placement.
 
 We use a trait of os-traits where one exists. Other names are ours:
 ``CUSTOM_DEVICETRACK_<SUBJECT>_<VALUE>``, the value in capitals, with an underscore for each character that placement
-does not take in a name. So ``nvidia-35`` becomes ``CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_35``.
+does not accept in a name. So ``nvidia-35`` becomes ``CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_35``.
 
 Names that begin with ``CUSTOM_MIG_`` say what a host offers to guests that migrate live:
 :mod:`devicetrack.compatibility.traits`.
@@ -34,7 +34,7 @@ def is_of_migration(name: str) -> bool:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a name is that of a trait of ours."""
+    """Whether a name is one of our traits."""
     return name.startswith(PREFIX) or is_of_migration(name)
 
 

@@ -24,8 +24,8 @@ class DeviceKey(NamedTuple):
     identifier: str
 
 
-# The generation of a row that its claim wrote, and of a row that only its claim and its release wrote. A row that does
-# not begin with a claim begins with OF_A_GUEST: its guest may have written to the device already.
+# The generation of a row that only its claim wrote, and of a row that only its claim and its release wrote. A row that
+# does not begin with a claim begins with OF_A_GUEST: its guest may have written to the device already.
 CLAIMED: Final = 1
 ONLY_CLAIMED: Final = 2
 OF_A_GUEST: Final = 3
@@ -64,7 +64,7 @@ class Record(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """A migration whose allocations in placement remain to be removed."""
+    """A migration whose allocations in placement have yet to be removed."""
 
     instance_uuid: str
     migration_uuid: str
@@ -88,7 +88,7 @@ class InventoryDevice(NamedTuple):
     ``provider`` is the stable name of the provider that placement counts the device at, or '' for the node itself.
     ``parent`` is the name of the device that this one is a part of or was made by, or None. Both have no slash.
     ``unhealthy`` is None, or the reason why the device must not be handed out. A device that is not ``adoptable`` is
-    healthy, but somebody else made it for their own use, and we do not hand it out. ``details`` comes from
+    healthy, but somebody else made it for their own use, so we do not hand it out. ``details`` comes from
     :func:`devicetrack.objects.details.to_text` and is never ''. Assignments of the device are read with it.
     ``migration_type`` is the same as in these details, or None: then the details are read for it. A kind that may have
     thousands of devices sets it.
@@ -157,7 +157,7 @@ class Missing(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A part of the host that is not as an option wants it, and why. ``key`` is its name as a device.
+    """A part of the host that does not follow an option, and why. ``key`` is its name as a device.
 
     ``option`` is as in :class:`Missing`. A fault concerns no other device.
     """
@@ -168,7 +168,7 @@ class Fault(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """Two devices that are one thing on the host; ``what`` says which: a PCI address, or the path of a node or file."""
+    """Two devices that are the same thing on the host. ``what`` is its PCI address, or the path of its node or file."""
 
     devices: tuple[DeviceKey, DeviceKey]
     what: str
@@ -182,7 +182,7 @@ class Inventory(NamedTuple):
     options name and that the host does not have.
 
     ``keeping`` are the kinds whose devices keep what a guest wrote to them. ``unproven`` are those of their devices
-    that nothing on this host proves clean. Most devices that somebody has are among them, and that means nothing.
+    that nothing on this host proves clean. Most held devices are among them, and for these it means nothing.
     Devices that are in ``overlaps`` are unhealthy: a guest on one of them would be a guest on both. ``faults`` is for
     people.
 
@@ -372,5 +372,5 @@ class WipeProgress(NamedTuple):
 
 
 def _unit(size_bytes: int) -> tuple[int, str]:
-    """The unit in which people read an amount, and by how many bits it is shifted for it."""
+    """The number of bits by which an amount is shifted for people, and the unit that it then has."""
     return (20, 'MiB') if size_bytes >> 20 else (10, 'KiB') if size_bytes >> 10 else (0, 'bytes')

@@ -14,7 +14,7 @@ from devicetrack.claims import report
 from devicetrack.claims.report import Line
 from devicetrack.claims.report import Reason
 from devicetrack.claims.withheld import Withheld
-from devicetrack.engine.reconcile import Finding
+from devicetrack.engine.findings import Finding
 from devicetrack.engine.withholding import Target
 from devicetrack.objects.event import Event
 from devicetrack.objects.values import DeviceKey

@@ -1,6 +1,6 @@
 """The interface of a store: rows in, rows out, one transaction a call.
 
-A store is used by many threads at once. It keeps no cache: what it answers was read in the call.
+Many threads use a store at once. It keeps no cache: each call reads what it returns.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Host(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """What tells this host from every other."""
+        """The fields that tell this host from every other."""
         return self.uuid, self.name, self.machine_id
 
 
@@ -49,7 +49,7 @@ class Fence(NamedTuple):
 
 
 class Update(NamedTuple):
-    """A row as it was read and as it is to become: same host, kind and identifier, one generation later."""
+    """A row as it was read, and the row that replaces it: same host, kind and identifier, one generation later."""
 
     before: Record
     after: Record
@@ -79,9 +79,9 @@ class ContextChange(NamedTuple):
 class Changes(NamedTuple):
     """What one transaction does to one host's rows: all of it or nothing.
 
-    ``contexts`` go with rows, never alone: when an answer is lost, the rows tell what became of the transaction, and a
-    context could not. The events of the rows are written in the same transaction (``devicetrack.store.history``);
-    ``note`` has what they say beyond the rows.
+    ``contexts`` go with rows, never alone: when an answer is lost, only the rows tell what became of the transaction.
+    The events of the rows are written in the same transaction (``devicetrack.store.history``). ``note`` has the facts
+    of the events that the rows do not have.
     """
 
     insert: tuple[Record, ...] = ()
@@ -99,7 +99,7 @@ class Changes(NamedTuple):
     def check_contexts(self) -> None:
         """Check that contexts come with rows, and each with its migration.
 
-        :raises ValueError: they do not, which is a mistake of the caller
+        :raises ValueError: they do not: the caller made a mistake
         """
         if self.contexts and not (self.insert or self.update or self.delete):
             raise ValueError('a migration context is written together with rows of its instance, never alone')
@@ -109,7 +109,7 @@ class Changes(NamedTuple):
 
 
 class OperatorRequest(NamedTuple):
-    """What a command asks of the manager of a host, and the answer once there is one.
+    """A request of a command to the manager of a host, and the answer once there is one.
 
     ``arguments`` and ``answer`` are JSON text, the times are seconds since the epoch.
     """
@@ -140,7 +140,7 @@ class WithheldRow(NamedTuple):
 
 
 class StoredDeclaration(NamedTuple):
-    """What a host declares about the devices of one type at one parent, for live migrations of guests that have one.
+    """The declaration of a host about its devices of one type at one parent, for live migrations of guests with them.
 
     ``parent`` is '' for devices without one. ``document`` is JSON text; the store does not look into it.
     """
@@ -160,7 +160,7 @@ class StoredEvent(NamedTuple):
 
 
 class Store(abc.ABC):
-    """Where assignments last. Every method may block; none is called under the ledger's lock."""
+    """Keeps assignments for good. Every method may block; nobody calls one under the ledger's lock."""
 
     @property
     @abc.abstractmethod
@@ -214,7 +214,7 @@ class Store(abc.ABC):
     def take_epoch(self, host_uuid: str) -> int:
         """Raise the epoch of a host, for a manager that starts. It waits for transactions of older epochs.
 
-        What older managers have written is there for a read after it, and they write nothing more.
+        A later read sees all that older managers have written, and they write nothing more.
 
         :returns: the epoch, for :meth:`at_epoch`
         :raises UnknownHost: the store has no such host
@@ -227,21 +227,21 @@ class Store(abc.ABC):
         """The same store for a manager of ``host`` that took the epoch in it.
 
         Every call of it that writes for the host raises HostTakenOver, in its own transaction, once another manager
-        took a later epoch. ``add_host``, ``replace_host`` and ``add_operator_request`` are of commands, and not
-        refused.
+        took a later epoch. Commands call ``add_host``, ``replace_host`` and ``add_operator_request``, and these are
+        never refused.
         """
 
     @abc.abstractmethod
     def check_epoch(self) -> None:
         """Check that no other manager took a later epoch than the one of :meth:`at_epoch`. One query.
 
-        :raises HostTakenOver: another one did
+        :raises HostTakenOver: another manager did
         """
 
     @property
     @abc.abstractmethod
     def is_taken_over(self) -> bool:
-        """Whether any call has raised HostTakenOver. Asks nobody."""
+        """Whether any call has raised HostTakenOver. It does not ask the database."""
 
     @abc.abstractmethod
     def replace_host(self, before: Host, after: Host) -> None:
@@ -257,8 +257,8 @@ class Store(abc.ABC):
         :raises OutcomeUnknown: it may have happened; call again
         """
 
-    # Rows of a host, of an instance and of devices are calls of their own: a value that is missing by mistake finds
-    # nothing, where a filter that is left out would find every row.
+    # The rows of a host, of an instance and of devices have a call each. A value that is missing by mistake finds
+    # nothing. If one call had optional filters, a filter that is left out would find every row.
 
     @abc.abstractmethod
     def records(self) -> list[Record]:
@@ -312,10 +312,11 @@ class Store(abc.ABC):
 
         Writes the same keys in a transaction that it then undoes. That transaction waits for the lost one, wherever it
         still runs; a read would show the rows as they were before, and prove nothing. The rows decide: contexts are
-        written only together with rows, in one transaction, so what the rows say holds for the contexts too.
+        written only together with rows, in one transaction, so the rows decide for the contexts too.
 
         :returns: True when the changes happened, False when they did not and cannot any more
-        :raises StoreUnavailable: no answer yet (not reachable, or the lost transaction is still open); ask again
+        :raises StoreUnavailable: the answer is not known yet: the store cannot be reached, or the lost transaction is
+            still open; ask again
         """
 
     @abc.abstractmethod
@@ -351,14 +352,14 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def withheld(self, host_uuid: str) -> list[WithheldRow]:
-        """What is withheld on a host, ordered by kind, scope and name. One query."""
+        """The devices and parents that are withheld on a host, ordered by kind, scope and name. One query."""
 
     @abc.abstractmethod
     def set_withheld(self, write: Sequence[WithheldRow], delete: Sequence[WithheldRow] = (),
                      events: Sequence[Event] = ()) -> None:
-        """Write and delete rows of what is withheld on a host, and add events, in one transaction.
+        """Write and delete rows of withheld devices and parents of a host, and add events, in one transaction.
 
-        It may be repeated, but for the events: they would be there twice.
+        If it is repeated, the rows stay right, and the events are there twice.
 
         A row replaces the one of its kind, scope and name. Only the host's manager calls this, or a command that holds
         the host's lock in its place.
@@ -369,15 +370,15 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def declarations(self) -> list[StoredDeclaration]:
-        """What all hosts declare, ordered by host, kind, parent and type. One query."""
+        """The declarations of all hosts, ordered by host, kind, parent and type. One query."""
 
     @abc.abstractmethod
     def declarations_of_host(self, host_uuid: str) -> list[StoredDeclaration]:
-        """What a host declares, ordered by kind, parent and type. One query."""
+        """The declarations of a host, ordered by kind, parent and type. One query."""
 
     @abc.abstractmethod
     def set_declarations(self, host_uuid: str, declarations: Sequence[StoredDeclaration]) -> None:
-        """Replace all that a host declares by these, in one transaction. May be repeated.
+        """Replace all declarations of a host by these, in one transaction. May be repeated.
 
         :raises ValueError: one of them belongs to another host; nothing was written
         :raises StoreUnavailable: nothing was written
@@ -386,7 +387,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def leftovers(self, host_uuid: str) -> list[Leftover]:
-        """What a host has yet to remove from placement after it confirmed moves, ordered by migration. One query."""
+        """The allocations that a host has yet to remove from placement after moves, ordered by migration. One query."""
 
     @abc.abstractmethod
     def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
@@ -404,7 +405,7 @@ class Store(abc.ABC):
         :raises OutcomeUnknown: it may have been written; call again
         """
 
-    # Events: those of rows are written by write(), those of what is withheld by set_withheld(), and nobody changes one.
+    # write() writes the events of rows, set_withheld() those of withheld devices and parents. Nobody changes an event.
 
     @abc.abstractmethod
     def events_of_device(self, identifier: str, since_ms: int | None = None, until_ms: int | None = None,
@@ -419,7 +420,7 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def events_of_instance(self, instance_uuid: str, since_ms: int | None = None,
                            until_ms: int | None = None) -> list[StoredEvent]:
-        """The events of an instance on every host, the oldest first; the times as :meth:`events_of_device`."""
+        """The events of an instance on every host, the oldest first. The times are as for :meth:`events_of_device`."""
 
     @abc.abstractmethod
     def latest_events(self, host_uuid: str, limit: int) -> list[StoredEvent]:
@@ -427,20 +428,20 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def count_events(self, host_uuid: str, after: int, limit: int) -> tuple[int, int]:
-        """Count events of a host in the order of their numbers: those with greater ones than ``after``.
+        """Count the events of a host with greater numbers than ``after``, in the order of their numbers.
 
-        At most ``limit`` are read. A store that knows how many there are without reading them may count more.
+        It reads at most ``limit`` events. A store that can count without reading may count more.
 
-        :returns: how many, and the number of the last one; ``after`` when there are none
+        :returns: how many there are, and the number of the last one; ``after`` when there are none
         """
 
     @abc.abstractmethod
     def trim_events(self, host_uuid: str, before_ms: int, surplus: int, limit: int) -> int:
-        """Delete the oldest events of a host: those before a time, and so many more than are to be kept.
+        """Delete the oldest events of a host: those before a time, and the ``surplus`` oldest.
 
         One transaction, which deletes at most ``limit``.
 
-        :param surplus: so many of the oldest go, however young they are
+        :param surplus: the number of the oldest events that go, however young they are
         :returns: how many were deleted
         :raises StoreUnavailable: nothing was deleted
         :raises OutcomeUnknown: they may have been deleted; call again

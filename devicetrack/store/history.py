@@ -1,4 +1,4 @@
-"""Which events a transaction writes: derived from its rows, so that nobody who writes rows can leave an event out."""
+"""Derives the events of a transaction from its rows, so that nobody who writes rows can leave an event out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def events_of(changes: api.Changes) -> tuple[Event, ...]:
     """The events of a transaction, in the order in which they are written. Those of given-up devices come first."""
     insert, update, delete, _contexts, note = changes
     at_ms = time.time_ns() // 1_000_000
-    if len(insert) == 1 and not (update or delete):             # nearly every claim: built at once, for its time counts
+    if len(insert) == 1 and not (update or delete):             # nearly every claim, so this way is short
         record = insert[0]
         if record.migration_uuid is None and _is_claim(record):
             return (Event(record.host_uuid, record.kind, record.identifier, events.CLAIMED, at_ms, record.instance_uuid,
@@ -34,7 +34,7 @@ def _event(event: str, record: Record, note: Note, at_ms: int, details: str | No
 
 
 def _inserted(record: Record, note: Note, at_ms: int) -> Event:
-    if record.state == vocabulary.RELEASING:        # a device that no guest is known to have, and that is to be wiped
+    if record.state == vocabulary.RELEASING:        # no guest is known to have it; it will be wiped
         return _event(events.RELEASED, record, note, at_ms)
     return _event(events.CLAIMED if _is_claim(record) else events.RECOVERED, record, note, at_ms,
                   _ends(note) if record.migration_uuid is not None else None)
@@ -65,7 +65,7 @@ def _updated(update: api.Update, note: Note, at_ms: int) -> Iterator[Event]:
     elif before.role != after.role or (after.role == vocabulary.OLD and before.migration_uuid != after.migration_uuid):
         what = (events.LEAVING if after.role == vocabulary.OLD else
                 events.MOVED if before.role == vocabulary.INCOMING else events.STAYED)
-        # A row that is at rest again has no migration any more, and the event is about that one.
+        # A row that is at rest again names no migration any more. The event is about the migration that it named.
         yield _event(what, after._replace(migration_uuid=after.migration_uuid or before.migration_uuid), note, at_ms,
                      _ends(note))
     elif before.state != after.state:

@@ -24,7 +24,8 @@ import yaml
 
 MODULES = tuple(f'devicetrack.{name}' for name in (
     'engine.stock', 'engine.intake', 'engine.ledger', 'engine.line', 'engine.pools', 'engine.selection',
-    'engine.migrations', 'engine.lifecycle', 'engine.reconcile', 'objects.identity', 'store.sql.committer',
+    'engine.migrations', 'engine.lifecycle', 'engine.reconcile', 'engine.findings', 'engine.guest_records',
+    'engine.unsettled', 'objects.identity', 'store.sql.committer',
     'claims.life', 'claims.locked_ledger', 'claims.rows', 'claims.moves', 'claims.given_up'))
 # The packages of the tests that judge. Whatever of them needs a server is left out.
 TESTS = ('unit.objects', 'unit.engine', 'unit.store', 'unit.claims', 'functional.store')

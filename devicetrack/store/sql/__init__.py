@@ -16,7 +16,7 @@ def open_store(conf: cfg.ConfigOpts, state_path: str | None = None) -> SQLStore:
     SQLAlchemy is loaded here, not when this package is imported.
 
     :param state_path: the host's state directory, where the SQLite file is when no option names a database; by default
-        that of ``[devicetrack] state_path``. As for :func:`devicetrack.virt.loader.load_driver`
+        ``[devicetrack] state_path``, as for :func:`devicetrack.virt.loader.load_driver`
     :raises InvalidConfiguration: the option cannot be used, or the driver of the database is not installed
     """
     from devicetrack.store.sql.store import SQLStore

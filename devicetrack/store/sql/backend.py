@@ -1,11 +1,11 @@
-"""What the three databases have in common, and where they differ: one subclass a database.
+"""The common part of the three databases. Each has a subclass for the rest.
 
 A backend knows how to carry out changes on one connection of its driver, and what the errors of that driver mean.
 It holds no connection and no state of a transaction.
 
-The committer writes by the driver itself, not by SQLAlchemy's connections: at every commit SQLAlchemy would take longer
-to build, compile and run one INSERT than the driver takes for all of it. SQLAlchemy still makes the statements, once
-for all stores of a kind. Readers use SQLAlchemy's connections.
+The committer uses the driver itself, not SQLAlchemy's connections: at every commit SQLAlchemy would take longer to
+build, compile and run one INSERT than the driver takes for the whole commit. SQLAlchemy still makes the statements,
+once for all stores of a kind. Readers use SQLAlchemy's connections.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from devicetrack.store import history
 from devicetrack.store.sql import convert
 from devicetrack.store.sql import models
 
-# One statement has at most so many rows; more rows become several statements of the same transaction.
+# One statement has at most this many rows. More rows become several statements of the same transaction.
 ROWS_A_STATEMENT: Final = 500
 
-# How often a transaction that had to give way to another one is tried.
+# A transaction that has to give way to another one is tried this often.
 ATTEMPTS: Final = 10
 
 
 class Cause(enum.Enum):
-    """What an error of a driver means to a store."""
+    """The meaning of a driver's error for a store."""
 
     DUPLICATE = 'a row with this key exists'
     STALE = 'a row moved on'
@@ -60,9 +60,9 @@ class Cause(enum.Enum):
 
 
 class Patience(NamedTuple):
-    """How long a transaction waits for another one's lock, and how long a statement may take with that, in seconds.
+    """How long a transaction waits for the lock of another, and how long a statement may take with that, in seconds.
 
-    The server ends a statement that takes longer. A server that does not even do that a little later is lost.
+    The server ends a statement that takes longer. If the server has not ended it a little later, the server is lost.
     """
 
     busy_s: int
@@ -86,7 +86,7 @@ class Fault(NamedTuple):
 
 
 class StaleRows(Exception):
-    """An update or delete met fewer rows than it names. The transaction is still open and must be undone."""
+    """An update or delete matched fewer rows than it names. The transaction is still open and must be undone."""
 
 
 class OldEpoch(Exception):
@@ -205,7 +205,7 @@ class Backend(abc.ABC):
         insert_one_at_epoch, _ = compiled(sa.insert(table).from_select(
             Record._fields, models.at_epoch(sa.bindparam('host_uuid'), sa.bindparam('epoch')).with_only_columns(
                 *[sa.bindparam(convert.new(name)) for name in Record._fields])))
-        # Inline: nobody asks which number an event got.
+        # Inline, because nobody needs the number that an event gets.
         add_event, _ = compiled(sa.insert(models.events).inline().values(
             {name: sa.bindparam(name) for name in Event._fields}))
         return _Statements(insert_one, update_one, convert.parameters_of_update(updated), delete_one,
@@ -259,7 +259,7 @@ class Backend(abc.ABC):
         come next, so that a device that one member gives can be taken by another member of the same batch.
 
         :raises OldEpoch: a host has a later epoch; PostgreSQL raises an error of its own instead
-        :raises StaleRows: an update or delete met fewer rows than it names
+        :raises StaleRows: an update or delete matched fewer rows than it names
         """
 
     @abc.abstractmethod
@@ -270,11 +270,11 @@ class Backend(abc.ABC):
     def rollback(self, connection: Any) -> None:
         """Undo the transaction, if one is open."""
 
-    # -- what errors mean ----------------------------------------------------------------------------------------------
+    # -- errors --------------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def cause_of(self, error: BaseException) -> Cause:
-        """What an error of the driver means, by its code: its message is in the language of the server."""
+        """The meaning of an error of the driver, by its code: the message is in the language of the server."""
 
     @abc.abstractmethod
     def code_of(self, error: BaseException) -> str:
@@ -285,7 +285,7 @@ class Backend(abc.ABC):
         """Whether an error of COMMIT proves that the database has undone the transaction."""
 
     def fault(self, error: BaseException) -> Fault:
-        """What an error of the driver, of SQLAlchemy or of oslo.db means."""
+        """The meaning of an error of the driver, of SQLAlchemy or of oslo.db."""
         self._account.hide(error)
         origin = origin_of(error)
         # An error that is not the driver's comes from the operating system (a socket, a file), or is a mistake of ours.
@@ -297,7 +297,7 @@ class Backend(abc.ABC):
 
 
 class Account:
-    """What a URL names of an account. A server may name it in an error, and a driver its parameters."""
+    """The account in a URL. A server may name it in an error, and so may a driver in its parameters."""
 
     def __init__(self, url: sa.URL) -> None:
         words = {word for word in (url.username, url.password, *map(url.query.get, ('user', 'password', 'passwd')))
@@ -306,7 +306,7 @@ class Account:
         self._words = re.compile(rf'(?<!\w)(?:{found})(?!\w)' if words else r'(?!)')
 
     def hide(self, error: BaseException | None) -> None:
-        """Take the account and its password out of the texts of an error and of those behind it, which logs show."""
+        """Take the account and its password out of the texts of an error and of its causes, because logs show them."""
         seen: set[int] = set()
         waiting = [error]
         while waiting:
@@ -321,7 +321,7 @@ class Account:
 
 
 def origin_of(error: BaseException) -> BaseException:
-    """The driver's own error, inside one that SQLAlchemy or oslo.db made of it."""
+    """The driver's own error, inside the one that SQLAlchemy or oslo.db made from it."""
     while True:
         inner = getattr(error, 'inner_exception', None) or getattr(error, 'orig', None)
         if not isinstance(inner, BaseException):

@@ -1,11 +1,11 @@
 """Group commit: changes that wait at the same time are committed in one transaction.
 
-Every commit waits for the disk, however little it holds. So callers stand in a line with their changes, and the first
-of them carries out everything that waits in one transaction, and answers all. No thread does it, and a single caller
-pays next to nothing: nobody stands before it, so it commits.
+Every commit waits for the disk, however small it is. So callers stand in a line with their changes. The first of them
+carries out all waiting changes in one transaction, and answers all callers. This needs no thread of its own, and a
+single caller pays next to nothing: it is the first, so it commits.
 
 The committer has a connection of its own. Every transaction is explicit: statements, their answers, then COMMIT. So the
-outcome is unknown in one case alone: when the answer to COMMIT is lost.
+outcome is unknown only if the answer to COMMIT is lost.
 """
 
 from __future__ import annotations
@@ -26,16 +26,14 @@ from devicetrack.store.sql import backend as backends
 from devicetrack.store.sql.backend import Cause
 from devicetrack.store.sql.backend import Fault
 
-# The bound of one transaction, so that its first member does not wait for ever for the others.
+# A transaction has at most this many members, so that its first member does not wait for ever for the others.
 MEMBERS_A_BATCH: Final = 64
 
 
 class Refused(Exception):
     """The store refuses these changes: a key exists, a row moved on, or their writer is of an older epoch.
 
-    Nothing was written.
-
-    The caller finds out which row it was: the others do not wait for its reading.
+    Nothing was written. The caller finds out which row it was, so that the others do not wait for that read.
     """
 
     def __init__(self, fault: Fault) -> None:
@@ -46,23 +44,23 @@ class Refused(Exception):
 class _Ticket:
     """One caller's changes on their way through the committer.
 
-    ``right`` is the right to decide about them: whoever takes the one thing out of it carries them out, or takes them
+    ``right`` is the right to decide about the changes: whoever takes its one item out carries them out, or takes them
     back. An interrupted leader returns the right of members that it has not answered.
     """
 
     __slots__ = ('changes', 'fence', 'error', 'answered', 'right', 'wake', 'batch')
 
     def __init__(self, changes: api.Changes | None, fence: api.Fence | None = None) -> None:
-        self.changes = changes              # None for one that only closes the connection
+        self.changes = changes              # None only closes the connection
         self.fence = fence
         self.error: BaseException | None = None
         self.answered = False
-        self.right = [None]                 # to take the one thing out of a list is one indivisible step
+        self.right = [None]                 # taking the one item out of a list is indivisible
         self.wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self.batch: list[_Ticket] = []      # what this one carries, when it leads
+        self.batch: list[_Ticket] = []      # the tickets that this one carries, if it leads
 
     def take(self) -> bool:
-        """Take the right to decide about the changes; of several who try at once one succeeds."""
+        """Take the right to decide about the changes. If several try at once, one succeeds."""
         try:
             self.right.pop()
         except IndexError:
@@ -73,11 +71,10 @@ class _Ticket:
 class Committer:
     """The writing half of a store.
 
-    The callers stand in a line, and whoever is first leads: it carries out what stands behind it too. One indivisible
-    step joins the line and takes a turn that is free, and no other state says who leads. So an exception that reaches a
-    thread between any two steps (a signal, no memory left) leaves nothing that the next caller could wait for in vain:
-    whatever happens, the caller leaves the line, and what it carried goes to the next one. The connection that it used
-    is dropped, for an answer may be on its way.
+    The callers stand in a line, and the first one leads: it carries out the changes behind it too. One indivisible step
+    joins the line and takes a free turn, and no other state says who leads. An exception may reach a thread between any
+    two steps (a signal, no memory left). Even then the caller leaves the line, the next one gets what it carried, and
+    nobody waits in vain. The connection that it used is dropped, because an answer may be on its way.
 
     :param name: the store, for messages
     :param connect: opens a connection of the driver, prepared for writing
@@ -100,10 +97,10 @@ class Committer:
 
     def _start_anew(self) -> None:
         self._line: collections.deque[_Ticket] = collections.deque()
-        self._closing: list[None] = []      # a request to close the connection, for who leads
+        self._closing: list[None] = []      # a request to close the connection, for the leader
         self._connection: Any = None
         self._used = 0.0
-        self._sent: Sequence[_Ticket] = ()  # whose COMMIT was sent, or is about to be; maybe nobody knows its outcome
+        self._sent: Sequence[_Ticket] = ()  # their COMMIT was sent, or is about to be; its outcome may be unknown
 
     def abandon(self) -> Any:
         """In a forked child, forget the connection and the line without touching them: they belong to the parent.
@@ -131,11 +128,11 @@ class Committer:
     def commit(self, changes: api.Changes, fence: api.Fence | None = None) -> None:
         """Carry out changes in one transaction, maybe together with those of other callers.
 
-        :param fence: the epoch of their writer; None for a writer that has none
+        :param fence: the epoch of their writer; None for a writer without one
         :raises Refused: a key exists, a row moved on, or the epoch is over; nothing was written
         :raises StoreUnavailable, SchemaMismatch: nothing was written
         :raises OutcomeUnknown: the COMMIT that carried them was not answered
-        :raises BaseException: what interrupted the caller (KeyboardInterrupt); nobody knows what was written
+        :raises BaseException: the caller was interrupted (KeyboardInterrupt); it is unknown what was written
         """
         ticket, line = _Ticket(changes, fence), self._line
         try:
@@ -155,14 +152,14 @@ class Committer:
             raise ticket.error
 
     def _lead(self, own: _Ticket) -> None:
-        """Carry out own changes and those that wait behind them. For who stands first."""
+        """Carry out the own changes and those that wait behind them. The first in line calls this."""
         if self._closing:
             self._close()
         self._sent = ()
         own.batch.append(own)
         own.take()
         if len(self._line) > 1:
-            # Others may join and leave meanwhile, so there is no iterating over the line.
+            # Others may join and leave meanwhile, so an iterator over the line would fail.
             with contextlib.suppress(IndexError):
                 while len(own.batch) < MEMBERS_A_BATCH:
                     ticket = self._line[len(own.batch)]
@@ -172,7 +169,7 @@ class Committer:
         self._carry(own.batch)
 
     def _leave(self, own: _Ticket) -> None:
-        """Leave the line with all that this one carried and answered. Idempotent: an interrupt may have it repeated."""
+        """Leave the line, with all tickets that this one carried and answered. Idempotent: interrupts may repeat it."""
         line = self._line
         if self._closing and line and line[0] is own:
             self._close()
@@ -182,7 +179,7 @@ class Committer:
                     line.remove(ticket)
                 except ValueError:
                     pass
-        # The next leader first, then those that need only return. Who is woken looks itself.
+        # Wake the next leader first, then those that need only return. Each of them looks for itself.
         if line:
             with contextlib.suppress(IndexError):
                 line[0].wake.put(None)
@@ -195,7 +192,7 @@ class Committer:
         self._drop()
 
     def _interrupted(self, own: _Ticket) -> None:
-        """Leave the line after an exception that came from anywhere. What was not sent stays for the next leader."""
+        """Leave the line after an exception from anywhere. Changes that were not sent stay for the next leader."""
         line = self._line
         if own.batch:
             if line and line[0] is own:
@@ -206,7 +203,7 @@ class Committer:
                     elif not ticket.answered and not ticket.right:
                         ticket.right.append(None)
         elif not own.take():
-            # Somebody has it in a transaction, and answers within the database's timeouts.
+            # A leader has it in a transaction, and answers within the database's timeouts.
             while not own.answered and own in line and line[0] is not own:
                 try:
                     own.wake.get()
@@ -217,12 +214,12 @@ class Committer:
     # -- the transaction -----------------------------------------------------------------------------------------------
 
     def _carry(self, batch: Sequence[_Ticket]) -> None:
-        """Give every ticket its answer: in one transaction, or in one for each when that one is refused."""
+        """Answer every ticket: by one transaction, or by one for each ticket if the first is refused."""
         fault = self._transact(batch)
         if fault is None or len(batch) == 1 or self._is_of_all(fault):
             self._answer(batch, fault)
             return
-        # The store refuses one of them, and nothing was written: each is tried by itself.
+        # The store refused one of them and wrote nothing. So each is tried by itself.
         for index, ticket in enumerate(batch):
             fault = self._transact((ticket,))
             if fault is not None and self._is_of_all(fault) and fault.cause is not Cause.IN_DOUBT:
@@ -231,7 +228,7 @@ class Committer:
             self._answer((ticket,), fault)
 
     def _transact(self, batch: Sequence[_Ticket]) -> Fault | None:
-        """Run one transaction, and again when its single member had to give way to another transaction."""
+        """Run one transaction. Run it again if its single member had to give way to another transaction."""
         for _attempt in range(1 if len(batch) > 1 else backends.ATTEMPTS):
             fault = self._attempt(batch)
             if fault is None or fault.cause is not Cause.CONFLICT:
@@ -252,7 +249,7 @@ class Committer:
                 if ticket.changes is not None:
                     members.append(ticket.changes)
             if len(fences) > 1:
-                fences = sorted(set(fences))        # as all that locks rows
+                fences = sorted(set(fences))        # in order, like all that locks rows
             backend.carry_out(connection, backends.Merged.of(members), fences)
             self._sent = batch
             backend.commit(connection)
@@ -268,7 +265,7 @@ class Committer:
                 self._drop()
                 return Fault(Cause.IN_DOUBT, Cause.IN_DOUBT.value, error)
             self._sent = ()
-            # After an error that is not the driver's an answer may be on its way.
+            # After an error from elsewhere than the driver, an answer may be on its way.
             if fault.cause is Cause.GONE or not isinstance(origin, backend.Error):
                 self._drop()
             else:
@@ -276,7 +273,7 @@ class Committer:
             return fault
 
     def _ready(self) -> Any:
-        """The connection, tried when it was idle, opened when there is none."""
+        """The connection. It is tried if it was idle, and opened if there is none."""
         if self._connection is not None and time.monotonic() - self._used > self._ping_after_s:
             try:
                 self._backend.ping(self._connection)
@@ -289,7 +286,7 @@ class Committer:
         return self._connection
 
     def distrust(self) -> None:
-        """Try the connection before the next commit, however short it was idle: another one was lost."""
+        """Try the connection before the next commit, however short it was idle, because another one was lost."""
         self._used = -math.inf
 
     def _undo(self) -> None:
@@ -301,14 +298,14 @@ class Committer:
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            # Closing a lost connection may fail, and that changes nothing.
+            # Closing a lost connection may fail; that changes nothing.
             with contextlib.suppress(Exception):
                 self._disconnect(connection)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def _is_of_all(self, fault: Fault) -> bool:
-        """Whether a fault is the store's, and so meets every member of a batch."""
+        """Whether a fault is the store's, so that every member of a batch has it."""
         return fault.cause in _OF_ALL or (fault.cause is Cause.LOCKED and self._backend.locks_whole_store)
 
     def _answer(self, batch: Sequence[_Ticket], fault: Fault | None) -> None:
@@ -329,6 +326,6 @@ class Committer:
         return error
 
 
-# Faults of the store, and not of one member's changes.
+# Faults of the store, not of one member's changes.
 _OF_ALL: Final = frozenset((Cause.GONE, Cause.READ_ONLY, Cause.FULL, Cause.NO_SCHEMA, Cause.NOT_A_STORE,
                             Cause.TOO_SLOW, Cause.IN_DOUBT))

@@ -1,4 +1,4 @@
-"""Makes tuples of rows, and parameters of tuples: both have the same fields in the same order."""
+"""Makes tuples from rows, and parameters from tuples: both have the same fields in the same order."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def parameters_of_update(names: Sequence[str]) -> Callable[[api.Update], tuple[A
 
 
 def parameters_of_delete(names: Sequence[str]) -> Callable[[Record], tuple[Any, ...]]:
-    """The same for a deleted record, which has old values alone."""
+    """The same for a deleted record, which has only old values."""
     pick = operator.itemgetter(*[_index(name) - _WIDTH for name in names])
     return lambda record: pick(record)
 

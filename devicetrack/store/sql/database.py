@@ -1,4 +1,4 @@
-"""The database of a store: its connections, its transactions, and what is said when it fails."""
+"""The database of a store: its connections, its transactions and its errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from devicetrack.store.sql.backend import Cause
 from devicetrack.store.sql.backend import Fault
 
 SYNC: Final = "run devicetrack-manage db sync with the service's --config-file"
-# A store that was there once must not begin anew, empty: its guests have devices.
+# A store that has disappeared must not begin anew, empty: its guests have devices.
 MAKE: Final = f'{SYNC}; if the store was lost, run devicetrack-manage recover --from-hypervisor --host NAME instead'
 
 _REMEDIES: Final = {
@@ -38,7 +38,7 @@ _REMEDIES: Final = {
     Cause.TOO_SLOW: 'see what keeps the database busy, or raise [devicetrack_database] statement_timeout_s',
 }
 
-# A forked child must not even close its parent's connections: that would end the parent's sessions. It keeps them here.
+# A forked child must not even close its parent's connections: that ends the parent's sessions. It keeps them here.
 _of_parents: list[Any] = []
 _leaving = threading.Lock()
 
@@ -53,7 +53,7 @@ class _Owner:
 
 
 class Database:
-    """SQLite, PostgreSQL or MariaDB, as the options name it. Nothing connects before it is asked something.
+    """SQLite, PostgreSQL or MariaDB, as the options name it. It connects when it is first asked something.
 
     In a forked child it opens connections of its own; an SQLite file that was open when the process forked cannot be
     used there.
@@ -81,7 +81,7 @@ class Database:
     def reading(self) -> Iterator[sa.Connection]:
         """A connection to read from; errors are translated.
 
-        :raises StoreUnavailable, SchemaMismatch: it cannot be read
+        :raises StoreUnavailable, SchemaMismatch: the database cannot be read
         """
         try:
             with self._connect() as connection:
@@ -90,7 +90,7 @@ class Database:
             raise self.unavailable(self.backend.fault(error)) from error
 
     def transact(self, work: Callable[[sa.Connection], Result]) -> Result:
-        """Run ``work`` on a connection and commit. Runs it again when the database chose it to give way to another.
+        """Run ``work`` on a connection and commit. Run it again if it had to give way to another transaction.
 
         The rows of claims go through the committer instead.
 
@@ -124,7 +124,7 @@ class Database:
         return connection.execution_options(**execution_options) if execution_options else connection
 
     def open_writing(self) -> Any:
-        """A connection of the driver for the committer. It does not belong to the pool any more."""
+        """A connection of the driver for the committer. The pool no longer has it."""
         pooled = self.engine.raw_connection()
         connection = pooled.dbapi_connection
         pooled.detach()
@@ -137,7 +137,7 @@ class Database:
 
     def close_writing(self, connection: Any) -> None:
         """Close the committer's connection."""
-        # Not by way of the pool's wrapper: that would first say ROLLBACK, to a server that may be gone.
+        # Not through the pool's wrapper, which would first send ROLLBACK to a server that may be gone.
         if self.path is not None:
             engines.file_closed(self.path)
             # SQLite keeps the transaction of a closed connection while anybody has a cursor of it, as a traceback may.
@@ -157,9 +157,9 @@ class Database:
             self._owner.pid = os.getpid()
 
     def _abandon(self) -> Any:
-        """Forget what a subclass has open.
+        """Forget all that a subclass has open.
 
-        :returns: what must be kept from the garbage collector
+        :returns: the objects that must be kept from the garbage collector
         """
 
     # -- errors --------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ FILE_NAME: Final = 'devicetrack.sqlite'
 # An execution option of connections whose transactions will write.
 WRITES: Final = 'devicetrack_writes'
 
-# When the kernel begins to ask a silent server's host whether it is there.
+# After this time the kernel begins to ask the host of a silent server whether it is there.
 _SILENCE_S: Final = 30
 
 
@@ -100,7 +100,7 @@ def _file(path: str, conf: cfg.ConfigOpts) -> Place:
 
 
 def _postgresql_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
-    # For a server that has lost its power or its network. One that hangs is the backend's business.
+    # For a server that has lost its power or its network. The backend deals with one that hangs.
     defaults = {'connect_timeout': str(conf[store_conf.GROUP].connect_timeout_s), 'keepalives_idle': str(_SILENCE_S),
                 'keepalives_interval': '10', 'keepalives_count': '3',
                 'tcp_user_timeout': str(2 * _SILENCE_S * 1000)}
@@ -111,15 +111,15 @@ def _mariadb_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
     patience = str(_patience(conf).silence_s)
     defaults = {'charset': 'utf8mb4', 'connect_timeout': str(conf[store_conf.GROUP].connect_timeout_s),
                 'read_timeout': patience, 'write_timeout': patience}
-    # SQLAlchemy and oslo.db tell MariaDB from MySQL by the server; their dialect for both is called mysql.
+    # SQLAlchemy and oslo.db ask the server whether it is MariaDB or MySQL; their dialect for both is called mysql.
     return _hidden(url.set(drivername='mysql+pymysql', query={**defaults, **url.query}))
 
 
 class HiddenAccount(sa_engine.CreateEnginePlugin):
     """Takes a URL's account out of the errors of its engine before anybody else sees them.
 
-    oslo.db logs errors that it does not know, with their tracebacks. Listeners are called in the order in which they
-    came (SQLAlchemy has no other for those of errors), and a plugin's come before oslo.db's.
+    oslo.db logs errors that it does not know, with their tracebacks. SQLAlchemy calls listeners for errors in the order
+    in which they were added, and those of a plugin come before those of oslo.db.
     """
 
     name: Final = 'devicetrack_hidden_account'
@@ -178,7 +178,7 @@ def create(at: Place, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Backend
         extra = at.url.get_backend_name()
         raise exception.InvalidConfiguration(
             OPTION, at.name, f'its driver is not installed: pip install devicetrack[{extra}]') from error
-    # Errors go to logs; values of rows need not.
+    # Errors go to logs, which need not show values of rows.
     made.hide_parameters = True
     backend = _BACKENDS[made.dialect.name](made, _patience(conf))
     arguments = backend.connect_arguments()
@@ -208,8 +208,9 @@ _BACKENDS: Final[dict[str, Callable[[sa.Engine, backends.Patience], backends.Bac
 
 # -- SQLite -----------------------------------------------------------------------------------------------------------
 
-# How many connections to each file are open, by the process that opened them. SQLite notes in memory which locks it has
-# on a file. A forked child inherits the notes and not the locks, so it must not open a file that was open at the fork.
+# The number of open connections to each file, by the process that opened them. SQLite notes in memory which locks it
+# has on a file. A forked child inherits the notes but not the locks, so it must not open a file that was open at the
+# fork.
 _open_files: dict[str, dict[int, int]] = {}
 _open_files_lock = threading.Lock()
 os.register_at_fork(before=_open_files_lock.acquire, after_in_parent=_open_files_lock.release,
@@ -234,8 +235,8 @@ class OpenInParent(OSError):
 class KeptConnections(sa_engine.CreateEnginePlugin):
     """Keeps connections to an SQLite file open, as a server's pool does.
 
-    oslo.db opens the file for each use, whatever pool it is asked for, and opening takes longer than reading. A plugin
-    that the URL names is SQLAlchemy's way to change an engine that somebody else makes.
+    oslo.db opens the file for each use, whatever pool it is asked for, and opening takes longer than reading. In
+    SQLAlchemy a plugin that the URL names can change an engine that somebody else makes.
     """
 
     name: Final = 'devicetrack_kept'
@@ -265,7 +266,7 @@ _BEGUN: Final = 'in_transaction'                # oslo.db's mark; it takes the m
 
 
 def _begin(connection: sa.Connection) -> None:
-    """Begin a transaction. One that will write takes the lock at once: had it read first, it would not wait for it."""
+    """Begin a transaction. One that will write takes the lock at once: after a read it would not wait for the lock."""
     if _BEGUN not in connection.info:
         driver_connection: Any = connection.connection.dbapi_connection
         driver_connection.execute('BEGIN IMMEDIATE' if connection.get_execution_options().get(WRITES) else 'BEGIN')
@@ -274,7 +275,7 @@ def _begin(connection: sa.Connection) -> None:
 
 dialects.plugins.register(KeptConnections.name, __name__, KeptConnections.__name__)
 
-_FILE: Final = 'devicetrack_file'               # which file a kept connection has open
+_FILE: Final = 'devicetrack_file'               # the file that a kept connection has open
 
 
 def _file_at(path: str) -> tuple[int, int] | None:
@@ -292,7 +293,7 @@ def _watch_file(made: sa.Engine, path: str) -> None:
             owners = _open_files.setdefault(path, {})
             if any(pid != os.getpid() for pid in owners):
                 raise OpenInParent(f'{path} was open when this process was forked')
-        # Noted before the file is opened: if another takes its place in between, the pool connects once too often.
+        # Noted before the file is opened. If another file takes its place in between, the pool connects once too often.
         record.info[_FILE] = _file_at(path)
         # SQLite opens its log and its index beside the file, so the directory counts too.
         if record.info[_FILE] is not None:

@@ -64,7 +64,7 @@ _UNDONE_IN_COMMIT: Final = (Cause.CONFLICT, Cause.LOCKED, Cause.READ_ONLY, Cause
 
 
 class _First(NamedTuple):
-    """What a transaction begins with, in the round trip of its first statement."""
+    """The beginning of a transaction. It goes in the round trip of the first statement."""
 
     fences: Sequence[api.Fence]
     events: Sequence[Event]
@@ -107,8 +107,8 @@ class MariaDB(backend.Backend):
             cursor.execute('SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED')
 
     def prepare_to_write(self, connection: Any) -> None:
-        # The committer runs many statements in one round trip. Values are escaped by the driver, statements are our
-        # own. No other connection takes several, so that a statement with an unescaped value could not end in another.
+        # The committer runs many statements in one round trip. The driver escapes values, and the statements are our
+        # own. No other connection takes several statements, so that an unescaped value could not add another one.
         connection._execute_command(_SET_OPTION, _MULTI_STATEMENTS_ON)
         connection._read_packet()
         with connection.cursor() as cursor:
@@ -146,20 +146,20 @@ class MariaDB(backend.Backend):
                     pass
 
     def _run_claim(self, connection: Any, parameters: tuple[Any, ...]) -> int:
-        """Insert one row and its event. By the driver's own parts: its cursor would take as long as the server does.
+        """Insert one row and its event, by parts of the driver: its cursor would take as long as the server does.
 
-        :returns: how many rows the first statement met
+        :returns: how many rows the first statement inserted
         """
         connection._execute_command(_QUERY, self._claim % self._literals(connection, parameters))
         of_row, _of_event = connection._read_packet(), connection._read_packet()
-        of_row.advance(1)                       # the mark of an OK: what is none was raised as an error
+        of_row.advance(1)                       # the mark of an OK; anything else was raised as an error
         met: int = of_row.read_length_encoded_integer()
         return met
 
     def _run(self, cursor: Any, first: _First, statements: str, parameters: tuple[Any, ...]) -> None:
-        """Run statements behind what comes first, in one round trip. The cursor is at the first one's answer then.
+        """Run fences, events and statements in one round trip. Then the cursor is at the answer to the first statement.
 
-        The server runs the statements in any case. When a fence meets no row, the caller undoes what they did.
+        The server runs the statements in any case. If a fence finds no row, the caller undoes what they did.
         """
         if first is _NOTHING:
             cursor.execute(statements % self._literals(cursor.connection, parameters))
@@ -170,7 +170,7 @@ class MariaDB(backend.Backend):
             cursor.connection, _flat(first.fences) + _flat(first.events) + parameters))
         for _fence in first.fences:
             if cursor.rowcount != 1:
-                # The answers to the statements, which may be errors, must not come in the place of this one.
+                # The answers to the statements may be errors. They must not come in the place of this one.
                 with contextlib.suppress(self.Error):
                     while cursor.nextset():
                         pass
@@ -181,7 +181,7 @@ class MariaDB(backend.Backend):
 
     def _run_each(self, cursor: Any, first: _First, statement: str,
                   rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run a statement for each row, in one round trip for all; each must meet its row.
+        """Run a statement for each row, in one round trip for all. Each must match its row.
 
         For one statement with many keys the optimizer might walk the whole table, and wait for the locks of other
         hosts.
@@ -194,7 +194,7 @@ class MariaDB(backend.Backend):
             raise backend.StaleRows
 
     def _literals(self, connection: Any, parameters: Iterable[Any]) -> tuple[str, ...]:
-        """Parameters as the driver writes them, by its own escaping, at a third of the time that it takes for it."""
+        """Parameters as the driver writes them, by its own escaping, in a third of the time that the driver takes."""
         quote = connection.escape if connection.server_status & _NO_BACKSLASH_ESCAPES else self._quoted
         return tuple(['NULL' if value is None else str(value) if type(value) is int else quote(value)
                       for value in parameters])

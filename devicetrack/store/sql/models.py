@@ -1,6 +1,6 @@
 """The tables of a store, in the form that this release reads and writes.
 
-Portable between SQLite, PostgreSQL and MariaDB. What the migrations make equals what stands here; a test compares.
+They are portable between SQLite, PostgreSQL and MariaDB. A test checks that the migrations make the same tables.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _is_on_server(ddl: Any, target: Any, bind: Any, tables: Any = None, state: A
     return dialect.name in SERVERS
 
 
-# For documents: MariaDB's TEXT ends at 64 KiB. TEXT of the others is as long as it has to be.
+# For documents: MariaDB's TEXT ends at 64 KiB. The TEXT of the others is as long as needed.
 _DOCUMENT: Final = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
 
 # The columns of a table have the names and the order of the fields of its tuples, so a record is a row and a row is a
@@ -84,7 +84,7 @@ migration_contexts: Final = sa.Table(
     sa.Index('ix_migration_contexts_migration_uuid', 'migration_uuid'),
     **_MARIADB)
 
-# The number tells which request came first: several may come in one second, and a clock may be set back.
+# The number tells which request came first. Several may come in one second, and a clock may be set back.
 operator_requests: Final = sa.Table(
     'operator_requests', metadata,
     sa.Column('number', sa.Integer, primary_key=True, autoincrement=True),
@@ -121,7 +121,7 @@ declarations: Final = sa.Table(
     sa.Column('document', _DOCUMENT, nullable=False),
     **_MARIADB)
 
-# What a host has yet to remove from placement after it confirmed a move.
+# The migrations whose allocations a host has yet to remove from placement after it confirmed a move.
 leftovers: Final = sa.Table(
     'leftovers', metadata,
     sa.Column('host_uuid', sa.String(36), primary_key=True),
@@ -129,10 +129,10 @@ leftovers: Final = sa.Table(
     sa.Column('migration_uuid', sa.String(36), primary_key=True),
     **_MARIADB)
 
-# What happened: rows are added, and the oldest deleted. The number tells which came first, for a clock may be set back.
-# The indexes are for the events of a host, among them those of a device, and of an instance. SQLite has none: a file
-# has the events of one host, whose oldest the primary key finds, and a person waits a second for a million of them to
-# be read; but each index would cost every claim some hundredths of its time.
+# Events: rows are added, and the oldest deleted. The number tells which came first, because a clock may be set back.
+# The indexes serve the events of a host, of a device and of an instance. SQLite has none: a file has the events of one
+# host, and the primary key finds the oldest. A person waits a second until a million events are read, but each index
+# would cost every claim some hundredths of its time.
 events: Final = sa.Table(
     'events', metadata,
     sa.Column('number', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), primary_key=True, autoincrement=True),
@@ -156,15 +156,15 @@ for _table, _fields in ((hosts, api.Host._fields), (assignments, values.Record._
                         (withheld, api.WithheldRow._fields), (declarations, api.StoredDeclaration._fields),
                         (leftovers, ('host_uuid', *values.Leftover._fields)),
                         (events, ('number', *event.Event._fields))):
-    if tuple(_table.c.keys()) != _fields:                     # python -O must not lose this, so it is no assert
+    if tuple(_table.c.keys()) != _fields:                     # not an assert, which python -O would leave out
         raise TypeError(f'the columns of {_table.name} are not the fields of what they become, in their order')
 
-KEY: Final = ('host_uuid', 'kind', 'identifier')              # what names a row of assignments
-READ_AT: Final = (*KEY, 'generation', 'claim_id')             # what names one version of it
-CONTEXT_KEY: Final = ('host_uuid', 'instance_uuid')           # what names a row of migration_contexts
+KEY: Final = ('host_uuid', 'kind', 'identifier')              # names a row of assignments
+READ_AT: Final = (*KEY, 'generation', 'claim_id')             # names one version of it
+CONTEXT_KEY: Final = ('host_uuid', 'instance_uuid')           # names a row of migration_contexts
 
 
 def at_epoch(host_uuid: Any, epoch: Any) -> sa.Select[Any]:
-    """Select one row if a host has this epoch, and lock it for sharing: nobody takes a later one meanwhile."""
+    """Select one row if a host has this epoch, and lock it for sharing: nobody takes a later epoch meanwhile."""
     return sa.select(sa.literal_column('1')).select_from(hosts).where(
         hosts.c.uuid == host_uuid, hosts.c.epoch == epoch).with_for_update(read=True)

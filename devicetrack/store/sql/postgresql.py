@@ -20,10 +20,10 @@ from devicetrack.store.sql import convert
 from devicetrack.store.sql import models
 from devicetrack.store.sql.backend import Cause
 
-# By SQLSTATE: the whole of it, else its class.
+# By SQLSTATE, or else by its class.
 _CAUSES: Final = {
     '23505': Cause.DUPLICATE,
-    '22012': Cause.TAKEN_OVER,      # a division by zero, which no other statement than that of a fence can have
+    '22012': Cause.TAKEN_OVER,      # division by zero: only the statement of a fence can have it
     '40001': Cause.CONFLICT,
     '40P01': Cause.CONFLICT,
     '55P03': Cause.LOCKED,
@@ -59,7 +59,7 @@ class PostgreSQL(backend.Backend):
 
     psycopg2 would send BEGIN by itself and wait for its answer first. So the writing connection is in the driver's
     autocommit mode, in which it adds nothing. Every transaction is explicit all the same: in the server's autocommit a
-    broken connection would leave the outcome of every statement unknown, and not of COMMIT alone.
+    broken connection would leave the outcome of every statement unknown, and not only that of COMMIT.
     """
 
     kind = 'PostgreSQL'
@@ -67,8 +67,8 @@ class PostgreSQL(backend.Backend):
 
     def __init__(self, engine: sa.Engine, patience: backend.Patience) -> None:
         super().__init__(engine, patience)
-        # The server runs what comes after it in the same round trip only if this raised no error, and it tells of the
-        # last statement alone. So a fence that meets no row is an error.
+        # The server runs the next statements of the round trip only if this one raises no error, and it reports only on
+        # the last statement. So a fence that finds no row raises an error.
         self._check_fence = f'SELECT 1 / (SELECT count(*) FROM ({self.check_epoch}) AS fence);'
         self._insert_events, self._event_row = self.add_event.split(' VALUES ')
         prefix, self._insert_row = self.insert_one.split(' VALUES ')
@@ -78,7 +78,7 @@ class PostgreSQL(backend.Backend):
         parameters = [column.type for column in models.assignments.c] + [
             models.hosts.c.uuid.type, models.hosts.c.epoch.type] + [
             models.events.c[name].type for name in _OF_EVENT]
-        # The event of a claim takes from the row what it has in common with it.
+        # The event of a claim takes the common fields from the row.
         numbered = (f'WITH taken AS ({self.insert_one_at_epoch} RETURNING {", ".join(_OF_ROW)}) INSERT INTO events '
                     f'({", ".join(_OF_EVENT + _OF_ROW)}) SELECT {", ".join(["%s"] * len(_OF_EVENT))}, '
                     f'{", ".join(_OF_ROW)} FROM taken')
@@ -105,7 +105,7 @@ class PostgreSQL(backend.Backend):
         with connection.cursor() as cursor:
             cursor.execute(f"SET lock_timeout = '{self.patience.busy_s}s'")
             cursor.execute(f"SET statement_timeout = '{self.patience.statement_s}s'")
-            # Set whatever the database's default is: a stricter level refuses more and gains nothing here.
+            # Set it whatever the default of the database is: a stricter level refuses more, and gains nothing here.
             cursor.execute('SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED')
         connection.commit()
 
@@ -127,7 +127,7 @@ class PostgreSQL(backend.Backend):
             if cursor.rowcount != 1:
                 raise backend.OldEpoch
             return
-        # The server tells of the last statement alone, so the events go before the one whose rows are counted.
+        # The server reports only on the last statement, so the events go before the one whose rows are counted.
         begin = 'BEGIN;' + self._check_fence * len(fences) + ''.join(
             f'{self._insert_events} VALUES {_rows(self._event_row, some)};' for some in backend.chunks(events))
         first = _flat(fences) + _flat(events)
@@ -194,7 +194,7 @@ class PostgreSQL(backend.Backend):
 
 @functools.lru_cache(_QUOTED_KEPT)
 def _quoted(text: str) -> str | None:
-    """A text as a literal; None when it depends on the server's settings, and is for the driver to write."""
+    """A text as a literal; None if the literal depends on the server's settings, and the driver must write it."""
     return None if '\\' in text or '\0' in text else "'" + text.replace("'", "''") + "'"
 
 
@@ -213,7 +213,7 @@ def _flat(rows: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
 def _update_rows() -> tuple[str, str]:
     """An UPDATE of many rows: its text with a place for them, and the text of one.
 
-    The casts are for columns without a value: PostgreSQL takes a parameter that is NULL for text.
+    Columns without a value need the casts: PostgreSQL takes a NULL parameter for text.
     """
     columns = [*models.READ_AT, *(convert.new(name) for name in convert.CHANGEABLE)]
     integers = {column.name for column in models.assignments.c if isinstance(column.type, sa.Integer)}

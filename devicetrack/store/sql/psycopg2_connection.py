@@ -24,7 +24,7 @@ class Cursor(extensions.cursor):         # type: ignore[misc] # psycopg2 has no 
 
 
 class Connection(extensions.connection):     # type: ignore[misc]
-    """Ends by itself when its server is silent for too long: libpq would wait for ever for a server that hangs."""
+    """Ends by itself if its server is silent for too long. libpq would wait for ever for a server that hangs."""
 
     silence_s: float
     writing: Cursor                          # of the connection that writes
@@ -49,7 +49,7 @@ class Connection(extensions.connection):     # type: ignore[misc]
 def connect(silence_s: float, *arguments: Any, **named: Any) -> Connection:
     """Connect as psycopg2 does.
 
-    :param silence_s: so many seconds the server may leave a statement without an answer
+    :param silence_s: the seconds that the server may leave a statement without an answer
     """
     connection = Connection(*arguments, **named)
     connection.silence_s, connection.cursor_factory = silence_s, Cursor

@@ -1,7 +1,7 @@
 """The statements of a store, made once: SQLAlchemy takes as long for making a statement as for running it.
 
-Each has its parameters by name. Those that say which rows are meant begin with ``of_`` where the statement also has new
-values, which have the names of their columns.
+Parameters have names. A new value has the name of its column. If a statement has new values, the names of the
+parameters that select its rows begin with ``of_``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OF: Final = 'of_'
 
 
 def of(**key: Any) -> dict[str, Any]:
-    """Parameters that say which rows a statement changes."""
+    """Parameters that select the rows that a statement changes."""
     return {_OF + name: value for name, value in key.items()}
 
 
@@ -28,7 +28,7 @@ def _where(table: sa.Table, names: Sequence[str], prefix: str = '') -> list[sa.C
 
 
 def _select(table: sa.Table, given: Sequence[str], order: Sequence[str] = ()) -> sa.Select[Any]:
-    """All columns of the rows in which the columns ``given`` have the values that the parameters say."""
+    """Select all columns of the rows whose columns ``given`` have the values of the parameters."""
     return sa.select(table).where(*_where(table, given)).order_by(*[table.c[name] for name in order])
 
 
@@ -41,14 +41,14 @@ def _key(table: sa.Table) -> list[str]:
 HOST: Final = _select(models.hosts, ['name'])
 HOSTS: Final = _select(models.hosts, [], ['name'])
 ADD_HOST: Final = sa.insert(models.hosts)
-# The parameters say what is set.
+# The parameters decide which columns are set.
 SET_OF_HOST: Final = sa.update(models.hosts).where(*_where(models.hosts, ['uuid'], _OF))
 
 AT_EPOCH: Final = models.at_epoch(sa.bindparam('host_uuid'), sa.bindparam('epoch'))
 NEXT_EPOCH: Final = SET_OF_HOST.values(epoch=models.hosts.c.epoch + 1)
 EPOCH: Final = sa.select(models.hosts.c.epoch).where(*_where(models.hosts, ['uuid']))
 
-# The database refuses these where nothing can be written, and they change nothing where it can.
+# A database that cannot be written refuses these. In any other they change nothing.
 TRIES: Final = (
     sa.update(models.hosts).where(sa.false()).values(name=models.hosts.c.name),
     *(sa.delete(table).where(sa.false()) for table in (
@@ -66,7 +66,7 @@ RECORDS_EVERYWHERE: Final = _select(models.assignments, ['instance_uuid'])
 
 @functools.cache
 def records_of_devices(kinds: int) -> sa.Select[Any]:
-    """The rows of devices of so many kinds on a host. :func:`of_devices` makes the parameters."""
+    """Select the rows of devices of this number of kinds on a host. :func:`of_devices` makes the parameters."""
     columns = models.assignments.c
     return RECORDS_OF_HOST.where(sa.or_(*[
         sa.and_(columns.kind == sa.bindparam(f'kind_{number}'),
@@ -130,11 +130,11 @@ _COUNTED: Final = sa.select(models.events.c.number).where(
     *_where(models.events, ['host_uuid']), models.events.c.number > sa.bindparam('after')).order_by(
     models.events.c.number).limit(sa.bindparam('at_most')).subquery()
 COUNT_EVENTS: Final = sa.select(sa.func.count(), sa.func.max(_COUNTED.c.number)).select_from(_COUNTED)
-# Each alone, because together SQLite would read the whole table for them.
+# Each has a statement of its own: for all together SQLite would read the whole table.
 SPAN: Final = sa.select(*[sa.select(aggregate).scalar_subquery() for aggregate in (
     sa.func.min(models.events.c.number), sa.func.max(models.events.c.number), sa.func.count(models.hosts.c.uuid))])
 DELETE_EVENTS: Final = sa.delete(models.events).where(
     *_where(models.events, ['host_uuid']), models.events.c.number <= sa.bindparam('last'))
 
-# For what one transaction at a time may do to a host.
+# For changes that only one transaction at a time may make to a host.
 LOCK_HOST: Final = sa.select(models.hosts.c.uuid).where(*_where(models.hosts, ['uuid'])).with_for_update()

@@ -38,7 +38,7 @@ _LOCK_NAME: Final = 'devicetrack_db_sync'
 
 
 def revision(store: Database) -> str | None:
-    """The revision of the store's schema, or None when it has none of ours."""
+    """The revision of the store's schema, or None if the schema is not ours."""
     with store.reading() as connection:
         if not sa.inspect(connection).has_table('alembic_version'):
             return None
@@ -62,9 +62,9 @@ def check(store: Database) -> None:
 
 
 def _is_there(name: str, path: str) -> bool:
-    """Whether a file is there, also one that nobody can read.
+    """Whether a file is there, even one that nobody can read.
 
-    :raises StoreUnavailable: this user cannot know it
+    :raises StoreUnavailable: this user cannot find out
     """
     try:
         os.stat(path)
@@ -77,7 +77,7 @@ def _is_there(name: str, path: str) -> bool:
 
 
 def remedy(found: str | None) -> str:
-    """What to do about a store whose schema is not of this release."""
+    """The remedy for a store whose schema is not of this release."""
     if found is None:
         return MAKE
     if is_known(found):
@@ -141,8 +141,8 @@ def _upgrade(store: Database, connection: sa.Connection) -> None:
     if connection.dialect.name == 'postgresql':
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_NUMBER)))
     elif connection.dialect.name == 'mysql':
-        # The session holds the lock, because DDL ends transactions here. The lock is the server's, so its name has the
-        # database's.
+        # The session holds the lock, because DDL ends transactions here. The lock is one of the whole server, so its
+        # name contains that of the database.
         lock = f'{_LOCK_NAME} {connection.engine.url.database}'[:64]
         if not connection.execute(sa.select(sa.func.get_lock(lock, store.backend.patience.busy_s))).scalar():
             raise exception.StoreUnavailable(store.name, 'another process brings its schema up to date: wait for it')
@@ -152,7 +152,7 @@ def _upgrade(store: Database, connection: sa.Connection) -> None:
             alembic_config.attributes['connection'] = connection
             command.upgrade(alembic_config, 'head')
         if connection.dialect.name == 'mysql':
-            # Before the lock goes: the next one must see the version, or it makes the tables again.
+            # Before the lock goes: the next process must see the version, or it makes the tables again.
             connection.commit()
     finally:
         if connection.dialect.name == 'mysql':
@@ -176,8 +176,8 @@ def migrate_details(store: Database, max_rows: int | None = None, rows_a_batch: 
     A row is written only while it has the generation at which it was read. Its generation stays the same, so a manager
     may run meanwhile; if it writes the older text back, the next run converts that.
 
-    :param max_rows: convert at most so many; None means all
-    :raises StoreUnavailable: the batch at hand was not written, those before it were
+    :param max_rows: convert at most this many; None means all
+    :raises StoreUnavailable: the present batch was not written, the earlier ones were
     """
     converted = left = 0
     unreadable: list[DeviceKey] = []

@@ -2,14 +2,14 @@
 
 The lost transaction may still run, or even wait in a network for its COMMIT to arrive. It holds the locks of every
 row that it wrote until it ends. So a second transaction that writes the same keys waits for it, wherever it is, and
-is undone itself. A plain read would see the time before and prove nothing.
+is undone itself. A plain read would see the rows as they were before, and prove nothing.
 
-- A row that the lost transaction inserted is waited for by an INSERT of the same key; reading for update would not do
-  in PostgreSQL, which does not see rows that are not committed.
-- A row that it changed or deleted is waited for by reading it for update, which locks as a write does.
-- SQLite has one lock for all, which BEGIN IMMEDIATE takes.
+- For a row that the lost transaction inserted, an INSERT of the same key waits. Reading it for update would not do in
+  PostgreSQL, which does not see rows that are not committed.
+- For a row that it changed or deleted, reading it for update waits, because that locks like a write.
+- SQLite has one lock for all rows, and BEGIN IMMEDIATE takes it.
 
-When the lost transaction has ended, every row of it says the same: they were written by one transaction.
+When the lost transaction has ended, all of its rows agree, because one transaction wrote them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def wait_and_compare(connection: sa.Connection, changes: api.Changes) -> bool:
     """Wait for the lost transaction and say whether its changes happened. Leaves no transaction open.
 
     :param connection: one whose transactions take SQLite's write lock at once, outside of a transaction
-    :raises: what the database raises when the lost transaction is still open after the lock's timeout
+    :raises: the error of the database, if the lost transaction is still open after the timeout for locks
     """
     with connection.begin() as undone:
         _lock(connection, [update.before for update in changes.update])
@@ -42,7 +42,7 @@ def wait_and_compare(connection: sa.Connection, changes: api.Changes) -> bool:
             try:
                 connection.execute(sa.insert(models.assignments), [record._asdict() for record in changes.insert])
             except db_exc.DBDuplicateEntry:
-                pass                    # the comparison says whose row it is
+                pass                    # the comparison tells whose row it is
         undone.rollback()
     with connection.begin() as undone:
         # For update, because that reads the newest row in every isolation level.
@@ -65,9 +65,9 @@ def _lock(connection: sa.Connection, rows: Iterable[Record]) -> dict[_Key, Recor
 def happened(changes: api.Changes, found: Mapping[Any, Record]) -> bool:
     """Compare the rows that the changes name with those that were found, by claim and generation.
 
-    First look for rows that only the lost transaction can have written, then for rows that it cannot have left as they
-    are. Others may have changed rows since: a later generation of the same claim was made from ours, because a row has
-    one writer at a time and each names the generation that it read.
+    First look for rows that only the lost transaction can have written. Then look for rows that it cannot have left as
+    they are. Others may have changed rows since. A later generation of the same claim was made from ours, because a row
+    has one writer at a time, and each writer names the generation that it read.
     """
     for inserted in changes.insert:
         row = found.get(inserted[:3])
@@ -81,5 +81,5 @@ def happened(changes: api.Changes, found: Mapping[Any, Record]) -> bool:
         row = found.get(before[:3])
         if row is not None and row.claim_id == before.claim_id and row.generation == before.generation:
             return False
-    # Inserted rows that are missing, deleted rows that are gone, and rows that others own by now are left.
+    # The rest are inserted rows that are missing, deleted rows that are gone, and rows that others own by now.
     return bool(changes.delete)

@@ -31,7 +31,7 @@ _CAUSES: Final = {
     sqlite3.SQLITE_CORRUPT: Cause.NOT_A_STORE,
     sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: Cause.DUPLICATE,
     sqlite3.SQLITE_CONSTRAINT_UNIQUE: Cause.DUPLICATE,
-    sqlite3.SQLITE_ERROR: Cause.NO_SCHEMA,      # what our fixed statements get from a file without our tables
+    sqlite3.SQLITE_ERROR: Cause.NO_SCHEMA,      # our statements, in a file without our tables
     sqlite3.SQLITE_SCHEMA: Cause.NO_SCHEMA,
 }
 
@@ -68,31 +68,31 @@ class SQLite(backend.Backend):
         self._path = urllib.parse.unquote((engine.url.database or '').removeprefix('file:'))
         self._log, self._directory = f'{self._path}-wal', os.path.dirname(self._path)
         self._files: tuple[int, ...] | None = None
-        self._seen: tuple[int, ...] | None = None       # the directory, as it was when the files were in it
+        self._seen: tuple[int, ...] | None = None       # the directory when the files were in it
 
     def prepare_to_write(self, connection: Any) -> None:
         deadline = time.monotonic() + self.patience.busy_s
         while True:
             try:
-                # Lasts in the file. Asked for again, so that a file that somebody turned back does not stay so.
+                # The file keeps this setting. It is set again in case somebody turned it back.
                 connection.execute('PRAGMA journal_mode = WAL').fetchall()
                 connection.execute('SELECT count(*) FROM sqlite_master').fetchall()     # makes the log
                 self._files, self._seen = self._files_at_path(), None
                 return
             except sqlite3.OperationalError as error:
-                # When two connections turn a file to WAL at once, SQLite refuses one of them without waiting, since
+                # If two connections turn a file to WAL at once, SQLite refuses one of them without waiting, since
                 # each would wait for the other's shared lock.
                 if self.cause_of(error) is not Cause.LOCKED or time.monotonic() >= deadline:
                     raise
             time.sleep(_TRIES_EVERY_S)
 
     def ping(self, connection: Any) -> None:
-        """There is no server that could be gone."""
+        """Do nothing: there is no server that could be gone."""
 
     def carry_out(self, connection: Any, merged: backend.Merged, fences: Sequence[api.Fence] = ()) -> None:
         self._check_files()
-        # IMMEDIATE takes the write lock now, where waiting for it is possible. A transaction that read first and
-        # wrote then would be refused instead, without waiting, when another one wrote in between.
+        # IMMEDIATE takes the write lock now, and waits for it. A transaction that reads first and writes later would be
+        # refused without waiting, if another one wrote in between.
         cursor = connection.cursor()
         cursor.execute('BEGIN IMMEDIATE')
         if self.is_one_insert(merged, fences):
@@ -123,11 +123,11 @@ class SQLite(backend.Backend):
     def _check_files(self) -> None:
         """Check that the files that SQLite has open are still at their path.
 
-        SQLite would go on writing to a file that nobody will ever open again. The log goes when another process
-        believes that it alone has the store open, because something in this one opened and closed the file.
+        Otherwise SQLite would go on writing to a file that nobody will ever open again. Another process removes the log
+        if it believes that it alone has the store open, because something in this process opened and closed the file.
 
         A file that comes, goes or is replaced changes its directory, whose time of change nobody can set. So one look
-        at the directory is enough while it is as it was, and that is half of what two looks at the files cost.
+        at the directory is enough while it is unchanged, and costs half of two looks at the files.
 
         :raises FileNotFoundError: one of them was removed or replaced
         """
@@ -143,7 +143,7 @@ class SQLite(backend.Backend):
         self._seen = seen if is_settled else None
 
     def _files_at_path(self) -> tuple[int, ...]:
-        """Which files the store and its log are."""
+        """The files that the store and its log are now."""
         store, log = os.stat(self._path), os.stat(self._log)
         return store.st_dev, store.st_ino, log.st_ino
 

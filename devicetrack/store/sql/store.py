@@ -36,12 +36,12 @@ from devicetrack.store.sql.backend import Fault
 # For each host. A request that waits is never dropped.
 ANSWERED_OPERATOR_REQUESTS_KEPT: Final = 100
 
-# So many fields of an operator request are the question; the others are the answer.
+# The fields of an operator request before this one are the question; the others are the answer.
 _ASKED: Final = api.OperatorRequest._fields.index('answered_at')
 
-# Rows go by instance, then by position and identifier: old and new devices of an instance that moves on one host have
-# the same positions. They are sorted by one field after the other, the last of these first. A tuple of all three, for
-# each of thousands of rows, takes twice as long, and brings about collections of garbage.
+# Rows are ordered by instance, then by position, then by identifier: the old and new devices of an instance that moves
+# on one host have the same positions. They are sorted by one field after the other, the last of these first. A tuple of
+# all three for each of thousands of rows would take twice as long, and cause collections of garbage.
 _IN_ORDER: Final = tuple(operator.itemgetter(Record._fields.index(field))
                          for field in ('identifier', 'position', 'instance_uuid'))
 
@@ -49,15 +49,15 @@ _IN_ORDER: Final = tuple(operator.itemgetter(Record._fields.index(field))
 class SQLStore(database.Database, api.Store):
     """Rows in SQLite, PostgreSQL or MariaDB. Opened by :func:`devicetrack.store.sql.open_store`.
 
-    Reads take a connection from the pool; the rows of claims go through the committer's own connection, and all else
-    that is written goes the plain way, by SQLAlchemy.
+    Reads take a connection from the pool. The rows of claims go through the committer's own connection, and SQLAlchemy
+    writes everything else.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, state_path: str | None = None) -> None:
         super().__init__(conf, state_path)
         self._committer = committer.Committer(self.name, self.backend, self.open_writing, self.close_writing,
                                              self.unavailable)
-        self._host: api.Host | None = None          # whose writes are refused when its epoch is over
+        self._host: api.Host | None = None          # its writes are refused when its epoch is over
         self._fence: api.Fence | None = None
         self._is_taken_over = False
 
@@ -104,7 +104,7 @@ class SQLStore(database.Database, api.Store):
         return epoch
 
     def at_epoch(self, host: api.Host) -> SQLStore:
-        # It shares everything but these with this store: the engine, the committer, the process that owns them.
+        # The copy shares everything else with this store: the engine, the committer, the process that owns them.
         store = copy.copy(self)
         store._host, store._fence, store._is_taken_over = host, api.Fence(host.uuid, host.epoch), False
         return store
@@ -121,7 +121,7 @@ class SQLStore(database.Database, api.Store):
     def _pass(self, connection: sa.Connection) -> None:
         """Keep others from taking a later epoch until the transaction ends.
 
-        :raises HostTakenOver: somebody did
+        :raises HostTakenOver: somebody has taken one
         """
         if self._fence is not None and connection.execute(
                 queries.AT_EPOCH, self._fence._asdict()).first() is None:
@@ -132,7 +132,7 @@ class SQLStore(database.Database, api.Store):
         return exception.HostTakenOver(self._host.name if self._host is not None else '')
 
     def _transact_at_epoch(self, work: Callable[[sa.Connection], database.Result]) -> database.Result:
-        """As :meth:`transact`, for what only a manager that is not taken over may write."""
+        """As :meth:`transact`, for writes that a manager which was taken over must not make."""
         def fenced(connection: sa.Connection) -> database.Result:
             self._pass(connection)
             return work(connection)
@@ -185,11 +185,11 @@ class SQLStore(database.Database, api.Store):
     def _records(self, statement: sa.Select[Any], given: Mapping[str, Any]) -> Sequence[Record]:
         with self.reading() as connection:
             # From the driver's own cursor: SQLAlchemy would make an object of each row, which takes longer than reading
-            # it, and none of these columns has anything to convert.
+            # it, and no column here needs a conversion.
             cursor = connection.execute(statement, given).cursor
             assert cursor is not None
             rows = list(cursor.fetchall())
-        # Sorted here: the database would sort whole rows, and each in an order of its own.
+        # Sorted here: the database would sort whole rows, and each database has its own order.
         for field in _IN_ORDER:
             rows.sort(key=field)
         return convert.records(rows)
@@ -223,7 +223,7 @@ class SQLStore(database.Database, api.Store):
         return self.transact(lambda connection: settle.wait_and_compare(connection, changes))
 
     def _taken(self, changes: api.Changes) -> exception.NothingWritten:
-        """The error for a key that exists. Who has it may have given it back meanwhile: then all are named."""
+        """The error for a key that exists. If its owner has given it back meanwhile, the error names all keys."""
         keys = [record.key for record in changes.insert]
         found: set[DeviceKey] = set()
         for keys_of_query in backends.chunks(keys):
@@ -232,7 +232,7 @@ class SQLStore(database.Database, api.Store):
         return exception.DeviceTaken([key for key in keys if key in found] or keys)
 
     def _stale(self, changes: api.Changes) -> exception.StaleAssignment:
-        """The error for a row that moved on: the first one that is not as it was read."""
+        """The error for a row that moved on. It names the first row that is not as it was read."""
         read = [*(update.before for update in changes.update), *changes.delete]
         found: dict[DeviceKey, Record] = {}
         for rows in backends.chunks(read):
@@ -355,7 +355,7 @@ class SQLStore(database.Database, api.Store):
         with self.reading() as connection:
             if connection.dialect.name not in models.SERVERS:
                 first, last, hosts = connection.execute(queries.SPAN).one()
-                if hosts == 1:                  # it numbers without gaps, and only the oldest are deleted
+                if hosts == 1:                  # numbers have no gaps, and only the oldest are deleted
                     return (0, after) if last is None or last <= after else (last - max(after, first - 1), last)
             count, last = connection.execute(
                 queries.COUNT_EVENTS, {'host_uuid': host_uuid, 'after': after, 'at_most': limit}).one()
@@ -363,18 +363,18 @@ class SQLStore(database.Database, api.Store):
 
     def trim_events(self, host_uuid: str, before_ms: int, surplus: int, limit: int) -> int:
         with self.reading() as connection:
-            # At nearly every audit there is nothing to delete, as the oldest one says.
+            # At nearly every audit there is nothing to delete, and the oldest event shows it.
             for at_most in (limit,) if surplus else (1, limit):
                 oldest = connection.execute(queries.OLDEST_EVENTS, {'host_uuid': host_uuid, 'at_most': at_most}).all()
                 if not oldest or (not surplus and oldest[0].at_ms >= before_ms):
                     return 0
-        # Up to the first one that stays: a clock that was set back must not make holes.
+        # Up to the first event that stays, because a clock that was set back must not make holes.
         count = next((place for place, (_number, at_ms) in enumerate(oldest)
                       if at_ms >= before_ms and place >= surplus), len(oldest))
         return self._execute(queries.DELETE_EVENTS, {'host_uuid': host_uuid, 'last': oldest[count - 1][0]})
 
     def _execute(self, statement: sa.Insert | sa.Update | sa.Delete, given: Mapping[str, Any]) -> int:
-        """Run one statement in a transaction of its own; says how many rows it met. Raises what transact raises."""
+        """Run one statement in a transaction of its own; returns how many rows it matched. Raises as transact does."""
         return self._transact_at_epoch(lambda connection: connection.execute(statement, given).rowcount)
 
 
@@ -399,7 +399,7 @@ def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host) 
     :raises DBDuplicateEntry: a third host has the name or the UUID of the new one
     """
     table = models.hosts
-    # For update: when two replace one machine, the second sees what the first has done.
+    # For update: if two commands replace one machine, the second sees what the first has done.
     found = {host.identity: host for host in convert.hosts(connection.execute(
         sa.select(table).where(table.c.uuid.in_((before.uuid, after.uuid))).with_for_update()))}
     if before.identity not in found:
@@ -415,12 +415,12 @@ def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host) 
     for kept in (models.withheld, models.leftovers, models.events):
         connection.execute(sa.update(kept).where(kept.c.host_uuid == before.uuid).values(host_uuid=after.uuid))
     connection.execute(sa.delete(table).where(table.c.uuid == before.uuid))
-    epoch = max(after.epoch, found[before.identity].epoch + 1)          # no epoch of the old host is one of the new
+    epoch = max(after.epoch, found[before.identity].epoch + 1)          # later than any epoch of the old host
     connection.execute(sa.insert(table).values(after._replace(epoch=epoch)._asdict()))
 
 
 def _add_operator_request(connection: sa.Connection, request: api.OperatorRequest) -> None:
-    """Insert an operator request, and delete the answered ones of its host that nobody will ask for any more.
+    """Insert an operator request, and delete answered requests of its host that are more than are kept.
 
     :raises DBDuplicateEntry: the UUID is there already
     """
@@ -436,7 +436,7 @@ def _add_operator_request(connection: sa.Connection, request: api.OperatorReques
 
 def _set_withheld(connection: sa.Connection, write: Sequence[api.WithheldRow],
                   delete: Sequence[api.WithheldRow], events: Sequence[Event]) -> None:
-    # Deleted and inserted: each of the three databases has another form of "insert or update".
+    # Deleted and inserted, because each of the three databases has its own form of "insert or update".
     if write or delete:
         connection.execute(queries.DELETE_WITHHELD, [row._asdict() for row in (*write, *delete)])
     if write:
@@ -447,7 +447,7 @@ def _set_withheld(connection: sa.Connection, write: Sequence[api.WithheldRow],
 
 def _set_declarations(connection: sa.Connection, host_uuid: str,
                       declarations: Sequence[api.StoredDeclaration]) -> None:
-    # One at a time for each host: a lost transaction that is still open would add its rows to these.
+    # One transaction at a time for each host: a lost one that is still open would add its rows to these.
     connection.execute(queries.LOCK_HOST, {'uuid': host_uuid})
     connection.execute(queries.DELETE_DECLARATIONS, {'host_uuid': host_uuid})
     if declarations:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from devicetrack import vocabulary
-from devicetrack.engine import reconcile
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.testing import exclusions
@@ -179,5 +178,5 @@ def at_the_end(world: World, views: Mapping[str, LedgerView], findings: Mapping[
             if found_left != left:
                 wrong.append(f'host {host.name}: {found_left} can be had, or is cordoned, and should be {left}')
         wrong += [f'host {host.name}: the audit found {finding}' for finding in findings.get(host.name, ())
-                  if finding.severity != reconcile.NOTE]
+                  if finding.severity != vocabulary.NOTE]
     return wrong

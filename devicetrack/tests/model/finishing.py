@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.testing import compute_service
 from devicetrack.tests.model import canonical
 from devicetrack.tests.model import operations
@@ -104,10 +104,10 @@ _END_OF = {
 
 def _settled(world: World, steps: list[Step]) -> tuple[str, ...]:
     """Audits find what is left to give back, and then nothing."""
-    findings: dict[str, list[reconcile.Finding]] = {}
+    found: dict[str, list[findings.Finding]] = {}
     for _ in range(3):
         for name in world.hosts:
             steps.append(Step('audit', (name,)))
-            findings[name] = world.audit(name)
+            found[name] = world.audit(name)
     return (*oracle.broken(world), *oracle.unfinished(world),
-            *(f'the audit of host {name} finds {one}' for name, of_host in findings.items() for one in of_host))
+            *(f'the audit of host {name} finds {one}' for name, of_host in found.items() for one in of_host))

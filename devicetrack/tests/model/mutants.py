@@ -24,7 +24,7 @@ from devicetrack.claims.moves import Moves
 from devicetrack.claims.rows import Rows
 from devicetrack.engine import exclusion
 from devicetrack.engine import migrations
-from devicetrack.engine import reconcile
+from devicetrack.engine import unsettled
 from devicetrack.engine.ledger import Ledger
 from devicetrack.engine.states import Hold
 from devicetrack.engine.views import Views
@@ -117,7 +117,7 @@ def realizes_nothing() -> Iterator[None]:
 @mutant('the guest is gone → mark releasing', 'it gives back what is deleted, and does not look for a guest')
 def gives_back_under_a_guest() -> Iterator[None]:
     def is_over(instance_uuid: str, views: Views) -> bool:
-        return (views.instances or {}).get(instance_uuid) in reconcile.INSTANCE_OVER
+        return (views.instances or {}).get(instance_uuid) in migrations.INSTANCE_OVER
 
     with mock.patch.object(resume, 'is_over', is_over):
         yield
@@ -231,5 +231,5 @@ def starts_undecided() -> Iterator[None]:
 
 @mutant('what is elsewhere goes back', 'it waits for a migration that never was')
 def waits_for_a_migration() -> Iterator[None]:
-    with mock.patch.object(reconcile, 'left_without_migration', lambda views: frozenset()):
+    with mock.patch.object(unsettled, 'left_without_migration', lambda views: frozenset()):
         yield

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from devicetrack import exception
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
@@ -149,7 +149,7 @@ class MovedTestCase(BootsTestCase):
         self.off(instance)
         self.put(b01='S9', b02='S1')
         [finding] = self.boot()
-        self.assertEqual((reconcile.UNHEALTHY, DeviceKey('pci', f'at-{self.at("b01")}')),
+        self.assertEqual((findings.UNHEALTHY, DeviceKey('pci', f'at-{self.at("b01")}')),
                          (finding.kind, finding.device))
         self.assertIn(f'{self.at("b01")} is the name of a card that an instance has, and that is at {self.at("b02")}',
                       finding.detail)
@@ -167,7 +167,7 @@ class MovedTestCase(BootsTestCase):
         self.put(b02='S1', b03='S1', b04='S4')
         found = {finding.device.identifier: finding for finding in self.boot()}
         self.assertEqual({self.at(bus) for bus in ('b01', 'b02', 'b03')}, set(found))
-        self.assertEqual(reconcile.GONE, found[self.at('b01')].kind)
+        self.assertEqual(findings.GONE, found[self.at('b01')].kind)
         for bus in ('b02', 'b03'):
             self.assertIn(f'it may be {self.at("b01")}, which an instance has: {self.at("b02")}, {self.at("b03")} have '
                           'the serial number S1', found[self.at(bus)].detail)
@@ -270,7 +270,7 @@ class VirtualFunctionsTestCase(BootsTestCase):
         self.functions.give_address('enp3s0')
         host = self.start()
         fault, unhealthy = sorted(host.findings, key=lambda finding: finding.kind)
-        self.assertEqual((reconcile.NOT_AS_CONFIGURED, DeviceKey('pci', CARD)), (fault.kind, fault.device))
+        self.assertEqual((findings.NOT_AS_CONFIGURED, DeviceKey('pci', CARD)), (fault.kind, fault.device))
         self.assertIn(f'[devicetrack_pci] vfs: its 2 virtual functions cannot be made: the host uses {CARD}',
                       fault.detail)
         self.assertIn('the host uses it', unhealthy.detail)
@@ -307,6 +307,6 @@ class VirtualFunctionsTestCase(BootsTestCase):
         self.functions.add_igb(CARD)
         self.functions.give_serial(CARD, 'M76')
         [finding] = self.boot()
-        self.assertEqual((reconcile.UNHEALTHY, DeviceKey('pci', address)), (finding.kind, finding.device))
+        self.assertEqual((findings.UNHEALTHY, DeviceKey('pci', address)), (finding.kind, finding.device))
         self.assertIn('parent_serial is M76 and was recorded as M75', finding.detail)
         self.assertEqual(2, len(self.functions.vfs_of(CARD)))

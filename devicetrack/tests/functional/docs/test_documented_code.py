@@ -34,7 +34,7 @@ from devicetrack.claims.manager import ClaimManager
 from devicetrack.claims.wipes import Wipe
 from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.engine import states
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import values
@@ -182,7 +182,7 @@ class InterruptedBootsTestCase(base.TestCase):
             self.host.claim(instance, pmem=1)
         self.host.service.known = {}
         self.host.restart()
-        self.assertEqual(3, len([found for found in self.host.findings if found.kind == reconcile.UNKNOWN_OWNER]))
+        self.assertEqual(3, len([found for found in self.host.findings if found.kind == findings.UNKNOWN_OWNER]))
 
     def go_on(self) -> None:
         host, known, failed = self.host, {one.uuid: one for one in (self.wanted, self.unwanted)}, self.failed
@@ -253,7 +253,7 @@ class FindingsTestCase(base.TestCase):
             'manager': host.manager, 'context': self.context, 'nodename': host.manager.host,
             'service': types.SimpleNamespace(alarm=alarms.append)})
         self.assertEqual(1, len(alarms))
-        self.assertTrue(alarms[0].startswith(f'vpmem/d0 of {instance.uuid}: {reconcile.SHARED}: '), alarms)
+        self.assertTrue(alarms[0].startswith(f'vpmem/d0 of {instance.uuid}: {findings.SHARED}: '), alarms)
 
 
 class MediatedDevicesTestCase(base.TestCase):
@@ -476,7 +476,7 @@ class PagesTestCase(base.TestCase):
 
     def test_every_kind_of_finding_and_every_field_is_explained(self) -> None:
         page = self.text('admin', 'audit.rst')
-        self.assertEqual(list(reconcile.FINDINGS), [kind for kind in reconcile.FINDINGS if f'* - {kind}\n' in page])
+        self.assertEqual(list(findings.KINDS), [kind for kind in findings.KINDS if f'* - {kind}\n' in page])
         fields = ', '.join(re.findall(r'^   \* - ([a-z_, ]+)$', page.split('Kinds')[0], re.M)).split(', ')
         self.assertEqual(set(audit.Findings.columns), set(fields))
 
@@ -489,7 +489,7 @@ class PagesTestCase(base.TestCase):
             'InstanceResources': set(objects.InstanceResources.fields),
             'DeviceAssignment': set(objects.DeviceAssignment.fields), 'GuestConfig': set(values.GuestConfig._fields),
             'HeldDevice': set(states.HeldDevice._fields), 'Fields': set(Fields.__annotations__) | {'release'},
-            'Finding': {*reconcile.Finding._fields, 'critical', 'warning', 'note', 'identifier'},
+            'Finding': {*findings.Finding._fields, 'critical', 'warning', 'note', 'identifier'},
             'Record': {*values.Record._fields, 'key'}, 'Usage': set(values.Usage._fields),
             'Use': set(values.Use._fields),
             'Wipe': {*Wipe._fields, *values.DeviceKey._fields}}

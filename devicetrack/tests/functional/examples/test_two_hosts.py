@@ -16,7 +16,7 @@ from oslo_config import cfg
 
 import devicetrack
 from devicetrack import exception
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.tests import base
 from devicetrack.tests import processes
 from devicetrack.tests.functional.docs.test_documented_code import DOCS
@@ -80,7 +80,7 @@ class TestResizeThatDoesNotStart(two_hosts.TwoHostsTestCase):
         self.migration.status = 'error'
         self.database.save(self.migration)
         self.audit()
-        self.assertEqual([reconcile.STALE_MIGRATION], self.audit())
+        self.assertEqual([findings.STALE_MIGRATION], self.audit())
         self.assertEqual({'one': ['old'], 'two': ['current'] * 2}, self.roles())
 
 

@@ -8,7 +8,7 @@ import uuid
 
 import devicetrack
 from devicetrack import exception
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.tests.functional.examples import two_hosts
 from devicetrack.virt import fake
 
@@ -177,7 +177,7 @@ class TestConfirmationThatWasInterrupted(two_hosts.InterruptedTestCase):
         self.kill_before(self.one.machine, 'delete_guest', self.one.confirm_resize, self.migration)
         self.audit()
         found = [finding for finding in self.one.manager.update_available_resource(None, 'one')
-                 if finding.kind == reconcile.STALE_MIGRATION]
+                 if finding.kind == findings.STALE_MIGRATION]
         self.assertEqual([True], ['has a domain of the instance here' in finding.detail for finding in found])
         self.restart('one')
         self.check('confirmed', 'two', {'one': [], 'two': ['current'] * 2})
@@ -382,7 +382,7 @@ class TestLiveMigrationThatWasInterrupted(two_hosts.InterruptedTestCase):
     def test_the_next_start_of_a_source_that_has_no_guest_any_more_alarms_nobody(self) -> None:
         self.kill_before(self.one, 'finish_live_migration', self.migrate)
         self.one.manager.close()
-        self.assertEqual([(reconcile.NO_GUESTS, reconcile.NOTE)],
+        self.assertEqual([(findings.NO_GUESTS, findings.NOTE)],
                          [(finding.kind, finding.severity) for finding in self.one.manager.init_host(None)])
         self.restart('one')
         self.check('completed', 'two', {'one': [], 'two': ['current']})

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.engine.reconcile import LONGEST
+from devicetrack.engine.guest_records import LONGEST
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store import api
 from devicetrack.store.sql import models

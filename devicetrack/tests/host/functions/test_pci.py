@@ -11,7 +11,7 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import fixtures
@@ -169,7 +169,7 @@ class PCITestCase(hosts.FunctionsTestCase):
         subprocess.run(['swapon', path], check=True)
         self.addCleanup(subprocess.run, ['swapoff', path], check=False)
         [finding] = host.manager.update_available_resource(None, host.name)
-        self.assertEqual(reconcile.UNHEALTHY, finding.kind)
+        self.assertEqual(findings.UNHEALTHY, finding.kind)
         self.assertIn('the host uses it', finding.detail)
         self.assertIn('swap', finding.detail)
         first, second = fixtures.Instance(), fixtures.Instance()

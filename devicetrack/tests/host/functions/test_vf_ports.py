@@ -15,7 +15,7 @@ import time
 import uuid
 
 from devicetrack import exception
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import NetworkPort
 from devicetrack.testing import fixtures
@@ -169,9 +169,9 @@ class NetworkTestCase(CardTestCase):
 
     def test_no_port_is_offered_while_the_interface_of_its_card_is_down(self) -> None:
         self.turn('down')
-        findings = self.compute.audit()
-        self.assertEqual({self.first, self.second}, {one.device.identifier for one in findings})
-        self.assertIn(f'ip link set {self.interface} up', str(findings))
+        found = self.compute.audit()
+        self.assertEqual({self.first, self.second}, {one.device.identifier for one in found})
+        self.assertIn(f'ip link set {self.interface} up', str(found))
         self.assertRaises(exception.NoFit, self.spawn)
         self.turn('up')
         self.assertEqual([], list(self.compute.audit()))
@@ -180,8 +180,8 @@ class NetworkTestCase(CardTestCase):
         instance, address = self.spawn()
         number = vf_ports.place_of(SYSFS, address).number
         subprocess.run(['ip', 'link', 'set', self.interface, 'vf', str(number), 'vlan', '7'], check=True)
-        findings = [one for one in self.compute.audit() if one.kind == reconcile.NOT_AS_CONFIGURED]
-        self.assertIn('VLAN 41', str(findings))
-        self.assertIn('VLAN 7', str(findings))
+        found = [one for one in self.compute.audit() if one.kind == findings.NOT_AS_CONFIGURED]
+        self.assertIn('VLAN 41', str(found))
+        self.assertIn('VLAN 7', str(found))
         self.machine.delete_guest(instance.uuid)
         self.assert_comes_back_blank(instance, address)

@@ -16,7 +16,7 @@ from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Unknown
 from devicetrack.compatibility.rules import decide
 from devicetrack.compatibility.rules import VERSION_UNKNOWN
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
 from devicetrack.testing import fixtures
@@ -85,7 +85,7 @@ class ClaimTestCase(MdevTestCase):
         self.assertEqual([], self.there())
         self.wait_for(lambda: not self.libvirt.listDevices('mdev_types'))
         for found in host.audit():
-            self.assertEqual((reconcile.GONE, instance.uuid), (found.kind, found.recorded_owner), found)
+            self.assertEqual((findings.GONE, instance.uuid), (found.kind, found.recorded_owner), found)
         self.assertEqual(sorted(identifiers), sorted(found.device.identifier for found in host.findings))
         self.assertRaises(exception.RealizeFailed, host.manager.realize, host.context, instance)
         self.assertEqual(dict.fromkeys(identifiers, instance.uuid), host.owners())
@@ -93,7 +93,7 @@ class ClaimTestCase(MdevTestCase):
         self.run_program('udevadm', 'settle')
         self.assert_made(identifiers)
         # They have other groups, until they are made ready for the guest again.
-        self.assertLessEqual({found.kind for found in host.audit()}, {reconcile.DETAILS_DIFFER})
+        self.assertLessEqual({found.kind for found in host.audit()}, {findings.DETAILS_DIFFER})
         host.manager.realize(host.context, instance)
         self.assertEqual([], host.audit())
         # The host's own start of devices at a boot may come at the same time.
@@ -147,7 +147,7 @@ class ForeignTestCase(MdevTestCase):
                 'CUSTOM_MBOCHS': self.make('mbochs', 'mbochs-small')}
         everything = DeviceRequest.of(*((resource_class, 1) for resource_class in made))
         left, adopted = self.host(EVERY, adopt=False), self.host(EVERY)
-        self.assertEqual({(reconcile.LEFT_OVER, identifier) for identifier in made.values()},
+        self.assertEqual({(findings.LEFT_OVER, identifier) for identifier in made.values()},
                          {(found.kind, found.device.identifier) for found in left.findings})
         self.assertEqual([], adopted.findings)
         error = self.assertRaises(exception.NoFit, left.claim, fixtures.Instance(), everything)
@@ -155,7 +155,7 @@ class ForeignTestCase(MdevTestCase):
         # While a guest has them it makes no difference.
         guest = self.start_guest(*made.values())
         for host in (left, adopted):
-            self.assert_found(reconcile.USED_UNRECORDED, made, host.audit(), guest)
+            self.assert_found(findings.USED_UNRECORDED, made, host.audit(), guest)
             for resource_class in ('CUSTOM_MDPY', 'CUSTOM_MBOCHS'):
                 error = self.assertRaises(exception.NoFit, host.take, of=resource_class)
                 self.assertIn('1 withheld', str(error))
@@ -169,9 +169,9 @@ class ForeignTestCase(MdevTestCase):
         adopted.delete(instance)
         self.assertEqual(({}, sorted(made.values()), {}), (adopted.owners(), self.there(), self.defined()))
 
-    def assert_found(self, kind: str, devices: dict[str, str], findings: Sequence[Any], user: str) -> None:
+    def assert_found(self, kind: str, devices: dict[str, str], found: Sequence[Any], user: str) -> None:
         self.assertEqual({(kind, identifier, (user,)) for identifier in devices.values()},
-                         {(found.kind, found.device.identifier, found.users) for found in findings})
+                         {(one.kind, one.device.identifier, one.users) for one in found})
 
     def test_parents_that_libvirt_does_not_know(self) -> None:
         made = {'mdpy': self.make('mdpy', 'mdpy-vga'), 'mbochs': self.make('mbochs', 'mbochs-small')}
@@ -277,7 +277,7 @@ class InUseTestCase(MdevTestCase):
         error = self.assertRaises(exception.DeviceInUse, host.release, instance)
         self.assertEqual(f'mdev {identifier} is in use: a process of the host still has it open after 1 s', str(error))
         found, = host.audit()
-        self.assertEqual((reconcile.RELEASE_PENDING, identifier, instance.uuid),
+        self.assertEqual((findings.RELEASE_PENDING, identifier, instance.uuid),
                          (found.kind, found.device.identifier, found.recorded_owner))
         self.assertEqual({identifier: 'releasing'}, host.states())
         self.assertIn(identifier, self.there())

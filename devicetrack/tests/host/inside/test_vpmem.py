@@ -27,7 +27,7 @@ import libvirt_qemu
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import fixtures
@@ -231,9 +231,9 @@ class VPMEMTestCase(base.TestCase):
                          if pair[0] != pair[1])
             self.fail(f'{found[place:place + 32]!r} at {place}, instead of {expected[place:place + 32]!r}')
 
-    def assert_found(self, expected: Sequence[tuple[str, str]], findings: Sequence[reconcile.Finding]) -> None:
-        self.assertEqual(list(expected), [(found.kind, found.device.identifier) for found in findings],
-                         '\n'.join(map(str, findings)))
+    def assert_found(self, expected: Sequence[tuple[str, str]], found: Sequence[findings.Finding]) -> None:
+        self.assertEqual(list(expected), [(one.kind, one.device.identifier) for one in found],
+                         '\n'.join(map(str, found)))
 
     def pattern(self, name: str) -> bytes:
         """As many bytes as a namespace has."""
@@ -339,13 +339,13 @@ class NamespaceTestCase(VPMEMTestCase):
         host = self.host('byhand')
         instance = self.owner(host)
         self._destroy(made.uuid)
-        self.assert_found([(reconcile.GONE, 'byhand')], host.audit())
+        self.assert_found([(findings.GONE, 'byhand')], host.audit())
         again = self.make_namespace('byhand')
         self.assertEqual(made, again._replace(uuid=made.uuid, path=made.path))
         data = self.pattern('byhand')
         self.machine.write('byhand', data)
         [finding] = host.audit()
-        self.assertEqual((reconcile.UNHEALTHY, reconcile.CRITICAL, instance.uuid),
+        self.assertEqual((findings.UNHEALTHY, findings.CRITICAL, instance.uuid),
                          (finding.kind, finding.severity, finding.recorded_owner))
         self.assertRaises(exception.DriverError, host.manager.release, host.context, instance)
         host.audit()
@@ -364,7 +364,7 @@ class NamespaceTestCase(VPMEMTestCase):
         self.set_read_only(region, '1')
         self.assertEqual({(FIRST, instance.uuid), (SECOND, None)},
                          {(found.device.identifier, found.recorded_owner) for found in host.audit()
-                          if found.kind == reconcile.UNHEALTHY})
+                          if found.kind == findings.UNHEALTHY})
         self.nobody_gets(host, pmem=1)
         error = self.assertRaises(exception.DriverError, host.manager.release, host.context, instance)
         self.assertIn('read-only', str(error))
@@ -385,7 +385,7 @@ class NamespaceTestCase(VPMEMTestCase):
             self.ndctl('disable-namespace', device)
         self.assertEqual({(FIRST, instance.uuid), (SECOND, None)},
                          {(found.device.identifier, found.recorded_owner) for found in host.audit()
-                          if found.kind == reconcile.UNHEALTHY})
+                          if found.kind == findings.UNHEALTHY})
         self.nobody_gets(host, pmem=1)
         self.assertRaises(exception.DriverError, host.manager.realize, host.context, instance)
         # A service that starts now starts all the same.
@@ -447,10 +447,10 @@ class GuestTestCase(VPMEMTestCase):
         self.assertEqual(made.size_bytes - LABELS, self.memory_of(foreign)[1])
         secret = self.pattern('byhand')
         self.machine.write('byhand', secret)
-        self.assert_found([(reconcile.USED_UNRECORDED, 'byhand')], host.audit())
+        self.assert_found([(findings.USED_UNRECORDED, 'byhand')], host.audit())
         # An option names it too.
         host.configuration.set('libvirt', pmem_namespaces=[f'4GB:byhand|{FIRST}'])
-        self.assert_found([(reconcile.USED_UNRECORDED, 'byhand')], host.restart())
+        self.assert_found([(findings.USED_UNRECORDED, 'byhand')], host.restart())
         self.nobody_gets(host, pmem=2)
         host.manager.release(host.context, self.owner(host))
         self.assertEqual(made, self.machine.namespace('byhand'))
@@ -468,7 +468,7 @@ class GuestTestCase(VPMEMTestCase):
         # Neither libvirt nor QEMU nor the kernel minds.
         other = self.foreign_guest(self.machine.path(FIRST))
         self.assertTrue(self.machine.domain(other.uuid).isActive())
-        self.assert_found([(reconcile.SHARED, FIRST)], host.audit())
+        self.assert_found([(findings.SHARED, FIRST)], host.audit())
         error = self.assertRaises(exception.DeviceInUse, host.delete, instance)
         self.assertIn(other.uuid, str(error))
         self.assert_same(secret, self.machine.read(FIRST))

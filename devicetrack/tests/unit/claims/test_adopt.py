@@ -8,7 +8,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.claims.adopting import Adopting
-from devicetrack.engine import reconcile
+from devicetrack.engine import migrations
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import WipeProgress
@@ -108,7 +108,7 @@ class AdoptTestCase(base.TestCase):
 
     def test_a_service_that_says_otherwise(self) -> None:
         self.guest(D0)
-        for state in (reconcile.INSTANCE_DELETED, reconcile.INSTANCE_OFFLOADED, reconcile.INSTANCE_ELSEWHERE):
+        for state in (migrations.INSTANCE_DELETED, migrations.INSTANCE_OFFLOADED, migrations.INSTANCE_ELSEWHERE):
             self.host.service.known = {self.instance.uuid: state}
             self.assertIn(f'the instance is {state}', self.refused(D0))
 
@@ -152,7 +152,7 @@ class LookTestCase(base.TestCase):
         self.assertEqual((None, []), (self.host.store.store.host('host'), look.records))
 
     def test_it_asks_the_service(self) -> None:
-        self.host.service.known = {self.instance.uuid: reconcile.INSTANCE_DELETED}
+        self.host.service.known = {self.instance.uuid: migrations.INSTANCE_DELETED}
         error = self.assertRaises(exception.NotAdopted, self.look().check, self.instance.uuid, [D0])
         self.assertIn('deleted', error.reason)
 

@@ -7,7 +7,7 @@ import uuid
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
@@ -216,8 +216,8 @@ class BrokenTestCase(ExclusionTestCase):
         instance = host.spawn(request=functions())
         self.insert_row(host, 'pf', other)
         for look in (host.audit, host.restart):
-            found = [finding for finding in look() if finding.kind == reconcile.EXCLUSION_BROKEN]
-            self.assertEqual([(reconcile.CRITICAL, DeviceKey('vpmem', 'pf'), other)],
+            found = [finding for finding in look() if finding.kind == findings.EXCLUSION_BROKEN]
+            self.assertEqual([(findings.CRITICAL, DeviceKey('vpmem', 'pf'), other)],
                              [(finding.severity, finding.device, finding.recorded_owner) for finding in found])
             self.assertIn(f'vpmem/vf0: owner {instance.uuid}', found[0].detail)
             self.assertEqual({'pf': other, 'vf0': instance.uuid}, host.owners())
@@ -226,15 +226,15 @@ class BrokenTestCase(ExclusionTestCase):
         host.delete(instance)
         host.wait()
         self.assertEqual({'pf': 'active', 'vf0': EXCLUDED, 'vf1': EXCLUDED}, host.states())
-        self.assertEqual([], [finding for finding in host.audit() if finding.kind == reconcile.EXCLUSION_BROKEN])
+        self.assertEqual([], [finding for finding in host.audit() if finding.kind == findings.EXCLUSION_BROKEN])
 
     def test_rows_of_two_owners_in_one_group_are_critical(self) -> None:
         host = self.host(parts=0, group=3)
         other = str(uuid.uuid4())
         instance = host.spawn(request=functions())
         self.insert_row(host, 'g2', other)
-        found = [finding for finding in host.audit() if finding.kind == reconcile.EXCLUSION_BROKEN]
-        self.assertEqual([reconcile.CRITICAL], [finding.severity for finding in found])
+        found = [finding for finding in host.audit() if finding.kind == findings.EXCLUSION_BROKEN]
+        self.assertEqual([findings.CRITICAL], [finding.severity for finding in found])
         self.assertEqual({instance.uuid, other}, set(host.held().values()))
         self.assertEqual(EXCLUDED, host.states()['g1'])
 

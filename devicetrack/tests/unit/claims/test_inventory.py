@@ -12,7 +12,7 @@ from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Sort
 from devicetrack.compatibility.facts import STATELESS
 from devicetrack.compatibility.traits import offered
-from devicetrack.engine import reconcile
+from devicetrack.engine import migrations
 from devicetrack.objects import Provider
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
@@ -159,7 +159,7 @@ class TestHeldForNobody(base.TestCase):
 
     def test_when_the_instance_is_over_and_its_guest_is_not(self) -> None:
         instance = self.host.spawn(pmem=1)
-        self.host.service.known = {instance.uuid: reconcile.INSTANCE_DELETED}
+        self.host.service.known = {instance.uuid: migrations.INSTANCE_DELETED}
         self.host.audit()
         self.assertEqual({**BEFORE, 'node': {PMEM: (3, 1)}}, self.counted())
 

@@ -10,7 +10,7 @@ from devicetrack.claims import locks
 from devicetrack.claims import metering
 from devicetrack.claims.host_state import HostState
 from devicetrack.claims.metering import Meter
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
@@ -199,7 +199,7 @@ class AuditsTestCase(MeteringTestCase):
             audited = self.host.manager.state().audited
             assert audited is not None
             seen.append(dict(audited.findings))
-        self.assertEqual([{(reconcile.VIEW_UNKNOWN, reconcile.WARNING): 1}, {}], seen)
+        self.assertEqual([{(findings.VIEW_UNKNOWN, findings.WARNING): 1}, {}], seen)
 
 
 class HarmlessTestCase(MeteringTestCase):

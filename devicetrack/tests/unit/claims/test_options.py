@@ -1,7 +1,7 @@
 """What options say about devices that are not there, or not ours."""
 
 from devicetrack import exception
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Missing
 from devicetrack.testing import fixtures
@@ -31,7 +31,7 @@ class MissingDeviceTestCase(base.TestCase):
         host.machine.remove(DeviceKey('vpmem', lost))
         host.machine.missing = (Missing(DeviceKey('vpmem', lost), OPTION, 'this host has another'),)
         found = host.restart()
-        self.assertIn((reconcile.GONE, lost, instance.uuid),
+        self.assertIn((findings.GONE, lost, instance.uuid),
                       [(finding.kind, finding.device.identifier, finding.recorded_owner) for finding in found])
         host.claim(Instance(), pmem=1)
 
@@ -41,7 +41,7 @@ class ForeignMakeTestCase(base.TestCase):
     def test_a_device_that_is_not_to_be_adopted_is_not_handed_out_and_worth_a_note(self):
         host = self.useFixture(fixtures.Host(devices=1))
         host.machine.change(DeviceKey('vpmem', 'd0'), adoptable=False)
-        self.assertEqual([(reconcile.LEFT_OVER, reconcile.NOTE)],
+        self.assertEqual([(findings.LEFT_OVER, findings.NOTE)],
                          [(finding.kind, finding.severity) for finding in host.restart()])
         self.assertEqual({'d0': 'withheld: not to be adopted'}, host.states())
         self.assertIn('1 withheld (not to be adopted)',

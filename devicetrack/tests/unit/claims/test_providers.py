@@ -11,7 +11,7 @@ import fixtures as fixtures_of_tests
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims.providers import KnownProviders
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import PMEM
 from devicetrack.testing.fixtures import VGPU
@@ -48,7 +48,7 @@ class LateProvidersTestCase(base.TestCase):
         return host
 
     def unknown(self) -> list[str]:
-        return [finding.detail for finding in self.host.findings if finding.kind == reconcile.NO_PROVIDER]
+        return [finding.detail for finding in self.host.findings if finding.kind == findings.NO_PROVIDER]
 
     def test_a_start_goes_on_and_nothing_is_made_at_the_provider(self) -> None:
         host = self.start('')

@@ -6,7 +6,7 @@ import fixtures as patches
 
 from devicetrack import exception
 from devicetrack.claims import repairs
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
 from devicetrack.testing import fixtures
@@ -194,12 +194,12 @@ class ClaimedAndNeverSavedTestCase(HostTestCase):
         self.fixture.claim(self.instance, pmem=1)
 
     @staticmethod
-    def said(findings):
-        return [(finding.kind, finding.recorded_owner, finding.repair) for finding in findings]
+    def said(found):
+        return [(finding.kind, finding.recorded_owner, finding.repair) for finding in found]
 
     def test_the_next_start_and_every_audit_report_it_and_give_nothing_back(self):
         self.fixture.restart()
-        reported = [(reconcile.UNKNOWN_OWNER, self.instance.uuid, None)]
+        reported = [(findings.UNKNOWN_OWNER, self.instance.uuid, None)]
         self.assertEqual(reported, self.said(self.fixture.findings))
         for _ in range(2):
             self.assertEqual(reported, self.said(self.fixture.audit()))
@@ -229,9 +229,9 @@ class ForeignTestCase(HostTestCase):
     def test_a_device_of_a_foreign_guest_is_withheld_reported_and_comes_back(self):
         host = self.host(devices=2)
         self.foreign_guest(host, 'd0')
-        findings = host.audit()
+        found = host.audit()
         self.assertEqual([('used but unrecorded', 'd0')],
-                         [(finding.kind, finding.device.identifier) for finding in findings])
+                         [(finding.kind, finding.device.identifier) for finding in found])
         self.assertEqual({'d0': FOREIGN, 'd1': FREE}, host.states())
         host.machine.delete_guest('foreign')
         self.assertEqual([], host.audit())
@@ -300,8 +300,8 @@ class UnknownUsageTestCase(HostTestCase):
         host = self.host(devices=2)
         instance = host.spawn(pmem=1)
         host.machine.unknown_domains['x'] = 'garbage'
-        findings = host.audit()
-        self.assertEqual({'view unknown'}, {finding.kind for finding in findings})
+        found = host.audit()
+        self.assertEqual({'view unknown'}, {finding.kind for finding in found})
         self.assertEqual({'d0': 'active', 'd1': IN_DOUBT}, host.states())
         self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
         host.machine.clear()
@@ -338,8 +338,8 @@ class UnknownInventoryTestCase(HostTestCase):
         instance = host.spawn(pmem=1, vgpu=1)
         before = (host.states(), host.free())
         host.machine.unknown_kinds.update(vpmem='ndctl failed', mdev='no sysfs')
-        findings = host.audit()
-        self.assertEqual(['view unknown'] * 2, [finding.kind for finding in findings])
+        found = host.audit()
+        self.assertEqual(['view unknown'] * 2, [finding.kind for finding in found])
         self.assertEqual(before, (host.states(), host.free()))
         host.delete(instance)
 
@@ -478,7 +478,7 @@ class OlderStoreTestCase(HostTestCase):
         host.service.known = {gone.uuid: 'deleted'}
         host.machine.delete_guest(gone.uuid)
         found = host.restart()
-        self.assertIn((reconcile.USED_UNRECORDED, reconcile.ADOPT), [(one.kind, one.repair) for one in found])
+        self.assertIn((findings.USED_UNRECORDED, findings.ADOPT), [(one.kind, one.repair) for one in found])
         error = self.assertRaises(exception.NodeUnavailable, host.claim, Instance(), pmem=1)
         self.assertIn(instance.uuid, str(error))
         host.audit()
@@ -613,7 +613,7 @@ class BootTestCase(HostTestCase):
         host.machine.reboot()
         host.machine.remove(row.key)
         found = host.restart()
-        self.assertIn((reconcile.GONE, row.key, lost.uuid),
+        self.assertIn((findings.GONE, row.key, lost.uuid),
                       [(one.kind, one.device, one.recorded_owner) for one in found])
         host.boot(other)
         host.spawn(pmem=1)

@@ -9,8 +9,8 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import repairs
 from devicetrack.claims import report
-from devicetrack.engine import reconcile
-from devicetrack.engine.reconcile import Finding
+from devicetrack.engine import findings
+from devicetrack.engine.findings import Finding
 from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
@@ -239,15 +239,15 @@ class AuditTestCase(base.TestCase):
         host.machine.missing = (Missing(DeviceKey(fake.VPMEM, 'd0'), '[x] y', 'there is none'),)
         self.assertEqual([], observer_of(host).audit())
         host.manager.uncordon('vpmem', 'd0')
-        self.assertEqual([reconcile.GONE], [finding.kind for finding in observer_of(host).audit()])
+        self.assertEqual([findings.GONE], [finding.kind for finding in observer_of(host).audit()])
 
     def test_finds_what_the_manager_finds(self) -> None:
         host = self.useFixture(fixtures.Host(devices=2))
         host.spawn(pmem=1)
         host.machine.remove(DeviceKey(fake.VPMEM, 'd0'))
-        findings = observer_of(host).audit()
-        self.assertIn(reconcile.GONE, [finding.kind for finding in findings])
-        self.assertEqual([finding._replace(since=None) for finding in host.audit()], findings)
+        found = observer_of(host).audit()
+        self.assertIn(findings.GONE, [finding.kind for finding in found])
+        self.assertEqual([finding._replace(since=None) for finding in host.audit()], found)
 
     def test_plans_to_give_a_device_to_the_guest_that_an_older_store_does_not_know(self) -> None:
         host = self.useFixture(fixtures.Host(devices=2))
@@ -285,7 +285,7 @@ class AuditTestCase(base.TestCase):
         def look() -> list[Finding]:
             found = []
             while not done.is_set():
-                found += [finding for finding in observer.audit() if finding.severity != reconcile.NOTE]
+                found += [finding for finding in observer.audit() if finding.severity != findings.NOTE]
             return found
 
         worked, found = self.together(work_all, look)
@@ -297,8 +297,8 @@ class AuditTestCase(base.TestCase):
         self.assertRaises(exception.DeviceInUse, host.manager.release, host.context, instance)
         host.machine.delete_guest(instance.uuid)
         before, calls = host.records(), host.machine.calls['unclaim']
-        findings = observer_of(host).audit()
-        self.assertEqual([reconcile.RELEASE_PENDING], [finding.kind for finding in findings])
+        found = observer_of(host).audit()
+        self.assertEqual([findings.RELEASE_PENDING], [finding.kind for finding in found])
         self.assertEqual((before, calls), (host.records(), host.machine.calls['unclaim']))
 
     def test_no_answer_of_the_hypervisor_is_an_error_and_no_empty_report(self) -> None:

@@ -10,7 +10,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import operator_requests
 from devicetrack.claims import workers
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import WipeProgress
 from devicetrack.store.api import Changes
@@ -211,7 +211,7 @@ class ReleaseTestCase(WipesTestCase):
         self.host.manager.release(None, instance, wait=False)
         self.host.wait()
         self.assertEqual(RELEASING, self.host.states()['d0'])
-        [finding] = [one for one in self.host.audit() if one.kind == reconcile.RELEASE_PENDING]
+        [finding] = [one for one in self.host.audit() if one.kind == findings.RELEASE_PENDING]
         self.assertIn('names it', finding.detail)
         self.machine.delete_guest(instance.uuid)
         self.host.audit()
@@ -262,7 +262,7 @@ class EndTestCase(WipesTestCase):
         with self.machine.working_on(*D0):
             self.host.restart()
             [finding] = self.host.audit()
-            self.assertEqual((reconcile.RELEASE_PENDING, D0), (finding.kind, finding.device))
+            self.assertEqual((findings.RELEASE_PENDING, D0), (finding.kind, finding.device))
             self.assertIn('it is being wiped: 1,024 of 4,096 MiB written, 512 MiB/s, about 14 s left', finding.detail)
             self.assertEqual((RELEASING, 0), (self.host.states()['d0'], self.machine.calls['wipe']))
         self.machine.wiping.clear()
@@ -286,7 +286,7 @@ class EndTestCase(WipesTestCase):
         [wipe] = self.host.manager.wipes()
         self.assertEqual((1, 'an unexpected ZeroDivisionError, which the log tells of'), (wipe.failed, wipe.reason))
         [finding] = self.host.audit()
-        self.assertEqual((reconcile.WARNING, D0), (finding.severity, finding.device))
+        self.assertEqual((findings.WARNING, D0), (finding.severity, finding.device))
         self.assertIn('an unexpected ZeroDivisionError', finding.detail)
 
     def test_one_that_a_domain_names_still_is_said_to_be(self) -> None:
@@ -324,8 +324,8 @@ class ProgressTestCase(WipesTestCase):
 
 class FailureTestCase(WipesTestCase):
 
-    def finding(self) -> reconcile.Finding:
-        [finding] = [one for one in self.host.audit() if one.kind == reconcile.RELEASE_PENDING]
+    def finding(self) -> findings.Finding:
+        [finding] = [one for one in self.host.audit() if one.kind == findings.RELEASE_PENDING]
         return finding
 
     def test_the_finding_says_why_since_when_and_how_often(self) -> None:
@@ -333,7 +333,7 @@ class FailureTestCase(WipesTestCase):
         self.machine.before('wipe', FULL)
         self.host.audit()
         finding = self.finding()
-        self.assertEqual((reconcile.WARNING, D0, instance.uuid), finding[1:4])
+        self.assertEqual((findings.WARNING, D0, instance.uuid), finding[1:4])
         self.assertRegex(finding.detail, r'that failed at 20\S+\+00:00, because a bad block')
         self.assertEqual(self.host.running.withheld.failures[D0].since, finding.since)
 
@@ -343,12 +343,12 @@ class FailureTestCase(WipesTestCase):
         tries, severities = [], []
         for audit in range(1, 40):
             before = self.machine.calls['wipe']
-            findings = self.host.audit()
+            found = self.host.audit()
             if self.machine.calls['wipe'] > before:
                 tries.append(audit)
-                severities.append([one.severity for one in findings])
+                severities.append([one.severity for one in found])
         self.assertEqual([1, 2, 4, 8, 16, 32], tries)
-        self.assertEqual([[], *[[reconcile.WARNING]] * 4, [reconcile.CRITICAL]], severities)
+        self.assertEqual([[], *[[findings.WARNING]] * 4, [findings.CRITICAL]], severities)
         self.assertEqual((RELEASING, b'secret'), (self.host.states()['d0'], self.machine.read(D0)))
 
     def test_it_lasts_over_a_restart_which_tries_at_once(self) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from devicetrack import exception
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Missing
 from devicetrack.store.api import Changes
@@ -323,7 +323,7 @@ class StoreFailsTestCase(WithheldTestCase):
         self.machine.change(D0, unhealthy='hot')
         for error in (REFUSED, UNKNOWN):
             self.store.before('set_withheld', error)
-            self.assertEqual([reconcile.UNHEALTHY], [finding.kind for finding in self.host.audit()])
+            self.assertEqual([findings.UNHEALTHY], [finding.kind for finding in self.host.audit()])
         self.host.audit()
         self.assertEqual({('device', 'd0'): {'unhealthy': 'hot'}}, self.stored())
 

@@ -16,7 +16,7 @@ from devicetrack.claims import report
 from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
 from devicetrack.cmd import records
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.pci_alias import PCIChoice
@@ -64,7 +64,7 @@ class DeviceListTestCase(CommandTestCase):
                           for one in answer.data for reason in one['reasons']]))
         answer = self.program.run('audit', '-f', 'json')
         [finding] = answer.data
-        self.assertEqual((cmd_base.ATTENTION, 'vpmem/d9', reconcile.GONE, '[x] y names it: this host has d0'),
+        self.assertEqual((cmd_base.ATTENTION, 'vpmem/d9', findings.GONE, '[x] y names it: this host has d0'),
                          (answer.code, finding['device'], finding['finding'], finding['detail']))
 
     def test_a_device_that_an_option_names_and_somebody_owns_is_listed_once(self) -> None:
@@ -74,7 +74,7 @@ class DeviceListTestCase(CommandTestCase):
         self.assertEqual(['held'], [one['status'] for one in self.program.ask('device', 'list')
                                     if one['identifier'] == 'd0'])
         answer = self.program.run('audit', '-f', 'json')
-        self.assertEqual(1, sum(finding['finding'] == reconcile.GONE for finding in answer.data))
+        self.assertEqual(1, sum(finding['finding'] == findings.GONE for finding in answer.data))
 
     def test_a_device_of_an_instance_that_no_option_names_needs_attention(self) -> None:
         self.host.spawn(pmem=1)
@@ -463,7 +463,7 @@ class AuditTestCase(CommandTestCase):
         [finding] = answer.data
         self.assertEqual(list(audit.Findings.columns), list(finding))
         self.assertEqual(
-            ('compute-7', reconcile.UNHEALTHY, 'vpmem/d0', 'vpmem', 'd0', instance.uuid, []),
+            ('compute-7', findings.UNHEALTHY, 'vpmem/d0', 'vpmem', 'd0', instance.uuid, []),
             tuple(finding[name] for name in ('host', 'finding', 'device', 'kind', 'identifier', 'recorded_owner',
                                              'users')))
 
@@ -485,7 +485,7 @@ class AuditTestCase(CommandTestCase):
         self.assertRaises(exception.HypervisorUnreachable, self.host.manager.release, self.host.context, instance)
         self.host.machine.delete_guest(instance.uuid)
         answer = self.program.run('audit', '-f', 'json')
-        self.assertEqual([reconcile.NOTE], [finding['severity'] for finding in answer.data])
+        self.assertEqual([findings.NOTE], [finding['severity'] for finding in answer.data])
         self.assertEqual(cmd_base.OK, answer.code)
 
 

@@ -6,11 +6,11 @@ from devicetrack.objects.values import OF_A_GUEST
 from devicetrack.objects.values import Usage
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
-from devicetrack.tests.unit.engine.test_reconcile import guest
-from devicetrack.tests.unit.engine.test_reconcile import pmem
-from devicetrack.tests.unit.engine.test_reconcile import recorded
-from devicetrack.tests.unit.engine.test_reconcile import usage
-from devicetrack.tests.unit.engine.test_reconcile import use
+from devicetrack.tests.unit.engine.views import guest
+from devicetrack.tests.unit.engine.views import pmem
+from devicetrack.tests.unit.engine.views import recorded
+from devicetrack.tests.unit.engine.views import usage
+from devicetrack.tests.unit.engine.views import use
 
 A, B = pmem('a'), pmem('b')
 OFF = {'running': False, 'live': False}

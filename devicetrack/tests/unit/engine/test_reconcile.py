@@ -1,90 +1,34 @@
 """What the views say differently, view by view."""
 
-from devicetrack import vocabulary
-from devicetrack.engine import migrations
+from devicetrack.engine import findings
 from devicetrack.engine import reconcile
 from devicetrack.engine import repair_plan
-from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Cause
-from devicetrack.objects import details
-from devicetrack.objects import MdevDetails
 from devicetrack.objects import values
-from devicetrack.objects import VPMEMDetails
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
-from devicetrack.tests.unit.engine.hosts import inventory
 from devicetrack.tests.unit.engine.hosts import namespace
+from devicetrack.tests.unit.engine.views import ANOTHER_UUID
+from devicetrack.tests.unit.engine.views import DEVICE
+from devicetrack.tests.unit.engine.views import guest
+from devicetrack.tests.unit.engine.views import made
+from devicetrack.tests.unit.engine.views import mdev
+from devicetrack.tests.unit.engine.views import NAMESPACE_UUID
+from devicetrack.tests.unit.engine.views import pmem
+from devicetrack.tests.unit.engine.views import recorded
+from devicetrack.tests.unit.engine.views import row
+from devicetrack.tests.unit.engine.views import UNHEALTHY
+from devicetrack.tests.unit.engine.views import usage
+from devicetrack.tests.unit.engine.views import use
+from devicetrack.tests.unit.engine.views import views
 from devicetrack.tests.unit.virt import disks
 
-DEVICE = namespace('a')
 KEY = DEVICE.key
-UNHEALTHY = namespace('a', unhealthy='hot')
 GPU = hosts.capacity('gpu', 0)
-NAMESPACE_UUID = '8a5a2d6c-6c9d-4e8e-9d52-0e6a8c6b7f11'
-ANOTHER_UUID = '31c3b3a5-8a6e-4b60-b1a2-6a8f5d8e0c55'
-
-
 UNREAD = DEVICE._replace(details=disks.text(None))
-# The longest texts for which a row has room.
-COLUMNS = {'kind': 64, 'identifier': 255, 'resource_class': 255, 'parent': 255, 'claim_id': 64}
-
-
-def use(domain, running=True, live=True, defined=True, identifier='a'):
-    return values.Use('vpmem', identifier, '/dev/dax0.0', domain, running, live, defined)
-
-
-def usage(*uses, unknown=(), domains=None):
-    names = frozenset(one.domain_uuid for one in uses) if domains is None else frozenset(domains)
-    return values.Usage(tuple(uses), names, frozenset(one.domain_uuid for one in uses if one.running),
-                        tuple(values.Unknown('domain', reason) for reason in unknown))
-
-
-def row(owner='i', state='active'):
-    return hosts.row(DEVICE, owner, state)
-
-
-def views(usage=usage(), there=(DEVICE,), rows=(), instances=None, known=('vpmem', 'mdev'), unknown=(),  # noqa: B008
-          migrations=None, boot_changed=False, guests=()):
-    return Views(usage, inventory(*there, known=known)._replace(unknown=tuple(unknown)), tuple(rows),
-                           instances, migrations, 'compute-7', 'host', boot_changed, tuple(guests))
-
-
-def pmem(identifier='a', **changed):
-    """A namespace with details that can be read."""
-    made = VPMEMDetails(**{'namespace_uuid': NAMESPACE_UUID, 'label': '4GB', 'devpath': '/dev/dax0.0',
-                           'size_bytes': 4 << 30, 'align_bytes': 2 << 20, **changed})
-    return namespace(identifier)._replace(details=details.to_text(made))
-
-
-def mdev(identifier='m', adoptable=True, **changed):
-    """A mediated device as the host shows it: nobody can see there who made it."""
-    made = MdevDetails(**{'type': 'nvidia-35', 'parent': 'gpu', 'parent_address': None, 'device_api': 'vfio-pci',
-                          'iommu_group': 7, 'origin': 'adopted', **changed})
-    return hosts.mdev(identifier, 'gpu')._replace(details=details.to_text(made), adoptable=adoptable)
-
-
-def made(identifier='m', state='active', owner='i', **changed):
-    """The row of a mediated device that we made, or will make."""
-    return hosts.row(mdev(identifier, **{'origin': 'created', **changed}), owner, state)
-
-
-def moving(device, role='old', state='active', migration='M', owner='i'):
-    return hosts.row(device, owner, state)._replace(role=role, migration_uuid=migration)
-
-
-def move(status, source='compute-7', destination='compute-8', uuid='M', number=1):
-    return {uuid: migrations.Move(uuid, number, status, 'i', (source, source), (destination, destination))}
-
-
-def recorded(device, position=0, beside=False, role='current', migration=None, **changed):
-    """A device as its guest's definition records it."""
-    return values.RecordedDevice(device.kind, device.identifier, device.resource_class, 'provider', device.parent,
-                                 device.numa_node, position, 'claim', role, migration, device.details,
-                                 beside)._replace(**changed)
-
-
-def guest(*devices, instance='i', host='host'):
-    return values.GuestRecord(instance, host, None, devices)
+USED = values.Use('mdev', 'm', 'm', 'i', True, True, True)
+RUNS_ON_OLD = usage(use('i'))
+HERE = {'i': 'here'}
 
 
 def exclusive(identifier, *exclusions):
@@ -123,7 +67,7 @@ class ExclusionTestCase(base.TestCase):
     def test_is_one_critical_finding_for_a_token(self):
         other = exclusive('other', ('t', 'whole'))
         seen = views(there=[CARD, *FUNCTIONS, *MEMBERS, other, namespace('plain')], rows=self.rows)
-        found = [finding for finding in reconcile.compare(seen) if finding.kind == reconcile.EXCLUSION_BROKEN]
+        found = [finding for finding in reconcile.compare(seen) if finding.kind == findings.EXCLUSION_BROKEN]
         if self.expected is None:
             self.assertEqual([], found)
             return
@@ -242,12 +186,12 @@ class CompareTestCase(base.TestCase):
 
     def test_names_the_owner_of_what_is_gone_or_unhealthy(self):
         for finding in reconcile.compare(self.seen):
-            if finding.kind in (reconcile.GONE, reconcile.UNHEALTHY):
+            if finding.kind in (findings.GONE, findings.UNHEALTHY):
                 self.assertEqual(finding.recorded_owner is not None, '; owner i' in finding.detail)
 
     def test_says_that_a_domain_misses_what_is_gone(self):
         for finding in reconcile.compare(self.seen):
-            if finding.kind == reconcile.GONE:
+            if finding.kind == findings.GONE:
                 self.assertEqual(any(one.identifier is None for one in self.seen.usage.uses),
                                  'a domain names a device that is not there' in finding.detail)
 
@@ -258,7 +202,7 @@ class CompareTestCase(base.TestCase):
     def test_says_what_is_held_and_proposes(self):
         for finding in reconcile.compare(self.seen):
             self.assertTrue(finding.held and finding.proposal and finding.detail and str(finding))
-            self.assertIn(finding.kind, reconcile.FINDINGS)
+            self.assertIn(finding.kind, findings.KINDS)
 
     def test_the_same_twice(self):
         self.assertEqual(reconcile.compare(self.seen), reconcile.compare(self.seen))
@@ -287,146 +231,6 @@ class TextTestCase(base.TestCase):
 
     def test_says(self):
         self.assertEqual(self.expected, [str(finding) for finding in reconcile.compare(self.seen)])
-
-
-USED = values.Use('mdev', 'm', 'm', 'i', True, True, True)
-NEW, OLD = namespace('new'), namespace('a')
-RUNS_ON_NEW = usage(use('i', identifier='new'))
-RUNS_ON_OLD = usage(use('i'))
-ONE_HOST = {'destination': 'compute-7'}
-RESIZED = [moving(OLD), moving(NEW, 'current')]
-RESIZING = [moving(OLD), moving(NEW, 'incoming', 'claimed')]
-STALE = [('stale migration', 'warning')]
-ELSEWHERE, HERE = {'i': 'elsewhere'}, {'i': 'here'}
-
-
-class MovingTestCase(base.TestCase):
-    """An instance that moves is where its rows say, and what an audit settles by itself is no finding."""
-
-    scenarios = base.table(
-        ('a resize on one host, claimed', views(RUNS_ON_OLD, [OLD, NEW], RESIZING, HERE, migrations=move(
-            'migrating', **ONE_HOST)), []),
-        ('the guest runs on the new ones', views(RUNS_ON_NEW, [OLD, NEW], RESIZED, HERE, migrations=move(
-            'finished', **ONE_HOST)), []),
-        ('the same before the rows followed', views(RUNS_ON_NEW, [OLD, NEW], RESIZING, HERE, migrations=move(
-            'post-migrating', **ONE_HOST)), []),
-        ('turned back to the old ones', views(RUNS_ON_OLD, [OLD, NEW], RESIZED, HERE, migrations=move(
-            'reverting', **ONE_HOST)), []),
-        ('confirmed: the next audit gives the old one back', views(RUNS_ON_NEW, [OLD, NEW], RESIZED, HERE,
-                                                                   migrations=move('confirmed', **ONE_HOST)), []),
-        ('confirmed, and the guest is on the old one', views(RUNS_ON_OLD, [OLD, NEW], RESIZED, HERE,
-                                                             migrations=move('confirmed', **ONE_HOST)), STALE),
-        ('reverted, and the guest runs on the new ones', views(RUNS_ON_NEW, [OLD, NEW], RESIZED, HERE,
-                                                               migrations=move('reverted', **ONE_HOST)), STALE * 2),
-        ('an error with the guest defined on the new ones', views(
-            usage(use('i', running=False, live=False, identifier='new')), [OLD, NEW], RESIZED, HERE,
-            migrations=move('error', **ONE_HOST)), STALE * 2),
-        ('the source of a resize', views(usage(domains=['i']), rows=[moving(OLD)], instances=ELSEWHERE,
-                                         migrations=move('finished')), []),
-        ('the source after the guest has left', views(rows=[moving(OLD)], instances=ELSEWHERE,
-                                                      migrations=move('completed')), []),
-        ('the source, completed, with the guest still there', views(RUNS_ON_OLD, rows=[moving(OLD)],
-                                                                    instances=ELSEWHERE,
-                                                                    migrations=move('completed')), STALE),
-        ('the same, and the instance is here by the service', views(RUNS_ON_OLD, rows=[moving(OLD)], instances=HERE,
-                                                                    migrations=move('completed')), STALE),
-        ('the same when a document cannot be read', views(usage(use('i'), unknown=['x']), rows=[moving(OLD)],
-                                                          instances=ELSEWHERE, migrations=move('completed')),
-         [('view unknown', 'warning')]),
-        ('the same when the service does not tell', views(RUNS_ON_OLD, rows=[moving(OLD)]), []),
-        ('a migration that the service does not know', views(rows=[moving(OLD)], instances=ELSEWHERE, migrations={}),
-         STALE),
-        ('the same of an instance that is here', views(RUNS_ON_OLD, rows=[moving(OLD)], instances=HERE, migrations={}),
-         []),
-        ('the same of an instance that is over', views(rows=[moving(OLD)], instances={'i': 'deleted'}, migrations={}),
-         [('owned by an instance that is over', 'warning')]),
-        ('a status that we do not know', views(rows=[moving(OLD)], instances=ELSEWHERE, migrations=move('odd')), []),
-        ('the destination before the guest', views(rows=[moving(OLD, 'incoming', 'claimed')], instances=ELSEWHERE,
-                                                   migrations=move('running', 'compute-8', 'compute-7')), []),
-        ('the destination while the guest arrives', views(
-            RUNS_ON_OLD._replace(arriving=frozenset('i')), rows=[moving(OLD, 'incoming', 'claimed')],
-            instances=ELSEWHERE, migrations=move('running', 'compute-8', 'compute-7')), []),
-        ('elsewhere, and on its way there by the service', views(rows=[row()], instances=ELSEWHERE,
-                                                                 migrations=move('completed')), []),
-        ('elsewhere, and nothing says how it got there', views(rows=[row()], instances=ELSEWHERE, migrations={}),
-         [('owned by an instance that is over', 'warning')]),
-        ('the same beside one on its way back', views(rows=[hosts.row(namespace('b'), 'i', 'releasing'), row()],
-                                                      there=[namespace('b'), DEVICE], instances=ELSEWHERE,
-                                                      migrations={}),
-         [('owned by an instance that is over', 'warning'), ('release pending', 'note')]),
-        ('the same beside one that a migration left', views(
-            rows=[row(), moving(namespace('b'))], there=[namespace('b'), DEVICE], instances=ELSEWHERE, migrations={}),
-         [('recorded but unused', 'warning'), *STALE]),
-        ('here, beside what moves', views(
-            usage(domains=['another']), rows=[row(), moving(NEW, 'incoming', 'claimed')], there=[OLD, NEW],
-            instances=HERE, migrations=move('migrating', **ONE_HOST)), []),
-        ('a migration that the service does not know, beside one that is done', views(
-            rows=[moving(OLD), moving(NEW, migration='N')], there=[OLD, NEW], instances=ELSEWHERE,
-            migrations=move('completed')), STALE),
-        ('elsewhere, with a guest here', views(RUNS_ON_OLD, rows=[row()], instances=ELSEWHERE, migrations={}), []),
-        ('elsewhere, and just claimed for', views(rows=[row(state='claimed')], instances=ELSEWHERE, migrations={}), []),
-        names=('seen', 'expected'))
-
-    def test_finds(self):
-        self.assertEqual(self.expected, [(finding.kind, finding.severity) for finding in reconcile.compare(self.seen)])
-
-    def test_proposes_no_repair_of_a_stale_migration(self):
-        for finding in reconcile.compare(self.seen):
-            self.assertTrue(finding.repair is None or finding.kind != reconcile.STALE_MIGRATION)
-
-
-HAS_DOMAIN = ', and the hypervisor has a domain of the instance here'
-UNDEFINE = '; if it runs at the other host, undefine the domain here'
-
-
-class StaleMigrationTestCase(base.TestCase):
-    """A migration that is stale because the guest was never undefined at the source says so."""
-
-    scenarios = base.table(
-        ('confirmed, and defined at the source', views(usage(domains=['i']), rows=[moving(OLD)], instances=ELSEWHERE,
-                                                       migrations=move('confirmed')), True, True),
-        ('the same, and the service says that it is here', views(usage(domains=['i']), rows=[moving(OLD)],
-                                                                 instances=HERE, migrations=move('confirmed')),
-         True, False),
-        ('on one host, with the guest on the old one', views(RUNS_ON_OLD, [OLD, NEW], RESIZED, HERE, migrations=move(
-            'confirmed', **ONE_HOST)), True, False),
-        ('not known, and nothing of it is left', views(rows=[moving(OLD)], instances=ELSEWHERE, migrations={}), False,
-         False),
-        names=('seen', 'has_domain', 'undefine'))
-
-    def test_says_that_a_domain_is_here(self):
-        [finding] = reconcile.compare(self.seen)
-        self.assertEqual((reconcile.STALE_MIGRATION, self.has_domain, self.undefine),
-                         (finding.kind, finding.detail.endswith(HAS_DOMAIN), finding.proposal.endswith(UNDEFINE)))
-
-
-class NoGuestsTestCase(base.TestCase):
-    """A hypervisor without domains, whose instances a migration may have taken away."""
-
-    scenarios = base.table(
-        ('copied live', [moving(DEVICE)], move('running'), 'note', 1),
-        ('a guest that was stopped for a resize', [moving(DEVICE)], move('migrating'), 'note', 1),
-        ('a revert, at the destination', [moving(DEVICE, 'current')], move('reverting', 'compute-8', 'compute-7'),
-         'note', 1),
-        ('a revert, at the source', [moving(DEVICE)], move('reverting'), 'critical', 0),
-        ('on its way to here', [moving(DEVICE, 'current')], move('running', 'compute-8', 'compute-7'), 'critical', 0),
-        ('on one host', [moving(DEVICE)], move('migrating', destination='compute-7'), 'critical', 0),
-        ('not begun', [moving(DEVICE)], move('pre-migrating'), 'critical', 0),
-        ('over', [moving(DEVICE)], move('failed'), 'critical', 0),
-        ('no migration', [row()], {}, 'critical', 0),
-        ('migrations that the service does not tell', [moving(DEVICE)], None, 'critical', 0),
-        ('one of two', [moving(DEVICE), hosts.row(namespace('b'), 'j', 'active')], move('running'), 'critical', 1),
-        ('one of three, beside one that is elsewhere', [
-            moving(DEVICE), hosts.row(namespace('b'), 'j', 'active'), hosts.row(namespace('c'), 'k', 'active')],
-         move('running'), 'warning', 1),
-        names=('rows', 'moves', 'severity', 'leaving'))
-
-    def test_the_instances_that_may_have_left_count_less(self):
-        seen = views(there=[DEVICE, namespace('b'), namespace('c')], rows=self.rows, migrations=self.moves,
-                     instances={'i': 'here', 'j': 'here', 'k': 'elsewhere'})
-        [finding] = [one for one in reconcile.compare(seen) if one.kind == reconcile.NO_GUESTS]
-        self.assertEqual((self.severity, self.leaving > 0),
-                         (finding.severity, f'; {self.leaving} of these may have left' in finding.detail))
 
 
 FAILED = 'on its way back from i; that failed at 2001-09-09T01:46:40+00:00, because hot'
@@ -503,7 +307,7 @@ class FailedBeforeTestCase(base.TestCase):
 
     def test_a_device_that_has_an_owner_again_is_unhealthy_whatever_its_release_failed_of(self):
         [found] = self.compare(usage=RUNS_ON_OLD, rows=[row()])
-        self.assertEqual((reconcile.UNHEALTHY, 'hot; owner i'), (found.kind, found.detail))
+        self.assertEqual((findings.UNHEALTHY, 'hot; owner i'), (found.kind, found.detail))
 
 
 class DetailsTestCase(base.TestCase):
@@ -556,71 +360,12 @@ class DetailsTestCase(base.TestCase):
         self.assertEqual({None}, {one.repair for one in found})
 
 
-class WholeTestCase(base.TestCase):
-    """Whether a guest's own record of a device is a row that can be written."""
-
-    scenarios = base.table(
-        *((f'{name} fills its column', {name: 'x' * most}, True) for name, most in COLUMNS.items()),
-        *((f'{name} is too long', {name: 'x' * (most + 1)}, False) for name, most in COLUMNS.items()),
-        ('details are too long', {'details': pmem(label='x' * 16_384).details}, False),
-        ('no parent', {'parent': None}, True),
-        ('the last position', {'position': vocabulary.MAX_AMOUNT - 1}, True),
-        ('a position that no column has', {'position': vocabulary.MAX_AMOUNT}, False),
-        ('a position before the first', {'position': -1}, False),
-        ('no node', {'numa_node': None}, True),
-        ('a node that nobody knows', {'numa_node': -1}, True),
-        ('no number of a node', {'numa_node': -2}, False),
-        ('a node that no column has', {'numa_node': vocabulary.MAX_AMOUNT}, False),
-        ('a role that there is not', {'role': 'older'}, False),
-        ('old for a migration', {'role': 'old', 'migration_uuid': 'M'}, True),
-        ('old for none', {'role': 'old'}, False),
-        ('details that nobody can read', {'details': 'x'}, False),
-        names=('changed', 'whole'))
-
-    def test_is_written_only_if_it_fits(self):
-        self.assertEqual(self.whole, reconcile.is_whole(recorded(pmem(), **self.changed)))
-
-
-class OrphanTestCase(base.TestCase):
-    """A device that a domain names and no row has: whether it is one of ours."""
-
-    OURS = guest(recorded(pmem()))
-
-    scenarios = base.table(
-        ('a guest of ours', [OURS], {}, 'orphaned', 'adopt'),
-        ('no record', [], {}, 'foreign', None),
-        ('a record without the device', [guest(recorded(namespace('b')))], {}, 'foreign', None),
-        ('a record of another host', [guest(recorded(pmem()), host='other')], {}, 'under another UUID', None),
-        ('a record of another instance', [guest(recorded(pmem()), instance='x')], {}, 'foreign', None),
-        ('a record of another instance, of another host', [guest(recorded(pmem()), instance='x', host='other')], {},
-         'foreign', None),
-        ('recorded beside its own', [guest(recorded(pmem(), beside=True, role='old', migration='M'))], {}, 'foreign',
-         None),
-        ('recorded by two', [OURS, guest(recorded(pmem()), instance='x')], {}, 'orphaned', None),
-        ('recorded by two, by one as left', [OURS, guest(recorded(pmem(), beside=True), instance='x')], {}, 'orphaned',
-         'adopt'),
-        ('recorded twice', [guest(recorded(pmem()), recorded(pmem(), 1))], {}, 'orphaned', None),
-        ('another device by now', [guest(recorded(pmem(size_bytes=1)))], {}, 'orphaned', None),
-        ('details that cannot be read', [guest(recorded(DEVICE))], {}, 'orphaned', None),
-        ('incoming without a migration', [guest(recorded(pmem(), role='incoming'))], {}, 'orphaned', None),
-        ('the host does not list it', [OURS], {'there': ()}, 'orphaned', 'adopt'),
-        ('its kind could not be read', [OURS], {'known': ()}, 'orphaned', None),
-        ('documents are unreadable', [OURS], {'usage': usage(use('i'), unknown=['x'])}, 'orphaned', None),
-        names=('guests', 'changed', 'whose', 'repair'))
-
-    def test_finds(self):
-        seen = views(**{'usage': usage(use('i')), 'there': [pmem()], 'guests': self.guests, **self.changed})
-        [found] = [one for one in reconcile.compare(seen) if one.kind == reconcile.USED_UNRECORDED]
-        self.assertEqual((True, self.repair), (self.whose in found.detail, found.repair))
-        self.assertEqual(self.repair is not None, found.proposal.startswith('write its row'))
-
-
 class PartlyNamedTestCase(base.TestCase):
 
     def test_a_device_that_the_guest_of_its_owner_does_not_name_is_found_whatever_else_it_names(self):
         [found] = reconcile.compare(views(usage(use('i')), [pmem(), pmem('b')], [
             hosts.row(pmem(), 'i', 'active'), hosts.row(pmem('b'), 'i', 'active')]))
-        self.assertEqual((reconcile.RECORDED_UNUSED, 'b'), (found.kind, found.device.identifier))
+        self.assertEqual((findings.RECORDED_UNUSED, 'b'), (found.kind, found.device.identifier))
 
 
 class UnidentifiedTestCase(base.TestCase):
@@ -628,7 +373,7 @@ class UnidentifiedTestCase(base.TestCase):
 
     def test_nobody_says_that_the_domain_does_not_name_it(self):
         [found] = reconcile.compare(views(usage(use('i', identifier=None)), rows=[row()]))
-        self.assertEqual((reconcile.VIEW_UNKNOWN, 'a', 'i', None, 'the device'),
+        self.assertEqual((findings.VIEW_UNKNOWN, 'a', 'i', None, 'the device'),
                          (found.kind, found.device.identifier, found.recorded_owner, found.repair, found.held))
         self.assertEqual('nobody knows whether the domain of i names it: it names /dev/dax0.0, which leads to no '
                          'device of kind vpmem', found.detail)
@@ -637,24 +382,6 @@ class UnidentifiedTestCase(base.TestCase):
         elsewhere = use('x', identifier=None)._replace(address='a')
         [found] = reconcile.compare(views(usage(elsewhere, use('i', identifier=None)), rows=[row()]))
         self.assertIn('it names /dev/dax0.0,', found.detail)
-
-
-class WrongOwnerTestCase(base.TestCase):
-    """A device that a row has for another than the domain that names it, and whose definition records it."""
-
-    scenarios = base.table(
-        ('recorded as its own', [guest(recorded(pmem()))], ', whose definition records it as its own', 'adopt'),
-        ('recorded twice', [guest(recorded(pmem()), recorded(pmem(), 1))], ', whose definition records it as its own',
-         None),
-        ('recorded by another', [guest(recorded(pmem()), instance='x')], '', None),
-        ('recorded beside its own', [guest(recorded(pmem(), beside=True))], '', None),
-        names=('guests', 'told', 'repair'))
-
-    def test_finds(self):
-        [found] = reconcile.compare(views(usage(use('i')), [pmem()], [hosts.row(pmem(), 'x', 'active')],
-                                          guests=self.guests))
-        self.assertEqual((reconcile.WRONG_OWNER, f'recorded for x, named by i{self.told}', self.repair),
-                         (found.kind, found.detail, found.repair))
 
 
 class LeftOverTestCase(base.TestCase):
@@ -679,7 +406,7 @@ class LeftOverTestCase(base.TestCase):
 
     def test_what_a_domain_names_is_used(self):
         found = reconcile.compare(views(values.Usage((USED,), frozenset('i'), frozenset('i')), [mdev(adoptable=False)]))
-        self.assertEqual([reconcile.USED_UNRECORDED], [one.kind for one in found])
+        self.assertEqual([findings.USED_UNRECORDED], [one.kind for one in found])
 
 
 class ReleaseTestCase(base.TestCase):
@@ -707,7 +434,7 @@ class ReleaseTestCase(base.TestCase):
 
     def test_proposes(self):
         found = [one.repair for one in reconcile.compare(self.seen)
-                 if one.kind in (reconcile.RELEASE_PENDING, reconcile.ABANDONED, reconcile.GONE)]
+                 if one.kind in (findings.RELEASE_PENDING, findings.ABANDONED, findings.GONE)]
         self.assertEqual({self.repair}, set(found))
 
 
@@ -729,36 +456,17 @@ class OrderTestCase(base.TestCase):
         self.assertEqual(['critical', 'warning', 'note'], [found.severity for found in reconcile.compare(seen)])
 
 
-class ConfirmedTestCase(base.TestCase):
-
-    FOUND = reconcile.compare(views(usage(use('x')), rows=[row()]))[0]
-
-    scenarios = base.table(
-        ('the same again', FOUND, True),
-        ('another generation', FOUND._replace(generation=2), False),
-        ('another user', FOUND._replace(users=('y',)), False),
-        ('another device', FOUND._replace(device=values.DeviceKey('vpmem', 'b')), False),
-        ('told in other words', FOUND._replace(detail='otherwise'), True),
-        names=('again', 'confirmed'))
-
-    def test_by_a_second_look(self):
-        self.assertEqual([self.again] if self.confirmed else [], reconcile.confirmed([self.FOUND], [self.again]))
-
-    def test_what_only_the_first_look_showed_is_nothing(self):
-        self.assertEqual([], reconcile.confirmed([self.FOUND], []))
-
-
 class UnknownKindTestCase(base.TestCase):
 
     def test_rows_of_a_kind_that_is_not_installed_are_told_once(self):
         rows = [hosts.row(namespace(name), 'i')._replace(kind='tape') for name in ('a', 'b')]
         [found] = reconcile.compare(views(usage(domains=['i']), there=(), rows=rows))
-        self.assertEqual((reconcile.VIEW_UNKNOWN, reconcile.NO_DEVICE, 0, True),
+        self.assertEqual((findings.VIEW_UNKNOWN, findings.NO_DEVICE, 0, True),
                          (found.kind, found.device, found.generation, 'tape' in found.detail))
 
     def test_a_kind_that_could_not_be_read_is_not_told_twice(self):
         rows = [hosts.row(namespace('a'), 'i')]
         found = reconcile.compare(views(usage(domains=['i']), there=(), rows=rows, known=(),
                                         unknown=(values.Unknown('vpmem', 'ndctl failed'),)))
-        self.assertEqual([(reconcile.NO_DEVICE, 0)],
-                         [(one.device, one.generation) for one in found if one.kind == reconcile.VIEW_UNKNOWN])
+        self.assertEqual([(findings.NO_DEVICE, 0)],
+                         [(one.device, one.generation) for one in found if one.kind == findings.VIEW_UNKNOWN])

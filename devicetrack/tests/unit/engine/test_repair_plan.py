@@ -13,14 +13,14 @@ from devicetrack.objects import identity
 from devicetrack.objects import values
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
-from devicetrack.tests.unit.engine.test_reconcile import guest
-from devicetrack.tests.unit.engine.test_reconcile import made
-from devicetrack.tests.unit.engine.test_reconcile import mdev
-from devicetrack.tests.unit.engine.test_reconcile import pmem
-from devicetrack.tests.unit.engine.test_reconcile import recorded
-from devicetrack.tests.unit.engine.test_reconcile import usage
-from devicetrack.tests.unit.engine.test_reconcile import use
-from devicetrack.tests.unit.engine.test_reconcile import views
+from devicetrack.tests.unit.engine.views import guest
+from devicetrack.tests.unit.engine.views import made
+from devicetrack.tests.unit.engine.views import mdev
+from devicetrack.tests.unit.engine.views import pmem
+from devicetrack.tests.unit.engine.views import recorded
+from devicetrack.tests.unit.engine.views import usage
+from devicetrack.tests.unit.engine.views import use
+from devicetrack.tests.unit.engine.views import views
 
 DELETED = {'i': 'deleted'}
 LEFT = {'beside': True, 'role': 'old', 'migration': 'M'}

@@ -9,8 +9,8 @@ from devicetrack.objects import identity
 from devicetrack.objects import VPMEMDetails
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
-from devicetrack.tests.unit.engine.test_reconcile import pmem
-from devicetrack.tests.unit.engine.test_reconcile import views
+from devicetrack.tests.unit.engine.views import pmem
+from devicetrack.tests.unit.engine.views import views
 from devicetrack.tests.unit.virt import disks
 
 PLAIN = [details.to_text(disks.PlainDetails(serial=serial)) for serial in ('A', 'B', None)]

@@ -15,7 +15,7 @@ import libvirt
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims.manager import ClaimManager
-from devicetrack.engine import reconcile
+from devicetrack.engine import findings
 from devicetrack.objects import details
 from devicetrack.objects import values
 from devicetrack.objects.pci_alias import PCIAlias
@@ -311,7 +311,7 @@ class PrepareTestCase(base.TestCase):
         manager = ClaimManager('host', driver, store, self.conf)
         self.addCleanup(manager.close)
         [finding] = manager.init_host(self.context)
-        self.assertEqual((reconcile.NOT_AS_CONFIGURED, 'tape', f'prepare: {self.says}'),
+        self.assertEqual((findings.NOT_AS_CONFIGURED, 'tape', f'prepare: {self.says}'),
                          (finding.kind, finding.device.kind, finding.detail))
         self.assertEqual(self.traced, 'Traceback' in log.output)
         self.assertEqual({'CUSTOM_OTHER': 1, 'CUSTOM_TAPE': 1}, manager.providers()[0].totals)

@@ -11,8 +11,8 @@ from devicetrack import vocabulary
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.tests import base
-from devicetrack.tests.unit.engine.test_reconcile import ANOTHER_UUID
-from devicetrack.tests.unit.engine.test_reconcile import pmem
+from devicetrack.tests.unit.engine.views import ANOTHER_UUID
+from devicetrack.tests.unit.engine.views import pmem
 from devicetrack.virt.libvirt import proofs
 
 NAMES = ('a', 'b', 'c/ü %\t\n')

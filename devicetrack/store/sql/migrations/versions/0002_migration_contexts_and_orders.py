@@ -13,7 +13,7 @@ _MARIADB: dict[str, Any] = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4'
 
 
 def upgrade() -> None:
-    # MariaDB commits after each of these statements. So none minds what an earlier run that was cut short has made.
+    # MariaDB commits after each of these statements. So each accepts what an earlier run made before it was cut short.
     inspector = sa.inspect(op.get_bind())
     if 'boot_id' not in {column['name'] for column in inspector.get_columns('hosts')}:
         op.add_column('hosts', sa.Column('boot_id', sa.String(64), nullable=True))

@@ -1,4 +1,4 @@
-"""What confirms of moves have yet to remove from placement."""
+"""Leftovers: the allocations that confirms of moves have yet to remove from placement."""
 
 from typing import Any
 

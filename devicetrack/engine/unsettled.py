@@ -1,0 +1,108 @@
+"""Finds the rows that no audit settles by itself, of instances that move or live elsewhere.
+
+Pure: views go in, findings come out. :mod:`devicetrack.engine.migrations` decides what an audit settles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Set
+import functools
+
+from devicetrack import vocabulary
+from devicetrack.engine import findings
+from devicetrack.engine import migrations
+from devicetrack.engine.findings import Finding
+from devicetrack.engine.views import used
+from devicetrack.engine.views import Views
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import Use
+
+
+def left_without_migration(views: Views) -> frozenset[str]:
+    """The instances with rows here that live elsewhere, though no migration took them there or may bring them back.
+
+    They were shelved, or deleted and made anew, and nobody told this host. Nothing of them is left here but the rows:
+    they have no domain, and no domain names a device of theirs.
+    """
+    if views.migrations is None or views.usage.unknown:
+        return frozenset()
+    elsewhere = {uuid for uuid, state in (views.instances or {}).items()
+                 if state == migrations.INSTANCE_ELSEWHERE} - views.usage.domains
+    rows = [record for record in views.records if record.instance_uuid in elsewhere]
+    if not rows:
+        return frozenset()
+    here = migrations.Endpoint(views.host, views.node or views.host)
+    moving = {move.instance_uuid for move in views.migrations.values() if move.may_have_taken_away_from(here)}
+    named = used(views.usage)
+    moving |= {record.instance_uuid for record in rows if record.migration_uuid is not None or record.key in named}
+    return frozenset({record.instance_uuid for record in rows} - moving)
+
+
+class Unsettled:
+    """Finds the unsettled rows of one host in one pass. ``left`` are the instances that no migration took away."""
+
+    def __init__(self, views: Views) -> None:
+        self._views, self._states = views, views.instances or {}
+
+    @functools.cached_property
+    def left(self) -> frozenset[str]:
+        return left_without_migration(self._views)
+
+    def findings_of(self, suspects: Set[str]) -> Iterable[Finding]:
+        """Find the rows of these instances that no audit settles by itself."""
+        views, usage, known = self._views, self._views.usage, self._views.migrations
+        if not suspects or known is None or usage.unknown:
+            return
+        rows: dict[str, list[Record]] = {}
+        for record in views.records:
+            if record.instance_uuid in suspects:
+                rows.setdefault(record.instance_uuid, []).append(record)
+        uses: dict[str, list[Use]] = {}
+        for use in usage.uses:
+            if use.domain_uuid in suspects and use.identifier is not None:
+                uses.setdefault(use.domain_uuid, []).append(use)
+        for uuid, records in rows.items():
+            if self._states.get(uuid) not in migrations.INSTANCE_OVER:
+                yield from self._not_settled(uuid, records, uses.get(uuid, ()), known)
+
+    def _not_settled(self, uuid: str, records: list[Record], uses: Iterable[Use],
+                     known: Mapping[str, migrations.Move]) -> Iterable[Finding]:
+        views, usage, state = self._views, self._views.usage, self._states.get(uuid)
+        settlement = migrations.settle(migrations.Situation(
+            migrations.Endpoint(views.host, views.node or views.host), records, known, uuid in usage.domains,
+            usage.runs_here(uuid),
+            {DeviceKey(use.kind, use.identifier or '') for use in uses},
+            {DeviceKey(use.kind, use.identifier or '') for use in uses if use.live}, state))
+        settled = {record.key for record in (*settlement.settle, *settlement.give,
+                                             *(record for record, _migration in settlement.leave))}
+        for record in records:
+            key = (record.kind, record.identifier)
+            if record.state == vocabulary.RELEASING or record.key in settled:
+                continue
+            if record.migration_uuid is None:
+                if (state == migrations.INSTANCE_ELSEWHERE and record.state == vocabulary.ACTIVE
+                        and uuid not in usage.domains and key not in views.names.named and uuid not in self.left):
+                    yield findings.about(
+                        views, findings.RECORDED_UNUSED, findings.WARNING, key,
+                        f'the compute service says that {uuid} lives elsewhere, and no domain names it',
+                        'see whether a migration that failed may bring it back; if none may, devicetrack-manage '
+                        'instance release')
+                continue
+            move = known.get(record.migration_uuid)
+            if move is None:
+                stale, status = state == migrations.INSTANCE_ELSEWHERE, 'does not know'
+            else:
+                stale = move.outcome in (migrations.DONE, migrations.UNDONE)
+                status = f'calls {move.status}'
+            if stale:
+                detail = (f'{record.role} for migration {record.migration_uuid} of {uuid}, which the compute service '
+                          f'{status}; what else is known does not settle it')
+                proposal = 'see where the instance runs, and set it and its migration right in the compute service'
+                if uuid in usage.domains:
+                    detail += ', and the hypervisor has a domain of the instance here'
+                    if record.role == vocabulary.OLD and state == migrations.INSTANCE_ELSEWHERE:
+                        proposal += '; if it runs at the other host, undefine the domain here'
+                yield findings.about(views, findings.STALE_MIGRATION, findings.WARNING, key, detail, proposal)
