@@ -1,7 +1,7 @@
 """One owner for every device of a compute host, durably, at every instant.
 
-What a compute service needs stands here under short names and loads when it is first used; importing the package alone
-loads neither SQLAlchemy nor versioned objects.
+The package has short names for the objects that a compute service needs, and loads each at its first use. Importing
+only the package loads neither SQLAlchemy nor versioned objects.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import importlib
 from typing import Any
 import warnings
 
-# oslo.versionedobjects loads oslo.messaging, that oslo.service, and that eventlet, itself or by futurist; oslo.privsep
-# loads it too. eventlet then prints that it is deprecated. Nothing here uses it, and who imports this library can do
-# nothing about it.
-# A program that imports eventlet itself is still warned. A filter within catch_warnings() around each import would not
-# do: it undoes what other threads change in the filters meanwhile.
+# oslo.versionedobjects loads oslo.messaging, which loads oslo.service, which loads eventlet, directly or through
+# futurist; oslo.privsep loads it too. eventlet then warns that it is deprecated. Nothing here uses it, and a program
+# that imports this library cannot avoid it. A program that imports eventlet itself still gets the warning. A filter
+# within catch_warnings() around each import would be wrong: it undoes changes that other threads make to the filters
+# meanwhile.
 warnings.filterwarnings('ignore', r'\s*Eventlet is deprecated', module='oslo_|futurist')
 
 _PUBLIC = {

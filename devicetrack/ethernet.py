@@ -1,4 +1,4 @@
-"""What a port of an Ethernet network may have."""
+"""Checks the MAC address and the VLAN of a port of an Ethernet network."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _MAC: Final = re.compile('[0-9a-f]{2}(:[0-9a-f]{2}){5}')
 
 
 def check_mac(mac: object) -> None:
-    """Check that it can be the address of one station, in small digits; one of zeroes can.
+    """Check that a MAC address can belong to one station, and is in lower case. All zeroes are allowed.
 
     :raises ValueError: it cannot; says why
     """
     if not isinstance(mac, str) or not _MAC.fullmatch(mac):
-        raise ValueError(f'the MAC address {mac!r} is none: write six pairs of small hexadecimal digits with colons')
+        raise ValueError(f'{mac!r} is not a MAC address: write six pairs of lower-case hexadecimal digits with colons')
     if int(mac[:2], 16) & 1:
-        raise ValueError(f'the MAC address {mac} is one of a group: a port has one of its own')
+        raise ValueError(f'the MAC address {mac} is a group address: a port needs an individual address')
 
 
 def check_vlan(vlan: object) -> None:
-    """Check that it is the number of a VLAN, or 0 for none.
+    """Check that a value is the number of a VLAN, or 0 for no VLAN.
 
     :raises ValueError: it is not; says why
     """
     if type(vlan) is not int or not 0 <= vlan <= MAX_VLAN:
-        raise ValueError(f'the VLAN {vlan!r} is none: write a number from 1 to {MAX_VLAN}, or 0 for no VLAN')
+        raise ValueError(f'{vlan!r} is not a VLAN: write a number from 1 to {MAX_VLAN}, or 0 for no VLAN')

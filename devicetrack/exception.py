@@ -1,7 +1,7 @@
 """Every error of devicetrack.
 
-There is one base, and one class for each thing that a caller may do next. An error's facts are its attributes, and its
-text is made from them. Its docstring says what holds after it.
+All errors have one base, and there is one class for each thing that a caller may do next. The facts of an error are its
+attributes, and its text is made from them. The docstring of a class says what holds after the error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @functools.cache
 def _parameters(error: type) -> inspect.Signature:
-    # Loading inspect takes longer than making all the classes below, and only an error that is raised needs it.
+    # Loading inspect takes longer than making all the classes below, and only a raised error needs it.
     import inspect
     facts: dict[str, str] = {}
     for cls in reversed(error.__mro__):
@@ -46,10 +46,10 @@ class _Signature:
 class DeviceTrackError(Exception):
     """Base of every error that this library raises on purpose.
 
-    A subclass annotates its facts, a default beside them, and formats them in ``template`` or ``__str__``. Its
-    constructor takes the facts by position or name, those of its base first. They become attributes and ``args``, from
-    which a pickle or a copy makes the error again. Collections and sequences are kept as tuples, since their owner may
-    change them later.
+    A subclass annotates its facts, with their defaults, and formats them in ``template`` or ``__str__``. Its
+    constructor takes the facts by position or name, those of its base first. The facts become attributes and ``args``,
+    so that the error can be pickled and copied. The constructor turns collections and sequences into tuples, since
+    their owner may change them later.
     """
 
     template = ''
@@ -72,7 +72,7 @@ class DeviceTrackError(Exception):
 
 
 def shown(text: str, most: int = 1000) -> str:
-    """A text for a message: of one that is too long, its beginning and its length."""
+    """Shorten a text for a message: a long one to its beginning and its length."""
     return text if len(text) <= most else f'{text[:most // 2]}… ({len(text)} characters)'
 
 
@@ -95,17 +95,17 @@ class MissingExtra(DeviceTrackError):
 
 
 class NotExported(DeviceTrackError):
-    """Metrics could not be read from this file, or not be written to it. An old file stays as it was."""
+    """The metrics in this file could not be read or written. An old file stays as it was."""
     path: str
     reason: str
     template = 'the metrics in {path}: {reason}'
 
 
 class UnsafePath(DeviceTrackError):
-    """Others than the service's user can change a directory or file of its state, or it is a symbolic link.
+    """Users other than the service's can change a directory or file of its state, or it is a symbolic link.
 
-    Nothing was started. ``reason`` says what is wrong and what to do; correct it and start again. Where such a path
-    keeps a running service from something else, that error has the same words.
+    Nothing was started. ``reason`` says what is wrong and what to do; correct it and start again. If such a path makes
+    an operation of a running service fail, the error of the operation has the same text.
     """
     path: str
     reason: str
@@ -118,27 +118,27 @@ class UnsafePath(DeviceTrackError):
 class UnknownNova(DeviceTrackError):
     """The adapter does not know the Nova that is installed, or something else changed it in this process.
 
-    ``differences`` names each method that is not as in any release in ``known``, and what differs; it is empty when the
-    major version alone is unknown. Nothing of Nova was changed: install one of these releases, or port the adapter to
-    this one.
+    ``differences`` names each method that is as in no release in ``known``, and the difference; it is empty if only the
+    major version is unknown. Nothing of Nova was changed: install one of these releases, or port the adapter to this
+    one.
     """
     differences: Sequence[str]
     release: str = ''
     known: Sequence[str] = ()
 
     def __str__(self) -> str:
-        sentences = [f'this Nova, {self.release or "of an unknown release"}, is not one that devicetrack knows']
+        sentences = [f'devicetrack does not know this Nova ({self.release or "unknown release"})']
         if self.differences:
             sentences.append(f'It differs in {len(self.differences)} place(s): {"; ".join(self.differences)}')
         if self.known:
-            sentences.append(f'Known are {", ".join(self.known)}, and later ones of the same major releases '
-                             'with the same methods. Install one of them, remove what else changes Nova, or port '
-                             'devicetrack ("Porting to another release of Nova" in its documentation)')
+            sentences.append(f'It knows {", ".join(self.known)}, and later releases of the same major versions '
+                             'with the same methods. Install one of them, remove other code that changes Nova, or '
+                             'port devicetrack ("Porting to another release of Nova" in its documentation)')
         return '. '.join(sentences)
 
 
 class NovaUnavailable(DeviceTrackError):
-    """Nova's conductor or placement did not answer, or refused. Only what is for a host of Nova asks them."""
+    """Nova's conductor or placement did not answer, or refused. Only the code for hosts of Nova asks them."""
     what: str
     reason: str
     template = '{what} does not answer: {reason}'
@@ -151,19 +151,19 @@ class NotReady(DeviceTrackError):
 
 
 class LedgerDiscarded(DeviceTrackError):
-    """An exception from outside, such as a signal, interrupted somebody who changed the ledger, which was discarded.
+    """An exception from outside, such as a signal, interrupted a change of the ledger, so the ledger was discarded.
 
-    It is built anew from the rows and the host before the next claim or audit. What this call changed before is
-    recorded; call it again.
+    The next claim or audit first rebuilds it from the rows and the host. Earlier changes of this call are recorded;
+    call it again.
     """
-    template = 'the ledger was discarded after an interrupt and is not built anew yet: call again'
+    template = 'the ledger was discarded after an interrupt and has not been rebuilt yet: call again'
 
 
 class HostInUse(DeviceTrackError):
     """Another manager, in this process or another, has this host or a host with the same state directory.
 
     Nothing was read or changed. Stop the other service; a manager of this process releases its host in ``close()``.
-    ``pid`` is the process that has it, where this host's kernel says so, else None.
+    ``pid`` is the process that holds the lock, or None if the kernel of this host does not tell.
     """
     host: str
     path: str
@@ -172,38 +172,37 @@ class HostInUse(DeviceTrackError):
     def __str__(self) -> str:
         holder = 'another process' if self.pid is None else f'process {self.pid}'
         return (f'{holder} holds {self.path}: it manages host {self.host}, or another host with the same state_path; '
-                'or it is this process, and a manager of it was not closed')
+                'or it is this process, which has not closed another manager')
 
 
 class HostIdentityChanged(DeviceTrackError):
-    """The store knows a host of this name that is another machine. Nothing was changed.
+    """In the store, the host of this name is another machine. Nothing was changed.
 
-    Two machines with one name would hand out each other's devices. Give this machine its own host name; or, when it is
-    the same machine and its id is new, give it back the old id.
+    Two machines with one name would hand out each other's devices. Give this machine its own host name. If it is the
+    same machine with a new id, give it back the old id.
     """
     host: str
-    template = ('the store knows host {host} as another machine: if it is this one with a new id, name a file '
-                'that has the old id in [devicetrack] machine_id_path (the guide to recovery says more); otherwise '
-                'give this machine a name of its own')
+    template = ('in the store, host {host} is another machine: if this machine has a new id, set [devicetrack] '
+                'machine_id_path to a file with the old id (the guide to recovery says more); otherwise give this '
+                'machine a host name of its own')
 
 
 class MachineHasHost(DeviceTrackError):
     """The store has devices of this machine under another host name. Nothing was changed.
 
-    Both hosts would hand out the same devices. ``rows`` says how many the host ``other`` has.
+    Both hosts would hand out the same devices. ``rows`` counts the devices of the host ``other``.
     """
     host: str
     other: str
     rows: int
-    template = ('this machine is host {other} in the store and has devices there ({rows}), which host {host} would '
-                'hand out again: start it as {other}; to call it {host} from now on, first release every instance of '
-                '"devicetrack-manage instance list --host {other}", or, if recover was told a wrong name, do as the '
-                'guide to recovery says; a second host on one machine needs devices, a state_path and a store of its '
-                'own')
+    template = ('in the store, this machine is host {other} and has devices ({rows}), and host {host} would hand them '
+                'out again: start the service as {other}; to rename it to {host}, first release every instance that '
+                '"devicetrack-manage instance list --host {other}" lists or, if recover got a wrong name, follow the '
+                'guide to recovery; a second host on one machine needs its own devices, state_path and store')
 
 
 class UnknownHost(DeviceTrackError):
-    """The store has no host of this name. Nothing was read; ``known`` lists the names that it has.
+    """The store has no host of this name. Nothing was read; ``known`` lists the names in the store.
 
     ``host`` is None when the caller gave no name and the store has no host of this machine.
     """
@@ -213,7 +212,7 @@ class UnknownHost(DeviceTrackError):
     def __str__(self) -> str:
         known = f'it knows {", ".join(self.known) or "none: its manager makes it when it starts"}'
         if self.host is None:
-            return f'the store knows this machine as no host; {known}: say with --host which one is meant'
+            return f'the store has no host of this machine; {known}: name one with --host'
         return f'the store has no host {self.host}; {known}'
 
 
@@ -226,13 +225,13 @@ class AmbiguousHost(DeviceTrackError):
 
 
 class NotThisMachine(DeviceTrackError):
-    """The host is another machine than this one. Nothing was read; run the command there.
+    """The host is another machine. Nothing was read; run the command there.
 
     A comparison of its rows with the devices of this machine would report differences that do not exist.
     """
     host: str
-    template = ('host {host} is another machine than this one: run the command there; if it is this one with a '
-                'new id, name a file that has the old id in [devicetrack] machine_id_path')
+    template = ('host {host} is another machine: run the command there; if this machine has a new id, set '
+                '[devicetrack] machine_id_path to a file with the old id')
 
 
 class GuestsOfSeveralHosts(DeviceTrackError):
@@ -246,12 +245,12 @@ class GuestsOfSeveralHosts(DeviceTrackError):
 
     def __str__(self) -> str:
         hosts = ', '.join(f'{uuid} ({guests})' for uuid, guests in sorted(self.hosts.items()))
-        return (f'the guests on host {self.host} record different hosts as theirs: {hosts}: see which is this one, and '
-                'move or undefine the guests that belong to another')
+        return (f'the guests on host {self.host} record that they belong to different hosts: {hosts}: find out which '
+                'of these is this host, and move or undefine the other guests')
 
 
 class UnknownOperatorRequest(DeviceTrackError):
-    """The store has no such operator request, or no longer: it keeps only the newest answers of each host."""
+    """The store does not have this operator request, or no longer: it keeps only the newest answers of each host."""
     request: str
     template = 'there is no request {request}: see devicetrack-manage request list'
 
@@ -278,7 +277,7 @@ class NotRetired(DeviceTrackError):
 
 
 class NotAdopted(DeviceTrackError):
-    """A device cannot be recorded for an instance on its service's word. Nothing was recorded for the instance."""
+    """A device cannot be recorded for an instance as its service asks. Nothing was recorded for the instance."""
     instance_uuid: str
     device: str
     reason: str
@@ -293,7 +292,7 @@ class NotAdmitted(DeviceTrackError):
 
 
 class ForkedManager(DeviceTrackError):
-    """A forked child called its parent's claim manager. Nothing was done; only the process that made it may call it."""
+    """A forked child called its parent's claim manager. Nothing was done; only the parent may call it."""
     host: str
     owner_pid: int
     template = 'the claim manager of host {host} belongs to process {owner_pid}, not to a child of it'
@@ -329,10 +328,10 @@ class NoFit(DeviceTrackError):
 
 
 class UnknownProvider(NoFit):
-    """The request names a provider that this host does not have, or not any more. Nothing is held.
+    """The request names a provider that this host does not have, or no longer has. Nothing is held.
 
-    The device of the provider may be gone since placement was told of it, which another host can make up for.
-    ``others`` are more providers of that sort.
+    The device of the provider may have gone since placement heard of it, so another host may fit the request.
+    ``others`` lists more such providers in the request.
     """
 
     def __init__(self, provider_uuid: str, resource_classes: Iterable[str], known: Iterable[str],
@@ -344,12 +343,12 @@ class UnknownProvider(NoFit):
 
     def __str__(self) -> str:
         unknown = ', '.join(map(repr, (self.provider_uuid, *self.others)))
-        return (f'allocations: {unknown}: no provider of this host has this UUID; it was asked for '
+        return (f'allocations: {unknown}: no provider of this host has this UUID; the request asks it for '
                 f'{", ".join(self.resource_classes)}; this host has {", ".join(self.known) or "none"}')
 
 
 class InstanceHasClaim(DeviceTrackError):
-    """The instance has devices already. No more were held; ``held`` names those that it has."""
+    """The instance has devices already. No more were held; ``held`` names its devices."""
     instance_uuid: str
     held: Sequence[tuple[str, str | None]]
 
@@ -366,8 +365,8 @@ class InstanceHasStaleRows(InstanceHasClaim):
 
     def __str__(self) -> str:
         held = ', '.join(f'{kind} {identifier}' for kind, identifier in self.held)
-        return (f'instance {self.instance_uuid} has devices here that an earlier stay or move left: {held}; '
-                f'the audit gives them back when the compute service says that it is over')
+        return (f'instance {self.instance_uuid} has devices here from an earlier stay or move: {held}; '
+                f'the audit gives them back once the compute service says that this stay or move is over')
 
 
 class MigrationSuperseded(DeviceTrackError):
@@ -386,11 +385,11 @@ class MigrationUndecided(DeviceTrackError):
     instance_uuid: str
     migration_uuid: str
     template = ('the guest of instance {instance_uuid} needs its new devices or, if migration {migration_uuid} failed, '
-                'the old ones; the compute service does not say now which: try again')
+                'the old ones, and the compute service does not say which: try again')
 
 
 class InstanceNotClaimed(DeviceTrackError):
-    """The instance has no assignment here that the call could work on. Nothing was done."""
+    """The instance has no assignment here for the call. Nothing was done."""
     instance_uuid: str
     wanted: str
     template = 'instance {instance_uuid} has no assignment that is {wanted}'
@@ -399,15 +398,14 @@ class InstanceNotClaimed(DeviceTrackError):
 class LiveMigrationRefused(DeviceTrackError):
     """A running guest cannot move with its devices. The text names hosts and devices, so it is for operators only."""
     for_tenant = 'The instance cannot be migrated live with its devices; it can be moved while it is stopped.'
-    """What the owner of the guest may read, whatever the reason."""
+    """The text that the owner of the guest may read, whatever the reason."""
 
 
 class NoDevicePair(LiveMigrationRefused):
     """A device of the source has no partner at the destination. Nothing was changed; the guest cannot move live.
 
-    ``found`` has the partners that were found and every reason as data, in the form of
-    ``Partners.as_data``, or None where no partners were sought. Choose another
-    destination, or move the guest while it is off.
+    ``found`` has the partners that were found and every reason as data, in the form of ``Partners.as_data``, or None if
+    nobody searched for partners. Choose another destination, or move the guest while it is off.
     """
     kind: str
     identifier: str
@@ -424,11 +422,11 @@ class LiveMigrationUnsupported(LiveMigrationRefused):
     host: str
     kind: str
     reason: str
-    template = 'host {host} takes part in no live migration of a guest with a device of kind {kind}: {reason}'
+    template = 'host {host} cannot take part in the live migration of a guest with a device of kind {kind}: {reason}'
 
 
 class PostCopyRefused(LiveMigrationRefused):
-    """A guest with devices was to be switched to post-copy. Nothing was changed; migrate it without post-copy.
+    """A guest with devices cannot switch to post-copy. Nothing was changed; migrate it without post-copy.
 
     With post-copy a guest runs at the destination before all of its memory is there. It cannot go back then, and an
     assigned device cannot wait for memory.
@@ -451,14 +449,14 @@ class NoDestination(LiveMigrationRefused):
 
 
 class CompatibilityUnknown(DeviceTrackError):
-    """Nobody knows whether a running guest could move. Nothing was done; ``reason`` names what is unknown."""
+    """It is unknown whether a running guest could move. Nothing was done; ``reason`` says what is unknown."""
     instance_uuid: str
     reason: str
     template = 'it is unknown whether instance {instance_uuid} could move: {reason}'
 
 
 class RowsMissing(DeviceTrackError):
-    """The store is older than the instance's guest, and does not have all of its devices. Nothing was done.
+    """The store is older than the instance's guest and lacks some of the guest's devices. Nothing was done.
 
     Leave the guest as it is, defined and running, until its rows are recorded.
     """
@@ -468,7 +466,7 @@ class RowsMissing(DeviceTrackError):
 
 
 class StoreLost(DeviceTrackError):
-    """The store is lost: it has no row of the host at all, and guests of the host use devices. Nothing was written.
+    """The store is lost: it has no row of the host, but guests of the host use devices. Nothing was written.
 
     Recover the rows from the guests. The recovery also reports the devices whose content nobody can vouch for.
     """
@@ -478,7 +476,7 @@ class StoreLost(DeviceTrackError):
 
 
 class NotAssigned(DeviceTrackError):
-    """The store has no owner of this device. Nothing was done."""
+    """The store has no owner for this device. Nothing was done."""
     device: str
     host: str | None = None
 
@@ -520,8 +518,8 @@ class UnknownObject(DeviceTrackError):
 
     def __str__(self) -> str:
         version = f' version {self.version}' if self.version else ''
-        return (f'{self.where}: {self.name}{version} is of a newer release than this, or of a device kind '
-                'that is not installed, or that [devicetrack] device_kinds does not name')
+        return (f'{self.where}: {self.name}{version} comes from a newer release, or from a device kind that is not '
+                'installed or that [devicetrack] device_kinds does not name')
 
 
 class MalformedObject(DeviceTrackError):
@@ -535,7 +533,7 @@ class MalformedObject(DeviceTrackError):
 
 
 class StoreError(DeviceTrackError):
-    """Base of what the store raises."""
+    """Base of the store's errors."""
 
 
 class OutcomeUnknown(StoreError):
@@ -544,11 +542,11 @@ class OutcomeUnknown(StoreError):
     Its devices stay held until :meth:`devicetrack.store.api.Store.settle` has an answer; the audit asks for it.
     """
     store: str
-    template = 'the connection to {store} broke while it committed: the outcome is not known yet'
+    template = 'the connection to {store} broke during a commit: the outcome is not known yet'
 
 
 class NothingWritten(StoreError):
-    """Base of the store's errors after which certainly nothing was written."""
+    """Base of the store's errors after which it is certain that nothing was written."""
 
 
 class DeviceTaken(NothingWritten):
@@ -575,20 +573,19 @@ class HostHoldsDevices(NothingWritten):
     host: str
     rows: int
     template = ('host {host} still has devices in the store ({rows}): release the instances that have them, '
-                'or, when the machine is gone for good, forget each with devicetrack-manage device forget')
+                'or, if the machine is gone for good, forget each device with devicetrack-manage device forget')
 
 
 class HostTakenOver(NothingWritten):
-    """Another manager of the same host has started since, with this store and another state directory.
+    """Another manager of the same host has started, with this store and another state directory.
 
     Nothing was written, and every later call of this manager raises this error. Two containers of one service overlap,
-    or two services were set up for one host. The newer one works on: stop this one, or if this one is to stay, stop the
-    newer one and start this one anew.
+    or two services were set up for one host. The newer manager continues, so stop this one. To keep this one, stop the
+    newer one and restart this one.
     """
     host: str
     template = ('another manager of host {host} has started with the same store and another state_path, so this one '
-                'works no more. The newer one does: stop this one; or, if this one is to stay, stop the newer one '
-                'and start this one anew')
+                'no longer works: stop this one; or, to keep it, stop the newer one and restart this one')
 
 
 class StoreUnavailable(NothingWritten):
@@ -613,14 +610,14 @@ class SchemaMismatch(NothingWritten):
 
 
 class DriverError(DeviceTrackError):
-    """Base of what a virt driver raises."""
+    """Base of the errors of virt drivers."""
 
 
 class HypervisorUnreachable(DriverError):
     """The hypervisor did not answer. Nothing was freed; conclude nothing and try later."""
     hypervisor: str
     reason: str
-    template = '{hypervisor} gives no answer: {reason}'
+    template = '{hypervisor} does not answer: {reason}'
 
 
 class DomainGone(DriverError):
@@ -630,7 +627,7 @@ class DomainGone(DriverError):
 
 
 class GuestNotRemoved(DriverError):
-    """The guest did not stop, or its definition remains. The guest may be off by now; its devices stay in use."""
+    """The guest did not stop, or its definition remains. The guest may be off already; its devices count as in use."""
     domain: str
     reason: str
     template = 'domain {domain} was not removed: {reason}'
@@ -676,7 +673,7 @@ class DeviceError(DriverError):
 
 
 class DeviceGone(DeviceError):
-    """The host does not have the device, or has another one of its name."""
+    """The host does not have the device, or has another device of the same name."""
     template = '{kind} {identifier} is not there: {reason}'
 
 
@@ -696,12 +693,12 @@ class RealizeFailed(DeviceError):
 
 
 class UnclaimFailed(DeviceError):
-    """The device could not be given back, or nothing proves that it was. It is not free."""
+    """The device could not be given back, or nothing proves that it was given back. It is not free."""
     template = '{kind} {identifier} could not be given back: {reason}'
 
 
 class UsersUnknown(UnclaimFailed):
-    """The hypervisor's answer could not be read in full, so a guest may use the device. Nothing was tried."""
+    """The hypervisor's answer could not be read completely, so a guest may use the device. Nothing was tried."""
 
 
 class NotProven(DeviceError):
@@ -710,7 +707,7 @@ class NotProven(DeviceError):
 
 
 class ParentFull(DriverError):
-    """The parent cannot make one more device of this type, whatever its last reading said. Choose another parent."""
+    """The parent cannot make one more device of this type, whatever the last look showed. Choose another parent."""
     kind: str
     parent: str
     device_type: str

@@ -1,8 +1,8 @@
 """Exclusive locks on files, between processes and between threads (flock(2)).
 
-oslo.concurrency's external locks are fcntl record locks. A process loses those as soon as it closes any descriptor of
-the file, and no child inherits them. A flock belongs to the open file: a child that was given the descriptor holds it
-until the child ends, even if its parent is killed.
+External locks of oslo.concurrency are fcntl record locks. A process loses such a lock as soon as it closes any
+descriptor of the file, and no child inherits it. A flock belongs to the open file: a child with the descriptor holds
+the lock until the child ends, even if its parent is killed.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class FileLock:
         """Take the lock, waiting at most ``timeout_s`` seconds.
 
         :raises FileLocked: somebody else still holds it
-        :raises NotOurs: others than this process's user can change the file, or it is a link; nothing was locked
+        :raises NotOurs: users other than this process's can change the file, or it is a link; nothing was locked
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            # Kept before it is locked: whoever is interrupted in any line has it to close, and this object's end does.
+            # Keep the descriptor before locking it: after an interrupt in any line, the end of this object closes it.
             fd = self._fd = self._open(self.path)
             self._pid, ours = os.getpid(), False
             try:
@@ -55,7 +55,7 @@ class FileLock:
                     if time.monotonic() >= deadline:
                         raise FileLocked(self.path)
                     time.sleep(poll_s)
-                # Somebody may have removed or replaced the file meanwhile. The next one would lock the new file.
+                # Somebody may have replaced the file meanwhile. Then the next caller would lock the new file.
                 ours = ownfiles.is_at(fd, self.path)
             finally:
                 if not ours:
@@ -101,12 +101,12 @@ class FileLock:
 
 
 class NodeLock(FileLock):
-    """A lock on what stands for a device on the host: its node, file or directory in sysfs. It creates nothing.
+    """A lock on the node, the file or the sysfs directory of a device. It creates nothing.
 
-    Whoever shares the device shares the lock, whatever its state directory. Anybody who may read the path can hold it.
-    No child is given one, so a block ends it for everybody.
+    All processes that share the device share the lock, whatever their state directories. Anybody who may read the path
+    can hold it. No child gets the descriptor, so the end of a block ends the lock for everybody.
 
-    :raises OSError: from :meth:`acquire`: there is none, or it cannot be opened
+    :raises OSError: from :meth:`acquire`: the path does not exist or cannot be opened
     """
 
     _open = staticmethod(ownfiles.open_node)
@@ -120,7 +120,7 @@ class NodeLock(FileLock):
 
 
 class DirectoryLock(FileLock):
-    """A lock on a directory that is there."""
+    """A lock on an existing directory."""
 
     _open = staticmethod(ownfiles.open_directory)
 
@@ -129,7 +129,7 @@ class DirectoryLock(FileLock):
 def writing(path: str, wait_s: float) -> Iterator[None]:
     """Keep other threads and processes from writing a file, by a lock on another file beside it.
 
-    :param wait_s: how long to wait for somebody else who writes, in seconds
+    :param wait_s: how long to wait for another writer, in seconds
     :raises OSError: the lock cannot be had
     """
     lock = FileLock(f'{path}.lock')
@@ -144,7 +144,7 @@ def writing(path: str, wait_s: float) -> Iterator[None]:
 
 
 def flock(fd: int) -> bool:
-    """Take the lock on what is open, without waiting; False if somebody else has it."""
+    """Take the lock on an open file without waiting. Return False if somebody else has it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -155,10 +155,11 @@ def flock(fd: int) -> bool:
 
 
 def close(fd: int) -> None:
-    """Close what is open, and end its lock for everybody who has the descriptor.
+    """Close a descriptor, and end its lock for everybody who has the descriptor.
 
-    For one that no living child was given. As with :meth:`FileLock.unlock`, a child that another thread forks at this
-    moment has it too until it runs its program, and after a plain close it would still hold the lock.
+    Call it only if no living child was given the descriptor. As with :meth:`FileLock.unlock`, a child that another
+    thread forks at this moment has it too until it runs its program, and after a plain close it would still hold the
+    lock.
     """
     try:
         fcntl.flock(fd, fcntl.LOCK_UN)
@@ -167,10 +168,10 @@ def close(fd: int) -> None:
 
 
 def holder(path: str) -> int | None:
-    """The process that took the lock on a file, as far as the kernel says; never raises.
+    """The process that took the lock on a file, as far as the kernel tells. Never raises.
 
-    None when nobody has it, and where the kernel does not say: the process is of a container that this one cannot see
-    into, or the filesystem has other device numbers for its files than for itself (btrfs).
+    None if nobody has the lock, or if the kernel does not tell: the process is in a container that this one cannot see,
+    or the filesystem has other device numbers for its files than for itself (btrfs).
     """
     try:
         file = os.stat(path)

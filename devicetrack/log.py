@@ -1,7 +1,7 @@
-"""Loggers whose lines stay lines, and the escape of text that others wrote.
+"""Loggers that keep each message on one line, and the escape of text that others wrote.
 
-Rows, operator requests, guests' definitions and host files hold words of others. A newline in one would forge a line
-of a log, and an escape sequence would command the terminal that shows it.
+Rows, operator requests, guests' definitions and host files have text that others wrote. A newline in it could forge a
+line of the log, and an escape sequence could control the terminal that shows it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from oslo_log import log
 
 
 def printable(text: str) -> str:
-    """Escape what is no printable character as Python does: ``\\\\n``, ``\\\\x1b``, ``\\\\u202e``."""
+    """Escape characters that are not printable, as Python does: ``\\\\n``, ``\\\\x1b``, ``\\\\u202e``."""
     if text.isprintable():
         return text
     return ''.join(one if one.isprintable() else one.encode('unicode_escape').decode() for one in text)
@@ -21,7 +21,7 @@ def printable(text: str) -> str:
 def logger(name: str) -> log.BaseLoggerAdapter:
     """Return the logger of a module. Its messages are escaped; tracebacks below them keep their lines."""
     found = log.getLogger(name)
-    found.logger.addFilter(_escape)         # once, however often it is asked for
+    found.logger.addFilter(_escape)         # only once, however often this is called
     return found
 
 

@@ -1,7 +1,7 @@
-"""Directories and files that are this process's alone: the state directory, lock files, the SQLite store.
+"""Directories and files that belong only to this process: the state directory, lock files, the SQLite store.
 
-Who can change one of them, or put a link in its place, chooses what this process writes, or becomes a second manager.
-So each is checked before it is used: it is no symbolic link, it belongs to the user of this process, and neither its
+A user who can change one of them, or put a link in its place, can choose where this process writes, or become a second
+manager. So each is checked before use: it is no symbolic link, it belongs to the user of this process, and neither its
 group nor others may write to it.
 """
 
@@ -15,7 +15,7 @@ _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NotOurs(PermissionError):
-    """Somebody else could change it. ``strerror`` says what is wrong and what to do, ``filename`` with what."""
+    """Another user could change the file or directory ``filename``. ``strerror`` says what is wrong and what to do."""
 
     filename: str
     strerror: str
@@ -24,7 +24,7 @@ class NotOurs(PermissionError):
 def make_directory(path: str) -> None:
     """Make a directory with mode 0700, or check the one that is there.
 
-    :raises NotOurs: it is not ours alone
+    :raises NotOurs: another user could change it
     :raises OSError: it cannot be made
     """
     os.makedirs(path, mode=0o700, exist_ok=True)
@@ -34,7 +34,7 @@ def make_directory(path: str) -> None:
 def check_directory(path: str) -> None:
     """Check a directory.
 
-    :raises NotOurs: it is not ours alone
+    :raises NotOurs: another user could change it
     :raises OSError: it is not there
     """
     _check(path, os.lstat(path), stat.S_IFDIR)
@@ -51,7 +51,7 @@ def make_file(path: str) -> None:
     A process that closes any descriptor of a file loses all its POSIX locks on that file (fcntl(2)). SQLite has its
     locks there: with one lost, another process may remove the log of a store that is in use, and commits with it.
 
-    :raises NotOurs: it is not ours alone
+    :raises NotOurs: another user could change it
     :raises OSError: it cannot be made
     """
     try:
@@ -63,7 +63,7 @@ def make_file(path: str) -> None:
 def open_file(path: str) -> int:
     """Open a file for reading and writing, and make it with mode 0600 if it is missing.
 
-    :raises NotOurs: it is not ours alone; nothing was written
+    :raises NotOurs: another user could change it; nothing was written
     :raises OSError: it cannot be opened
     """
     try:
@@ -87,12 +87,12 @@ def open_directory(path: str) -> int:
 
 
 def open_node(path: str) -> int:
-    """Open what others own, for its lock alone. It is not checked: nothing is read from it or written to it."""
+    """Open a path that others own, only for its lock. It needs no check, since nobody reads or writes it."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def is_at(fd: int, path: str) -> bool:
-    """Whether the path still names what is open."""
+    """Whether the path still names the open file."""
     try:
         return os.path.samestat(os.fstat(fd), os.lstat(path))
     except FileNotFoundError:
@@ -113,11 +113,12 @@ def _check(path: str, found: os.stat_result, wanted: int) -> None:
     wrong = None
     if stat.S_IFMT(found.st_mode) != wanted:
         link = stat.S_ISLNK(found.st_mode)
-        wrong = f'it is a symbolic link: name the {what} itself' if link else f'it is no {what}: move it away'
+        wrong = f'it is a symbolic link: name the {what} itself' if link else f'it is not a {what}: move it away'
     elif found.st_uid != os.geteuid():
-        wrong = (f'it belongs to the user {found.st_uid} and this process runs as {os.geteuid()}: run it as the user '
+        wrong = (f'it belongs to user {found.st_uid}, and this process runs as {os.geteuid()}: run it as the user '
                  f'of the service, or give that user the {what} (chown)')
     elif found.st_mode & _WRITABLE:
-        wrong = f'others than its owner can write to it (mode {stat.S_IMODE(found.st_mode):04o}): chmod go-w {path}'
+        wrong = (f'users other than its owner can write to it (mode {stat.S_IMODE(found.st_mode):04o}): '
+                 f'chmod go-w {path}')
     if wrong is not None:
         raise NotOurs(errno.EPERM, wrong, path)

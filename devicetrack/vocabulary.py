@@ -41,15 +41,15 @@ NOT_ADOPTED: Final = 'not to be adopted'
 RETIRED: Final = 'retired'
 # The compute service has not created the provider yet that will count it.
 NO_PROVIDER: Final = 'no provider yet'
-# Its owner left it, and it could not be taken back: it is held still, and this is for people to know.
+# Its owner left it, but it could not be taken back. It is still held, and this reason tells people so.
 NOT_GIVEN_BACK: Final = 'not given back'
-# Somebody has a device that may not be held beside it.
+# An instance holds another device that excludes this one.
 EXCLUDED: Final = 'excluded'
 WITHHELD_REASONS: Final = (CORDONED, RETIRED, UNHEALTHY, FOREIGN, IN_DOUBT, UNPROVEN, NOT_ADOPTED, NO_PROVIDER,
                            NOT_GIVEN_BACK, EXCLUDED)
 
-# What a device is to a token that it shares with others. Instances may hold any parts of a token, a whole goes with no
-# part and no other whole, and all that is held of what goes together belongs to one instance.
+# How a device uses a token that it shares with other devices. Instances may hold any parts of a token. A whole excludes
+# every part and every other whole. Devices that go together must all belong to one instance.
 PART: Final = 'part'
 WHOLE: Final = 'whole'
 TOGETHER: Final = 'together'
@@ -66,7 +66,7 @@ BLANK: Final = 'blank'
 READ: Final = 'read'
 WIPED: Final = 'wiped'
 
-# What is withheld: one device, or every device that a parent has or could make.
+# The scope of a reason: one device, or every device that a parent has or could make.
 DEVICE: Final = 'device'
 PARENT: Final = 'parent'
 SCOPES: Final = (DEVICE, PARENT)

@@ -1,7 +1,7 @@
-"""Notices what takes longer than it may, in one thread of this process, which is started when it is first needed.
+"""Notices work that takes too long, in one thread of this process that starts when it is first needed.
 
-Nothing here is locked: each step on what threads share is indivisible. So an exception that comes from outside (a
-signal) leaves nothing behind that another thread waits for.
+This module uses no lock: each step on shared data is indivisible. So an exception from outside (a signal) leaves
+nothing that another thread waits for.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ LOG = log.logger(__name__)
 
 
 class Watch:
-    """A block that is to end within some seconds. Each statement of a database may have one, so it is no generator.
+    """A block that should end within some seconds. It is no generator, since each database statement may have one.
 
-    ``told`` hears when ``late`` was called. The watchdog makes it before it takes the watch: who finds the watch gone
-    knows by this whether anybody will be told.
+    ``told`` gets an item after ``late`` was called. The watchdog creates it before it takes the watch. So a block that
+    finds its watch gone knows whether an item will come.
     """
 
     __slots__ = ('deadline', 'late', 'told', '_watchdog', '_seconds')
@@ -42,13 +42,13 @@ class Watch:
             raise
 
     def __exit__(self, *_error: object) -> None:
-        # An interrupt may have come before it was among the watches.
+        # An interrupt may have come before the watch was added.
         if not self._watchdog.take(self) and self.told is not None:
             self.told.get()
 
 
 class Watchdog:
-    """Calls functions at deadlines that are not called off."""
+    """Calls a function when a block misses its deadline."""
 
     def __init__(self) -> None:
         self._begin()
@@ -61,14 +61,14 @@ class Watchdog:
         self._pid = os.getpid()
 
     def watch(self, seconds: float, late: Callable[[], None]) -> Watch:
-        """Call ``late`` in another thread if the block takes longer. When the block has ended ``late`` has too.
+        """Call ``late`` in another thread if the block takes longer. The block ends only after ``late`` has ended.
 
         Errors of ``late`` are logged.
         """
         return Watch(self, seconds, late)
 
     def begin(self, watch: Watch) -> None:
-        """Begin to watch something."""
+        """Begin a watch."""
         if self._pid != os.getpid():            # the thread is the parent's
             self._begin()
         self._watches[watch] = True
@@ -78,7 +78,7 @@ class Watchdog:
             self._wake.put(None)
 
     def take(self, watch: Watch) -> bool:
-        """Take a watch out, and say whether it was there: of several who try at once one succeeds."""
+        """Take a watch out, and say whether it was there. If several threads try, only one succeeds."""
         return self._watches.pop(watch, False)
 
     def _start(self) -> None:
@@ -93,11 +93,11 @@ class Watchdog:
         try:
             self._wait()
         finally:
-            self._thread = None                 # no memory left: who comes next starts another one
+            self._thread = None                 # no memory left: the next watch starts another thread
 
     def _wait(self) -> None:
         while True:
-            # Whoever comes from here on wakes this thread; whoever came before is seen now.
+            # A watch that begins from here on wakes this thread; earlier ones are seen now.
             self._sleeps_until = math.inf
             watches = list(self._watches)
             now = time.monotonic()
@@ -109,7 +109,7 @@ class Watchdog:
                     try:
                         watch.late()
                     except Exception:
-                        LOG.exception('Something is late, and its end failed')
+                        LOG.exception('Work is late, and its handler failed')
                     told.put(None)
             until = min((watch.deadline for watch in watches if watch.deadline > now), default=math.inf)
             self._sleeps_until = until

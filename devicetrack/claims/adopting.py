@@ -1,4 +1,4 @@
-"""What a host says of devices that its guests have without a row, for whoever is about to record them."""
+"""Checks whether devices that guests of a host have without a row can be recorded for their instances."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from devicetrack.virt.driver import VirtDriver
 
 def adoptions(views: Views, driver: VirtDriver, instance_uuid: str, keys: Iterable[DeviceKey],
               provider_uuid_of: Callable[[str], str | None]) -> list[Repair]:
-    """The rows to write for devices that an instance has, on its service's word, as one look shows the host.
+    """Plan the rows for devices that an instance has, as its service says and one look shows.
 
-    :raises NotAdopted: as :func:`.adoption.adoptions`, or one of them is being wiped
+    :raises NotAdopted: as :func:`.adoption.adoptions`, or one of the devices is being wiped
     """
     wanted = adoption.adoptions(views, instance_uuid, keys, provider_uuid_of)
     for key, progress in driver.wiping([one.device for one in wanted]).items() if wanted else ():
@@ -33,11 +33,11 @@ def adoptions(views: Views, driver: VirtDriver, instance_uuid: str, keys: Iterab
 
 
 class Adopting:
-    """One look at a host. Nothing here changes anything, and nothing is read again.
+    """One look at a host. It changes nothing, and reads nothing again.
 
     Made by :meth:`devicetrack.claims.report.Observer.adopting`.
 
-    :param provider_uuid_of: the UUID of the provider with a stable name, None while it has none
+    :param provider_uuid_of: returns the UUID of the provider with a stable name, or None while it has none
     """
 
     def __init__(self, views: Views, marks: Marks, driver: VirtDriver,
@@ -60,14 +60,14 @@ class Adopting:
         return list(self._views.records)
 
     def check(self, instance_uuid: str, keys: Iterable[DeviceKey]) -> None:
-        """See whether :meth:`.ClaimManager.adopt` would record these devices now. It asks the same.
+        """Check that :meth:`.ClaimManager.adopt` would record these devices now. It makes the same checks.
 
-        :raises NotAdopted: it would not; ``reason`` says why
+        :raises NotAdopted: it would refuse; ``reason`` says why
         """
         adoptions(self._views, self._driver, instance_uuid, keys, self._provider_uuid_of)
 
     def obstacles(self) -> Iterator[str]:
-        """Mistakes in the options that keep every manager of this host from starting, in words."""
+        """Describe the mistakes in the options that keep every manager of this host from starting."""
         for missing in withheld.mistakes(self._views, self._marks):
             yield f'{missing.option} names {missing.key.identifier}: {missing.reason}: {withheld.FIX_MISSING}'
         for overlap in self._views.inventory.overlaps:

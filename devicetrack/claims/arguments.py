@@ -1,4 +1,4 @@
-"""What callers, operators and the compute service hand in, checked before anything is done with it."""
+"""Checks the values that callers, operators and the compute service pass, before anything uses them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final
 from devicetrack import exception
 from devicetrack import vocabulary
 
-# So many characters say why a device or a node may not be used.
+# The longest reason for which a device or a node may not be used, in characters.
 REASON_LENGTH: Final = 255
 
 
 def check_uuid(where: str, value: Any) -> str:
-    """:raises BadRequest: it is no UUID, or not written canonically"""
+    """:raises BadRequest: it is not a UUID in canonical form"""
     if vocabulary.is_uuid(value):
         return str(value)
-    raise exception.BadRequest(where, value, 'must be a UUID as text: lower case, with hyphens')
+    raise exception.BadRequest(where, value, 'must be a UUID as a string: lower case, with hyphens')
 
 
 def instance_uuid(instance: Any) -> str:
@@ -31,14 +31,14 @@ def migration_uuid(migration: Any) -> str:
 
 
 def check_text(where: str, value: Any) -> str:
-    """:raises BadRequest: it is no text"""
+    """:raises BadRequest: it is not a string"""
     if isinstance(value, str):
         return value
-    raise exception.BadRequest(where, value, 'must be a text')
+    raise exception.BadRequest(where, value, 'must be a string')
 
 
 def check_affinity(numa_nodes: Any, policy: Any) -> tuple[frozenset[int], str | None]:
-    """:raises BadRequest: they are no numbers of NUMA nodes, or there is no such policy"""
+    """:raises BadRequest: the nodes are not numbers of NUMA nodes, or there is no such policy"""
     if isinstance(numa_nodes, str) or not isinstance(numa_nodes, Collection) or any(
             type(node) is not int or node < 0 for node in numa_nodes):
         raise exception.BadRequest('numa_nodes', numa_nodes, 'must be a collection of whole numbers from 0')
@@ -49,7 +49,7 @@ def check_affinity(numa_nodes: Any, policy: Any) -> tuple[frozenset[int], str | 
 
 
 def check_reason(value: Any) -> str:
-    """:raises BadRequest: people could not read it in a line of a table or a log"""
+    """:raises BadRequest: it is not one short, printable line"""
     if isinstance(value, str) and len(value) <= REASON_LENGTH and value.isprintable():
         return value
     raise exception.BadRequest('reason', value, f'must be one line of at most {REASON_LENGTH} printable characters')

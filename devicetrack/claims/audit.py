@@ -1,4 +1,4 @@
-"""What a start and every audit do: read the views, go on with what was interrupted, report what differs."""
+"""The work of a start and of every audit: read the views, continue interrupted work, report the differences."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from devicetrack.objects.values import DeviceKey
 
 LOG = log.logger(__name__)
 
-# An audit goes on with these itself. Once the row has gone or moved on since, there is nothing to report.
+# The audit itself continues these. If the row is gone or has changed since, there is nothing to report.
 _GOES_ON = (findings.RELEASE_PENDING, findings.ABANDONED, findings.STALE_MIGRATION)
 _USED_BY_ANOTHER = (findings.WRONG_OWNER, findings.SHARED)
-# Rows of instances that have no allocation any more.
+# The rows of these belong to instances without an allocation.
 _OVER = (findings.ABANDONED, findings.STALE_MIGRATION)
 
 
 class Audit:
-    """Looks, and where anything differs looks again; acts and reports only on what both looks show."""
+    """Looks, and looks again if anything differs. It acts and reports only on differences that both looks show."""
 
     def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, views: HostViews, gate: Gate,
                  withheld_devices: WithheldDevices, unproven: Unproven, declarations: Declarations, life: Life,
@@ -49,10 +49,10 @@ class Audit:
         self._host_uuid, self._ledger, self._rows, self._views, self._gate = host_uuid, ledger, rows, views, gate
         self._withheld, self._unproven = withheld_devices, unproven
         self._declarations, self._life, self._wipes, self._resume = declarations, life, wipes, resume
-        self._since: dict[tuple[str, DeviceKey], int] = {}      # by finding, when this process first saw it
+        self._since: dict[tuple[str, DeviceKey], int] = {}      # when this process first saw each finding
 
     def start(self) -> list[Finding]:
-        """Open the ledger of a host that starts, and go on with what the last manager left.
+        """Open the ledger of a host that starts, and continue the work that the last manager left.
 
         :raises InvalidConfiguration: an option does not fit what the host has
         :raises HypervisorUnreachable, StoreError: no answer
@@ -78,7 +78,7 @@ class Audit:
         return self._dated(self._not_under_way(self._compare(views)) + self._without_provider())
 
     def run(self) -> list[Finding]:
-        """Audit a host that works.
+        """Audit a started host.
 
         :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
         """
@@ -110,17 +110,17 @@ class Audit:
     def _compare(self, views: Views) -> list[Finding]:
         found = repairs.proposed(
             reconcile.compare(views, self._withheld.failures, withholding.retired(self._withheld.marks)), views)
-        # One look is enough: a proof too few costs a wipe. An owner that never used its device would give it back as
-        # clean, though another has written to it.
+        # One look is enough: a missing proof costs only a wipe. Without this, an owner that never used its device would
+        # give it back as clean, although another guest has written to it.
         used = {finding.device for finding in found if finding.kind in _USED_BY_ANOTHER}
         if used:
             self._unproven.disprove(used)
-        # This process may still be on the way from the claim to its first save of the instance.
+        # The service may not have saved the instance yet since its claim in this process.
         return [finding for finding in found if finding.kind != findings.UNKNOWN_OWNER
                 or not self._ledger.has_claim_of_this_process(finding.recorded_owner or '')]
 
     def _not_under_way(self, found: Sequence[Finding]) -> list[Finding]:
-        """Findings without the devices that are being wiped here as they should be; and news of the others."""
+        """Leave out devices whose wipe here goes well, and add the news about the others."""
         told = []
         for finding in found:
             if finding.kind == findings.RELEASE_PENDING:
@@ -139,7 +139,7 @@ class Audit:
                 for name in sorted(self._views.providers.missing)]
 
     def _note(self, views: Views) -> None:
-        """Act on what is withheld: prove what can be proven at once, and have the store know the rest."""
+        """Prove the withheld devices that can be proven at once, and record the rest in the store."""
         foreign = self._ledger.withheld(vocabulary.FOREIGN)
         if foreign:
             self._unproven.disprove(foreign)
@@ -147,9 +147,9 @@ class Audit:
         self._withheld.note(views, self._unproven.details())
 
     def _of_idle(self, found: Sequence[Finding]) -> list[Finding]:
-        """Findings without those on devices that an operation of this process works on.
+        """Leave out findings about devices that an operation of this process works on.
 
-        Asked between the looks: an operation that both of them fall into is under way then.
+        Call it between the looks: an operation that spans both looks is under way then.
         """
         busy = set()
         for owner in {finding.recorded_owner for finding in found if finding.recorded_owner is not None}:
@@ -164,11 +164,11 @@ class Audit:
                 if finding.kind not in _GOES_ON or now.get(finding.device) == finding.generation]
 
     def _judge(self, views: Views) -> None:
-        """See whether the store is older than the guests; then nothing is claimed and nothing given back."""
+        """Check whether the store is older than the guests. If so, the host claims nothing and gives nothing back."""
         self._gate.judge(gates.behind(views))
 
     def _dated(self, found: Iterable[Finding]) -> list[Finding]:
-        """Note with each finding since when this process has seen it without a break."""
+        """Add to each finding the time since which this process has seen it in every audit."""
         now = int(time.time())
         dated = [finding if finding.since is not None else finding._replace(
             since=self._since.get((finding.kind, finding.device), now)) for finding in found]
@@ -176,7 +176,7 @@ class Audit:
         return dated
 
     def devices_of_instances_that_are_over(self) -> set[DeviceKey]:
-        """The devices held for instances that have no allocation any more, by the last audit."""
+        """The devices held for instances that no longer have an allocation, by the last audit."""
         return {device for kind, device in self._since if kind in _OVER}
 
 

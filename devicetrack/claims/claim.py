@@ -1,4 +1,4 @@
-"""What the caller of a claim holds."""
+"""The object that a claim call returns."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Claim:
 
     A claim holds its devices from the call on, so it needs no ``with``. If an exception leaves a ``with`` block, the
     claim gives back the devices that it took, and the exception goes on. But if ``started`` failed in the block while
-    the guest runs, the guest keeps its devices, and the audit records that it runs. ``migration`` is that of a claim
-    for a move, else None. ``skipped`` are the UUIDs of providers of other hosts that the allocations also named, with
-    resource classes of this library. ``instance`` is the caller's. ``fields`` has the values that the claim set on the
-    instance, or would have set: see :class:`.InstanceFields`.
+    the guest runs, the guest keeps its devices, and the audit records that it runs. ``migration`` is the migration of a
+    claim for a move, else None. ``skipped`` lists the UUIDs of other hosts' providers that the allocations also named,
+    with resource classes of this library. ``instance`` is the caller's object. ``fields`` has the values that the claim
+    set on the instance, or would have set: see :class:`.InstanceFields`.
     """
 
     __slots__ = ('resources', 'fields', 'claim_id', 'migration', 'skipped', '_life', 'instance', '_instances', '_over',
@@ -55,15 +55,15 @@ class Claim:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has nothing to give back."""
+        """Whether the claim has nothing to give back."""
         return self._over
 
     def abort(self) -> Fields:
         """Give back the devices of this claim, and none of a later claim. A second call does nothing.
 
-        :returns: what it set on the instance: what that had before the claim
-        :raises DeviceInUse: the guest is there still; its devices stay recorded and held
-        :raises DriverError, StoreError: not everything could be given back; the audit goes on with it
+        :returns: the fields that it set on the instance, with the values from before the claim
+        :raises DeviceInUse: the guest is still there; its devices stay recorded and held
+        :raises DriverError, StoreError: not all devices could be given back; the audit continues
         """
         if self._over:
             return {}
@@ -82,26 +82,26 @@ class Claim:
         if kind is None:
             return
         if self._life.guest_may_run_unrecorded(self.instance.uuid):
-            LOG.warning('The guest of instance %(instance)s runs, which could not be recorded: claim %(claim)s keeps '
-                        'its devices, and the audit records it',
+            LOG.warning('The guest of instance %(instance)s runs, but that could not be recorded: claim %(claim)s '
+                        'keeps its devices, and the audit records that the guest runs',
                         {'instance': self.instance.uuid, 'claim': self.claim_id})
             return
         try:
             self.abort()
         except Exception as not_given:
-            if self._over:                      # only the instance refused to be set, as it may have done in the block
+            if self._over:                      # only setting the fields failed, as it may have in the block
                 return
-            # The error of the block is the caller's business; this one is the audit's.
-            LOG.warning('Claim %(claim)s could not be given back, the audit will go on with it: %(error)s',
+            # The caller gets the error of the block; the audit handles this one.
+            LOG.warning('Claim %(claim)s could not be given back, so the audit will try again: %(error)s',
                         {'claim': self.claim_id, 'error': not_given})
 
 
 def take_off(instances: InstanceFields, instance: Any, now: Fields, claim_id: str,
              migration_uuid: str | None) -> Fields:
-    """Remove the devices that a claim took and gave back from the instance.
+    """Remove from the instance the devices that a claim took and gave back.
 
-    :param now: what the instance keeps, as far as that is known
-    :returns: what was set on it
+    :param now: the fields of the instance, as far as they are known
+    :returns: the fields that it set on the instance
     """
     after = Fields()
     resources, context = now.get('resources'), now.get('migration_context')

@@ -1,7 +1,7 @@
-"""What a started host declares of its device types: asked anew at every audit, kept in the store for other hosts.
+"""The declarations of a started host about its device types. Every audit asks for them anew.
 
-A declaration is for the devices of one type at one parent. Guests are compared by them, the scheduler is told them, and
-commands on other hosts read them.
+A declaration is about the devices of one type at one parent. Live migrations compare devices by it, the scheduler gets
+traits from it, and commands on other hosts read it in the store.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOG = log.logger(__name__)
 
 
 class Declarations:
-    """What was declared when the host was last asked, as one mapping that is replaced as a whole.
+    """The host's latest declarations, as one mapping that is replaced as a whole.
 
     :param declarer: asks the sources
     """
@@ -47,7 +47,7 @@ class Declarations:
 
     @property
     def deployment_rules(self) -> Rules:
-        """What the deployment decides, as the sources were last read."""
+        """The deployment's rules, as the sources were last read."""
         return self._declarer.rules
 
     @property
@@ -56,17 +56,17 @@ class Declarations:
         return self.deployment_rules.followed_by(self._driver.can_become)
 
     def refresh(self, inventory: Inventory, at_start: bool = False) -> None:
-        """Ask anew what this host declares, and write it where it changed. Blocks.
+        """Get this host's declarations again, and write them to the store if they changed. Blocks.
 
-        :raises InvalidConfiguration: at the start, when a source cannot be read
-        :raises HypervisorUnreachable, StoreError: no answer; what was declared before counts
+        :raises InvalidConfiguration: at the start, if a source cannot be read
+        :raises HypervisorUnreachable, StoreError: no answer; the earlier declarations stay valid
         """
         try:
             self._declarer.refresh()
         except exception.InvalidConfiguration as error:
             if at_start:
                 raise
-            LOG.error('What was read before counts: %s', error)
+            LOG.error('The sources that were read before stay valid: %s', error)
         self._declarer.compare_kinds(inventory.known_kinds.union(part.what for part in inventory.unknown))
         obstacles = self._driver.live_migration_obstacles()
         types = {TypeAtParent(one.kind, one.parent, one.type): one for one in self._driver.migration_types()}
@@ -88,17 +88,17 @@ class Declarations:
     # -- of devices ---------------------------------------------------------------------------------------------------
 
     def of_device(self, kind: str, parent: str | None, text: str) -> Facts | None:
-        """What was declared about a device; None for one that the host did not have then. No I/O.
+        """The declared facts about a device, or None if the host did not have such devices then. No I/O.
 
-        :param text: its details as they are stored
+        :param text: the details of the device, as they are stored
         """
         found = self.known.get(TypeAtParent(kind, parent, look_at(text).type))
         return None if found is None else found.facts
 
     def of_row(self, record: Record) -> Facts:
-        """What this host declares about the device of a row.
+        """The facts that this host declares about the device of a row.
 
-        :raises HypervisorUnreachable: options name its kind or parent no more, and nobody tells whether it can be
+        :raises HypervisorUnreachable: options no longer name its kind or parent, and it is unknown whether it can be
             migrated
         """
         known = self.of_device(record.kind, record.parent, record.details)
@@ -111,34 +111,34 @@ class Declarations:
         return self._declarer.declare(look, MigrationType(record.kind, record.parent, look.type), obstacle).facts
 
     def like(self, record: Record) -> Callable[[str | None, str], bool]:
-        """Says of a device, by its parent and its details, whether this host declares the same of it as of a row's."""
+        """Return a test, by parent and details, for devices with the same declared facts as the device of a row."""
         facts = self.of_row(record)
         return lambda parent, text: self.of_device(record.kind, parent, text) == facts
 
     # -- what guests have seen ----------------------------------------------------------------------------------------
 
     def seen_at_start(self, record: Record) -> str | None:
-        """What a guest has seen of a device that it has just started on."""
+        """The version that a guest has seen of a device when it has just started on it."""
         if _came_running(record):
             return record.seen
         return _as_seen(seen_since_boot(None, self._version_of(record)))
 
     def seen_before_start(self, record: Record) -> str | None:
-        """What a guest will have seen of a device that is made ready for it, whether or not it starts."""
+        """The version that a guest will have seen of a device that is made ready for it, whether or not it starts."""
         return record.seen if _came_running(record) else self.seen_at_reboot(record)
 
     def seen_at_reboot(self, record: Record) -> str | None:
-        """What a guest may have seen of a device after it rebooted."""
+        """The version that a guest may have seen of a device after a reboot."""
         return _as_seen(seen_since_boot(version_seen(record.seen), self._version_of(record)))
 
     def _version_of(self, record: Record) -> MigrationVersion:
-        """Without a question to the hypervisor, which a guest that runs already need not wait for."""
+        """Ask the hypervisor nothing, since the guest runs already and need not wait for an answer."""
         facts = self.of_device(record.kind, record.parent, record.details) or self._declare_now(record, None)
         return facts.version
 
 
 def _came_running(record: Record) -> bool:
-    """Whether a guest comes to a device as it was: only a live migration brings along what it has seen."""
+    """Whether a guest arrives running: only a live migration sets ``seen`` for an incoming device."""
     return record.role == vocabulary.INCOMING and record.seen is not None
 
 
@@ -147,12 +147,12 @@ def _as_seen(version: Version | None) -> str | None:
 
 
 def _one_of_each_type(inventory: Inventory) -> dict[TypeAtParent, str]:
-    """The details of one device of each type at each parent; thousands of devices have a few types."""
+    """The details of one device of each type at each parent. Thousands of devices have only a few types."""
     found: dict[tuple[str, str | None, str], str] = {}
     for capacity in inventory.capacities:
         found.setdefault((capacity.kind, capacity.parent, look_at(capacity.details).type), capacity.details)
     devices = Compact(InventoryDevice, inventory.devices)
-    # The last one of each is as good as the first, and a dictionary sees to it without a loop.
+    # The last one of each is as good as the first, and a dictionary keeps the last without a loop.
     for (kind, parent, known), text in dict(zip(
             devices.columns('kind', 'parent', 'migration_type'), devices.column('details'), strict=True)).items():
         if known is not None:

@@ -1,4 +1,4 @@
-"""Brings guests' devices and definitions to the host's boot: paths of an earlier boot mean nothing."""
+"""Updates guests' devices and definitions after the host boots: paths of an earlier boot are invalid."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Definitions:
         self._driver, self._rows, self._life, self._boot = driver, rows, life, boot
 
     def bring_one(self, instance_uuid: str) -> None:
-        """Before a guest starts, maybe by the definition that it has: do what a start after a boot could not do for it.
+        """Update the definition of a guest before it starts, if the manager's start after a boot could not.
 
-        For who works on the instance and has realized its devices.
+        The caller works on the instance and has realized its devices.
         """
         if not self._boot.has_changed or self._boot.is_ready(instance_uuid):
             return
@@ -41,7 +41,7 @@ class Definitions:
         self._boot.set_ready(instance_uuid)
 
     def rewrite(self, instance_uuid: str, definition: str, before_move: bool) -> str:
-        """The same for a definition that the hypervisor does not have. For who has realized the guest's devices.
+        """Update a definition that the hypervisor does not have. The caller has realized the guest's devices.
 
         :param before_move: as :meth:`.life.Life.used_by_guest`
         """
@@ -49,9 +49,9 @@ class Definitions:
         return self._driver.rewrite_definition(definition, used, beside) if used else definition
 
     def bring_all(self, views: Views) -> bool:
-        """After the host booted, make devices real again and have definitions name them by their new addresses.
+        """After the host booted, realize devices again and write their new addresses into definitions.
 
-        :returns: whether there was anything to do
+        :returns: whether there was work to do
         """
         if self._boot.is_recorded:
             return False
@@ -72,9 +72,9 @@ class Definitions:
     def _bring(self, rows: Sequence[Record], named: Collection[DeviceKey], views: Views) -> bool:
         """Make the devices of one instance ready, before its guest starts.
 
-        :param named: the devices that its definition names. They need not be those that it is to have: it may have been
-            about to move, or its service was cut before it said that the guest started
-        :returns: False when it has to be tried again
+        :param named: the devices that its definition names. The guest may need other devices: it may have been about to
+            move, or its service stopped before it said that the guest started
+        :returns: False if it must be tried again
         """
         instance_uuid = rows[0].instance_uuid
         if not any(record.state == vocabulary.ACTIVE or record.key in named for record in rows):
@@ -88,14 +88,14 @@ class Definitions:
                 if instance_uuid not in views.usage.running:
                     self._rewrite(instance_uuid, named)
             except exception.DeviceTrackError as error:
-                # Its service may meet the same when it starts the guest; the rest of the host works.
+                # The service may get the same error when it starts the guest; the rest of the host works.
                 LOG.warning('The devices of instance %(instance)s are not ready after the host booted; every audit '
                             'tries again: %(error)s', {'instance': instance_uuid, 'error': error})
                 return False
         return True
 
     def _rewrite(self, instance_uuid: str, named: Collection[DeviceKey]) -> None:
-        """Have the definition of a guest that is off name its devices by their addresses of this boot."""
+        """Write the addresses of this boot into the definition of a guest that is off."""
         records = self._rows.there(instance_uuid)
         in_it = [DeviceAssignment.from_record(record) for record in records if record.key in named]
         if in_it:

@@ -1,4 +1,4 @@
-"""Whether this host takes claims at the moment: asked before every claim."""
+"""Decides before every claim whether this host takes claims at the moment."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from devicetrack.engine.views import Views
 
 
 class StoreBehind(NamedTuple):
-    """The store is older than the guests: ``reason`` says so, ``instances`` have devices that it does not know of."""
+    """The store is older than the guests. ``instances`` have devices that the store does not know."""
 
     reason: str
     instances: frozenset[str]
 
 
 def behind(views: Views) -> StoreBehind | None:
-    """Whether the store is older than the guests, as one look shows; None when it is not."""
+    """Say how the store is older than the guests, as one look shows; None if it is not."""
     lost = lost_rows(views)
     if not lost:
         return None
     guests = sorted({record.instance_uuid for record in lost.values()})
-    reason = (f'its store is older than its guests: devices without the row of their guest: {len(lost)}, of guest '
+    reason = (f'its store is older than its guests: devices that lack the row of their guest: {len(lost)}, of guest '
               f'{", ".join(guests[:3])}{", …" if guests[3:] else ""}')
     if not views.records or any(record.host_uuid != views.host_uuid for record in lost.values()):
-        reason += ('; it has no rows at all, or was made for another host: it was lost; stop this service and run '
+        reason += ('; it has no rows at all, or belongs to another host, so it was lost: stop this service and run '
                    f'devicetrack-manage recover --from-hypervisor --host {views.host}')
     else:
         reason += '; run devicetrack-manage audit to see them, and audit --repair --accept to record them'
         if any(key in views.owners for key in lost):
-            reason += ', with --accept-move for each device that another instance has by its row'
+            reason += ', with --accept-move for each device whose row belongs to another instance'
     return StoreBehind(reason, frozenset(guests))
 
 
@@ -45,43 +45,43 @@ class Gate:
     def __init__(self, host: str, nodename: str) -> None:
         self.host, self.nodename = host, nodename
         self._disabled: str | None = None
-        # Assigned as one value, so that no claim ever meets a state between two verdicts of audits.
+        # Assigned as one value, so that no claim sees a state between the verdicts of two audits.
         self._behind: StoreBehind | None = None
 
     @property
     def report_only(self) -> str | None:
-        """Why nothing is claimed and nothing freed, while that is so."""
+        """Why the host claims and frees nothing now; None if it works."""
         return self._behind.reason if self._behind is not None else None
 
     def judge(self, behind: StoreBehind | None) -> None:
-        """Take over what an audit found."""
+        """Take over the verdict of an audit."""
         self._behind = behind
 
     def disable(self, nodename: str, reason: str) -> None:
         """Refuse new claims.
 
-        :raises NodeUnavailable: the node is not of this host
-        :raises BadRequest: people could not read the reason
+        :raises NodeUnavailable: the node does not belong to this host
+        :raises BadRequest: the reason is not one short, printable line
         """
         self.check_name(nodename)
         self._disabled = arguments.check_reason(reason)
 
     def enable(self, nodename: str) -> None:
-        """Take claims again.
+        """Allow claims again.
 
-        :raises NodeUnavailable: the node is not of this host
+        :raises NodeUnavailable: the node does not belong to this host
         """
         self.check_name(nodename)
         self._disabled = None
 
     def check_name(self, nodename: str) -> None:
-        """:raises NodeUnavailable: the node is not of this host"""
+        """:raises NodeUnavailable: the node does not belong to this host"""
         if nodename != self.nodename:
             raise exception.NodeUnavailable(nodename, f'host {self.host} has node {self.nodename}')
 
     def check(self, nodename: str) -> None:
-        """:raises NodeUnavailable: the node is not of this host, or takes no claims at the moment"""
-        if nodename != self.nodename:           # every claim comes by here, and a call for it would take longer
+        """:raises NodeUnavailable: the node does not belong to this host, or takes no claims at the moment"""
+        if nodename != self.nodename:           # every claim runs this, and a call would take longer
             self.check_name(nodename)
         if self._disabled is not None:
             raise exception.NodeUnavailable(nodename, f'disabled: {self._disabled}')
@@ -95,9 +95,9 @@ class Gate:
         return self._disabled is None and self._behind is None
 
     def check_complete(self, instance_uuid: str) -> None:
-        """Refuse to define a guest anew without a device that it has: it would lose what is on it.
+        """Refuse to define a guest anew without one of its devices, since it would lose the data on it.
 
-        :raises RowsMissing: the guest has devices that the store does not know of
+        :raises RowsMissing: the guest has devices that the store does not know
         """
         behind = self._behind
         if behind is not None and instance_uuid in behind.instances:

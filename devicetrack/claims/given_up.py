@@ -1,7 +1,7 @@
-"""Claims that were given up and could not be given back, remembered on this host: it is the store that failed.
+"""Remembers on this host the failed claims that could not be given back because the store failed.
 
-Their callers were told that they failed, so nobody else goes on with them. A file for each claim names the instance; it
-lasts until an audit or a start has given back what the claim took.
+The callers know that these claims failed, so nobody else gives the devices back. A file for each claim names the
+instance. It lasts until an audit or a start has given back the devices of the claim.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNFINISHED: Final = '.new'
 
 
 class GivenUp(NamedTuple):
-    """A claim, and the migration that it was for, if any."""
+    """A failed claim, with its migration, if it had one."""
 
     instance_uuid: str
     claim_id: str
@@ -31,7 +31,7 @@ class GivenUp(NamedTuple):
 
 
 class GivenUpClaims:
-    """Those of one host. May be called from any thread, for different claims at the same time.
+    """The failed claims of one host. Any thread may call it, for different claims at the same time.
 
     :param state_path: the host's state directory
     """
@@ -40,9 +40,9 @@ class GivenUpClaims:
         self._directory = os.path.join(state_path, 'given-up')
 
     def remember(self, claim: GivenUp) -> None:
-        """Keep a claim, durably. An error of the file system is logged: the caller has one of its own to raise."""
+        """Remember a claim durably. An error of the file system is only logged, since the caller raises another one."""
         if _CLAIM_ID.fullmatch(claim.claim_id) is None:
-            return                              # it is none of a manager's: nothing has it
+            return                              # no manager made it, so nothing has it
         path = os.path.join(self._directory, claim.claim_id)
         try:
             ownfiles.make_directory(self._directory)
@@ -58,26 +58,27 @@ class GivenUpClaims:
             finally:
                 os.close(directory)
         except OSError as error:
-            LOG.error('Claim %(claim)s of instance %(instance)s was given up, which cannot be remembered: %(error)s; '
+            LOG.error('Claim %(claim)s of instance %(instance)s failed, and that cannot be remembered: %(error)s; '
                       'release the instance on this host',
                       {'claim': claim.claim_id, 'instance': claim.instance_uuid, 'error': error})
 
     def forget(self, claim_id: str) -> None:
-        """What the claim took went back, or it took nothing. An error is logged: it will be asked about once more."""
+        """Forget a claim whose devices went back. An error is only logged: the next audit checks the claim again."""
         if _CLAIM_ID.fullmatch(claim_id) is None:
-            return                              # no file has such a name, and callers may hand in any
+            return                              # no file has such a name, and callers may pass any
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self._directory, claim_id))
         except OSError as error:
-            LOG.warning('Claim %(claim)s cannot be forgotten: %(error)s', {'claim': claim_id, 'error': error})
+            LOG.warning('The record of the failed claim %(claim)s cannot be removed: %(error)s',
+                        {'claim': claim_id, 'error': error})
 
     def all(self) -> list[GivenUp]:
-        """Every claim that is remembered. What cannot be read is logged and left out."""
+        """Return every remembered claim. A file that cannot be read is logged and left out."""
         found = []
         names: list[str] = []
         try:
-            ownfiles.check_directory(self._directory)       # else somebody else could name claims to give back
+            ownfiles.check_directory(self._directory)       # else other users could name claims to give back
             names = sorted(os.listdir(self._directory))
         except FileNotFoundError:
             pass

@@ -1,4 +1,4 @@
-"""The end of the give path: devices leave the host, then their rows the store, and then they are free."""
+"""The end of the give path: devices leave the host, then their rows leave the store, then they are free."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes
 from devicetrack.virt.driver import VirtDriver
 
-# By device None, or why it was not taken back.
+# For each device None, or the reason why it was not taken back.
 Answers = Mapping[DeviceKey, exception.DriverError | None]
 
 
@@ -36,25 +36,25 @@ class Giving:
         self._metering, self._wiped = metering, driver.wiped_kinds()
 
     def give_back(self, leaving: Sequence[Record]) -> None:
-        """Take devices of one instance from the host, and their rows from the store. For who works on the instance.
+        """Take devices of one instance from the host, and their rows from the store. The caller works on the instance.
 
-        :raises DriverError: the first of those that keep devices held; the others went back
+        :raises DriverError: some devices stay held, and this is the first error; the others went back
         """
         if leaving:
             self.end(leaving, self.take_back(leaving))
 
     def take_back(self, leaving: Sequence[Record], check: Callable[[], None] = lambda: None) -> Answers:
-        """Take devices from the host. Blocks while they are wiped. Their rows stay, and so they stay held.
+        """Take devices from the host. Blocks while they are wiped. Their rows stay, so the devices stay held.
 
-        :param check: called under the lock of each device, before it is changed; an error of it ends the call
+        :param check: called under the lock of each device, before the device changes; its error ends the call
         """
         self._ledger.releasing([record.key for record in leaving])
         assignments, unreadable = _readable(leaving)
         rows = {record.key: record for record in leaving}
 
         def confirm(assignment: DeviceAssignment) -> None:
-            # Asked under the device's lock: whoever took over this host, or changed the row, may have given it to
-            # others.
+            # Under the lock of the device: another manager that took over this host, or changed the row, may have given
+            # the device to another instance.
             check()
             self._rows.check(rows[DeviceKey(assignment.kind, assignment.identifier)])
 
@@ -66,7 +66,7 @@ class Giving:
     def _tell_of_wipes(self, leaving: Sequence[Record], answers: Answers, seconds: float) -> None:
         if self._metering.meter is None:
             return
-        # A device that was only claimed had no guest, and is not wiped while its proof stands.
+        # A device that was only claimed had no guest, and needs no wipe while its proof is valid.
         tried = [record for record in leaving
                  if record.kind in self._wiped and record.generation > values.ONLY_CLAIMED]
         for record in tried:
@@ -78,19 +78,19 @@ class Giving:
                 self._metering.tell(Meter.wipe_failed, record.kind)
 
     def end(self, leaving: Sequence[Record], answers: Answers) -> None:
-        """Remove the rows of the devices that were taken back, and free these. For who works on the instance.
+        """Remove the rows of the devices that were taken back, and free them. The caller works on the instance.
 
-        A row that was changed since :meth:`take_back` stays, and so do all of them.
+        If a row has changed since :meth:`take_back`, all rows stay.
 
         :raises DriverError: as :meth:`give_back`
-        :raises StoreError: the rows stay, or nobody knows; so the devices stay held
+        :raises StoreError: the rows stay, or it is unknown; the devices stay held
         """
         try:
             self._end(leaving, answers)
         except exception.DeviceTrackError:
             raise
         except BaseException:
-            # The rows may be gone with the ledger still holding their devices.
+            # The rows may be gone while the ledger still holds their devices.
             self._ledger.discard()
             raise
 
@@ -122,7 +122,7 @@ def _size_of(record: Record) -> int | None:
 
 
 def _readable(records: Sequence[Record]) -> tuple[list[DeviceAssignment], dict[DeviceKey, exception.DriverError]]:
-    """The assignments of rows, and an error for each row whose details cannot be read: it must not stop the others."""
+    """The assignments of rows, and an error for each unreadable row, which must not stop the others."""
     assignments: list[DeviceAssignment] = []
     unreadable: dict[DeviceKey, exception.DriverError] = {}
     for record in records:

@@ -1,4 +1,4 @@
-"""Keeps the history of a host within its options: audits delete the oldest events, a bounded number each."""
+"""Keeps the history of a host within its options: each audit deletes a bounded number of the oldest events."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from devicetrack.store.api import Store
 
 LOG = log.logger(__name__)
 
-# An audit deletes so many events at most: milliseconds of work, and more than a host makes between two.
+# An audit deletes at most this many events: milliseconds of work, and more than a host makes between two audits.
 STEP: Final = 1000
-# It counts so many until all are counted. A database that hosts share counts a million in some hours of audits.
+# An audit counts at most this many. In a database that hosts share, counting a million takes some hours of audits.
 COUNTED: Final = 2500
 
 _MS_A_DAY: Final = 24 * 60 * 60 * 1000
 
 
 class History:
-    """The events of a started host, and how many of them there are.
+    """Counts and deletes the events of a started host.
 
-    It counts some at every audit, the oldest first, because counting a million at once would hold an audit up; a file
-    of SQLite with this host alone knows the number at once. Until it has counted more than are to be kept it deletes by
-    age alone.
+    Every audit counts some events, the oldest first, because counting a million at once would delay an audit. A SQLite
+    file with only this host knows the number at once. Until the count exceeds ``history_events``, only the age of an
+    event decides whether it is deleted.
 
     :param conf: the options ``history_days`` and ``history_events``
     """
@@ -33,12 +33,12 @@ class History:
     def __init__(self, host: str, host_uuid: str, store: Store, conf: Any) -> None:
         self._host, self._host_uuid, self._store = host, host_uuid, store
         self._days, self._kept = conf.history_days, conf.history_events
-        self._counted, self._last = 0, 0        # so many events up to the one with this number
+        self._counted, self._last = 0, 0        # the number of events up to the one with this number
 
     def trim(self) -> int:
-        """Count some more, and delete what is too old or too much, :data:`STEP` at most. For the end of an audit.
+        """Count more events, and delete those that are too old or too many, at most :data:`STEP`. Ends an audit.
 
-        A store that refuses is asked again by the next audit.
+        If the store refuses, the next audit tries again.
 
         :returns: how many events were deleted
         """
@@ -50,9 +50,9 @@ class History:
         except exception.StoreError as error:
             LOG.warning('The history of host %(host)s is not trimmed yet: %(error)s',
                         {'host': self._host, 'error': error})
-            self._counted, self._last = 0, 0    # nobody knows how many are left
+            self._counted, self._last = 0, 0    # it is unknown how many are left
             return 0
         self._counted = max(self._counted - deleted, 0)
         if not self._counted:
-            self._last = 0              # SQLite numbers anew when there are none
+            self._last = 0              # SQLite starts its numbers again when there are none
         return deleted

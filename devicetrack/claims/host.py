@@ -20,27 +20,27 @@ from devicetrack.store import api as store_api
 
 _NAMESPACE = uuid.UUID('6f2d1d5c-8f3c-5d0e-9f53-3c1a0c7a4e55')
 
-# A child that a manager started in the moment of its death has the lock until it runs its own program.
+# If a manager dies while it starts a child, the child has the lock until it runs its own program.
 _PATIENCE_S = 0.5
 
 OPTION = '[devicetrack] machine_id_path'
 _MACHINE_ID: Final = re.compile('[0-9a-f]{32}')
-_LONGEST_FILE: Final = 64          # it is a line of 33 characters
+_LONGEST_FILE: Final = 64          # the file has one line of 33 characters
 
 REMEDY = 'make the id of this machine (systemd-machine-id-setup), or name another file that has one'
 
 
 class HostLock:
-    """Held during a ``with`` block, or to the end of the process; no child inherits it.
+    """A lock for a ``with`` block, or until the end of the process; no child inherits it.
 
-    There is one for each state directory, whatever the host's name: the lock files of the devices are in there too, and
-    two hosts that share them would work on one another's devices.
+    There is one lock for each state directory, whatever the host's name. The lock files of the devices are in the same
+    directory, and two hosts that share it would work on each other's devices.
 
-    The directory is locked beside the file: whoever finds the file removed must not become a second manager.
+    It also locks the directory itself, so that nobody becomes a second manager if the lock file is removed.
 
     :raises HostInUse: another process, or another manager in this one, holds it
-    :raises UnsafePath: others than the service's user can change the directory or the file
-    :raises InvalidConfiguration: the directory cannot be made or used
+    :raises UnsafePath: users other than the service's can change the directory or the file
+    :raises InvalidConfiguration: the directory cannot be created or used
     """
 
     def __init__(self, host: str, state_path: str) -> None:
@@ -94,7 +94,7 @@ def _locked_paths(state_path: str) -> tuple[str, str]:
 
 
 def machine_digest(machine_id_path: str) -> str:
-    """A digest of this machine's id for this application; machine-id(5) asks not to store or show the id itself.
+    """A digest of this machine's id for this library; machine-id(5) asks programs not to store or show the id.
 
     :raises InvalidConfiguration: the file cannot be read or has no machine id
     """
@@ -112,13 +112,13 @@ def machine_digest(machine_id_path: str) -> str:
 def new_host(name: str, digest: str) -> store_api.Host:
     """The row of a host that the store does not know yet.
 
-    The UUID follows from the machine and the name, so that a store that was lost comes back with the same one.
+    The UUID is derived from the machine and the name, so a new store after a loss has the same one.
     """
     return store_api.Host(str(uuid.uuid5(_NAMESPACE, f'{digest}/{name}')), name, digest)
 
 
 def identify(store: store_api.Store, name: str, machine_id_path: str) -> store_api.Host:
-    """The host's row, made at the first start.
+    """Return the host's row, and create it at the first start.
 
     :raises HostIdentityChanged: the name belongs to another machine
     :raises MachineHasHost: this machine has devices in the store under another name
@@ -127,7 +127,7 @@ def identify(store: store_api.Store, name: str, machine_id_path: str) -> store_a
     known = store.host(name)
     if known is not None and known.machine_id != digest:
         raise exception.HostIdentityChanged(name)
-    # A device is unique within its host: under a second name the machine's devices would all be free once more.
+    # A device is unique within its host: under a second name, all devices of the machine would be free again.
     for other in store.hosts():
         if other.machine_id == digest and other.name != name:
             rows = len(store.records_of_host(other.uuid))

@@ -16,9 +16,9 @@ from devicetrack.objects.values import WipeProgress
 class Audited(NamedTuple):
     """The result of an audit in numbers.
 
-    ``at`` is when it ended, in seconds since 1970 (UTC), None where nobody knows when the manager's last one was.
-    ``findings`` counts findings by kind and severity. ``withheld`` counts devices by each of their reasons; None when
-    nobody counted them.
+    ``at`` is the time when it ended, in seconds since 1970 (UTC), or None if nobody knows the time of the manager's
+    last audit. ``findings`` counts findings by kind and severity. ``withheld`` counts devices by each of their reasons;
+    None if nobody counted them.
     """
 
     at: float | None
@@ -36,8 +36,8 @@ class Audited(NamedTuple):
 class Wiping(NamedTuple):
     """The devices that had an owner and are being wiped.
 
-    ``progress`` has one for each that a thread works on; None for one of which nobody knows how far it is. ``waiting``
-    counts those that wait for a thread.
+    ``progress`` has an entry for each device that a thread wipes, or None if its progress is unknown. ``waiting``
+    counts the devices that wait for a thread.
     """
 
     progress: Sequence[WipeProgress | None]
@@ -45,11 +45,11 @@ class Wiping(NamedTuple):
 
 
 class HostState(NamedTuple):
-    """One host at one moment. What nobody knows is None, and never 0.
+    """One host at one moment. An unknown value is None, and never 0.
 
-    ``pools`` are None after an interrupt that left the manager without memory, until the next claim or audit.
-    ``audited`` is None before the start's audit has ended. ``takes_claims``, ``in_doubt`` (commits whose outcome the
-    store has not said) and ``wiping`` are in the memory of a manager, so that a report lacks them.
+    ``pools`` is None after an interrupt that discarded the manager's memory, until the next claim or audit. ``audited``
+    is None until the audit of the start has ended. ``takes_claims``, ``in_doubt`` (commits whose outcome is unknown)
+    and ``wiping`` are in the memory of a manager, so a report lacks them.
     """
 
     host: str

@@ -9,7 +9,7 @@ from typing import Any
 class Properties:
     """The properties of an instance's image: ``instance.image_meta.properties``, a mapping or an object with fields.
 
-    They are read when one is asked for: a service may fetch them from its database.
+    They are read only when needed, since a service may fetch them from its database.
     """
 
     __slots__ = ('_instance',)
@@ -18,7 +18,7 @@ class Properties:
         self._instance = instance
 
     def get(self, name: str) -> Any:
-        """A property, None when the image has none of this name or the instance has no image."""
+        """Return a property, or None if the image has no such property or the instance has no image."""
         image = getattr(self._instance, 'image_meta', None)
         if image is None:
             return None

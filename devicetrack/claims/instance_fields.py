@@ -10,7 +10,7 @@ from devicetrack.objects import MigrationContext
 
 
 class Fields(TypedDict, total=False):
-    """Fields of an instance and their values, by name. A field that is not in it stays as it is, or is not known."""
+    """Fields of an instance and their values, by name. A missing field stays as it is, or is unknown."""
 
     resources: InstanceResources | None
     migration_context: MigrationContext | None
@@ -19,14 +19,14 @@ class Fields(TypedDict, total=False):
 class InstanceFields:
     """Reads and sets ``resources`` and ``migration_context`` of instances; the service saves them.
 
-    Every call that sets them returns the same :class:`Fields`, or a claim that has them, so a service whose instances
-    take no objects of ours hands a :class:`ReturnedFields` or a class of its own to the manager.
+    Every call that sets fields also returns them as :class:`Fields`, or in a claim. So a service whose instances cannot
+    keep objects of this library passes a :class:`ReturnedFields` or a class of its own to the manager.
     """
 
     def read(self, instance: Any) -> Fields:
-        """What an instance keeps. A field of another class than ours is None, as one that is not there.
+        """Return the fields of an instance. A field with an object of another class is None, like a missing one.
 
-        A field that is left out is not known: then rows alone count.
+        A field that is left out is unknown: then only the rows count.
         """
         resources = getattr(instance, 'resources', None)
         context = getattr(instance, 'migration_context', None)
@@ -34,10 +34,10 @@ class InstanceFields:
                 'migration_context': context if isinstance(context, MigrationContext) else None}
 
     def set(self, instance: Any, fields: Fields) -> None:
-        """Have an instance keep something, or with None nothing. Quick; it must not call the manager.
+        """Set fields on an instance, or clear them with None. Quick; it must not call the manager.
 
-        An error of a claim's fields gives the claim back and goes on. Any other error goes on too, and what the call
-        has recorded before stays so.
+        If an error occurs in a claim, the claim gives its devices back and raises the error. Other calls also raise it,
+        and everything that they recorded before stays recorded.
         """
         for name, value in fields.items():
             if getattr(instance, name, None) is not value:
@@ -45,13 +45,13 @@ class InstanceFields:
 
 
 class ReturnedFields(InstanceFields):
-    """For a service that takes what calls return: nothing is read from its instances, and nothing is set on them."""
+    """For a service that uses the fields that calls return. It reads and sets nothing on instances."""
 
     def read(self, instance: Any) -> Fields:
-        """Nothing is known.
+        """Return no field: nothing is known.
 
-        The claim of a live migration needs the ``resources`` of the source, so a service with live migrations returns
-        what the source's message said of them, by a subclass.
+        The claim of a live migration needs the ``resources`` of the source, so a service with live migrations writes a
+        subclass that returns them from the message of the source.
         """
         return {}
 

@@ -1,7 +1,7 @@
-"""The life of an assignment: take, realize, advance, give. These are the two directions of the invariant.
+"""The life of an assignment: take, realize, advance, give. These steps keep the invariant in both directions.
 
-In use by a guest ⊆ realized on the host ⊆ rows in the store ⊆ held in the ledger. What takes goes from the ledger
-inwards, what gives goes from the guest outwards, and calls, recovery and moves are made of these steps.
+In use by a guest ⊆ realized on the host ⊆ rows in the store ⊆ held in the ledger. Steps that take devices go from the
+ledger inwards. Steps that give them back go from the guest outwards. Calls, recovery and moves consist of these steps.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ LOG = log.logger(__name__)
 class Arrival(NamedTuple):
     """A move to this host, as its claim records it in the transaction of the new rows.
 
-    ``leaving`` are the rows of this host that the instance leaves. ``old_resources``, and what the service has of its
-    own at the ``old`` and the ``new`` end, are for its migration context. ``seen`` is what the guest has seen of each
-    device, in the order of the new rows; None for a guest that starts anew. ``ends`` are the names of the two hosts.
+    ``leaving`` are the rows of this host that the instance leaves. The migration context gets ``old_resources``, and
+    the service's own objects for the ``old`` and the ``new`` end. ``seen`` has the version that the guest has seen of
+    each device, in the order of the new rows; None for a guest that starts anew. ``ends`` are the names of the two
+    hosts.
     """
 
     instance_uuid: str
@@ -70,12 +71,12 @@ class Arrival(NamedTuple):
     ends: tuple[str | None, str | None] | None = None
 
     def context(self, new_resources: InstanceResources) -> MigrationContext:
-        """What the service keeps of the move."""
+        """Return the migration context of the move, for the service."""
         return MigrationContext.of_move(
             self.instance_uuid, self.migration_uuid, self.old_resources, self.old, new_resources, self.new)
 
     def changes(self, host_uuid: str, records: Sequence[Record]) -> Changes:
-        """Everything that the claim writes, with these new rows."""
+        """Return everything that the claim writes, with these new rows."""
         if self.seen is not None:
             records = [record._replace(seen=seen) for record, seen in zip(records, self.seen, strict=True)]
         left = tuple(Update(record, record._replace(
@@ -87,20 +88,20 @@ class Arrival(NamedTuple):
 
 
 def stored(host_uuid: str, context: MigrationContext) -> ContextChange:
-    """What records a migration context."""
+    """Return the change that records a migration context."""
     text = json.dumps(context.obj_to_primitive(), separators=(',', ':'), sort_keys=True)
     return ContextChange(host_uuid, context.instance_uuid, context.migration_uuid, text)
 
 
 class Life:
-    """What is done with the devices of instances on one host.
+    """The steps in the lives of the assignments of one host.
 
-    Steps that work on rows of one instance are for who works on it (:meth:`.rows.Rows.working`).
+    The caller of a step that changes rows of one instance works on the instance (:meth:`.rows.Rows.working`).
 
     :param given_up: remembers claims that could not be given back
-    :param rebuild: builds the ledger anew after an interrupt
-    :param wipes: what nobody waits for is wiped there
-    :param attempts: how often a claim chooses devices, when the store says that they have owners
+    :param rebuild: rebuilds the ledger after an interrupt
+    :param wipes: wipes devices in the background
+    :param attempts: how often a claim chooses devices if the store says that they have owners
     """
 
     def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, driver: VirtDriver, views: HostViews,
@@ -111,20 +112,20 @@ class Life:
         self._views, self._declarations = views, declarations
         self._given_up, self._rebuild, self._attempts = given_up, rebuild, attempts
         self._giving, self._wipes = giving, wipes
-        # Claim ids only have to differ from one another, over restarts too; a UUID for each would cost more.
+        # Claim ids only have to be unique, over restarts too; a UUID for each would cost more.
         self._claim_prefix = secrets.token_hex(8)
         self._claim_numbers = itertools.count()
-        # Instances whose guests run by the service's word, which could not be recorded.
+        # Instances whose guests run, as the service says, although that could not be recorded.
         self._unrecorded_starts: set[str] = set()
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
     def take(self, instance_uuid: str, demand: Demand, move: Arrival | None = None) -> list[Record]:
-        """Hold and record; when the store says that devices have owners nobody here knew of, choose again.
+        """Hold and record devices. If the store says that some have owners unknown here, choose again.
 
-        :param move: for an instance that moves here, which may hold other devices beside these
+        :param move: for an instance that moves here, which may also hold other devices
         :raises NoFit, InstanceHasClaim, NothingWritten: nothing is held
-        :raises OutcomeUnknown: the devices stay held until the store has said
+        :raises OutcomeUnknown: the devices stay held until the store answers
         """
         claim_id = f'{self._claim_prefix}-{next(self._claim_numbers):x}'
         while True:
@@ -135,7 +136,7 @@ class Life:
             except exception.DeviceTrackError:
                 raise
             except BaseException:
-                # Whatever of it was recorded is remembered by now; what was only held comes back with a new ledger.
+                # A recorded claim is remembered by now, and a new ledger frees devices that were only held.
                 self._ledger.discard()
                 raise
 
@@ -146,26 +147,27 @@ class Life:
             try:
                 hold = self._ledger.take(instance_uuid, demand, beside=move is not None)
             except (exception.InstanceHasClaim, exception.NoFit) as error:
-                # Others may go on writing rows, which another look shows. One look settles what is in doubt, or none.
+                # If others write rows, another look may find other devices free. For a commit in doubt one look is
+                # enough.
                 looks = self._attempts if isinstance(error, exception.NoFit) else 1
                 if looked_again == looks or not self._look_again(instance_uuid, error):
                     raise
                 looked_again += 1
                 continue
             hold = self.named(hold, demand if move is None else demand.as_asked())
-            try:                                # cheaper than put_back_on_error(), and every claim comes by here
+            try:                                # cheaper than put_back_on_error(), and every claim runs this
                 changes = self._changes_for(hold, claim_id, move)
             except BaseException:
                 self._ledger.put_back(hold)
                 raise
             try:
                 self._rows.insert(hold, changes)
-                if self._ledger.build is not build:     # it was built anew meanwhile, perhaps without these rows
+                if self._ledger.build is not build:     # it was rebuilt meanwhile, perhaps without these rows
                     self._ledger.hold_missing(changes.insert)
                 return list(changes.insert)
             except exception.DeviceTaken as taken:
-                # All rows are read at once: whoever wrote one behind our back may have written many, and a claim that
-                # learned of them one at a time would give up before it found a free device.
+                # Read all rows at once: another program that wrote one row may have written many. A claim that learned
+                # of them one by one would give up before it found a free device.
                 with self._ledger.put_back_on_error(hold):
                     owned = {DeviceKey(*key) for key in taken.devices} | {record.key for record in self._rows.all()}
                 self._ledger.distrust(hold, owned)
@@ -179,7 +181,7 @@ class Life:
                 raise
 
     def _look_again(self, instance_uuid: str, error: exception.DeviceTrackError) -> bool:
-        """Before a claim is refused: see whether what stands in its way is over.
+        """Before a claim is refused, check whether the obstacle is gone.
 
         :returns: whether anything changed
         """
@@ -199,7 +201,7 @@ class Life:
         return bool(free)
 
     def named(self, hold: Hold, demand: Demand | None) -> Hold:
-        """Let the driver name what will be made, and the ledger know the names."""
+        """Let the driver name the devices that it will make, and tell the ledger the names."""
         try:                                    # as in _take()
             candidates = self._driver.claim_for_instance(hold.instance_uuid, demand, hold.candidates)
             if hold.is_named:
@@ -218,7 +220,7 @@ class Life:
 
     def _record_of(self, candidate: Candidate, instance_uuid: str, migration_uuid: str | None, role: str,
                    position: int, claim_id: str, now: int) -> Record:
-        # Each has its name by now, which the type cannot say: a check for each would be paid by every claim.
+        # Each has its name by now, which the type cannot say. A check would cost every claim time.
         return Record(self.host_uuid, candidate.kind, candidate.identifier, instance_uuid,  # type: ignore[arg-type]
                       migration_uuid, role, vocabulary.CLAIMED, position, claim_id, values.CLAIMED,
                       candidate.provider_uuid, candidate.resource_class, candidate.parent, candidate.numa_node,
@@ -227,9 +229,9 @@ class Life:
     # -- making it real -----------------------------------------------------------------------------------------------
 
     def realize(self, records: Sequence[Record]) -> list[Record]:
-        """Make devices of one instance ready for its guest and record what is new of them.
+        """Make devices of one instance ready for its guest, and record their new details.
 
-        :returns: the rows as they are then
+        :returns: the rows as they are after that
         """
         realized = [self._realize(record) for record in records]
         changed = tuple(Update(before, after) for before, after in realized if before != after)
@@ -238,10 +240,10 @@ class Life:
         return [after for _before, after in realized]
 
     def _realize(self, record: Record) -> tuple[Record, Record]:
-        """Make one device ready. When its parent is full, another one takes its place, once.
+        """Make one device ready. If its parent is full, replace it by another device, once.
 
-        :returns: the row as it is in the store, and as it is to be. What the guest will have seen is noted before it
-            starts, for nobody may hear that it did
+        :returns: the row as it is in the store, and as it should be. The row notes ``seen`` before the guest starts,
+            since the start may never be reported
         """
         try:
             details = self._make(record)
@@ -250,8 +252,8 @@ class Life:
             details = self._make(record)
         after = record._replace(details=details)
         after = after._replace(seen=self._declarations.seen_before_start(after))
-        # That a guest may write to it from now on is noted in the row too, or its release would need no wipe; and it
-        # is an event of its history.
+        # The generation also notes that a guest may write to the device from now on, or its release would skip the
+        # wipe. The change is an event in the history.
         is_news = after != record or record.generation == values.CLAIMED
         return record, after._replace(generation=record.generation + 1) if is_news else record
 
@@ -259,16 +261,16 @@ class Life:
         """Make one device ready on the host; returns its details."""
         with self._ledger.watching() as watch:
             made = self._driver.realize(DeviceAssignment.from_record(record))
-            # Providers that nobody resolved yet wait for the next audit.
+            # Providers that are not resolved yet wait for the next audit.
             capacities = [one for one in made.capacities if self._views.knows(one.provider)]
             self._ledger.realized(record.key, made.details, capacities, watch)
         return made.details
 
     def _exchange(self, record: Record, full: exception.ParentFull) -> Record:
-        """Put another device in the place of one whose parent turned out to be full: one transaction."""
+        """Replace a device whose parent turned out to be full by another one, in one transaction."""
         LOG.warning('%(full)s; choosing another device for instance %(instance)s',
                     {'full': full, 'instance': record.instance_uuid})
-        # A guest may come running: what takes the place of its device's partner must be as good a partner.
+        # The guest may arrive running: then the other device must be an equally good partner.
         accepts = self._declarations.like(record) if record.role == vocabulary.INCOMING else None
         self._views.read_parents()
         try:
@@ -302,15 +304,15 @@ class Life:
     # -- changing rows ------------------------------------------------------------------------------------------------
 
     def settle(self, settlement: Settlement, wait: bool = True, note: Note = NO_NOTE) -> None:
-        """Change rows of one instance in one transaction; then give devices back as it says.
+        """Change rows of one instance in one transaction; then give back the devices that the settlement says.
 
         :param wait: as :meth:`give_back`
-        :param note: what the events say beyond the rows
+        :param note: facts for the events that are not in the rows
         """
         self.give_back(self.advance(settlement, note), wait)
 
     def advance(self, settlement: Settlement, note: Note = NO_NOTE) -> list[Record]:
-        """The transaction of a settlement alone.
+        """Run only the transaction of a settlement.
 
         :returns: the rows of ``give`` as they are after it, for :meth:`give_back`
         """
@@ -334,20 +336,20 @@ class Life:
         return [now.get(record.key, record) for record in settlement.give]
 
     def leave(self, move: Arrival) -> None:
-        """Make rows old for a move that takes no device of this host. Without such rows there is nothing to write."""
+        """Make rows old for a move that takes no device of this host. Without such rows, write nothing."""
         if move.leaving:
             self._rows.write(move.changes(self.host_uuid, ()))
 
     def note_start(self, instance_uuid: str) -> None:
-        """Note that the service says that a guest runs. Until that is recorded, no error gives its devices back."""
+        """Note that the service says that a guest runs. Until that is recorded, errors give no device back."""
         self._unrecorded_starts.add(instance_uuid)
 
     def start(self, instance_uuid: str, before_move: bool) -> list[Record]:
         """Record that a guest runs on its devices, after :meth:`note_start`.
 
-        :returns: the rows that it uses
+        :returns: the rows of the devices that it uses
         :raises InvalidTransition: its devices are on their way back
-        :raises StoreError: the guest runs all the same, and an audit records that
+        :raises StoreError: the guest runs anyway, and an audit records that
         """
         records = self._rows.of_instance(instance_uuid)
         used_now = list(records) if self.is_released(records) else self.used_by_guest(records, before_move)
@@ -358,7 +360,7 @@ class Life:
         return after
 
     def guest_may_run_unrecorded(self, instance_uuid: str) -> bool:
-        """Whether the service said that a guest runs, that could not be recorded, and nothing shows that it is gone."""
+        """Whether the service said that a guest runs, no row records that, and nothing shows that it is gone."""
         if instance_uuid not in self._unrecorded_starts:
             return False
         try:
@@ -368,7 +370,7 @@ class Life:
         return bool(usage.unknown) or instance_uuid in usage.domains
 
     def note_reboot(self, instance_uuid: str) -> None:
-        """Record what the guest may have seen of its devices since it rebooted, where that is more than before."""
+        """Record the versions that the guest may have seen of its devices since it rebooted, if they are newer."""
         seen = [(record, self._declarations.seen_at_reboot(record))
                 for record in self.used_by_guest(self._rows.of_instance(instance_uuid))
                 if record.state == vocabulary.ACTIVE]
@@ -380,21 +382,21 @@ class Life:
     # -- giving back --------------------------------------------------------------------------------------------------
 
     def give(self, records: Sequence[Record], wait: bool) -> None:
-        """The give path, for rows of one instance.
+        """Run the give path for rows of one instance.
 
         :param wait: as :meth:`give_back`
         """
         self.settle(Settlement(give=tuple(records)), wait)
 
     def give_back(self, leaving: Sequence[Record], wait: bool = True) -> None:
-        """Take devices of rows that are on their way back from the host, and then the rows from the store.
+        """Take devices that are on their way back from the host, and then their rows from the store.
 
-        :param wait: until devices are wiped that have to be; else that is done in the background
+        :param wait: wait for wipes; False wipes devices in the background
         """
         (self._giving if wait else self._wipes).give_back(leaving)
 
     def are_wiped(self, records: Sequence[Record]) -> bool:
-        """Whether all that is left to do with rows of one instance is to have their devices wiped in the background."""
+        """Whether rows of one instance only need wipes of their devices in the background."""
         return all(record.state == vocabulary.RELEASING and record.migration_uuid is None for record in records) \
             and self._wipes.takes(records)
 
@@ -411,7 +413,7 @@ class Life:
     def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None) -> None:
         """Give back what one claim took, and make current again what it made old. Waits for the instance.
 
-        When the store fails, or a signal interrupts this, an audit or a start goes on with it.
+        If the store fails or a signal interrupts the call, an audit or a start continues.
         """
         claim = GivenUp(instance_uuid, claim_id, migration_uuid)
         with self._rows.working(instance_uuid):
@@ -431,9 +433,9 @@ class Life:
         self.undo(records, taken, {uuid for uuid in migrations if uuid is not None}, wait)
 
     def give_back_claims(self) -> bool:
-        """Go on with claims that were given up and could not be given back: at a start, and at every audit.
+        """Give back the devices of failed claims that could not be given back before. Every start and audit calls it.
 
-        :returns: whether there was any
+        :returns: whether there was any such claim
         """
         waiting = self._given_up.all()
         doubted = {record.claim_id for doubt in self._rows.doubts for record in doubt.changes.insert}
@@ -444,7 +446,7 @@ class Life:
                 try:
                     records = self._rows.of_instance(claim.instance_uuid)
                     states = {record.state for record in records if record.claim_id == claim.claim_id}
-                    # Without rows it is undone already. A guest that was started since is there by its service's will.
+                    # Without rows the claim is undone already. If its guest has started since, the service wanted that.
                     if states and vocabulary.ACTIVE not in states:
                         self._give_back_claim(claim, records, wait=False)
                 except exception.DeviceTrackError as error:
@@ -457,10 +459,10 @@ class Life:
 
     def undo(self, records: Sequence[Record], taken: Sequence[Record] | None = None,
              migrations: Collection[str] = (), wait: bool = True) -> None:
-        """Give back what a claim took; rows that it made old for one of ``migrations`` are current again.
+        """Give back the devices of a claim, and make the rows current again that it made old for ``migrations``.
 
         :param records: every row of the instance on this host
-        :param taken: those that the claim took; None means every row of the migrations that is not old
+        :param taken: the rows of the claim; None means every row of the migrations that is not old
         """
         ours = [record for record in records if record.migration_uuid in migrations]
         if taken is None:
@@ -471,7 +473,7 @@ class Life:
     # -- commits in doubt ---------------------------------------------------------------------------------------------
 
     def settle_doubts(self, wait: bool = True) -> None:
-        """Ask the store what became of commits whose answer was lost; what it cannot say yet stays held.
+        """Ask the store for the outcome of commits in doubt. If it does not know yet, their devices stay held.
 
         :param wait: as :meth:`give_back`
         """
@@ -493,22 +495,22 @@ class Life:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def resources(self, instance_uuid: str, records: Sequence[Record]) -> InstanceResources:
-        """Rows of one instance as its service keeps them."""
+        """Return rows of one instance in the form for its service."""
         return InstanceResources.from_records(instance_uuid, self.host_uuid, records)
 
     def used_by_guest(self, records: Sequence[Record], before_move: bool = False) -> list[Record]:
-        """Choose, of the rows of one instance, those whose devices its guest is to have now.
+        """Choose the rows of one instance whose devices its guest should have now.
 
-        While the instance moves to devices of this host those are the new ones.
+        While the instance moves to other devices of this host, these are the new ones.
 
-        :param before_move: the old ones: the guest is to be as it was before the move
+        :param before_move: choose the old ones: the guest should be as it was before the move
         """
         there = [record for record in records if record.state != vocabulary.RELEASING]
         roles = {record.role for record in there}
         if before_move:
             if vocabulary.OLD in roles:
                 return [record for record in there if record.role == vocabulary.OLD]
-            # What a migration holds is new: before it the instance had what is at rest, or nothing.
+            # Rows of a migration are new. Before it, the instance had the rows without a migration, or none.
             return [record for record in there if record.migration_uuid is None]
         order = (vocabulary.INCOMING, vocabulary.CURRENT, vocabulary.OLD)
         role = next((role for role in order if role in roles), None)
@@ -518,7 +520,7 @@ class Life:
 
     def devices_of_guest(self, instance_uuid: str, before_move: bool,
                          ) -> tuple[list[DeviceAssignment], list[DeviceAssignment]]:
-        """What the definition of an instance's guest has elements for, and what its metadata records beside that.
+        """The devices in the definition of an instance's guest, and others that only its metadata records.
 
         :param before_move: as :meth:`used_by_guest`
         """
@@ -529,20 +531,20 @@ class Life:
 
     @staticmethod
     def is_released(records: Sequence[Record]) -> bool:
-        """Whether all that an instance holds is on its way back, though not by the end of a move.
+        """Whether all devices of an instance are on their way back because it was released.
 
-        What a move gave up is no longer the instance's: a guest that is to have nothing else starts without devices.
+        Devices that a move gave up do not count: a guest that should have no other devices starts without any.
         """
         return (any(record.migration_uuid is None for record in records)
                 and all(record.state == vocabulary.RELEASING for record in records))
 
     def _moves_to_nothing(self, old: Sequence[Record]) -> bool:
-        """Whether an instance that has old rows alone is to have no devices, on this same host: its claim was here."""
+        """Whether an instance with only old rows moves on this host to no devices. Then its claim was here."""
         context = self._rows.context(old[0].instance_uuid)
         return context is not None and context.migration_uuid == old[0].migration_uuid
 
 
 def _next_generation(before: Record) -> int:
-    """That of a changed row. One that a guest ran on is never taken for one that was only claimed, whoever made it."""
+    """The generation of a changed row. A row that a guest ran on never looks as if it was only claimed."""
     after = before.generation + 1
     return max(after, values.OF_A_GUEST) if before.state == vocabulary.ACTIVE else after

@@ -1,7 +1,7 @@
-"""Live migrations: what both ends are asked before, the claim at the destination, and which device becomes which.
+"""Live migrations: the checks at both ends, the claim at the destination, and the map of the devices.
 
-:mod:`devicetrack.compatibility` decides which devices may become which; :mod:`.partner_search` chooses among those that
-are free here.
+:mod:`devicetrack.compatibility` decides which devices are compatible; :mod:`.partner_search` chooses among the free
+devices here.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ class LiveMigrations:
     # -- before anything is claimed -----------------------------------------------------------------------------------
 
     def check_at_destination(self, instance: Any) -> LiveMigrationCheck:
-        """See that this host takes running guests with such devices."""
+        """Check that this host takes running guests with such devices."""
         resources = self._instances.read(instance).get('resources')
         if resources is not None:
             self._check_partners(partner_search.from_resources(resources))
         return LiveMigrationCheck(instance_uuid=instance.uuid, devices=None)
 
     def check_at_source(self, instance: Any, check: LiveMigrationCheck | None, post_copy: bool) -> LiveMigrationCheck:
-        """See that the guest can leave with its devices, and declare them."""
+        """Check that the guest can leave with its devices, and declare them."""
         if check is not None:
             _check_is_of(instance, check)
         there = self._rows.there(instance.uuid)
-        # A source that was told to leave before has called them old. After a resize here the old ones are not the
-        # guest's.
+        # After an earlier call to the source for this guest its devices are old. After a resize on this host, the old
+        # devices are not the guest's.
         records = [record for record in there if record.role == vocabulary.CURRENT] or [
             record for record in there if record.role == vocabulary.OLD]
         kinds = {record.kind for record in records}
@@ -78,7 +78,7 @@ class LiveMigrations:
                            **facts_as_data(self._declarations.of_row(record))) for record in records])
 
     def _check_kinds(self, kinds: Collection[str]) -> None:
-        """See that this host can take part in the live migration of a guest with devices of these kinds.
+        """Check that this host can take part in the live migration of a guest with devices of these kinds.
 
         :raises LiveMigrationUnsupported: it cannot
         """
@@ -89,7 +89,7 @@ class LiveMigrations:
                 raise exception.LiveMigrationUnsupported(self._host, kind, reason)
 
     def _check_devices(self, instance: Any, records: Sequence[Record]) -> None:
-        """See that the guest can leave with each of its devices, and that whoever asked for one asked for that.
+        """Check that the guest can leave with each of its devices, and that their aliases allow it.
 
         :raises LiveMigrationUnsupported: it cannot
         """
@@ -104,7 +104,7 @@ class LiveMigrations:
                 raise exception.LiveMigrationUnsupported(self._host, record.kind, reason)
 
     def _check_partners(self, guest: Sequence[Wanted]) -> None:
-        """The same for the kinds that certainly are those of the partners: no rule of the deployment crosses from them.
+        """Check the kinds whose partners are certainly of the same kind, since no rule maps them to other types.
 
         :raises LiveMigrationUnsupported: it cannot
         """
@@ -139,7 +139,7 @@ class LiveMigrations:
         source = sorted(stored.old_resources or (), key=lambda one: one.position)
         there = [DeviceAssignment.from_record(record) for record in records]
         for left in source[len(there):]:
-            raise exception.NoDevicePair(left.kind, left.identifier, 'the claim there has fewer devices')
+            raise exception.NoDevicePair(left.kind, left.identifier, 'the claim has fewer devices')
         config = self._driver.guest_config(there, getattr(getattr(instance, 'flavor', None), 'name', None))
         pairs = [DevicePair(kind=left.kind, resource_class=one.resource_class, source=left.identifier,
                             destination=one.identifier, type=left.details.type_name, element=element, seen=one.seen)
@@ -150,7 +150,7 @@ class LiveMigrations:
 
     def definitions(self, instance: Any, migration: Any, device_map: DeviceMap, post_copy: bool,
                     definition: str | None) -> MigrationDefinitions:
-        """Give the guest's definitions with the destination's devices; those of this host are old from now on."""
+        """Return the guest's definitions with the destination's devices, and make the devices of this host old."""
         _check_map_is_of(instance, migration, device_map)
         kinds = {pair.kind for pair in device_map.pairs}
         self._check_kinds(kinds)
@@ -161,21 +161,21 @@ class LiveMigrations:
         return self._driver.migration_definitions(device_map, definition)
 
     def _check_seen(self, instance: Any, device_map: DeviceMap) -> None:
-        """Before the copy: see that the guest has not booted since the destination decided.
+        """Before the copy, check that the guest has not booted since the destination decided.
 
-        :raises NoDevicePair: it may have seen a newer version since
+        :raises NoDevicePair: the guest may have seen a newer version since
         """
         seen = {record.key: version_seen(record.seen) for record in self._rows.of_instance(instance.uuid)}
         for pair in device_map.pairs:
             then, now = version_seen(pair.seen), seen.get(DeviceKey(pair.kind, pair.source))
             if then is not None and now is not None and now > then:
                 raise exception.NoDevicePair(
-                    pair.kind, pair.source, f'the guest rebooted since it was checked: it may have seen version {now}, '
-                                            f'and {then} counted; check and claim again')
+                    pair.kind, pair.source, f'the guest has rebooted since the check: it may have seen version {now}, '
+                                            f'and the check used {then}; check and claim again')
 
 
 def _check_post_copy(instance: Any, kinds: Iterable[str], post_copy: bool) -> None:
-    """:raises PostCopyRefused: it is asked for, and there is a device"""
+    """:raises PostCopyRefused: the caller asks for post-copy, and the guest has a device"""
     for kind in sorted(kinds):
         if post_copy:
             raise exception.PostCopyRefused(instance.uuid, kind)
@@ -201,7 +201,7 @@ def _source_devices(instance: Any, resources: InstanceResources | None, check: L
                     demand: Demand) -> list[Wanted]:
     """The devices that the guest runs on, each of which needs a partner here.
 
-    :raises BadRequest: nobody said which they are, or they are not as many as were asked for
+    :raises BadRequest: the devices are not known, or they are more or fewer than the allocated ones
     """
     has = sorted(resources or (), key=lambda one: one.position)
     wanted = sum(item.amount for item in demand.items)
@@ -210,7 +210,7 @@ def _source_devices(instance: Any, resources: InstanceResources | None, check: L
             'instance.resources', len(has),
             f'each device of the guest gets one partner: {wanted} devices are allocated here')
     if check is None:
-        # A source of an older release says which devices there are, and declares nothing of them.
+        # A source of an older release names the devices and declares nothing about them.
         if has:
             LOG.warning('Live migration of instance %s without a check of its source: only the types of its devices '
                         'are known', instance.uuid)

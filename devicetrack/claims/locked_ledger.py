@@ -1,7 +1,7 @@
-"""The ledger of a started host, behind its lock: the only module that takes that lock.
+"""The ledger of a started host, behind its lock. Only this module takes that lock.
 
-Nothing but the ledger is touched while the lock is held: no SQL, no libvirt, no file, no HTTP. ``testing.no_io``
-enforces that wherever it is switched on.
+A thread that holds the lock touches only the ledger: no SQL, no libvirt, no file, no HTTP. ``testing.no_io`` enforces
+this in tests that switch it on.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LedgerLock(locks.FairLock):
 
 def _finding(method: Callable[Concatenate[Ledger, Arguments], Result],
              ) -> Callable[[Ledger], Callable[Arguments, Result]]:
-    """What binds a call to a ledger: by its name if it is the ledger's own, since the crash kit puts others there."""
+    """Bind a call to a ledger: a method by its name, since the crash kit replaces methods."""
     name = method.__name__
     return operator.attrgetter(name) if getattr(Ledger, name, None) is method else functools.partial(
         functools.partial, method)
@@ -59,7 +59,7 @@ def _finding(method: Callable[Concatenate[Ledger, Arguments], Result],
 
 def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
             ) -> Callable[Concatenate[LockedLedger, Arguments], Result]:
-    """A call of the ledger under its lock, with an answer that counts: a discarded ledger has none."""
+    """A call of the ledger under its lock that returns an answer. A discarded ledger has none."""
     of = _finding(method)
 
     @functools.wraps(method)
@@ -72,9 +72,9 @@ def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
                     raise exception.LedgerDiscarded
                 return of(ledger)(*args, **kwargs)
         except exception.DeviceTrackError:
-            raise                               # the ledger's own word, after which it is as it was
+            raise                               # an answer of the ledger, which has not changed
         except BaseException:
-            turn.end()                          # for one that came in the middle of ending it
+            turn.end()                          # an exception may have come while the turn ended
             self.discard()
             raise
 
@@ -94,30 +94,30 @@ def _noting(method: Callable[Concatenate[Ledger, Arguments], None],
                 ledger = self._ledger
                 if ledger is not None:
                     of(ledger)(*args, **kwargs)
-        except BaseException:                   # what is told cannot be refused, so the ledger has no word of its own
-            turn.end()                          # for one that came in the middle of ending it
+        except BaseException:                   # the ledger refuses none of these calls
+            turn.end()                          # an exception may have come while the turn ended
             self.discard()
             raise
 
     return locked
 
 
-# Several steps in one moment.
+# Several steps under one lock.
 
 def _distrust(ledger: Ledger, hold: Hold, owned: Iterable[DeviceKey]) -> None:
-    """Put a hold back and withhold the devices that have owners by the store."""
+    """Put a hold back, and withhold the devices that have owners in the store."""
     ledger.put_back(hold)
     ledger.withhold_free(owned, vocabulary.IN_DOUBT)
 
 
 def _forget(ledger: Ledger, key: DeviceKey) -> None:
-    """Free a device that the host does not have any more."""
+    """Free a device that the host no longer has."""
     ledger.withhold(key, GONE)
     ledger.free((key,))
 
 
 def _retire(ledger: Ledger, instance_uuid: str, key: DeviceKey, keeps_bytes: bool) -> None:
-    """Take a device from its owner that the driver did not take back; an audit may have seen it clean before that."""
+    """Take from its owner a device that the driver could not take back. An audit may have seen it clean before."""
     ledger.let_go_of(instance_uuid, (key,))
     if keeps_bytes:
         ledger.withhold(key, vocabulary.UNPROVEN)
@@ -125,10 +125,10 @@ def _retire(ledger: Ledger, instance_uuid: str, key: DeviceKey, keeps_bytes: boo
 
 def _hold_unless_taken(ledger: Ledger, records: Sequence[Record],
                       owners: Mapping[DeviceKey, str | None]) -> DeviceKey | None:
-    """Hold devices for new rows of one instance, or nothing when one of them is held for somebody else.
+    """Hold devices for new rows of one instance, or none if one of them is held for another instance.
 
-    :param owners: by device, the instance that the rows have it for until now
-    :returns: the device that is being taken or given back just now
+    :param owners: by device, its present owner in the rows
+    :returns: the device that another operation is taking or giving back; None if all are held
     """
     for record in records:
         device = ledger.device(record.key)
@@ -139,20 +139,20 @@ def _hold_unless_taken(ledger: Ledger, records: Sequence[Record],
 
 
 def _hold_missing(ledger: Ledger, records: Sequence[Record]) -> None:
-    """Hold those of an instance's rows that are not held for it."""
+    """Hold the devices of an instance's rows that are not held for it."""
     missing = ledger.not_held(records)
     if missing:
         ledger.hold(missing)
 
 
 def _read_inventory(ledger: Ledger, looks: Sequence[Views], watch: int) -> None:
-    """Take over the last of an audit's looks, and withhold what all of them show in use without a row."""
+    """Take over the last look of an audit, and withhold devices that all looks show in use without a row."""
     ledger.read_inventory(looks[-1].inventory, watch)
     opening.withhold_by_sight(ledger, looks)
 
 
 def _admit(ledger: Ledger, keys: Iterable[DeviceKey], reason: str) -> None:
-    """End one reason of several devices."""
+    """End one reason for several devices."""
     for key in keys:
         ledger.admit(key, reason)
 
@@ -163,20 +163,20 @@ def _stand(ledger: Ledger, target: Target, reason: str) -> None:
 
 
 def _stand_down(ledger: Ledger, target: Target, reason: str, stays: bool = False) -> None:
-    """End what :meth:`stand` began; a device that ``stays`` is withheld still, until an audit admits it."""
+    """End what :meth:`stand` began. If it ``stays``, the device remains withheld until an audit admits it."""
     opening.stand_down(ledger, target, reason)
     if stays:
         ledger.withhold(DeviceKey(target.kind, target.name), reason)
 
 
 def _pools_and_devices(ledger: Ledger, keys: Iterable[DeviceKey]) -> tuple[list[PoolState], list[DeviceState]]:
-    """Every pool, and of these devices those that are known."""
+    """Return every pool, and the known ones among these devices."""
     devices = [ledger.device(key) for key in keys]
     return ledger.pools(), [device for device in devices if device is not None]
 
 
 class _PutBackOnError:
-    """Puts a hold back when its block is left by an error."""
+    """Puts a hold back if an error leaves its block."""
 
     __slots__ = ('_ledger', '_hold')
 
@@ -193,22 +193,22 @@ class _PutBackOnError:
 
 
 class LockedLedger:
-    """The ledger's calls, each under the lock, and those that take several steps in one moment.
+    """The ledger's calls, each under the lock, and calls that make several steps under one lock.
 
-    Rows are the authority and this is a copy of them. What leaves a call by an exception that is not the ledger's own
-    word, as a signal may between any two steps, discards the copy. It is built anew before the next claim.
+    The rows are the authority, and this is a copy of them. An exception that the ledger does not raise itself, such as
+    one from a signal, may come between any two steps. It discards the copy, which is rebuilt before the next claim.
 
     :param policy: ``pack`` or ``spread``
-    :param provider_uuid_of: the UUID of the provider with this stable name; it does no I/O
+    :param provider_uuid_of: returns the UUID of the provider with a stable name, without I/O
 
-    ``build`` is another object for each ledger since the start: whoever sees another one than before knows that what it
-    noted may have been lost.
+    ``build`` is a different object for each ledger since the start. A caller that sees it change knows that its notes
+    in the ledger may be lost.
     """
 
     def __init__(self, policy: str, provider_uuid_of: Callable[[str], str]) -> None:
         self._policy, self._provider_uuid_of = policy, provider_uuid_of
         self._lock = LedgerLock()
-        self._numbers = itertools.count()       # for all ledgers: what one has named is never found in the next one
+        self._numbers = itertools.count()       # for all ledgers: the next ledger never finds names of an earlier one
         self._ledger: Ledger | None = Ledger(policy, provider_uuid_of, self._numbers)
         self.build = object()
 
@@ -244,12 +244,12 @@ class LockedLedger:
     available = _asking(Ledger.available)
     shortages = _asking(Ledger.shortages)
 
-    # -- several steps in one moment ----------------------------------------------------------------------------------
+    # -- several steps under one lock ---------------------------------------------------------------------------------
 
     def open(self, views: Views, marks: Marks, in_doubt: Sequence[Record] = ()) -> None:
-        """Replace the ledger by the one that views and operators' reasons make.
+        """Replace the ledger by a new one, made from views and the stored reasons.
 
-        :param in_doubt: rows that are not in the views, of commits whose outcome nobody knows; they are held
+        :param in_doubt: rows of commits whose outcome is unknown, also if the views lack them; they are held
         """
         ledger = opening.open_ledger(self._policy, self._provider_uuid_of, views, marks, self._numbers)
         for records in by_instance(ledger.not_held(in_doubt)):
@@ -258,9 +258,9 @@ class LockedLedger:
             self._ledger, self.build = ledger, object()
 
     def discard(self) -> None:
-        """Drop the ledger, of which nobody knows what an exception left undone: the rows are what counts.
+        """Drop the ledger, since an exception left it in an unknown state. The rows are the authority.
 
-        Until :meth:`open`, changes are not noted, for rows and host will tell of them, and whoever asks hears
+        Until :meth:`open`, changes are not noted, because the rows and the host will show them, and questions raise
         LedgerDiscarded.
         """
         self._ledger, self.build = None, object()
@@ -270,7 +270,7 @@ class LockedLedger:
         return self._ledger is None
 
     def put_back_on_error(self, hold: Hold) -> _PutBackOnError:
-        """For what is done with a hold before anything of it is recorded."""
+        """Guard the steps between a hold and its record."""
         return _PutBackOnError(self, hold)
 
     distrust = _noting(_distrust)
@@ -285,9 +285,9 @@ class LockedLedger:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[int]:
-        """Have the ledger note what changes while the host is read.
+        """Have the ledger note changes while the host is read.
 
-        :raises LedgerDiscarded: it must be built anew before
+        :raises LedgerDiscarded: the ledger must be rebuilt first
         """
         watch = -1
         try:

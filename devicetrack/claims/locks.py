@@ -1,15 +1,15 @@
-"""The order of all locks of a host's manager, and an assertion that every acquisition follows it.
+"""The order of all locks of a host's manager, and a check that every acquisition follows it.
 
-A thread may wait for a lock while it holds those that :data:`MAY_HOLD` lists for it, and no others::
+While a thread waits for a lock, it may hold only the locks that :data:`MAY_HOLD` lists for it::
 
     auditing -> reading -> ledger
     instance -> reading | marking -> ledger
     auditing -> marking -> ledger
 
-No audit waits for an instance: it takes the lock of one that is idle and passes over the others. A lock that nobody
-waits for cannot close a circle, so that is allowed in every place. Whoever finds the lock of an instance, or changes
-what threads in the background have to do, waits for nothing else meanwhile, so ``finding`` and ``background`` may be
-asked for in every place too.
+No audit waits for an instance: it takes the lock of an idle instance, and passes over the others. Taking a lock without
+waiting cannot close a circle, so it is always allowed. A thread that holds ``finding`` (to find the lock of an
+instance) or ``background`` (to change the work of background threads) waits for no other lock. So a thread may wait for
+these two while it holds any other lock but ``ledger``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class WrongOrder(AssertionError):
 
 
 class _Trace:
-    """What each thread holds. It is kept only while somebody wants it, for a claim would pay for it."""
+    """The locks that each thread holds. It is kept only on demand, since it costs every claim time."""
 
     def __init__(self) -> None:
         self.wanted = 0
@@ -61,7 +61,7 @@ class _Trace:
 
     @property
     def held(self) -> list[str]:
-        """What the calling thread holds, in the order of acquisition."""
+        """The locks that the calling thread holds, in the order of acquisition."""
         held: list[str] | None = getattr(self._thread, 'held', None)
         if held is None:
             held = self._thread.held = []
@@ -97,13 +97,13 @@ def ledger_is_held() -> bool:
 
 
 class FairLock:
-    """A lock between threads that has its place in the order; whoever has waited for longest is next.
+    """A lock between threads with a place in the order. The thread that has waited longest gets it next.
 
-    Whoever stands first in the line has the lock, so that one indivisible step both joins the line and takes a lock
-    that is free. An exception may reach a thread between any two steps (a signal, no memory left). However a ``with``
-    block is left, the line loses its turn: it keeps turns by weak references, and a turn that nobody refers to any more
-    is over. So is one whose thread asks for the same lock again. Fair locks of
-    oslo.concurrency keep a waiter that was interrupted for ever.
+    The first turn in the line has the lock, so one indivisible step both joins the line and takes a free lock. An
+    exception (a signal, no memory left) may reach a thread between any two steps. However a thread leaves the ``with``
+    block, its turn leaves the line: the line keeps weak references, and a turn ends when nobody refers to it. A turn
+    also ends if its thread asks for the same lock again. Fair locks of oslo.concurrency keep an interrupted waiter for
+    ever.
     """
 
     __slots__ = ('name', '_line', '__weakref__')
@@ -113,24 +113,24 @@ class FairLock:
         self._line: collections.deque[_Place] = collections.deque()
 
     def turn(self, wait: bool = True) -> Turn:
-        """One thread's turn, for one ``with`` block, after which it is ended once more: see :meth:`held`.
+        """Return one thread's turn, for one ``with`` block. Call its :meth:`Turn.end` afterwards, as :meth:`held` does.
 
-        :param wait: without it the block may be entered without the lock; ``as`` says whether it has it
+        :param wait: False does not wait, and ``as`` says whether the block has the lock
         """
         return Turn(self, wait)
 
     @contextlib.contextmanager
     def held(self, wait: bool = True) -> Iterator[bool]:
-        """Hold the lock during a block; the same as :meth:`turn` for whom a microsecond does not count."""
+        """Hold the lock during a block. Like :meth:`turn`, but a microsecond slower."""
         turn = self.turn(wait)
         try:
             with turn as has_it:
                 yield has_it
         finally:
-            turn.end()                          # for an exception that came while it ended
+            turn.end()                          # an exception may have come while the turn ended
 
     def leave(self, place: _Place) -> None:
-        """End a turn, or end waiting for it. Idempotent: an exception may make somebody ask again."""
+        """End a turn, or the wait for it. Idempotent, since a caller may repeat it after an exception."""
         if place.is_traced:
             TRACE.gives_back(self.name)
         line = self._line
@@ -138,14 +138,14 @@ class FairLock:
             line.remove(place)
         except ValueError:
             pass
-        # Also when it had left already: perhaps nobody was woken then. Who is woken looks whether it is first.
+        # Also if the turn had left already: perhaps nobody was woken then. A woken thread checks whether it is first.
         if line:
             with contextlib.suppress(IndexError):
                 line[0].wake.put(None)
 
 
 class _Place(weakref.ref['Turn']):
-    """Where a turn stands in the line of its lock."""
+    """The place of a turn in the line of its lock."""
 
     __slots__ = ('lock', 'thread', 'wake', 'is_traced')
 
@@ -156,7 +156,7 @@ class _Place(weakref.ref['Turn']):
 
 
 class Turn:
-    """Waits for a lock when its block is entered, and gives it back when the block is left."""
+    """Waits for a lock at the start of its block, and releases it at the end."""
 
     __slots__ = ('_lock', '_wait', '_place', '__weakref__')
 
@@ -165,7 +165,7 @@ class Turn:
         self._place: _Place | None = None
 
     def __enter__(self) -> bool:
-        """Say whether the block has the lock.
+        """Return whether the block has the lock.
 
         :raises WrongOrder: the calling thread must not wait for it now
         """
@@ -183,7 +183,7 @@ class Turn:
                 self.end()
                 return False
             while (first := line[0]) is not place:
-                if first.thread == place.thread:    # nothing here asks twice, so an exception kept it from ending
+                if first.thread == place.thread:    # no thread asks twice, so an exception kept the turn from ending
                     lock.leave(first)
                 else:
                     place.wake.get()
@@ -196,7 +196,7 @@ class Turn:
             raise
 
     def end(self, *_error: object) -> None:
-        """Leave the line, once more after an exception that came while this was leaving it. Idempotent."""
+        """Leave the line. Idempotent: it is called again after an exception that came in this method."""
         place = self._place
         if place is not None:
             place.lock.leave(place)
@@ -206,5 +206,5 @@ class Turn:
 
 
 def _left_behind(place: _Place) -> None:
-    """The block of a turn was left by an exception before it could give the lock back."""
+    """Release the lock of a turn whose block an exception left before it could release it."""
     place.lock.leave(place)

@@ -1,8 +1,8 @@
-"""The claim manager: who gets which device of this host. These are the public calls; the rooms below do the work.
+"""The claim manager: who gets which device of this host. These are the public calls; other modules do the work.
 
-Each call that changes something keeps the invariant: in use by a guest ⊆ realized on the host ⊆ rows in the store ⊆
-held in the ledger. What takes goes from the ledger inwards, what gives goes from the guest outwards, and the lock
-covers the ledger alone.
+Every call that changes something keeps this invariant: in use by a guest ⊆ realized on the host ⊆ rows in the store ⊆
+held in the ledger. A call that takes devices starts at the ledger and goes inwards. A call that gives devices back
+starts at the guest and goes outwards. The lock covers only the ledger.
 """
 
 from __future__ import annotations
@@ -58,30 +58,32 @@ from devicetrack.virt.driver import VirtDriver
 class ClaimManager:
     """Decides, records, realizes and takes back the devices of one host.
 
-    Calls that change something of an instance begin with the service's request context; reads do without. All claims
-    take ``context, instance, nodename, allocations``, those for moves then ``migration``.
+    Calls that change an instance take the service's request context first; calls that only read do not take it. All
+    claims take ``context, instance, nodename, allocations``; claims for moves also take ``migration``.
 
-    Every call checks what it is given, and raises ``BadRequest`` before it has changed anything. A UUID, of an instance
-    or of a migration, is a text in the canonical form: lower case, with hyphens. No value means "all of them".
+    Every call checks its arguments, and raises ``BadRequest`` before it changes anything. The UUID of an instance or a
+    migration is a string in canonical form: lower case, with hyphens. No call that changes something takes a value that
+    means "all of them".
 
-    One process manages a host at a time. Once another one has started with the same store, in spite of all locks, the
-    store refuses what this one writes, and from then on every call raises ``HostTakenOver``. Calls whose answer a guest
-    is started or moved by raise it already before that. Every method may be called from any number of native threads;
-    those that work on one instance's devices wait for one another, claims wait only for the ledger and for their
-    commit.
+    One process manages a host at a time. If another process starts with the same store in spite of all locks, the store
+    refuses the writes of this process, and after that every call raises ``HostTakenOver``. Calls whose answer starts or
+    moves a guest ask the store first, so they raise it even earlier. Any number of native threads may call every
+    method. Calls that work on the devices of one instance wait for one another; apart from that, a claim waits only for
+    the ledger and for its commit.
 
     :param host: the host's name, unique among the hosts of the store
     :param driver: the virt driver
-    :param store: where assignments last
-    :param conf: the configuration; :meth:`init_host` registers ``[devicetrack]`` in it when nobody has
-    :param service: the compute service's view of its instances; without it nothing is concluded about instances
-    :param providers: says the UUIDs of resource providers; by default they are derived from the host's UUID
-    :param nodename: the hypervisor node of this host, when its name is another than the host's
-    :param instance_fields: reads and sets what instances keep of their devices; by default their attributes. A service
-        whose instances take no objects of ours hands in a
+    :param store: keeps the assignments durably
+    :param conf: the configuration; :meth:`init_host` registers ``[devicetrack]`` in it if nobody has
+    :param service: the compute service's view of its instances; without it the manager concludes nothing about
+        instances
+    :param providers: gives the UUIDs of resource providers; by default they are derived from the host's UUID
+    :param nodename: the hypervisor node of this host, if it has another name than the host
+    :param instance_fields: reads and sets the fields of instances that concern devices; by default these are attributes
+        of the instance. A service whose instances cannot keep objects of this library passes a
         :class:`~devicetrack.claims.instance_fields.ReturnedFields`, and keeps what the calls return
 
-    ``metering`` tells a :class:`~devicetrack.claims.metering.Meter` of the work, once it has one:
+    ``metering`` reports the work to a :class:`~devicetrack.claims.metering.Meter`, if it has one:
     :func:`devicetrack.metrics.register` gives it one.
     """
 
@@ -98,21 +100,22 @@ class ClaimManager:
     # -- start and stop -----------------------------------------------------------------------------------------------
 
     def init_host(self, context: Any, background: bool = True) -> list[Finding]:
-        """Take the host, read every view and go on with what a crash interrupted. Blocks for as long as that takes.
+        """Take the host, read every view and continue what a crash interrupted. Blocks until that is done.
 
         :param background: wipe and read devices in the background until :meth:`close`, as ``[devicetrack]
-            unproven_devices`` says. A program that only runs for a short time leaves that to the service
-        :returns: what differs between the views
+            unproven_devices`` says. A program that runs only for a short time passes False and leaves that to the
+            service
+        :returns: the differences between the views
         :raises HostInUse: another process, or another manager in this one, manages this host
-        :raises UnsafePath: others than the service's user can change the state directory or its lock
+        :raises UnsafePath: users other than the service's can change the state directory or its lock
         :raises HostIdentityChanged: the store knows the host as another machine
         :raises MachineHasHost: the store has devices of this machine under another host's name
         :raises SchemaMismatch, StoreError: the store cannot be used
-        :raises HypervisorUnreachable: no answer, so nobody can say which devices are in use
+        :raises HypervisorUnreachable: no answer, so it is unknown which devices are in use
         :raises InvalidConfiguration: an option cannot be used, or does not fit what the host has
 
-        After an error no other call works, and the host is free for another process. On a host that runs already it is
-        an audit, with the errors of :meth:`update_available_resource`.
+        After an error no other call works, and another process can take the host. If this manager has started already,
+        the call is an audit and raises the errors of :meth:`update_available_resource`.
         """
         self._check_process()
         if self._running is not None:
@@ -123,7 +126,7 @@ class ClaimManager:
         return findings
 
     def close(self) -> None:
-        """Let go of the host. What is held stays recorded; :meth:`init_host` begins anew."""
+        """Release the host. Its devices stay recorded for their instances; :meth:`init_host` starts again."""
         running, self._running = self._running, None
         if running is not None:
             running.close()
@@ -133,9 +136,9 @@ class ClaimManager:
             raise exception.ForkedManager(self.host, self._pid)
 
     def _started(self) -> Running:
-        """The host as it runs, with a ledger, for a call about all of it.
+        """Return the running host, with a ledger, for a call about the whole host.
 
-        :raises HypervisorUnreachable, StoreError: an interrupt left no ledger, and it cannot be built anew
+        :raises HypervisorUnreachable, StoreError: an interrupt left no ledger, and the ledger cannot be rebuilt
         :raises NotReady, ForkedManager: as :meth:`_ready`
         """
         host = self._ready()
@@ -143,7 +146,7 @@ class ClaimManager:
         return host
 
     def _ready(self) -> Running:
-        """The host as it runs. Only this method refuses calls that come too early or from another process.
+        """Return the running host. Only this method refuses calls that come too early or from another process.
 
         :raises NotReady: ``init_host`` has not succeeded
         :raises ForkedManager: this process is a child of the manager's
@@ -157,7 +160,7 @@ class ClaimManager:
         return running
 
     def _started_for(self, instance: Any, *migrations: Any) -> Running:
-        """The host as it runs, for a call about an instance and these migrations.
+        """Return the running host, for a call about an instance and these migrations.
 
         :raises BadRequest: one of them has no UUID
         :raises NotReady, ForkedManager: as :meth:`_ready`
@@ -169,9 +172,10 @@ class ClaimManager:
         return host
 
     def _owner_for(self, instance: Any, *migrations: Any) -> Running:
-        """The host as it runs, for a call whose answer starts or moves a guest. Makes one query to the store.
+        """Return the running host, for a call whose answer starts or moves a guest. Makes one query to the store.
 
-        :raises HostTakenOver: another manager of this host has started, also if no write of this one was refused yet
+        :raises HostTakenOver: another manager of this host has started, even if the store has not refused a write of
+            this one yet
         :raises StoreError: no answer
         :raises BadRequest, NotReady, ForkedManager: as :meth:`_started_for`
         """
@@ -180,9 +184,9 @@ class ClaimManager:
         return host
 
     def _open_for(self, nodename: str, instance: Any, migration: Any = None) -> Running:
-        """The host as it runs, for a claim. Without a migration, the claim may have one created.
+        """Return the running host, for a claim. A claim without a migration may have one created.
 
-        :raises NodeUnavailable: the node is not of this host, or takes no claims at the moment
+        :raises NodeUnavailable: the node does not belong to this host, or takes no claims at the moment
         :raises BadRequest, NotReady, ForkedManager: as :meth:`_started_for`
         :raises HypervisorUnreachable, StoreError: as :meth:`_started`
         """
@@ -197,25 +201,27 @@ class ClaimManager:
     @of_request
     def instance_claim(self, context: Any, instance: Any, nodename: str,
                        allocations: Mapping[str, Any] | DeviceRequest | None, limits: Any = None) -> Claim:
-        """Hold devices for an instance and record it, now. Blocks for one commit; never under our lock.
+        """Hold devices for an instance and record them at once. Blocks for one commit, without holding the lock.
 
-        Sets ``instance.resources``; the caller saves the instance. When setting it raises, the claim is given back.
+        Sets ``instance.resources``; the caller saves the instance. If setting it raises an error, the claim gives its
+        devices back.
 
-        :param instance: ``uuid`` is read, ``flavor.extra_specs`` when there is a flavor, and of
-            ``image_meta.properties`` the NUMA policy, when there is an image
-        :param allocations: placement's ``{provider UUID: {'resources': {CLASS: amount}}}``, of which classes that
-            are not ours are skipped, and so are providers of other hosts: the claim's ``skipped`` names those; or a
-            :class:`~devicetrack.objects.DeviceRequest`; None and {} claim nothing
-        :param limits: taken for the sake of callers that pass it, and not used: devices have no overcommit
-        :raises NoFit: nothing free matches; nothing is held; says why
-        :raises exception.UnknownProvider: all that is allocated of a class, or more than here, is at providers that
-            this host does not know; or it does not know all of its own, and no flavor says what is needed; nothing is
-            held
-        :raises BadRequest: the request means nothing here; nothing is held
-        :raises InstanceHasClaim: it holds devices already, which stay as they are
-        :raises NodeUnavailable: the node is not of this host, or disabled
+        :param instance: the claim reads ``uuid``, ``flavor.extra_specs`` if there is a flavor, and the NUMA policy in
+            ``image_meta.properties`` if there is an image
+        :param allocations: placement's ``{provider UUID: {'resources': {CLASS: amount}}}``, or a
+            :class:`~devicetrack.objects.DeviceRequest`; None and {} claim nothing. The claim skips classes that do not
+            count devices of this library, and providers of other hosts; its ``skipped`` lists those providers
+        :param limits: unused, since devices have no overcommit; accepted because callers pass it
+        :raises NoFit: no free device matches a part of the request; the error says why, and nothing is held
+        :raises exception.UnknownProvider: the allocations name providers that this host does not know, and those at
+            this host may be incomplete: there is less of a class than the flavor needs; or the flavor names no need,
+            and there is less than at the unknown providers, or this host does not know all of its own providers.
+            Nothing is held
+        :raises BadRequest: the request has no meaning on this host; nothing is held
+        :raises InstanceHasClaim: the instance holds devices already; they stay as they are
+        :raises NodeUnavailable: the node does not belong to this host, or is disabled
         :raises NothingWritten: the store refused; nothing is held
-        :raises OutcomeUnknown: the commit may have happened; the devices stay held until the store has said
+        :raises OutcomeUnknown: the commit may have happened; the devices stay held until the store answers
         """
         host = self._open_for(nodename, instance)
         demand = host.views.demand(allocations, getattr(instance, 'flavor', None), instance)
@@ -227,27 +233,28 @@ class ClaimManager:
     @of_request
     def narrow_claim(self, context: Any, claim: Claim, numa_nodes: Collection[int],
                      numa_affinity_policy: str | None = vocabulary.REQUIRED, wait: bool = True) -> Fields:
-        """Exchange devices of a claim for such on these NUMA nodes, for a service that knows the nodes after the claim.
+        """Exchange devices of a claim for devices on these NUMA nodes, for a service that chooses the nodes later.
 
-        For a claim that was made just now, before :meth:`realize`. Each device that is not on one of the nodes is
-        exchanged for one of its resource class that is, from its provider, unless the request left every provider to
-        this host; an alias means the new device too. The claim keeps its id and its order, and has the new devices in
-        ``resources`` and ``fields``. New rows and the end of the old ones are one transaction, so the claim has one
-        device or the other at any time, also after a crash; then the old ones go back as by
-        :meth:`.claim.Claim.abort`. What of them cannot go back now waits for the audit.
+        Call it after the claim and before :meth:`realize`. It exchanges each device that is not on one of the nodes for
+        one that is. The new device has the same resource class and, unless the request left every provider to this
+        host, the same provider. If the request named an alias, the alias means the new device too. The claim keeps its
+        id and its order, and has the new devices in ``resources`` and ``fields``. One transaction inserts the new rows
+        and ends the old ones, so the claim has one device or the other at any time, also after a crash. Then the old
+        devices go back as by :meth:`.claim.Claim.abort`; those that cannot go back now wait for the audit.
 
-        :param numa_nodes: those that the guest is pinned to; none of them means no wish
-        :param numa_affinity_policy: ``required``; ``preferred``: a device stays when there is none near; ``legacy``:
-            so does one that knows no node; ``socket``: so does one on a socket of the nodes; ``none`` exchanges
-            nothing. None is, for functions that were asked for by an alias, the policy of flavor, image or alias, and
-            ``preferred`` for all others
-        :param wait: without it what has to be wiped of the old devices is wiped in the background
-        :returns: what it set on the instance; nothing when nothing was exchanged
-        :raises NoFit: there is none near; the claim has what it had
-        :raises BadRequest: these are no nodes or no policy, or the claim is not this host's
+        :param numa_nodes: the nodes that the guest is pinned to; with none of them nothing is exchanged
+        :param numa_affinity_policy: with ``required`` every device must be on the nodes. The other policies let a
+            device stay if no nearer one is free: ``preferred`` any device, ``legacy`` one whose node is unknown,
+            ``socket`` one on a socket of the nodes. ``none`` exchanges nothing. None means the policy of the flavor,
+            the image or the alias for functions that an alias asked for, and ``preferred`` for all other devices
+        :param wait: False wipes the old devices in the background
+        :returns: the fields that it set on the instance; empty if nothing was exchanged
+        :raises NoFit: a device that must be exchanged has no replacement; the claim keeps its devices
+        :raises BadRequest: the nodes, the policy or the claim is not valid
         :raises InstanceNotClaimed, InvalidTransition: the claim was given back, or its guest has been started
-        :raises NothingWritten: the store refused; the claim has what it had
-        :raises OutcomeUnknown: the commit may have happened; all of the devices stay held until the store has said
+        :raises NothingWritten: the store refused; the claim keeps its devices
+        :raises OutcomeUnknown: the commit may have happened; the old and the new devices stay held until the store
+            answers
         """
         host = self._started()
         nodes, policy = arguments.check_affinity(numa_nodes, numa_affinity_policy)
@@ -262,16 +269,16 @@ class ClaimManager:
     def disable_node(self, nodename: str, reason: str) -> None:
         """Refuse new claims on a node, until :meth:`enable_node` or :meth:`close`.
 
-        The decision is the service's, which says it again after each start.
+        The service decides this, and calls it again after each start.
 
-        :raises NodeUnavailable: the node is not of this host
+        :raises NodeUnavailable: the node does not belong to this host
         """
         self._ready().gate.disable(nodename, reason)
 
     def enable_node(self, nodename: str) -> None:
-        """Take claims on a node again.
+        """Allow claims on a node again.
 
-        :raises NodeUnavailable: the node is not of this host
+        :raises NodeUnavailable: the node does not belong to this host
         """
         self._ready().gate.enable(nodename)
 
@@ -291,18 +298,19 @@ class ClaimManager:
     def realize(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
         """Make the instance's devices ready for its guest. Slow; call it outside the service's own locks.
 
-        Idempotent: call it before every start of the guest. Details that are new (an IOMMU group, this boot's path)
-        are recorded. A move that the service says is over ends here first, when nobody told this host. A parent that
-        turns out to be full is read again and another device chosen, once.
+        Idempotent: call it before every start of the guest. It records new details, such as an IOMMU group or the path
+        of this boot. If the service says that a move is over and nobody has told this host, the call ends the move
+        first. If a parent turns out to be full, the call reads it again and chooses another device, once.
 
-        :param before_move: while the instance moves to other devices of this host: those that it had before, not the
-            new ones; none if it had none
-        :raises InstanceNotClaimed: it was released: its devices are on their way back
-        :raises RowsMissing: the store is older than the instance's guest, which has devices that it does not know of
-        :raises MigrationUndecided: the instance moves on this host, or did, and the service does not say which
-        :raises StoreError: a move that is over could not be ended
+        :param before_move: while the instance moves to other devices of this host, take the devices that it had before,
+            not the new ones; none if it had none
+        :raises InstanceNotClaimed: the instance was released, and its devices are on their way back
+        :raises RowsMissing: the store is older than the instance's guest, and does not know all devices of the guest
+        :raises MigrationUndecided: the instance moves on this host, and the service does not say whether the move goes
+            on or has failed
+        :raises StoreError: no answer; a move that is over may not have ended here
         :raises DeviceError, ParentFull, NoFit: a device could not be made ready; all of them stay held and recorded
-        :raises HypervisorUnreachable: no answer; devices may be half made, the next call goes on
+        :raises HypervisorUnreachable: no answer; devices may be half made, and the next call continues
         """
         host, uuid = self._started_for(instance), instance.uuid
         with host.rows.working(uuid):
@@ -321,16 +329,16 @@ class ClaimManager:
     def guest_config(self, instance: Any, before_move: bool = False) -> GuestConfig:
         """Return the devices for the guest's definition, with the paths of this boot, in the order of the request.
 
-        Besides them an element for the definition's metadata. Both are empty for an instance without devices. Asks
-        about this instance alone: no other guest is read.
+        The answer also has an element for the definition's metadata. Both are empty for an instance without devices.
+        The call reads no other guest.
 
         Make it the last call before the guest starts. It asks the store twice whether another manager of this host has
-        started: before it reads anything, and again when the answer is made. So a guest cannot start by an answer that
-        such a manager has made worthless meanwhile.
+        started: before it reads anything, and again when the answer is ready. So no guest starts with an answer that
+        another manager has made invalid meanwhile.
 
         :param before_move: as :meth:`realize`
-        :raises DeviceGone: a device is not there or is another one of its name
-        :raises HostTakenOver: another manager of this host has started: start no guest, and remove none
+        :raises DeviceGone: a device is not there, or the host has another device of its name
+        :raises HostTakenOver: another manager of this host has started; start no guest and remove none
         :raises RowsMissing: as :meth:`realize`
         """
         host = self._owner_for(instance)
@@ -347,15 +355,15 @@ class ClaimManager:
         """Write this boot's device addresses into a definition that the service has kept since another boot.
 
         :meth:`realize` does that to the definition that the hypervisor has. This one is for a service that keeps a
-        definition elsewhere and is about to start the guest from it. Call it after :meth:`realize`, and then
-        :meth:`check_definition` with what it returned: a definition that is of this boot, or does not say of which, is
-        returned as it is. The text holds secrets of the guest: never log it.
+        definition elsewhere and is about to start the guest from it. Call it after :meth:`realize`, and pass its result
+        to :meth:`check_definition`: a definition of this boot, or one that does not name its boot, is returned
+        unchanged. The definition may hold secrets of the guest: never log it.
 
         :param before_move: as :meth:`realize`
-        :returns: the definition with the same devices in the same places, and with our record of them
-        :raises InvalidDocument: it is of another boot, and cannot be read, does not say which element was which device,
-            or names others than the instance has
-        :raises DeviceGone: a device is not there or is another one of its name
+        :returns: the definition with the same devices in the same places, and with this library's record of them
+        :raises InvalidDocument: the definition is of another boot, and cannot be read, does not say which element was
+            which device, or names devices that the instance does not have
+        :raises DeviceGone: a device is not there, or the host has another device of its name
         :raises RowsMissing: as :meth:`realize`
         """
         host = self._owner_for(instance)
@@ -368,15 +376,16 @@ class ClaimManager:
     def check_definition(self, instance: Any, definition: str, before_move: bool = False) -> None:
         """Check that a definition names all devices of the instance, and no device of another.
 
-        For a service that starts guests from definitions that it has kept, or whose definitions others may change. The
-        addresses in it must be those of this boot.
+        For a service that starts guests from definitions that it has kept, or that others may change. The addresses in
+        the definition must be those of this boot.
 
-        :param definition: what the hypervisor is about to get
+        :param definition: the definition that the hypervisor is about to get
         :param before_move: as :meth:`realize`
-        :raises DefinitionRefused: a device of the instance is missing, or it names a device that another instance has,
-            or that this host hands out; ``reason`` says which
+        :raises DefinitionRefused: a device of the instance is missing, or the definition names another device that this
+            host tracks; ``reason`` says which
         :raises InvalidDocument: it cannot be read
-        :raises DriverError, HypervisorUnreachable, StoreError: what it names, or who has it, is unknown
+        :raises DriverError, HypervisorUnreachable, StoreError: it is unknown which devices the definition names, or who
+            has them
         """
         host = self._owner_for(instance)
         records = host.rows.of_instance(instance.uuid)
@@ -385,23 +394,23 @@ class ClaimManager:
         for key in sorted(has - named):
             raise exception.DefinitionRefused(instance.uuid, *key, 'the instance has it, and it is missing')
         for key in sorted(named - has):
-            # A device that neither has a row nor may get one is the service's own business, as an accelerator's is.
+            # The service itself manages devices that this host does not track, such as accelerators.
             if host.ledger.device(key) is not None:
                 raise exception.DefinitionRefused(instance.uuid, *key, 'the instance does not have it')
         host.store.check_epoch()                # as in guest_config
 
     @of_request
     def started(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
-        """Record that the guest runs on its devices. If it is never called, the audit settles it.
+        """Record that the guest runs on its devices. If nobody calls this, the audit records it.
 
-        Sets ``instance.resources``, and returns them. When the instance moved to here, the new devices are its current
-        ones from now on; those that it left on this host stay its own until the move is confirmed.
+        Sets ``instance.resources`` and returns it. If the instance moved here, the new devices are its current ones
+        from now on. Devices that it left on this host stay its own until somebody confirms the move.
 
         :param before_move: as :meth:`realize`
         :raises InvalidTransition: its devices are on their way back
         """
         host, uuid = self._started_for(instance), instance.uuid
-        host.life.note_start(uuid)              # before the store is asked: it may not answer, and the guest runs
+        host.life.note_start(uuid)              # first: the store may not answer, and the guest runs
         host.store.check_epoch()
         with host.rows.working(uuid):
             resources = host.life.resources(uuid, host.life.start(uuid, before_move))
@@ -410,14 +419,14 @@ class ClaimManager:
 
     @of_request
     def adopt(self, context: Any, instance: Any, devices: Iterable[DeviceKey]) -> InstanceResources:
-        """Record devices that the instance's guest has already, as the service says. Idempotent, all or nothing.
+        """Record devices that the service says the instance's guest has already. Idempotent, all or nothing.
 
         For a host that ran guests before it used this library: the devices of these guests have no rows, and no claim
-        gets them. From this call on the instance owns the devices, as if it had claimed them and started. No guest is
-        touched. Sets ``instance.resources``.
+        gets them. From this call on the instance owns the devices, as if it had claimed them and started. The call
+        touches no guest. Sets ``instance.resources``.
 
         :param devices: kind and identifier of each, in the order in which the guest's request names them
-        :returns: what the instance has here now
+        :returns: all devices that the instance has here now
         :raises NotAdopted: the host has no such healthy device, another instance has it, another domain names it, the
             service's own view says that the instance is not here, or one of these cannot be told; ``reason`` says which
         :raises RowsMissing: as :meth:`realize`
@@ -438,10 +447,10 @@ class ClaimManager:
         """Record that a guest rebooted, or may have, without being started anew.
 
         A guest examines its devices when it boots. From then on it may rely on features of this host's driver that its
-        earlier host lacks, so it cannot go back there while it runs. Call it for every reboot that the service makes
-        and for those that the hypervisor tells of (libvirt: ``VIR_DOMAIN_EVENT_ID_REBOOT``). Idempotent.
+        earlier host lacks, so it cannot go back there while it runs. Call it for every reboot that the service makes or
+        the hypervisor reports (libvirt: ``VIR_DOMAIN_EVENT_ID_REBOOT``). Idempotent.
 
-        :raises StoreError: nothing was noted
+        :raises StoreError: the reboot may not be recorded
         """
         host = self._started_for(instance)
         with host.rows.working(instance.uuid):
@@ -454,15 +463,15 @@ class ClaimManager:
     def release(self, context: Any, instance: Any, wait: bool = True) -> Fields:
         """Give back all devices of the instance on this host, old and new ones during a move. Idempotent.
 
-        Sets ``instance.resources`` to None. Call it after the guest is gone. Blocks while devices are removed or wiped,
-        which for persistent memory takes as long as writing it.
+        Sets ``instance.resources`` to None. Call it after the guest is gone. Blocks while devices are removed or wiped;
+        wiping persistent memory takes as long as writing all of it.
 
-        :param wait: without it what has to be wiped is wiped in the background, and is held until then: :meth:`wipes`
-            says how far that is, and audits report what of it fails
-        :returns: what it set on the instance
-        :raises DeviceInUse: a domain still names a device; what is not in use was given back. Without ``wait`` only
-            for devices that are not wiped
-        :raises DriverError, StoreError: not everything was given back; the audit goes on with it
+        :param wait: False wipes devices in the background, and they stay held until then. :meth:`wipes` returns the
+            progress, and audits report wipes that fail
+        :returns: the fields that it set on the instance
+        :raises DeviceInUse: a domain still names a device; the other devices were given back. Without ``wait``, only
+            for devices that need no wipe
+        :raises DriverError, StoreError: not all devices were given back; the audit continues
         """
         host, released, fields = self._started_for(instance), False, Fields(resources=None)
         while not released:
@@ -470,7 +479,7 @@ class ClaimManager:
                 host.wipes.wait_for(instance.uuid)
             with host.rows.working(instance.uuid):
                 if wait and host.wipes.is_wiping(instance.uuid):
-                    continue                    # an audit has just begun with it
+                    continue                    # an audit has just begun to wipe it
                 host.life.release(host.rows.of_instance(instance.uuid), wait)
                 host.instances.set(instance, fields)
                 released = True
@@ -480,12 +489,12 @@ class ClaimManager:
     @of_request
     def abort_instance_claim(self, context: Any, instance: Any, claim_id: str | None = None,
                              migration_uuid: str | None = None) -> Fields:
-        """Give back the devices of a claim: all that the instance holds here, or only those that ``claim_id`` took.
+        """Give back all devices that the instance holds here, or only those of the claim ``claim_id``.
 
-        What a claim for a move made old is current again. Sets ``instance.resources`` to what the instance had before
-        the claim.
+        Devices that a claim for a move made old are current again. Sets ``instance.resources`` to its value before the
+        claim.
 
-        :returns: what it set on the instance
+        :returns: the fields that it set on the instance
         :raises DriverError, StoreError: as :meth:`release`
         """
         if claim_id is None:
@@ -505,26 +514,30 @@ class ClaimManager:
                      allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any, flavor: Any = None,
                      limits: Any = None, *, numa_topology: Any = None, pci_devices: Any = None,
                      pci_requests: Any = None) -> Claim:
-        """Claim at the destination of a resize or cold migration, which may be this very host. Blocks for one commit.
+        """Claim at the destination of a resize or cold migration, even on one host. Blocks for one commit.
 
-        The new rows and the migration context are written in one transaction; when the instance moves on this host,
-        that its present devices are old is written in it too. Sets ``instance.migration_context``;
-        ``instance.resources`` stays what it was until the guest runs here.
+        One transaction writes the new rows and the migration context. If the instance moves on one host, the same
+        transaction marks its present devices as old. Sets ``instance.migration_context``; ``instance.resources`` does
+        not change until the guest runs here.
 
-        :param allocations: those of the instance at its destination, as :meth:`instance_claim` takes them
-        :param migration: ``uuid, id, source_compute, source_node`` are read; None has the service create one
-        :param flavor: the flavor that the instance gets; its ``extra_specs`` order what ``allocations`` hold, and are
-            the least that they must hold; not read with a :class:`~devicetrack.objects.DeviceRequest`
+        :param allocations: the instance's allocations at its destination, as for :meth:`instance_claim`
+        :param migration: the claim reads ``uuid, id, source_compute, source_node``; if it is None, the service creates
+            one
+        :param flavor: the new flavor of the instance; its ``extra_specs`` give the order of the devices, and the least
+            that ``allocations`` must hold. Not read with a :class:`~devicetrack.objects.DeviceRequest`
         :param limits: as :meth:`instance_claim`
-        :param numa_topology: the topology that the service pinned the guest to: a versioned object of its own with
-            ``cells``, each with the ``id`` of its host NUMA node; devices follow it
-        :param pci_devices: for a service that tracks PCI functions itself, the list of those that the instance gets: a
-            versioned object of its own, for the migration context, as ``instance.pci_devices`` is for what it had
-        :param pci_requests: likewise the requests that they are for, beside ``instance.pci_requests``
-        :returns: a claim; its block left by an error gives back what it took, and makes current what it made old
+        :param numa_topology: the topology that the service pinned the guest to: a versioned object of the service with
+            ``cells``, each with the ``id`` of its host NUMA node. The claim applies the NUMA policy to these nodes
+        :param pci_devices: if the service tracks PCI functions itself, the list of those that the instance gets, for
+            the migration context: a versioned object of the service, as ``instance.pci_devices`` is for the old
+            functions
+        :param pci_requests: the requests for these functions, as ``instance.pci_requests`` has those for the old
+            functions
+        :returns: a claim. If an error leaves its block, it gives back the devices that it took, and makes the old
+            devices current again
         :raises NoFit, BadRequest, NodeUnavailable, NothingWritten, OutcomeUnknown: as :meth:`instance_claim`
-        :raises InstanceHasStaleRows: an earlier move of the instance is not over here; nothing was changed
-        :raises InstanceHasClaim: this migration has its claim here already
+        :raises InstanceHasStaleRows: an earlier move of the instance has not ended here; nothing was changed
+        :raises InstanceHasClaim: this migration has a claim here already
         :raises MigrationSuperseded: a newer migration of the instance has a claim here; nothing was changed
         """
         host = self._open_for(nodename, instance, migration)
@@ -548,11 +561,11 @@ class ClaimManager:
 
         Changes nothing. Pass the result to :meth:`live_migration_claim` at the destination, which decides.
 
-        :param check: what the destination gave; None from one of an older release
+        :param check: the destination's result; None if the destination has an older release
         :param post_copy: whether the migration may be switched to post-copy
         :raises LiveMigrationUnsupported: no running guest with such a device leaves this host
-        :raises PostCopyRefused: with devices there is no post-copy
-        :raises BadRequest: the check is of another instance
+        :raises PostCopyRefused: a guest with devices cannot use post-copy
+        :raises BadRequest: the check is for another instance
         :raises HypervisorUnreachable, StoreError: no answer
         """
         return self._started_for(instance).live.check_at_source(instance, check, post_copy)
@@ -565,15 +578,15 @@ class ClaimManager:
                              check: LiveMigrationCheck | None = None) -> Claim:
         """Claim at the destination of a live migration: a partner for each device that the guest runs on.
 
-        Which those are is read from ``instance.resources``. Partners are of one resource class, and compatible by what
-        both hosts declare; as many devices find one as can.
+        The claim reads these devices from ``instance.resources``. A partner has the same resource class, and is
+        compatible by the declarations of both hosts. The claim finds partners for as many devices as possible.
 
-        :param check: what :meth:`check_can_live_migrate_source` gave. Without it, as from a source of an older
-            release, nothing is known of the devices but their types, and their migration versions are unknown
-        :raises NoDevicePair: a device has no partner among what was free; nothing is held
+        :param check: the result of :meth:`check_can_live_migrate_source`. None if the source has an older release: then
+            only the types of its devices are known, not their migration versions
+        :raises NoDevicePair: a device has no partner among the free devices; nothing is held
         :raises LiveMigrationUnsupported: this host takes no running guest with such a device; nothing is held
-        :raises BadRequest: also when ``instance.resources`` does not have as many devices as are allocated here, or
-            others than ``check``
+        :raises BadRequest: also if ``instance.resources`` has another number of devices than are allocated here, or
+            other devices than ``check``
         :raises Exception: all others as :meth:`resize_claim`
         """
         host = self._open_for(nodename, instance, migration)
@@ -586,10 +599,10 @@ class ClaimManager:
                       allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any = None,
                       limits: Any = None, *, numa_topology: Any = None, pci_devices: Any = None,
                       pci_requests: Any = None) -> Claim:
-        """Claim for an instance that is evacuated to this host. Its allocations name both hosts, as a rule.
+        """Claim for an instance that is evacuated to this host. Its allocations usually name both hosts.
 
-        A rebuild in place (no migration, and the instance is on this host) takes nothing: the claim has the devices
-        that the instance has, and giving it up gives none of them back.
+        A rebuild in place (no migration, and the instance is on this host) takes no devices. The claim has the devices
+        of the instance, and an abort of the claim gives none of them back.
 
         :raises Exception: as :meth:`resize_claim`
         """
@@ -604,10 +617,11 @@ class ClaimManager:
     def drop_move_claim_at_source(self, context: Any, instance: Any, migration: Any) -> Fields:
         """Confirm a move: give back the devices that the instance left on this host. Idempotent.
 
-        On one host the new devices are at rest from the same transaction on. Call it after the guest that ran on the
-        old devices is gone, or runs on the new ones. Sets ``instance.migration_context`` to None.
+        If the instance moved on one host, one transaction starts to give back the old devices and takes the new ones
+        out of the move. Call it after the guest that ran on the old devices is gone, or runs on the new ones. Sets
+        ``instance.migration_context`` to None.
 
-        :returns: what it set on the instance
+        :returns: the fields that it set on the instance
         :raises DriverError, StoreError: as :meth:`release`
         """
         return self._started_for(instance, migration).moves.drop_at_source(instance, migration)
@@ -616,14 +630,14 @@ class ClaimManager:
     def drop_move_claim_at_dest(self, context: Any, instance: Any, migration: Any) -> Fields:
         """Revert or roll back a move: give back the devices that it claimed on this host. Idempotent.
 
-        On one host the old devices are current again from the same transaction on, their contents untouched. Sets
-        ``instance.resources`` to what the instance had, where that is known, and ``instance.migration_context`` to
-        None.
+        If the instance moved on one host, one transaction starts to give back the new devices and makes the old ones
+        current again, with their contents untouched. Sets ``instance.resources`` to its old value if that is known, and
+        ``instance.migration_context`` to None.
 
-        :returns: what it set on the instance
+        :returns: the fields that it set on the instance
         :raises BadRequest: the service says that the migration is done; nothing was changed
-        :raises DeviceInUse: the guest's definition still names the new devices; they go back at an audit after it is
-            defined anew
+        :raises DeviceInUse: the guest's definition still names the new devices; an audit gives them back after the
+            guest is defined anew
         :raises DriverError, StoreError: as :meth:`release`
         """
         return self._started_for(instance, migration).moves.drop_at_destination(instance, migration.uuid)
@@ -633,10 +647,11 @@ class ClaimManager:
                         prefix: str = moves.NEW) -> Fields:
         """End a move for a caller without the migration: the prefix ``new_`` reverts it here, ``old_`` confirms it.
 
-        The migration is that of ``instance.migration_context``, or the only one that rows of the instance name here.
+        The call ends the migration of ``instance.migration_context``, or the only one that the instance's rows name
+        here.
 
-        :returns: what it set on the instance
-        :raises NodeUnavailable: the node is not of this host
+        :returns: the fields that it set on the instance
+        :raises NodeUnavailable: the node does not belong to this host
         :raises Exception: as :meth:`drop_move_claim_at_dest`
         """
         host = self._started_for(instance)
@@ -645,9 +660,11 @@ class ClaimManager:
 
     @of_request
     def finish_evacuation(self, context: Any, instance: Any, nodename: str, migration: Any) -> Fields:
-        """The evacuated guest runs here. Sets ``instance.resources``, and ``instance.migration_context`` to None.
+        """Record that an evacuated guest runs here.
 
-        :returns: what it set on the instance
+        Sets ``instance.resources``, and ``instance.migration_context`` to None.
+
+        :returns: the fields that it set on the instance
         """
         host = self._started_for(instance)
         host.gate.check_name(nodename)
@@ -655,23 +672,23 @@ class ClaimManager:
 
     @of_request
     def update_usage(self, context: Any, instance: Any, nodename: str, sign: int = 1) -> None:
-        """Take note of a change of an instance on this host: a migration that its context names takes it away.
+        """Mark the instance's devices as old if its migration context names a migration away from this host.
 
-        :param sign: taken for the sake of callers that pass it, and not used
+        :param sign: unused; accepted because callers pass it
         """
         host = self._started_for(instance)
         host.gate.check_name(nodename)
         host.moves.update_usage(instance)
 
     def device_map(self, instance: Any, migration: Any) -> DeviceMap:
-        """At the destination of a live migration, after :meth:`realize`: what each device of the guest becomes here.
+        """At the destination of a live migration, after :meth:`realize`: map the guest's devices to partners here.
 
-        It is for the source, on the wire: see :meth:`migration_definitions`. With any device in it post-copy is not
-        allowed. It holds paths of this boot of this host: after a boot the migration is over, and a claim for another
-        one gives another map.
+        Send the map to the source, which passes it to :meth:`migration_definitions`. If the map has a device, post-copy
+        is not allowed. The map holds paths of this boot of this host. After a boot the migration is over, and the claim
+        for the next migration gives another map.
 
         :raises InstanceNotClaimed: the migration has no claim here
-        :raises NoDevicePair: a device has no partner; the claim is the caller's to drop
+        :raises NoDevicePair: a device has no partner; the caller drops the claim
         :raises DeviceGone: a device is not there
         """
         return self._owner_for(instance, migration).live.device_map(instance, migration)
@@ -680,17 +697,17 @@ class ClaimManager:
     def migration_definitions(self, context: Any, instance: Any, migration: Any,
                               device_map: DeviceMap, *, post_copy: bool = False,
                               definition: str | None = None) -> MigrationDefinitions:
-        """At the source of a live migration: the guest's definitions for the destination, live and persistent.
+        """At the source of a live migration: return the guest's live and persistent definitions for the destination.
 
-        Each device is replaced by its partner, in the same order; nothing else is changed. The devices of this host
+        They name the partner in place of each device, in the same order; nothing else changes. The devices of this host
         are old from now on, until the move is over or undone.
 
         :param post_copy: whether the migration may be switched to post-copy
-        :param definition: the guest's live definition, in which the service has changed other things for the
-            destination already; then there is no persistent one
+        :param definition: the guest's live definition, if the service has already changed other parts of it for the
+            destination; then the call returns no persistent one
         :raises LiveMigrationUnsupported: no running guest with such a device leaves this host; nothing was changed
-        :raises PostCopyRefused: with devices there is no post-copy; nothing was changed
-        :raises NoDevicePair: the guest rebooted since it was checked and may have seen more; nothing was changed
+        :raises PostCopyRefused: a guest with devices cannot use post-copy; nothing was changed
+        :raises NoDevicePair: the guest rebooted since the check, and may have seen a newer version; nothing was changed
         :raises DomainGone: no domain of the instance runs here
         :raises InvalidDocument: a device in its definition has no partner in the map, or cannot be read
         """
@@ -700,20 +717,20 @@ class ClaimManager:
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
     def cordon(self, kind: str, name: str, parent: bool = False, reason: str = '') -> Withheld:
-        """Let nobody have a device from now on, or with ``parent`` anything that a parent has or could make.
+        """Stop handing out a device or, with ``parent``, all devices that a parent has or could make.
 
-        Whoever has it keeps it. It lasts, over restarts too and while the device is away, until :meth:`uncordon`.
-        Idempotent.
+        An instance that has such a device keeps it. The cordon lasts until :meth:`uncordon`, also over restarts and
+        while the device is away. Idempotent.
 
-        :returns: why it is withheld, and the rows of those who have it still
+        :returns: why the target is withheld, and the rows of the instances that still have such devices
         :raises BadRequest: this host has no such device or parent
         :raises NothingWritten: it is not cordoned
-        :raises OutcomeUnknown: it is cordoned, and the next audit sees that the store knows
+        :raises OutcomeUnknown: it is cordoned, and the next audit makes sure that the store has it
         """
         return self._started().withheld.cordon(Target.named(kind, name, parent), reason)
 
     def uncordon(self, kind: str, name: str, parent: bool = False) -> Withheld:
-        """End what :meth:`cordon` began. Idempotent. Other reasons stay.
+        """End a cordon. Idempotent. Other reasons to withhold the device stay.
 
         :raises BadRequest: it is not cordoned, and this host has no such device or parent
         :raises StoreError: it stays cordoned
@@ -721,36 +738,37 @@ class ClaimManager:
         return self._started().withheld.uncordon(Target.named(kind, name, parent))
 
     def admit(self, kind: str, identifier: str, wipe: bool = False) -> Withheld:
-        """End the doubt about a device that was forgotten and came back: somebody knows that it is clean.
+        """Hand out a device again that was forgotten or retired, because somebody knows that it is clean.
 
-        A device that keeps bytes is read through after that, in the background, unless it is proven clean.
+        If the device keeps bytes and is not proven clean, the manager then reads all of it in the background first.
 
-        :param wipe: have a device that was forgotten, or that is unproven, wiped, whatever is on it. That goes on in
-            the background; the device is admitted when it is proven clean, and a restart ends the wish
-        :raises BadRequest: it was not forgotten; with ``wipe``, and is not unproven either
-        :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these cannot be told
+        :param wipe: wipe a device that was forgotten or retired, or is unproven, whatever is on it. The wipe runs in
+            the background, and the device is admitted when it is proven clean. A restart drops the request
+        :raises BadRequest: it was neither forgotten nor retired and, with ``wipe``, is not unproven either
+        :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these is unknown
         :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
         """
         host = self._started()
-        host.store.check_epoch()                # a wipe that is requested begins before anything is written
+        host.store.check_epoch()                # a requested wipe begins before anything is written
         return host.unproven.admit(DeviceKey(kind, identifier), wipe)
 
     def list_withheld(self) -> list[Withheld]:
-        """Every device and parent that is withheld, why, and who has it still."""
+        """List every withheld device and parent, the reasons, and the instances that still have such devices."""
         return self._started().withheld.all()
 
     def retire(self, kind: str, identifier: str, instance_uuid: str, reason: str = '') -> Withheld:
-        """End the row of a device that is on its way back and cannot be wiped, and never hand the device out again.
+        """End the row of a device that is on its way back and cannot be wiped, and never hand out the device again.
 
-        It is withheld as retired, over restarts too, until :meth:`admit`. Nothing is wiped. Idempotent.
+        The device is withheld as retired until :meth:`admit`, also over restarts. Nothing is wiped. Idempotent.
 
-        :param instance_uuid: the device's owner, to confirm that this device is meant
-        :returns: why it is withheld; its ``changed`` is False when it was retired already
-        :raises NotAssigned: nobody has the device, and it is not retired
-        :raises NotRetired: it is not on its way back, has another owner, is being wiped just now, a domain names it, or
-            one of these cannot be told; nothing was changed
-        :raises BadRequest: a name is no text, ``instance_uuid`` no UUID, or people could not read the reason
-        :raises HypervisorUnreachable, StoreError: no answer; it may be withheld as retired, and has its row
+        :param instance_uuid: the device's owner, which confirms that the caller means this device
+        :returns: why the device is withheld; ``changed`` is False if it was retired already
+        :raises NotAssigned: the device has no owner and is not retired
+        :raises NotRetired: it is not on its way back, has another owner or is being wiped, a domain names it, or one of
+            these is unknown; nothing was changed
+        :raises BadRequest: a name is not a string, ``instance_uuid`` is not a UUID, or ``reason`` is not one printable
+            line
+        :raises HypervisorUnreachable, StoreError: no answer; it may be withheld as retired, and its row may remain
         """
         host = self._started()
         key = DeviceKey(arguments.check_text('kind', kind), arguments.check_text('identifier', identifier))
@@ -759,12 +777,13 @@ class ClaimManager:
     # -- audit and questions ------------------------------------------------------------------------------------------
 
     def update_available_resource(self, context: Any, nodename: str, startup: bool = False) -> list[Finding]:
-        """The periodic audit: read every view again, go on with interrupted work, say what differs.
+        """Run the periodic audit: read every view again, continue interrupted work and report the differences.
 
-        Frees nothing that any view says is in use, and nothing on an unknown view. Carries out what commands requested.
+        Frees no device that any view shows in use, and none because of an unknown view. Carries out what commands
+        requested.
 
-        :param startup: taken for the sake of callers that pass it, and not used
-        :raises NodeUnavailable: the node is not of this host
+        :param startup: unused; accepted because callers pass it
+        :raises NodeUnavailable: the node does not belong to this host
         :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
         """
         host = self._started()
@@ -772,20 +791,21 @@ class ClaimManager:
         return host.audit()
 
     def resources_of(self, instance_uuid: str) -> InstanceResources:
-        """What an instance holds on this host, as it is recorded."""
+        """Return the devices that an instance holds on this host, as the store records them."""
         host = self._started()
         arguments.check_uuid('instance_uuid', instance_uuid)
         return host.life.resources(instance_uuid, host.rows.of_instance(instance_uuid))
 
     def held(self, instance_uuid: str | None = None) -> tuple[HeldDevice, ...]:
-        """What an instance holds on this host, or without one all instances, by the manager's memory. No I/O.
+        """Return the devices that one instance or all instances hold on this host, from memory. No I/O.
 
-        For a service that asks often, or under a lock of its own: it takes microseconds, and some more for each device.
-        Devices come in no order, in every role, and on their way back too; values that do not change. Rows are the
-        authority and this is a copy of them: in the middle of a claim it has devices that no row has yet, and a row
-        that somebody else wrote is in it from the next audit on. :meth:`resources_of` reads the rows.
+        For a service that asks often, or while it holds a lock of its own: the call takes some microseconds, plus some
+        for each device. It returns devices in no order and in every role, also those on their way back, as immutable
+        values. The rows are the authority, and memory is a copy of them. In the middle of a claim memory has devices
+        that no row has yet, and it has a row that somebody else wrote only after the next audit. :meth:`resources_of`
+        reads the rows.
 
-        Only after an interrupt that left no memory it is built anew first, from the rows and the host, as for a claim.
+        After an interrupt that discarded the memory, the call first rebuilds it from the rows and the host.
         """
         host = self._started()
         if instance_uuid is not None:
@@ -793,45 +813,48 @@ class ClaimManager:
         return host.held(instance_uuid)
 
     def state(self) -> HostState:
-        """The host in numbers, for metrics: devices by state, and what the last audit found. Without a query."""
+        """Count the devices by state and the findings of the last audit, for metrics. Makes no query."""
         return self._ready().state()
 
     @property
     def state_path(self) -> str:
-        """The host's state directory. It is known before :meth:`init_host`, too."""
+        """The host's state directory, also before :meth:`init_host`."""
         options.register(self._parts.conf)
         return self._parts.state_path
 
     def wipes(self) -> list[Wipe]:
-        """The devices on their way back that are wiped before anybody gets them: how far that is, and what failed."""
+        """List the devices on their way back that need a wipe, with the progress and the failures."""
         host = self._started()
         return host.wipes.of(host.rows.all())
 
     def wait_for_wipes(self) -> None:
-        """Wait until nothing is wiped in the background any more. What could not be wiped waits for the next audit.
+        """Wait until no wipe runs in the background. A device that could not be wiped waits for the next audit.
 
-        No service has to: it is for those that end, and for tests.
+        A service need not call it. It is for programs that end, and for tests.
         """
         self._ready().wipes.wait()
 
     def providers(self, wait: bool = True) -> list[Provider]:
-        """The resource providers of this host: what exists and can still be made, and what of it nobody may have.
+        """List the resource providers of this host, with total and reserved amounts.
 
-        One whose parent device is not there any more is not among them, nor one that the resolver does not name yet,
-        and none is until it names the node's. :attr:`complete` says whether all of the host could be read.
+        The totals count the devices that exist and those that can still be made; the reserved amounts count those that
+        nobody may have. The list leaves out a provider whose parent device is gone, and one that the resolver does not
+        know yet. It is empty until the resolver knows the node's provider. :attr:`complete` says whether the whole host
+        could be read.
 
-        By the manager's memory, without I/O. Only after an interrupt that left no memory it is built anew first, from
-        the rows and the host, as for a claim.
+        Reads memory, without I/O. After an interrupt that discarded the memory, the call first rebuilds it from the
+        rows and the host.
 
-        :param wait: without it nothing is built anew: for a service that asks under a lock of its own
-        :raises LedgerDiscarded: without ``wait``, when an interrupt left no memory. The next claim or audit builds it
+        :param wait: False rebuilds nothing, for a service that asks while it holds a lock of its own
+        :raises LedgerDiscarded: without ``wait``, after an interrupt that discarded the memory; the next claim or audit
+            rebuilds it
         """
         return (self._started() if wait else self._ready()).providers()
 
     def placed(self) -> tuple[list[Record], Usage]:
-        """Who has which device: the host's rows, and what guests use.
+        """Return the host's rows, and the devices that guests use.
 
-        A row has the provider and class that its device is counted at now, whatever its claim knew.
+        A row has the provider and class that count its device now, even if its claim knew others.
 
         :raises HypervisorUnreachable, StoreError: no answer
         """
@@ -839,7 +862,7 @@ class ClaimManager:
 
     @property
     def complete(self) -> bool:
-        """Whether all of the host could be read when it was last read."""
+        """Whether the last look could read the whole host."""
         return self._ready().views.providers.complete
 
     @property
@@ -849,20 +872,20 @@ class ClaimManager:
 
     @property
     def aliases(self) -> Mapping[str, PCIAlias] | None:
-        """The names by which flavors ask for PCI functions of this host; None when its driver hands out none."""
+        """The names by which flavors ask for PCI functions of this host; None if its driver hands out none."""
         return self._ready().views.providers.aliases
 
     @property
     def rules(self) -> Rules:
-        """What the deployment decides about devices of guests that move while they run."""
+        """The deployment's rules for the devices of guests that move while they run."""
         return self._ready().declarations.deployment_rules
 
     @property
     def store(self) -> Store:
-        """The store, for what a service keeps of this host beside its manager, from this start on.
+        """The store of this start, for data that a service keeps about this host.
 
-        Whatever it writes there is refused with ``HostTakenOver`` once another manager of this host has started, as all
-        that the manager writes. Another start, by :meth:`close` and :meth:`init_host`, has another one.
+        Once another manager of this host has started, the store refuses every write with ``HostTakenOver``, as it
+        refuses the manager's own. After :meth:`close` and :meth:`init_host` there is another store.
         """
         return self._ready().store
 

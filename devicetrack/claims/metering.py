@@ -1,7 +1,7 @@
 """How a host's manager reports its work to a meter.
 
 The manager knows no library for metrics. It calls a :class:`Meter`, if it has one, with the kind and the duration of
-the work. Without a meter each call costs one look at an attribute.
+the work. Without a meter each call costs only one attribute lookup.
 """
 
 from __future__ import annotations
@@ -30,50 +30,50 @@ CLAIMS: Final = (INSTANCE_CLAIM, RESIZE_CLAIM, LIVE_MIGRATION_CLAIM, REBUILD_CLA
 REALIZE: Final = 'realize'
 RELEASE: Final = 'release'
 CALLS: Final = (*CLAIMS, REALIZE, RELEASE)
-"""The calls of a manager that are told, by their names."""
+"""The names of the manager's calls that a meter hears of."""
 
 Arguments = ParamSpec('Arguments')
 Result = TypeVar('Result')
 
 
 class Meter:
-    """Counts the work of one host. A meter overrides what it counts.
+    """Counts the work of one host. A subclass overrides the methods for the events that it counts.
 
-    Any thread may call any method at any time, also while it works on an instance, so a method must be quick: no I/O,
-    and no call back into the manager. Only :meth:`audited` may take as long as writing a small file. What a method
-    raises is logged and goes no further.
+    Any thread may call any method at any time, also while it works on an instance. So a method must be quick: no I/O,
+    and no call back into the manager. Only :meth:`audited` may take as long as writing a small file. If a method raises
+    an exception, the manager logs it and continues.
     """
 
     def called(self, call: str, seconds: float, error: BaseException | None) -> None:
         """One of :data:`devicetrack.claims.metering.CALLS` ended, with this error or none.
 
-        A claim that took nothing, for an instance that wants no device or is rebuilt in place, is not told.
+        A claim that took nothing, for an instance that wants no device or is rebuilt in place, is not reported.
         """
 
     def committed(self, seconds: float, error: BaseException | None) -> None:
-        """A transaction of the manager ended. After an error that is no ``NothingWritten`` its outcome is in doubt."""
+        """A transaction of the manager ended. After any error but ``NothingWritten`` its outcome is in doubt."""
 
     def settled(self, happened: bool) -> None:
-        """The store said what became of a commit in doubt."""
+        """The store answered whether a commit in doubt happened."""
 
     def wiped(self, kind: str, size_bytes: int | None, seconds: float) -> None:
         """A device that had an owner was wiped, and the wipe was proven.
 
-        :param size_bytes: None where nobody knows the size of the device
+        :param size_bytes: None if the size of the device is unknown
         """
 
     def wipe_failed(self, kind: str) -> None:
-        """A device could not be wiped, or nothing proves that it was. It stays held, and audits try it again."""
+        """A device could not be wiped, or nothing proves that it was. It stays held, and audits try again."""
 
     def audited(self, seconds: float, state: HostState | None) -> None:
         """An audit, or the one of a start, ended.
 
-        :param state: the host after it; None when it had to be given up
+        :param state: the host after the audit; None if the audit failed
         """
 
 
 class _Metered(Protocol):
-    """Whose calls can be told."""
+    """An object whose calls can be reported."""
 
     @property
     def metering(self) -> Metering:
@@ -81,9 +81,9 @@ class _Metered(Protocol):
 
 
 class Metering:
-    """The meter of one manager, through all of its starts, or none.
+    """The meter of one manager over all its starts, if it has one.
 
-    ``meter`` may be exchanged at any time.
+    ``meter`` may be replaced at any time.
     """
 
     __slots__ = ('meter', '_failed')
@@ -93,9 +93,9 @@ class Metering:
         self._failed = False
 
     def tell(self, about: Callable[..., None], *facts: Any) -> None:
-        """Tell the meter something.
+        """Report an event to the meter.
 
-        :param about: a method of :class:`Meter`, which is looked up by its name in the meter that there is
+        :param about: a method of :class:`Meter`; the method of the same name of the present meter is called
         """
         meter = self.meter
         if meter is None:
@@ -103,7 +103,7 @@ class Metering:
         try:
             getattr(meter, about.__name__)(*facts)
         except Exception:
-            # A number less is no reason to fail a claim, and a traceback a claim would bury the rest of the log.
+            # A missing number is no reason to fail a claim, and a traceback for each claim would flood the log.
             if not self._failed:
                 self._failed = True
                 LOG.exception('A meter cannot count %s; the next failures are not logged', about.__name__)
@@ -111,7 +111,7 @@ class Metering:
 
 def metered(call: str) -> Callable[[Callable[Concatenate[Any, Arguments], Result]],
                                    Callable[Concatenate[Any, Arguments], Result]]:
-    """Have a call of a manager told to its meter.
+    """Decorate a call of a manager, to report it to the meter.
 
     :param call: one of :data:`CALLS`
     """
@@ -128,7 +128,7 @@ def metered(call: str) -> Callable[[Callable[Concatenate[Any, Arguments], Result
             try:
                 result = method(self, *args, **kwargs)
             except exception.ForkedManager:
-                # The locks of a meter may have been held by another thread of the parent when it forked.
+                # Another thread of the parent may have held locks of the meter when the parent forked.
                 raise
             except BaseException as error:
                 metering.tell(Meter.called, call, time.perf_counter() - began, error)

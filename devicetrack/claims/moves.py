@@ -1,8 +1,7 @@
-"""Claims for instances that move, and what ends them, at either end.
+"""Claims for instances that move, and the ends of moves, at both hosts.
 
-Rows decide what moves. A call changes the rows of its own end in one transaction; what the other end does, or fails to
-do, changes nothing here. An end that never hears of a move's end learns of it at the audit (:mod:`.resume`), which asks
-the compute service.
+The rows decide what moves. A call changes the rows of its own host in one transaction, and nothing here depends on the
+other host. If nobody tells a host that a move has ended, its audit (:mod:`.resume`) asks the compute service.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ OLD: Final = 'old_'
 class Moves:
     """Instances that move to this host, from it, or to other devices of it.
 
-    :param here: this host as migrations name it
-    :param instances: reads and sets what the service's instances keep
-    :param attempts: how often a claim for a running guest looks for partners
+    :param here: this host, as migrations name it
+    :param instances: reads and sets the fields of the service's instances
+    :param attempts: how often a claim for a running guest searches for partners
     """
 
     def __init__(self, here: migrations.Endpoint, service: ServiceView, instances: InstanceFields, rows: Rows,
@@ -72,8 +71,8 @@ class Moves:
 
         The errors are those of :meth:`.manager.ClaimManager.resize_claim`.
 
-        :param new: what the service has of its own for the instance here
-        :param partners: for a guest that comes while it runs, for which not any device of a class will do
+        :param new: the service's own objects for the instance on this host
+        :param partners: for a guest that arrives running, and needs compatible devices
         """
         if migration is None:
             migration = self._service.create_migration(context, instance, self._here.node, move_type)
@@ -98,12 +97,12 @@ class Moves:
         if partners is None:
             return self._life.take(move.instance_uuid, demand, move)
         for _attempt in range(self._attempts - 1):
-            with contextlib.suppress(exception.NoFit):          # what was chosen may be taken meanwhile
+            with contextlib.suppress(exception.NoFit):          # another claim may take the chosen devices
                 return self._life.take(move.instance_uuid, partners.choose(demand), move)
         return self._life.take(move.instance_uuid, partners.choose(demand), move)
 
     def claim_in_place(self, instance: Any) -> Claim:
-        """The claim of a rebuild in place: it has the instance's devices, and an abort takes none."""
+        """Return the claim of a rebuild in place. It has the instance's devices, and an abort gives none back."""
         records = self._life.used_by_guest(self._rows.of_instance(instance.uuid))
         return Claim(self._life, self._instances, instance, self._life.resources(instance.uuid, records), {}, over=True)
 
@@ -112,14 +111,14 @@ class Moves:
         return self._here.is_at(migrations.Move.of(migration).source)
 
     def _make_room(self, instance: Any, migration: Any) -> list[Record] | None:
-        """See that no earlier move of the instance stands in the way.
+        """Check that no earlier move of the instance is in the way, and end it if it is over.
 
-        :returns: the rows that the instance leaves when it moves on this host; None when it comes from another one
+        :returns: the rows that the instance leaves if it moves on this host; None if it comes from another host
         """
-        # A claim is made at the migration's destination. So a migration that leaves from here moves on this host.
+        # The destination of a migration makes the claim. So a migration that leaves this host moves on this host.
         one_host = self.is_source(migration)
         records = self._rows.there(instance.uuid)
-        # An earlier stay may be two moves behind: the one that brought the instance, and the one that took it away.
+        # Two moves of an earlier stay may be open: the one that brought the instance, and the one that took it away.
         for replaced in (False, True, True, True, True):
             stands = [record for record in records if not one_host or record.role != vocabulary.CURRENT]
             if not stands:
@@ -132,10 +131,10 @@ class Moves:
         raise exception.InstanceHasStaleRows(instance.uuid, [record.key for record in stands])
 
     def _replace_older(self, migration: Any, records: Sequence[Record]) -> None:
-        """Give back what an older migration of the instance claimed here and never used: the newest migration counts.
+        """Give back devices that an older migration of the instance claimed here, since the newest migration counts.
 
-        :raises InstanceHasClaim: it is this migration, which has its claim
-        :raises MigrationSuperseded: it is newer than this one
+        :raises InstanceHasClaim: this migration has a claim already
+        :raises MigrationSuperseded: a newer migration has a claim
         """
         incoming = [record for record in records if record.role == vocabulary.INCOMING]
         older = named_migrations(incoming)
@@ -147,7 +146,7 @@ class Moves:
         for uuid in older:
             other = found.get(uuid)
             if other is None or other.outcome != migrations.PENDING:
-                continue                        # whether it is over is for the service to say
+                continue                        # only the service knows whether it is over
             if this.is_older_than(other):
                 raise exception.MigrationSuperseded(migration.uuid, uuid)
             if other.is_older_than(this):
@@ -159,14 +158,14 @@ class Moves:
             return self._life.resources(instance.uuid, leaving)
         return self._instances.read(instance).get('resources')
 
-    # -- what the service and the guest say ---------------------------------------------------------------------------
+    # -- the answers of the service and the guest ---------------------------------------------------------------------
 
     def settle(self, instance_uuid: str) -> None:
-        """Do at once for one instance what the next audit would do. For who works on it.
+        """Do for one instance now what the next audit would do. The caller works on it.
 
-        What cannot be given back now waits for that audit.
+        Devices that cannot go back now wait for that audit.
 
-        :raises StoreError: nothing was changed, or nobody knows
+        :raises StoreError: nothing was changed, or that is unknown
         """
         records = self._rows.of_instance(instance_uuid)
         leaving = self._advance(records, self._views.read_for(tuple(records)))
@@ -177,9 +176,9 @@ class Moves:
                         {'instance': instance_uuid, 'error': error})
 
     def settle_by(self, records: Sequence[Record], views: Views) -> None:
-        """Bring rows of one instance to where its migrations, its guest and the service show that it is.
+        """Update the rows of one instance by what its migrations, its guest and the service show.
 
-        For audits, so it waits for no wipe.
+        Audits call it, so it waits for no wipe.
         """
         self._life.give_back(self._advance(records, views), wait=False)
 
@@ -187,7 +186,7 @@ class Moves:
         settlement = migrations.settle(self._situation(records, views))
         for migration_uuid in settlement.failed:
             self._service.fail_migration(migration_uuid)
-        # An event has room for one migration's ends, and an instance rarely has two here.
+        # An event has room for the ends of one migration, and an instance rarely has two here.
         known = [move for move in map((views.migrations or {}).get, named_migrations(records)) if move is not None]
         return self._life.advance(settlement, Note(ends=known[0].ends) if len(known) == 1 else NO_NOTE)
 
@@ -204,11 +203,11 @@ class Moves:
                                usage.runs_here(uuid), named, live, (views.instances or {}).get(uuid))
 
     def settle_ended(self, instance_uuid: str, records: Sequence[Record], before_move: bool) -> bool:
-        """Before a guest starts: end moves that the service says are over and nobody has told this host of.
+        """Before a guest starts, end moves that the service says are over and that nobody has ended here.
 
-        Else a guest whose move failed would start on what was claimed for it. For who works on the instance.
+        Otherwise a guest whose move failed would start on the devices of the move. The caller works on the instance.
 
-        :returns: whether there was any
+        :returns: whether there was such a move
         :raises MigrationUndecided: the guest's devices depend on it, and neither service nor ``before_move`` decides
         :raises StoreError: as :meth:`settle`
         """
@@ -221,7 +220,7 @@ class Moves:
             return True
         if not before_move and not self._service.ends_moves_by_calls:
             undecided = {uuid for uuid in named if uuid not in known or not known[uuid].goes_on}
-            # At either end of a move between two hosts the guest has one set of devices, whatever becomes of the move.
+            # In a move between two hosts the guest has one set of devices at each host, however the move ends.
             stored = self.stored_context(instance_uuid) if undecided else None
             if stored is not None and stored.migration_uuid in undecided and stored.old_resources is not None \
                     and stored.old_resources.host_uuid == self._life.host_uuid:
@@ -246,11 +245,11 @@ class Moves:
     # -- ends ---------------------------------------------------------------------------------------------------------
 
     def mark_old(self, instance: Any, migration_uuid: str, ends: tuple[str | None, str | None] | None = None) -> None:
-        """At the source of a move: its rows are old from the first call on that names the migration.
+        """At the source of a move, make the rows old at the first call that names the migration.
 
-        For who works on the instance.
+        The caller works on the instance.
 
-        :param ends: the names of the two hosts, where the caller knows them
+        :param ends: the names of the two hosts, if the caller knows them
         """
         records = self._rows.there(instance.uuid)
         if any(record.migration_uuid == migration_uuid for record in records):
@@ -264,7 +263,7 @@ class Moves:
             if migrations.leaves_with(record, records) or (by_calls and _came(record, records)))), note=Note(ends=ends))
 
     def drop_at_source(self, instance: Any, migration: Any) -> Fields:
-        """A move is confirmed: what the instance left goes back, what it has is at rest."""
+        """Confirm a move: give back the devices that the instance left, and take its others out of the move."""
         with self._rows.working(instance.uuid):
             move = migrations.Move.of(migration)
             if self._here.is_at(move.source) and not self._here.is_at(move.destination) \
@@ -273,7 +272,7 @@ class Moves:
             return self._confirm(instance, migration.uuid, Note(ends=move.ends))
 
     def _confirm(self, instance: Any, migration_uuid: str, note: Note = NO_NOTE) -> Fields:
-        """End a move in one transaction; then what was left goes back. For who works on the instance."""
+        """End a move in one transaction, then give back the devices left behind. The caller works on the instance."""
         ours = [record for record in self._rows.there(instance.uuid) if record.migration_uuid == migration_uuid]
         old = tuple(record for record in ours if record.role == vocabulary.OLD)
         new = tuple(record for record in ours if record.role != vocabulary.OLD)
@@ -284,14 +283,14 @@ class Moves:
         return fields
 
     def drop_at_destination(self, instance: Any, migration_uuid: str) -> Fields:
-        """A move is undone: what was claimed for it goes back, what the instance had is current again.
+        """Undo a move: give back the devices claimed for it, and make those that the instance had current again.
 
         :raises BadRequest: the service says that the move is done
         """
         move = (self._service.migrations([migration_uuid]) or {}).get(migration_uuid)
         if move is not None and move.outcome == migrations.DONE:
-            raise exception.BadRequest('migration', migration_uuid, f'it is {move.status}, and the instance has what '
-                                       'was claimed for it: only a migration that is not done can be undone')
+            raise exception.BadRequest('migration', migration_uuid, f'it is {move.status}, and the instance has the '
+                                       'devices claimed for it: only a migration that is not done can be undone')
         with self._rows.working(instance.uuid):
             ours = [record for record in self._rows.of_instance(instance.uuid)
                     if record.migration_uuid == migration_uuid]
@@ -310,7 +309,7 @@ class Moves:
 
     def _resources_before(self, instance: Any, migration_uuid: str,
                           old: Sequence[Record]) -> InstanceResources | None:
-        """What the instance had before a move that is undone; None when nobody here knows."""
+        """The devices that the instance had before an undone move; None if that is unknown here."""
         if old:
             return self._life.resources(instance.uuid, [
                 record._replace(role=vocabulary.CURRENT, migration_uuid=None, generation=record.generation + 1)
@@ -336,7 +335,7 @@ class Moves:
         if named is None:
             of_rows = named_migrations(self._rows.there(instance.uuid))
             if len(of_rows) != 1:
-                return {}                       # nothing moves, or nobody can say what: the audit will ask
+                return {}                       # no move, or several: the audit asks the service
             [named] = of_rows
         if prefix == NEW:
             return self.drop_at_destination(instance, named)
@@ -344,7 +343,7 @@ class Moves:
             return self._confirm(instance, named)
 
     def finish_evacuation(self, instance: Any, migration: Any) -> Fields:
-        """The guest runs here: what was claimed for it is current. It is at rest when the service says all is done."""
+        """Make the claimed devices current, as the guest runs here. The move ends when the service says it is done."""
         with self._rows.working(instance.uuid):
             named = arguments.migration_uuid(migration) if migration is not None else self._named_by(instance)
             self._life.settle(migrations.Settlement(arrive=tuple(
@@ -357,9 +356,9 @@ class Moves:
             return fields
 
     def update_usage(self, instance: Any) -> None:
-        """The service saved a change of an instance: at a move's source this is the first that names the migration.
+        """Read a saved change of an instance. At the source of a move, it is the first to name the migration.
 
-        The context may be of a move that is over, or that brought the instance here. Such a one takes it nowhere.
+        The context may be of a move that is over, or that brought the instance here. Such a context changes nothing.
         """
         context = self._instances.read(instance).get('migration_context')
         if context is None:
@@ -372,14 +371,14 @@ class Moves:
         if not self._service.ends_moves_by_calls:
             move = (self._service.migrations([named]) or {}).get(named)
             if move is None or move.outcome != migrations.PENDING:
-                return                          # an audit hears of a move that goes on
+                return                          # an audit finds a move that goes on
         with self._rows.working(instance.uuid):
             self.mark_old(instance, named, None if move is None else move.ends)
 
     def _named_by(self, instance: Any) -> str | None:
-        """The migration that an instance's context names, if it has one.
+        """The migration that an instance's context names, if the instance has a context.
 
-        :raises BadRequest: it names none
+        :raises BadRequest: the context names none
         """
         context = self._instances.read(instance).get('migration_context')
         return None if context is None else _named_by(context)
@@ -395,16 +394,16 @@ def _named_by(context: MigrationContext) -> str:
 
 
 def _came(record: Record, rows: Sequence[Record]) -> bool:
-    """Whether an instance came to a device by a migration from elsewhere, which nobody said is over.
+    """Whether an instance came to a device by a migration from another host that nobody has ended.
 
-    It is, when the next one takes the instance away: an instance moves once at a time.
+    The next migration of the instance ends it: an instance makes one move at a time.
     """
     return record.role == vocabulary.CURRENT and record.migration_uuid is not None and not any(
         other.migration_uuid == record.migration_uuid and other.role == vocabulary.OLD for other in rows)
 
 
 def _with_affinity(demand: Demand, topology: Any) -> Demand:
-    """The demand on the NUMA nodes that the service pinned the guest's processors to."""
+    """Add to a demand the NUMA nodes that the service pinned the guest's processors to."""
     cells = getattr(topology, 'cells', None) or ()
     nodes = frozenset(cell.id for cell in cells if isinstance(getattr(cell, 'id', None), int))
     if not nodes or demand.numa_nodes:
@@ -414,5 +413,5 @@ def _with_affinity(demand: Demand, topology: Any) -> Demand:
 
 
 def _carried(*theirs: Any) -> Carried:
-    """What of it a context can carry."""
+    """Keep only the objects that a migration context can carry."""
     return Carried(*(one if isinstance(one, ovo_base.VersionedObject) else None for one in theirs))

@@ -1,4 +1,4 @@
-"""Exchanges devices of a claim for such on NUMA nodes that the service chose after it: hold first, narrow later."""
+"""Exchanges devices of a claim for devices on NUMA nodes that the service chose after the claim."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Narrowing:
             except exception.DeviceTrackError:
                 raise
             except BaseException:
-                # What was recorded the rows tell; what was only held comes back with a new ledger.
+                # The rows show recorded changes, and a new ledger frees devices that were only held.
                 self._ledger.discard()
                 raise
 
@@ -66,7 +66,7 @@ class Narrowing:
         try:
             self._life.give_back(left, wait)
         except exception.DeviceTrackError as error:
-            LOG.warning('Devices that claim %(claim)s of instance %(instance)s had before have to wait: %(error)s',
+            LOG.warning('Earlier devices of claim %(claim)s of instance %(instance)s cannot go back yet: %(error)s',
                         {'claim': claim.claim_id, 'instance': claim.instance.uuid, 'error': error})
         return fields
 
@@ -74,7 +74,7 @@ class Narrowing:
                   exchanged: Sequence[tuple[DeviceKey, Hold]]) -> tuple[InstanceResources, list[Record]]:
         """Record the exchange, in one transaction.
 
-        :returns: what the claim has then, and the rows of the devices that it had, which are on their way back
+        :returns: the new devices of the claim, and the rows of its old ones, which are on their way back
         """
         holds = [hold for _key, hold in exchanged]
         try:
@@ -107,7 +107,7 @@ class Narrowing:
 
     @staticmethod
     def _fields(claim: Claim, now: InstanceResources) -> Fields:
-        """What the claim sets on its instance when it has these devices."""
+        """The fields that the claim sets on its instance if it has these devices."""
         before = claim.fields.get('migration_context')
         if before is None:
             return {'resources': now}
@@ -115,7 +115,7 @@ class Narrowing:
 
 
 def _instead(records: Sequence[Record], key: DeviceKey, hold: Hold) -> Record:
-    """The row of the device that takes the place of another one of its claim."""
+    """The row of a device that replaces another device of its claim."""
     [record] = [record for record in records if record.key == key]
     [candidate] = hold.candidates
     return record._replace(

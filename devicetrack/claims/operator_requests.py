@@ -1,10 +1,10 @@
-"""Operator requests: what a command asks of the manager of a host, which carries it out at its next audit and answers.
+"""Operator requests: commands ask the manager of a host, which does the work at its next audit and answers.
 
-For operators they are the requests of ``devicetrack-manage request``. An instance's request for devices is another
-thing: :mod:`devicetrack.objects.request`.
+Operators see them with ``devicetrack-manage request``. An instance's request for devices is something else:
+:mod:`devicetrack.objects.request`.
 
-A host's rows are written by its manager alone. So a command that is run beside one leaves an operator request in the
-store; with the manager down it takes the host's lock and does the same work by the same functions.
+Only the manager of a host writes its rows. So a command that runs beside a manager leaves an operator request in the
+store. If no manager runs, the command takes the host's lock and does the same work with the same functions.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ CORDON: Final = 'cordon'
 UNCORDON: Final = 'uncordon'
 ADMIT: Final = 'admit'
 RETIRE: Final = 'retire'
-# Of two of these about one target the newer one counts.
+# If two of these have one target, the newer one counts.
 _CONTRARIES: Final = frozenset((CORDON, UNCORDON))
 
-# What may wait in its store since an earlier release, by the names that it had there.
+# The names in earlier releases of requests that may still wait in a store.
 _EARLIER: Final = {'drain': CORDON, 'undrain': UNCORDON}
 
-# What is said of a repair that is not done yet.
-GOES_ON: Final = 'devices are wiped in the background, and "devicetrack-manage device list" shows how far that is'
+# The text about repairs that are not done yet.
+GOES_ON: Final = 'devices are wiped in the background, and "devicetrack-manage device list" shows the progress'
 
-# What an answer says became of an operator request.
+# The outcomes of operator requests.
 DONE: Final = 'done'
 PARTLY: Final = 'partly done'
 REFUSED: Final = 'refused'
@@ -62,9 +62,10 @@ FAILED: Final = 'failed'
 
 
 class Answer(NamedTuple):
-    """``outcome`` is one of the words above; ``repairs`` has a text for each row that changed, or why it did not.
+    """The answer to an operator request.
 
-    ``changed`` is False of what was done already.
+    ``outcome`` is one of the words above. ``repairs`` has a text for each row that changed, or the reason why it did
+    not. ``changed`` is False if the work was done already.
     """
 
     outcome: str
@@ -79,7 +80,7 @@ def make(host_uuid: str, verb: str, **arguments: Any) -> OperatorRequest:
 
 
 def answer_of(request: OperatorRequest) -> Answer | None:
-    """The answer of an operator request, None while there is none."""
+    """The answer to an operator request, or None while there is none."""
     if request.answer is None:
         return None
     try:
@@ -91,7 +92,7 @@ def answer_of(request: OperatorRequest) -> Answer | None:
 
 
 class OperatorRequests:
-    """Does what commands ask of a started host."""
+    """Carries out the requests of commands on a started host."""
 
     def __init__(self, host: str, host_uuid: str, store: Store, repairs: Repairs, withheld: WithheldDevices,
                  unproven: Unproven) -> None:
@@ -103,17 +104,17 @@ class OperatorRequests:
     def answer_waiting(self) -> bool:
         """Do and answer the operator requests that wait for the host's manager. For the end of an audit.
 
-        Whatever is wrong with a request is its answer, and no error of the audit. A request that was done and whose
-        answer was lost is done once more, unless a newer request asks for the contrary.
+        A mistake in a request goes into its answer and is no error of the audit. A request whose answer was lost is
+        done again, unless a newer request asks for the opposite.
 
-        :returns: whether there was any
+        :returns: whether a request waited
         """
         try:
             if not self._store.operator_requests_of_host(self._host_uuid, waiting=True):
                 return False
             known = self._operator_requests()
         except exception.StoreError as error:
-            LOG.warning('Requests to host %(host)s cannot be read: %(error)s', {'host': self._host, 'error': error})
+            LOG.warning('The requests to host %(host)s cannot be read: %(error)s', {'host': self._host, 'error': error})
             return False
         for number, request in enumerate(known):
             if request.answer is not None:
@@ -121,9 +122,9 @@ class OperatorRequests:
             LOG.info('Host %(host)s: request %(uuid)s: %(verb)s %(arguments)s', {
                 'host': self._host, 'uuid': request.uuid, 'verb': request.verb, 'arguments': request.arguments})
             newer = _contrary(request.verb, _target_of(request), known[number + 1:])
-            with requests.during(request.uuid):           # so the history says which one it was
+            with requests.during(request.uuid):           # so the history names the request
                 answer = self._answer(request) if newer is None else Answer(
-                    REFUSED, f'request {newer.uuid}, to {newer.verb} it, is newer')
+                    REFUSED, f'request {newer.uuid} to {newer.verb} it is newer')
             LOG.info('Host %(host)s: request %(uuid)s %(outcome)s: %(text)s', {
                 'host': self._host, 'uuid': request.uuid, 'outcome': answer.outcome, 'text': answer.text})
             try:
@@ -156,15 +157,15 @@ class OperatorRequests:
             return Answer(FAILED, f'unexpected {type(error).__name__}: the log of the service has more')
 
     def do(self, verb: str, arguments: Mapping[str, Any], wait: bool = False) -> Answer:
-        """Do what an operator request with this verb asks for.
+        """Carry out an operator request with this verb.
 
-        :param wait: until devices are wiped that have to be; an audit waits for none
+        :param wait: wait for wipes; an audit waits for none
         :raises DeviceTrackError: it was not done
         """
         return self._verbs[verb](arguments, wait)
 
     def do_now(self, verb: str, arguments: Mapping[str, Any]) -> Answer:
-        """As :meth:`do`, to the end, for a command. What asks for the contrary and waits is refused: this is newer.
+        """As :meth:`do`, for a command, which waits for the end. Refuses waiting requests for the opposite as older.
 
         :raises DeviceTrackError: it was not done
         """
@@ -176,7 +177,7 @@ class OperatorRequests:
         return self.do(verb, arguments, wait=True)
 
     def _repair(self, arguments: Mapping[str, Any], wait: bool) -> Answer:
-        # Only what its author was shown: by now another guest may claim the device.
+        # Move only the rows that the author saw: another guest may name the device by now.
         moves = _moves(arguments.get('moves', []))
         accepted = Accepted(arguments.get('accept') is True, moves.__contains__)
         return answer_to_repair(self._repairs.repair(self._repairs.plan(accepted).repairs, wait))
@@ -184,12 +185,12 @@ class OperatorRequests:
     def _forget(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
         key = _device(arguments)
         record = self._repairs.forget(key, check_uuid('instance_uuid', arguments.get('instance_uuid')))
-        return Answer(DONE, f'{key.kind}/{key.identifier} of instance {record.instance_uuid} is forgotten')
+        return Answer(DONE, f'{key.kind}/{key.identifier} of instance {record.instance_uuid} was forgotten')
 
     def _release(self, arguments: Mapping[str, Any], wait: bool) -> Answer:
         records = self._repairs.release(check_uuid('instance_uuid', arguments.get('instance_uuid')), wait)
         return Answer(DONE, f'{", ".join(f"{one.kind}/{one.identifier}" for one in records)} of instance '
-                            f'{records[0].instance_uuid} {"went back" if wait else "go back"}')
+                            f'{records[0].instance_uuid} {"was given back" if wait else "is being given back"}')
 
     def _retire(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
         retired = self._repairs.retire(
@@ -204,13 +205,13 @@ class OperatorRequests:
         return Answer(DONE, str(uncordoned), changed=uncordoned.changed)
 
     def _admit(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
-        # A request that has waited in its store since an older version says name.
+        # A request from an earlier release has the identifier as ``name``.
         key = _device({'identifier': arguments.get('name'), **arguments})
         return Answer(DONE, str(self._unproven.admit(key, arguments.get('wipe') is True)))
 
 
 def answer_to_repair(outcomes: Sequence[Outcome]) -> Answer:
-    """What to say of repairs that were tried."""
+    """The answer for repairs that were tried."""
     well, begun = sum(outcome.error is None for outcome in outcomes), sum(outcome.begun for outcome in outcomes)
     word = DONE if well == len(outcomes) else PARTLY if well else FAILED
     text = (f'{well - begun} of {len(outcomes)} repairs done' + (f', {begun} begun: {GOES_ON}' if begun else '')
@@ -245,7 +246,7 @@ def _text(arguments: Mapping[str, Any], name: str) -> str:
 
 
 def _device(arguments: Mapping[str, Any]) -> DeviceKey:
-    """The device of an operator request. Where a parent may be meant, a request has a target: a scope and a name."""
+    """The device of an operator request. A request that may mean a parent has a target instead: a scope and a name."""
     return DeviceKey(_text(arguments, 'kind'), _text(arguments, 'identifier'))
 
 
@@ -258,7 +259,7 @@ def _target_of(request: OperatorRequest) -> Target | None:
 
 
 def _contrary(verb: str, target: Target | None, among: Sequence[OperatorRequest]) -> OperatorRequest | None:
-    """The first request that asks for the contrary of ``verb`` with the same target."""
+    """The first request that asks for the opposite of ``verb`` with the same target."""
     if verb not in _CONTRARIES or target is None:
         return None
     return next((request for request in among if request.verb in _CONTRARIES and request.verb != verb

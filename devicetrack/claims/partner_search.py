@@ -1,4 +1,4 @@
-"""Which devices of this host take the place of those that a guest has elsewhere, chosen before they are claimed."""
+"""Chooses the devices of this host that replace a running guest's devices, before they are claimed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOG = log.logger(__name__)
 
 
 class Wanted(NamedTuple):
-    """A device that a running guest has on another host, of the class that its partner here has too."""
+    """A device that a running guest has on another host. Its partner here has the same resource class."""
 
     resource_class: str
     held: Held
@@ -45,17 +45,17 @@ class Wanted(NamedTuple):
 
     @property
     def seen(self) -> str | None:
-        """What the row of its partner records as seen by the guest: a move brings nothing new."""
+        """The version that the row of its partner records as seen by the guest. A move does not change it."""
         seen = self.held.seen or self.held.facts.version
         return str(seen) if isinstance(seen, Version) else None
 
 
-# A text names so many of devices of which one is as good as another.
+# A text names at most this many of equivalent devices.
 _SHOWN: Final = 3
 
 
 class _Group(NamedTuple):
-    """Devices here of which one is as good as another: those that are there and free, and how many can be made."""
+    """Equivalent devices here: the free ones that exist, and the number that can be made."""
 
     kind: str
     parent: str | None
@@ -71,7 +71,7 @@ class _Group(NamedTuple):
         return f'{self.kind} {shown}' + (f' and {more} more' if more > 0 else '')
 
     def offers(self, most: int) -> list[Offer]:
-        """As many as can be partners, by names that nothing else here has."""
+        """As many offers as there can be partners, with names that are unique on this host."""
         made = (f'{number} to be made on {self.parent}' for number in range(self.makes))
         return [Offer(name, self.facts) for name in itertools.islice((*sorted(self.names), *made), most)]
 
@@ -79,7 +79,7 @@ class _Group(NamedTuple):
 def from_declared(devices: Sequence[DeclaredDevice]) -> list[Wanted]:
     """The devices that the source declared.
 
-    :raises BadRequest: a declaration means nothing here
+    :raises BadRequest: a declaration is not valid here
     """
     found = []
     for index, device in enumerate(devices):
@@ -95,10 +95,10 @@ def from_resources(devices: Iterable[DeviceAssignment]) -> list[Wanted]:
 
 
 class PartnerSearch:
-    """Looks for the partners of one guest's devices among what is free here. Nothing is held by it.
+    """Searches for the partners of one guest's devices among the free devices here. It holds none.
 
-    :param host: this host's name, for refusals
-    :param guest: its devices, in its order
+    :param host: this host's name, for error texts
+    :param guest: the guest's devices, in its order
     """
 
     def __init__(self, host: str, ledger: LockedLedger, declarations: Declarations, guest: Sequence[Wanted]) -> None:
@@ -107,18 +107,18 @@ class PartnerSearch:
         self.seen = tuple(wanted.seen for wanted in guest)
 
     def choose(self, demand: Demand) -> Demand:
-        """Make of a demand one for partners: an item for each device, in the order of the guest.
+        """Turn a demand into one for partners: an item for each device, in the order of the guest.
 
-        The map is a maximum matching within what each provider has of each class.
+        The pairs are a maximum matching among the devices of each class at each provider.
 
-        :raises NoDevicePair: a device has no partner among what is free; says why each device here is none
+        :raises NoDevicePair: a device has no partner among the free devices; the error says why each is none
         """
         items: dict[int, Item] = {}
         for resource_class in sorted({wanted.resource_class for wanted in self._guest}):
             indices = [index for index, wanted in enumerate(self._guest) if wanted.resource_class == resource_class]
             slots = [item.provider_uuid for item in demand.items if item.resource_class == resource_class
                      for _ in range(item.amount)]
-            # Which of them are asked for by which alias nobody can say of a guest's devices: the first one's counts.
+            # It is unknown which alias asked for which device of the guest, so the policy of the first item counts.
             policy = next((item.numa_policy for item in demand.items if item.resource_class == resource_class), None)
             asked = demand._replace(numa_policy=policy or demand.numa_policy)
             groups = {provider: self._groups(resource_class, provider, asked) for provider in sorted(
@@ -145,7 +145,7 @@ class PartnerSearch:
 
     def _over_providers(self, indices: Sequence[int], slots: Sequence[str | None],
                         groups: Mapping[str | None, Sequence[_Group]]) -> list[tuple[str | None, list[int]]]:
-        """Decide which of the devices of one class get their partners from which provider."""
+        """Decide which provider gives partners to which devices of one class."""
         if len(groups) == 1 and len(slots) == len(indices):
             return [(slots[0], list(indices))]
         accepted = [[slot for slot, provider in enumerate(slots) if any(
@@ -170,7 +170,7 @@ class PartnerSearch:
         index_of = {self._guest[index].key: index for index in indices}
         if found.alone:
             raise self._no_pair([self._guest[index_of[alone.source]] for alone in found.alone], groups,
-                                'nothing of its class is free here', found)
+                                'no device of its class is free here', found)
         items = {}
         for pair in found.pairs:
             group, _offer = offers[pair.destination]
@@ -187,13 +187,13 @@ class PartnerSearch:
 
     def _no_pair(self, alone: Sequence[Wanted], groups: Sequence[_Group], otherwise: str,
                  found: partners.Partners | None = None) -> exception.NoDevicePair:
-        """The refusal: why nothing here is the first device's partner, and which others have none either."""
+        """Explain why no device here is the first device's partner, and name the others without a partner."""
         wanted = alone[0]
         reasons = []
         for group in groups:
             verdict = self._decide(wanted, group)
-            reasons.append(f'{group}: {"partners of others" if verdict.accepted else verdict}')
+            reasons.append(f'{group}: {"partners of other devices" if verdict.accepted else verdict}')
         text = f'on host {self._host}, {" | ".join(reasons) or otherwise}'
         if alone[1:]:
-            text += f'; nor has {", nor ".join(" ".join(other.key) for other in alone[1:])}'
+            text += f'; also without a partner: {", ".join(" ".join(other.key) for other in alone[1:])}'
         return exception.NoDevicePair(*wanted.key, text, None if found is None else found.as_data())

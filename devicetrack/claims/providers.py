@@ -1,4 +1,4 @@
-"""Which resource provider counts the devices of which parent."""
+"""Finds the resource provider that counts the devices of a parent."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from devicetrack.engine.selection import NO_UUID
 
 
 class ProviderResolver(Protocol):
-    """Says the UUID of a provider. Beside a service that makes the providers itself, look them up by name."""
+    """Gives the UUIDs of providers. If the service itself creates the providers, look them up by name."""
 
     def uuid_of(self, name: str) -> str | None:
         """The UUID of the provider for the parent device with this stable name; '' is the node.
 
-        Must give the same answer after a restart and in another process. May block; never called under the lock.
+        It must give the same answer after a restart and in another process. It may block; the lock is not held.
 
-        :returns: None when the provider was not created yet. Then no claim gets its devices, and each audit asks again;
-            an instance that has such a device keeps it. An answer is kept, and this name is not asked for again.
+        :returns: None if the provider was not created yet. Then no claim gets its devices, and each audit asks again;
+            an instance that has such a device keeps it. The manager keeps an answer, and does not ask for this name
+            again.
         """
 
 
@@ -33,7 +34,7 @@ class DerivedProviders:
 
 
 class KnownProviders:
-    """Provider UUIDs that were resolved once, so that they are known without I/O from then on.
+    """Keeps resolved provider UUIDs, so that later look-ups need no I/O.
 
     :param resolver: asked once for each name
     """
@@ -46,7 +47,7 @@ class KnownProviders:
         return name in self._uuids
 
     def resolve(self, names: Iterable[str]) -> None:
-        """Ask for those that are not known yet. May block."""
+        """Resolve the names that are not known yet. May block."""
         for name in names:
             if name not in self._uuids:
                 found = self._resolver.uuid_of(name)
@@ -54,13 +55,13 @@ class KnownProviders:
                     self._uuids[name] = found
 
     def uuid_of(self, name: str) -> str:
-        """The UUID of a provider that was resolved, :data:`~devicetrack.engine.selection.NO_UUID` of another one."""
+        """The UUID of a resolved provider; :data:`~devicetrack.engine.selection.NO_UUID` for any other."""
         return self._uuids.get(name, NO_UUID)
 
     def missing(self, names: Iterable[str]) -> set[str]:
-        """Those of these names that were not resolved yet."""
+        """The names among these that are not resolved yet."""
         return {name for name in names if name not in self._uuids}
 
     def all(self) -> frozenset[str]:
-        """Every UUID that is known."""
+        """Every known UUID."""
         return frozenset(self._uuids.values())

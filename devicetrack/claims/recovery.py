@@ -1,7 +1,7 @@
-"""Writes a lost store anew from what the guests' definitions record.
+"""Rewrites a lost store from the records in the guests' definitions.
 
-This happens only while no manager of the host runs: the writer has the host's lock. Nothing is realized, wiped or
-taken back here. The manager that starts next finds rows as after any crash and goes on with them.
+This happens only while no manager of the host runs: the caller holds the host's lock. The recovery realizes, wipes and
+takes back nothing. The next manager finds the rows as after a crash, and continues.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ LOG = log.logger(__name__)
 
 
 class Recovery(NamedTuple):
-    """A plan of what to write.
+    """A plan of the rows to write.
 
-    ``before`` is the host as the store knows it, or None. ``boot_id`` is the earlier boot whose addresses some
-    definition still has, or None. ``migrations`` are those that the rows to write name; only the compute service knows
-    their status. ``unknown`` names what could not be read, and why. ``unnamed`` are devices that guests record and no
-    option names: the configuration may be another one than the service's.
+    ``before`` is the host in the store, or None. ``boot_id`` is the earlier boot whose addresses some definition still
+    has, or None. The rows to write name ``migrations``, and only the compute service knows their status. ``unknown``
+    lists the parts that could not be read, with the reasons. ``unnamed`` are devices that guests record and no option
+    names: the configuration may not be the service's.
     """
 
     before: store_api.Host | None
@@ -52,8 +52,8 @@ class Recovery(NamedTuple):
 def name_of(store: store_api.Store | None, machine_id_path: str) -> str | None:
     """The name by which the store knows this machine, or None.
 
-    No other source has it. Guests record only their host's UUID, and the machine's own name need not be the service's:
-    no manager would ever be the host of rows under another name.
+    No other source has this name. Guests record only their host's UUID, and the service may use another name than the
+    machine's own. No manager would ever use rows under a wrong name.
 
     :raises AmbiguousHost: the store knows the machine by several names
     """
@@ -68,11 +68,11 @@ def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any
          wipe_unrecorded: bool = False, told: Callable[[int, int], None] | None = None) -> Recovery:
     """Read the guests and plan the rows that their store had. Changes nothing.
 
-    :param store: None when there is none yet
-    :param wipe_unrecorded: have every device that no guest records wiped before anybody gets it
+    :param store: None if there is none yet
+    :param wipe_unrecorded: wipe every device that no guest records before anybody gets it
     :param told: called while guests are read, as :meth:`devicetrack.virt.driver.VirtDriver.guest_records` says
     :raises GuestsOfSeveralHosts: the guests do not agree on which host this is
-    :raises HostIdentityChanged, MachineHasHost, UnknownHost: the store knows the host otherwise than the guests do
+    :raises HostIdentityChanged, MachineHasHost, UnknownHost: store and guests disagree about the host
     :raises HypervisorUnreachable, StoreError: no answer
     """
     options.register(conf)
@@ -97,21 +97,21 @@ def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any
 
 
 def write(recovery: Recovery, store: store_api.Store) -> None:
-    """Write what a plan says: the host, and all rows in one transaction. The caller has the host's lock.
+    """Write a plan: the host, and all rows in one transaction. The caller holds the host's lock.
 
-    It may be repeated, with a new plan.
+    The caller may repeat it with a new plan.
 
     :raises HostHoldsDevices: the store has rows of the host under another UUID or machine id; nothing was written
-    :raises StoreError: no row was written, or after ``OutcomeUnknown`` perhaps all
+    :raises StoreError: no row was written; after ``OutcomeUnknown``, either none or all
     """
     before, host = recovery.before, recovery.host
     if before is None:
         store.add_host(host)
     elif before.identity != host.identity:
-        LOG.warning('Host %(name)s of UUID %(before)s gets the UUID that its guests record: %(after)s',
+        LOG.warning('The UUID of host %(name)s changes from %(before)s to the one that its guests record: %(after)s',
                     {'name': host.name, 'before': before.uuid, 'after': host.uuid})
         store.replace_host(before, host)
-    # A manager that runs in spite of the lock, with another state directory, writes nothing more.
+    # A manager that runs with another state directory, in spite of the lock, can write no more.
     store = store.at_epoch(host._replace(epoch=store.take_epoch(host.uuid)))
     now = int(time.time())
     rows = tuple(one.row._replace(created_at=now) for one in recovery.devices
@@ -123,13 +123,13 @@ def write(recovery: Recovery, store: store_api.Store) -> None:
                      '%(state)s', {'host': host.name, 'kind': row.kind, 'identifier': row.identifier,
                                    'instance': row.instance_uuid, 'role': row.role, 'state': row.state})
     if recovery.boot_id is not None:
-        # So that the manager's start brings definitions to this boot, as it does after any other.
+        # Then the manager's start updates the definitions for this boot, as after any boot.
         store.set_boot_id(host.uuid, recovery.boot_id)
 
 
 def _identify(name: str, digest: str, guests: Sequence[GuestRecord],
               store: store_api.Store | None) -> tuple[store_api.Host | None, store_api.Host]:
-    """The host as the store knows it, and as it will be: with the UUID that the guests record."""
+    """Return the host in the store, and the host to write, with the UUID that the guests record."""
     recorded = rebuild.hosts_of(guests)
     if len(recorded) > 1:
         raise exception.GuestsOfSeveralHosts(name, recorded)
@@ -149,7 +149,7 @@ def _identify(name: str, digest: str, guests: Sequence[GuestRecord],
             raise exception.UnknownHost(name, [other.name])
     if before is not None and store is not None and before.machine_id != digest and (
             before.uuid != host_uuid or store.records_of_host(before.uuid)):
-        raise exception.HostIdentityChanged(name)       # the rows are right, and it is the id that must come back
+        raise exception.HostIdentityChanged(name)       # the rows are right, so the old machine id must come back
     return before, host
 
 

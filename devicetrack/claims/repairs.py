@@ -1,7 +1,7 @@
-"""Does what :mod:`devicetrack.engine.repair_plan` planned, and forgets dead devices.
+"""Carries out the plans of :mod:`devicetrack.engine.repair_plan`, and forgets dead devices.
 
-Each repair counts only on a row that is still as the plan saw it. The manager of the host does them, or a command that
-holds the host's lock.
+A repair changes a row only if the row is still as in the plan. The manager of the host makes the repairs, or a command
+that holds the host's lock.
 """
 
 from __future__ import annotations
@@ -64,22 +64,22 @@ class Move(NamedTuple):
 
     @classmethod
     def of(cls, repair: Repair) -> Move | None:
-        """What a repair moves, None when it leaves every row with its owner."""
+        """The move that a repair makes, or None if every row keeps its owner."""
         before, after = repair.before, repair.after
         if before is None or after is None or before.instance_uuid == after.instance_uuid:
             return None
         return cls(repair.device, before.instance_uuid, after.instance_uuid)
 
     def __str__(self) -> str:
-        return (f'the row of {_name(self.device)} is of instance {self.owner}, and the guest of {self.new_owner} '
+        return (f'the row of {_name(self.device)} belongs to instance {self.owner}, but the guest of {self.new_owner} '
                 'records the device as its own')
 
 
 class Accepted(NamedTuple):
-    """What somebody accepts of a store that is older than its guests.
+    """The changes that an operator accepts in a store that is older than its guests.
 
-    ``rows`` says that rows may be written for guests that have none. Whoever can change a guest's definition can claim
-    any device by it, so a row moves to another instance only when ``may_move`` says so of it.
+    ``rows`` allows new rows for guests that have none. Whoever can change a guest's definition can claim any device
+    with it, so a row moves to another instance only if ``may_move`` allows that move.
     """
 
     rows: bool = False
@@ -94,27 +94,27 @@ NOTHING: Final = Accepted()
 
 
 class Plan(NamedTuple):
-    """What is to be done, and what has to wait: for somebody who accepts the store, or until the rows are complete."""
+    """The repairs to make now, and those that wait until an operator accepts the store or the rows are complete."""
 
     repairs: tuple[Repair, ...]
     waiting: tuple[Repair, ...]
-    is_lost: bool = False       # the store has no row at all: to accept it would be refused
+    is_lost: bool = False       # the store has no row at all, so it cannot be accepted
 
     @property
     def to_accept(self) -> int:
-        """How many rows are written only when somebody accepts the store."""
+        """The number of rows that are written only if an operator accepts the store."""
         return sum(one.verb == repair_plan.ADOPT for one in self.waiting) - len(self.moves)
 
     @property
     def moves(self) -> list[Move]:
-        """The rows that move to another instance only when somebody accepts that of each."""
+        """The rows that move to another instance only if an operator accepts each move."""
         return [move for one in self.waiting if (move := Move.of(one)) is not None]
 
 
 class Outcome(NamedTuple):
-    """What became of a repair; ``error`` says why it was not done.
+    """The outcome of a repair; ``error`` says why it was not done.
 
-    One that has ``begun`` is not done yet: the device is wiped in the background, and :meth:`.Wipes.of` says how far.
+    A repair that has ``begun`` is not done yet: a wipe runs in the background, and :meth:`.Wipes.of` has its progress.
     """
 
     repair: Repair
@@ -123,11 +123,11 @@ class Outcome(NamedTuple):
 
 
 def plan(read: Callable[[], Views], accepted: Accepted = NOTHING) -> tuple[list[Finding], Plan]:
-    """Look twice and say what to do about what both looks show.
+    """Look twice, and plan repairs for the findings that both looks show.
 
     :param read: reads the views of the host
-    :param accepted: what may be written for guests that are newer than their store
-    :raises StoreLost: the store has no row at all, and to accept it would hand out what nobody can vouch for
+    :param accepted: the changes that are allowed for guests that are newer than their store
+    :raises StoreLost: the store has no row at all, so accepting it would hand out devices that nobody can vouch for
     """
     first = read()
     views = read()
@@ -140,7 +140,7 @@ def plan(read: Callable[[], Views], accepted: Accepted = NOTHING) -> tuple[list[
 
 
 def proposed(found: Iterable[Finding], views: Views) -> list[Finding]:
-    """Findings with proposals that work: of a lost store :func:`plan` accepts nothing, and a recovery is proposed."""
+    """Correct the proposals for a lost store: :func:`plan` refuses it, so they propose a recovery."""
     if views.records:
         return list(found)
     return [finding if finding.repair != findings.ADOPT else finding._replace(
@@ -149,9 +149,9 @@ def proposed(found: Iterable[Finding], views: Views) -> list[Finding]:
 
 
 def choose(repairs: Iterable[Repair], behind: bool, accepted: Accepted) -> Plan:
-    """Choose what may be done now of a plan.
+    """Choose the repairs of a plan that may be made now.
 
-    :param behind: the store is older than its guests: until its rows are complete nothing is given back
+    :param behind: the store is older than its guests. Until its rows are complete, nothing is given back
     """
     now: list[Repair] = []
     waiting: list[Repair] = []
@@ -164,10 +164,10 @@ def choose(repairs: Iterable[Repair], behind: bool, accepted: Accepted) -> Plan:
     return Plan(tuple(now), tuple(waiting))
 
 
-# What went wrong with each of some repairs of one instance; None where it was done.
+# The error of each repair of one instance, or None if it was done.
 _Errors = dict[Repair, str | None]
 _CHANGED = 'its row has changed since'
-_BUSY = 'something works on the devices of its instance just now'
+_BUSY = 'another operation is working on the devices of its instance'
 
 
 class Repairs:
@@ -185,10 +185,10 @@ class Repairs:
         return plan(self._views.read, accepted)[1]
 
     def repair(self, repairs: Sequence[Repair], wait: bool = True) -> list[Outcome]:
-        """Do what a plan lists, instance by instance, and log each row before and after.
+        """Make the repairs of a plan, instance by instance, and log each row before and after.
 
-        :param wait: until devices are wiped that have to be; else that is done in the background
-        :returns: what became of each, in the order of the plan
+        :param wait: wait for wipes; False wipes devices in the background
+        :returns: the outcome of each repair, in the order of the plan
         """
         errors: _Errors = {}
         for (verb, instance_uuid), some in itertools.groupby(
@@ -216,13 +216,13 @@ class Repairs:
         return outcomes
 
     def _is_wiped(self, repair: Repair) -> bool:
-        """Whether a repair gives back a device that is wiped before that."""
+        """Whether a repair gives back a device that needs a wipe first."""
         return self._do[repair.verb] == self._give and repair.before is not None and self._wipes.takes([repair.before])
 
-    # Each of these works on rows of one instance on which nothing else works, and returns what went wrong.
+    # Each of these changes rows of one instance, while nothing else works on it, and returns the errors.
 
     def _adopt(self, repairs: Sequence[Repair], _wait: bool) -> _Errors:
-        """Hold, then record all rows of the instance in one transaction, also those that the store has for others."""
+        """Hold the devices, then record all rows of the instance in one transaction, also those of other owners."""
         others = {one.before.instance_uuid for one in repairs if one.before is not None}
         with self._rows.all_if_idle(others) as idle:
             return self._adopt_from(repairs) if idle else dict.fromkeys(repairs, _BUSY)
@@ -237,7 +237,7 @@ class Repairs:
         taken = self._ledger.hold_unless_taken(list(rows.values()), {
             one.device: one.before.instance_uuid if one.before is not None else None for one in rows})
         if taken is not None:
-            return dict.fromkeys(repairs, f'{_name(taken)} is being taken or given back just now')
+            return dict.fromkeys(repairs, f'{_name(taken)} is being taken or given back right now')
         try:
             self._rows.write(Changes(insert=tuple(row for one, row in rows.items() if one.before is None),
                                      update=tuple(Update(one.before, row) for one, row in rows.items()
@@ -247,7 +247,7 @@ class Repairs:
                 if one.before is not None:
                     self._ledger.hold([one.before])
                 else:
-                    # A device that a domain names is withheld still.
+                    # A device that a domain names stays withheld.
                     self._ledger.let_go_of(row.instance_uuid, (row.key,))
             raise
         return dict.fromkeys(repairs)
@@ -279,9 +279,9 @@ class Repairs:
         return {one: None if rows.get(one.device) == one.before else _CHANGED for one in repairs}
 
     def adopt(self, instance_uuid: str, keys: Collection[DeviceKey]) -> None:
-        """Record devices that a guest has already, on its service's word. For who works on the instance.
+        """Record devices that a guest has already, as its service says. The caller works on the instance.
 
-        :raises NotAdopted: as :func:`.adopting.adoptions`, or a device is being taken or given back just now
+        :raises NotAdopted: as :func:`.adopting.adoptions`, or a device is being taken or given back
         :raises DriverError: a device may still count as clean; nothing was recorded
         :raises HypervisorUnreachable, StoreError: no answer
         """
@@ -291,7 +291,7 @@ class Repairs:
                                         self._views.providers.present.get)
         if not wanted:
             return
-        # What the guest wrote is there when its row goes, however that comes about.
+        # The guest's data is on the device when its row goes, in whatever way.
         self._driver.disprove([one.device for one in wanted])
         for one, error in self._adopt_from(wanted).items():
             if error is not None:
@@ -299,46 +299,46 @@ class Repairs:
             LOG.warning('Host %(host)s: %(repair)s', {'host': self._host, 'repair': one})
 
     def release(self, instance_uuid: str, wait: bool = True) -> list[Record]:
-        """Give back what an instance that is over here holds on this host, as somebody says who knows.
+        """Give back the devices of an instance that is over on this host, as an operator confirms.
 
-        :param wait: until devices are wiped that have to be; else that is done in the background
+        :param wait: wait for wipes; False wipes devices in the background
         :returns: the rows as they were
-        :raises NotReleased: it holds nothing here, something works on it just now, it has a domain here, a domain names
-            one of its devices, it moves, the service says that it lives here, or one of these cannot be told
-        :raises DriverError: a device could not be taken back; its row stays, on its way back, and so an audit goes on
+        :raises NotReleased: it has no devices here, another operation works on it, it has a domain here, a domain names
+            one of its devices, it is moving, the service says that it is here, or one of these is unknown
+        :raises DriverError: a device could not be taken back; its row stays, on its way back, and an audit tries again
         :raises HypervisorUnreachable, StoreError: no answer
         """
-        # An audit, which may call this, waits for no instance.
+        # An audit may call this, and waits for no instance.
         with self._rows.if_idle(instance_uuid) as idle:
             if not idle:
                 raise exception.NotReleased(instance_uuid, _BUSY)
             records = self._rows.of_instance(instance_uuid)
             if not records:
-                raise exception.NotReleased(instance_uuid, f'it holds nothing on host {self._host}')
+                raise exception.NotReleased(instance_uuid, f'it has no devices on host {self._host}')
             if wait and self._wipes.is_wiping(instance_uuid):
                 raise exception.NotReleased(instance_uuid, _BUSY)
             for _look in range(2):
                 _refuse_release(instance_uuid, records, self._views.read())
-            LOG.warning('Host %(host)s: releasing instance %(instance)s, which somebody confirmed', {
+            LOG.warning('Host %(host)s: releasing instance %(instance)s, as an operator confirmed', {
                 'host': self._host, 'instance': instance_uuid})
             self._wipes.try_now([record.key for record in records])
             self._life.release(records, wait)
         return records
 
     def forget(self, key: DeviceKey, instance_uuid: str) -> Record:
-        """End the row of a device that the host does not have any more. Nothing is wiped: there is nothing to wipe.
+        """End the row of a device that the host no longer has. There is nothing to wipe.
 
-        If it comes back, it is in doubt until somebody says that it is clean. That is noted first: after an error it
-        may be noted of a device that keeps its row.
+        If the device comes back, it is in doubt until an operator says that it is clean. The doubt is noted first, so
+        after an error it may be noted for a device that keeps its row.
 
-        :param instance_uuid: its owner, as somebody confirmed it
+        :param instance_uuid: its owner, as an operator confirmed
         :returns: the row as it was
-        :raises NotAssigned: nobody holds the device
-        :raises NotForgotten: something works on its instance just now, it has another owner, the host may still have it
-            or get it back as it is, a guest may use it, or one of these cannot be told
+        :raises NotAssigned: no instance holds the device
+        :raises NotForgotten: another operation works on its instance, it has another owner, the host may still have it
+            or get it back as it is, a guest may use it, or one of these is unknown
         :raises HypervisorUnreachable, StoreError: no answer
         """
-        # An audit, which may call this, waits for no instance.
+        # An audit may call this, and waits for no instance.
         with self._rows.if_idle(instance_uuid) as idle:
             if not idle:
                 raise exception.NotForgotten(_name(key), _BUSY)
@@ -358,14 +358,14 @@ class Repairs:
     def retire(self, key: DeviceKey, instance_uuid: str, reason: str = '') -> Withheld:
         """End the row of a device that is on its way back and cannot be taken back, and never hand it out again.
 
-        It is withheld first: after an error it may be withheld as retired and keep its row. Nothing is wiped. One that
-        is retired already, and that nobody holds, stays so.
+        It is withheld first, so after an error it may be withheld as retired and still have its row. Nothing is wiped.
+        A device that is retired already, and that no instance holds, stays retired.
 
-        :param instance_uuid: its owner, as somebody confirmed it
-        :raises NotAssigned: nobody holds the device, and it is not retired
-        :raises NotRetired: something works on it or its instance just now, it has another owner, it is not on its way
-            back, a domain names it, or that cannot be told
-        :raises BadRequest: people could not read the reason
+        :param instance_uuid: its owner, as an operator confirmed
+        :raises NotAssigned: no instance holds the device, and it is not retired
+        :raises NotRetired: another operation works on it or its instance, it has another owner, it is not on its way
+            back, a domain names it, or that is unknown
+        :raises BadRequest: the reason is not one short, printable line
         :raises HypervisorUnreachable, StoreError: no answer
         """
         arguments.check_reason(reason)
@@ -373,7 +373,7 @@ class Repairs:
         def refuse(why: str) -> None:
             raise exception.NotRetired(_name(key), why)
 
-        # An audit, which may call this, waits for no instance.
+        # An audit may call this, and waits for no instance.
         with self._rows.if_idle(instance_uuid) as idle:
             if not idle or self._wipes.works_on([key]):
                 refuse(_BUSY)
@@ -384,7 +384,7 @@ class Repairs:
                     return state._replace(changed=False)
                 raise exception.NotAssigned(_name(key), self._host)
             if record.instance_uuid != instance_uuid:
-                refuse(f'it belongs to instance {record.instance_uuid}, and {instance_uuid} was confirmed')
+                refuse(f'it belongs to instance {record.instance_uuid}, but {instance_uuid} was confirmed')
             if record.state != vocabulary.RELEASING:
                 refuse(f'it is {record.state}: release its instance first')
             if (progress := self._driver.wiping([key]).get(key)) is not None:
@@ -395,18 +395,18 @@ class Repairs:
                     refuse(used.reason)
             self._withheld.retire(key, instance_uuid, reason)
             self._rows.write(_end(record, self._rows.of_instance(instance_uuid)))
-            # In the place of the manager there may be no audit after this.
+            # If a command runs this instead of the manager, no audit may follow.
             self._withheld.went_back([key], at_once=True)
             self._ledger.retire(instance_uuid, key, key.kind in self._driver.wiped_kinds())
         LOG.warning('Host %(host)s: %(repair)s', {'host': self._host, 'repair': Repair(
-            'retire', key, instance_uuid, record, None, reason or 'somebody confirmed it')})
+            'retire', key, instance_uuid, record, None, reason or 'an operator confirmed it')})
         return self._withheld.state_of(Target.of(key))
 
 
 def forget_of_machine(store: Store, host: Host, machine_id: str, key: DeviceKey, instance_uuid: str) -> Record:
-    """End the row of a device of a machine that is gone for good, as somebody says who knows.
+    """End the row of a device of a machine that is gone for good, as an operator confirms.
 
-    :param machine_id: the digest of this machine's
+    :param machine_id: the digest of this machine's id
     :raises NotForgotten: the host is this machine, or the device has another owner
     :raises NotAssigned, StoreError: as :meth:`Repairs.forget`
     """
@@ -421,7 +421,10 @@ def forget_of_machine(store: Store, host: Host, machine_id: str, key: DeviceKey,
 
 
 def _end(record: Record, records: Iterable[Record]) -> Changes:
-    """What ends a row, among all of its instance on the host. The last row of a move takes its context with it."""
+    """The changes that end a row. The last row of a move takes the migration context with it.
+
+    :param records: all rows of the instance on the host
+    """
     last = record.migration_uuid is not None and not any(
         other.migration_uuid == record.migration_uuid and other.key != record.key for other in records)
     return Changes(delete=(record,), note=Note(forgotten=True), contexts=(
@@ -438,22 +441,22 @@ def _leaves_nothing(record: Record) -> bool:
 
 def _log_forgotten(host: str, record: Record) -> None:
     LOG.warning('Host %(host)s: %(repair)s', {'host': host, 'repair': Repair(
-        'forget', record.key, record.instance_uuid, record, None, 'somebody confirmed it')})
+        'forget', record.key, record.instance_uuid, record, None, 'an operator confirmed it')})
 
 
 def _owned(record: Record | None, host: str, key: DeviceKey, instance_uuid: str) -> Record:
     if record is None:
         raise exception.NotAssigned(_name(key), host)
     if record.instance_uuid != instance_uuid:
-        raise exception.NotForgotten(_name(key), f'it belongs to instance {record.instance_uuid}, and '
+        raise exception.NotForgotten(_name(key), f'it belongs to instance {record.instance_uuid}, but '
                                      f'{instance_uuid} was confirmed')
     return record
 
 
 def _refuse_release(instance_uuid: str, records: Sequence[Record], views: Views) -> None:
-    """Say why an instance must not be released by what the views say.
+    """Check that the views allow the release of an instance.
 
-    :raises NotReleased: there is a reason
+    :raises NotReleased: they do not; says why
     """
     def refuse(reason: str) -> None:
         raise exception.NotReleased(instance_uuid, reason)
@@ -467,17 +470,17 @@ def _refuse_release(instance_uuid: str, records: Sequence[Record], views: Views)
         if use.identifier is not None and DeviceKey(use.kind, use.identifier) in keys:
             refuse(f'domain {use.domain_uuid} names {use.kind}/{use.identifier}: remove it from the domain')
     if (views.instances or {}).get(instance_uuid) == migrations.INSTANCE_HERE:
-        refuse('the compute service says that it lives here: delete it there')
+        refuse('the compute service says that it lives here: delete it in the service')
     for uuid in named_migrations(records):
         move = (views.migrations or {}).get(uuid)
         if move is None or move.outcome in (migrations.PENDING, migrations.UNKNOWN):
-            refuse(f'it moves: migration {uuid} is {"unknown" if move is None else move.status}: end that first')
+            refuse(f'it is moving: migration {uuid} is {"unknown" if move is None else move.status}: end that first')
 
 
 def _refuse(views: Views, guests: Iterable[GuestRecord], record: Record) -> None:
-    """Say why a device must not be forgotten by what the views say.
+    """Check that the views allow a device to be forgotten.
 
-    :raises NotForgotten: there is a reason
+    :raises NotForgotten: they do not; says why
     """
     key, usage, inventory = record.key, views.usage, views.inventory
 
@@ -487,13 +490,13 @@ def _refuse(views: Views, guests: Iterable[GuestRecord], record: Record) -> None
     for unknown in (*usage.unknown, *inventory.unknown):
         refuse(f'{unknown.what} cannot be read ({unknown.reason}): fix that first')
     if key.kind not in inventory.known_kinds:
-        refuse(f'nobody reads the {key.kind} devices of this host: see its options')
+        refuse(f'this host does not read devices of kind {key.kind}: see its options')
     if any(device.key == key for device in inventory.devices):
         refuse('the host has it, or another device of its name: release its instance, which wipes it')
     recording = {guest.instance_uuid for guest in guests
                  if any((device.kind, device.identifier) == key and not device.beside for device in guest.devices)}
     for use in usage.uses:
-        # The address of a device that is not there leads to nothing; it may be this one's all the same.
+        # The address of a missing device leads to nothing, but it may be the address of this device.
         maybe = use.identifier is None and (
             use.address == key.identifier or use.domain_uuid == record.instance_uuid or use.domain_uuid in recording)
         if use.kind == key.kind and (use.identifier == key.identifier or maybe):
@@ -502,13 +505,13 @@ def _refuse(views: Views, guests: Iterable[GuestRecord], record: Record) -> None
 
 
 def _refuse_present(driver: VirtDriver, record: Record) -> None:
-    """A namespace that no option names is not in the inventory; its driver finds it all the same."""
+    """Check with the driver, which also finds a namespace that no option names and the inventory lacks."""
     try:
         driver.guest_config([DeviceAssignment.from_record(record)])
     except exception.DeviceGone:
         return
-    raise exception.NotForgotten(_name(record.key), 'the host has it, though no option names it: name it again and '
-                                 'release its instance, which wipes it')
+    raise exception.NotForgotten(_name(record.key), 'the host has it, though no option names it: name it in the '
+                                 'option again and release its instance, which wipes it')
 
 
 def _name(key: DeviceKey) -> str:

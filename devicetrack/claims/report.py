@@ -1,9 +1,9 @@
-"""Reports on a host without its manager: what is free and held, what would fit, what differs.
+"""Reports on a host without its manager: its devices, the answer to a request, and its findings.
 
 A report only reads: it writes no row, touches no device and takes no lock, so it can run beside the host's manager at
 any moment. It reads the store, the hypervisor and the host, and uses the same pure functions as the manager. It lacks
-what only the manager's memory has: a claim between its hold and its record, a commit of unknown outcome, and the state
-of instances by the compute service.
+the facts that only the manager's memory has: a claim between its hold and its record, a commit of unknown outcome, and
+the state of instances in the compute service.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ NOT_MADE_YET: Final = 'not made yet'
 
 
 class Reason(NamedTuple):
-    """Why nobody gets a device, or nobody else, or why it cannot be used.
+    """The reason why no instance, or no other instance, gets a device, or why it cannot be used.
 
-    ``detail`` is in words, or ''. ``since`` is in seconds since 1970, None for what no audit has noted yet. ``by`` says
-    who withholds the device: ``operator``, ``host`` or ``audit``; None for a state that nobody set. ``parent`` is the
-    parent that is cordoned, when the device is cordoned with it.
+    ``detail`` is a text, or ''. ``since`` is in seconds since 1970, or None if no audit has noted the reason yet.
+    ``by`` says who withholds the device: ``operator``, ``host`` or ``audit``; None for a state that nobody set.
+    ``parent`` is the cordoned parent, if the device is cordoned with it.
     """
 
     reason: str
@@ -97,17 +97,17 @@ class Reason(NamedTuple):
 
     @property
     def is_no_option(self) -> bool:
-        """Whether the device may be there, and nobody looks for it because no option names it."""
+        """Whether the device may be there, but the host does not read it because no option names it."""
         return (self.reason, self.detail) == (stock.GONE, findings.NO_OPTION)
 
     def __str__(self) -> str:
         if self.parent is not None:
-            return f'{self.reason} with parent {self.parent}'       # whose own line has the detail
+            return f'{self.reason} with parent {self.parent}'       # the line of the parent has the detail
         return self.reason + (f': {self.detail}' if self.detail else '')
 
 
 def _said_once(reasons: Sequence[Reason]) -> Iterator[str]:
-    """Reasons in words. Those that have one detail share it."""
+    """Describe reasons. Reasons with the same detail share it."""
     by_detail: dict[object, list[Reason]] = {}
     for number, one in enumerate(reasons):
         by_detail.setdefault(number if one.parent is not None or not one.detail else one.detail, []).append(one)
@@ -118,14 +118,14 @@ def _said_once(reasons: Sequence[Reason]) -> Iterator[str]:
 class Line(NamedTuple):
     """One line of a host's inventory.
 
-    ``status`` is one of ``STATUSES``. A device has ``amount`` 1. A ``creatable`` line has no ``identifier``: its
-    parent can make ``amount`` more, which the types of one parent share; of a cordoned parent it is ``withheld``, and a
+    ``status`` is one of ``STATUSES``. A device has ``amount`` 1. A ``creatable`` line has no ``identifier``: its parent
+    can make ``amount`` more, which the types of one parent share. For a cordoned parent the line is ``withheld``, and a
     cordoned parent always has such a line, maybe with ``amount`` 0. A ``missing`` line is a device that an option names
-    and the host does not have; the reason names the option. One that was cordoned or forgotten is ``withheld``, as
-    gone. An ``unknown`` line names in ``kind`` what could not be read. The ``amount`` of a device that is not there
-    is 0. ``provider`` is the stable name of the parent that placement counts the device at, '' for
-    the node, None when only a row names its provider. ``details`` is the stored text of the details, or ''. ``wipe``
-    says how far a wipe is that goes on now.
+    and the host does not have; the reason names the option. If such a device was cordoned or forgotten, it is
+    ``withheld``, as gone. The ``kind`` of an ``unknown`` line names the part that could not be read. A device that is
+    not there has ``amount`` 0. ``provider`` is the stable name of the parent that placement counts the device at, ''
+    for the node, None when only a row names its provider. ``details`` is the stored text of the details, or ''.
+    ``wipe`` has the progress of a running wipe.
     """
 
     kind: str
@@ -144,7 +144,7 @@ class Line(NamedTuple):
 
     @property
     def reason(self) -> str | None:
-        """All reasons and the progress of a wipe, in words."""
+        """A text with all reasons and the progress of a wipe."""
         wiped = () if self.wipe is None else (f'being {"wiped" if self.wipe.is_wipe else "read"}: {self.wipe}',)
         return '; '.join((*_said_once(self.reasons), *wiped)) or None
 
@@ -152,11 +152,11 @@ class Line(NamedTuple):
 class Explanation(NamedTuple):
     """The answer to a request. ``fits`` is about the whole request: parts that fit alone may be too much together.
 
-    ``unknown`` names what could not be read, and why: its devices count as none. ``providers`` has the stable names of
-    parents by the UUIDs of their providers. ``withheld`` has the devices of the wanted classes that nobody holds and
-    nobody gets, with the reasons. ``report_only`` says why the host takes no claims at all, so that nothing fits; None
-    when it takes them. ``cordoned`` has the cordoned parents of the wanted classes, with the reasons. ``kept`` has the
-    devices that somebody holds and that nobody else gets, with the reasons.
+    ``unknown`` lists the parts that could not be read, with the reasons; their devices do not count. ``providers`` has
+    the stable names of parents by the UUIDs of their providers. ``withheld`` has the withheld devices of the wanted
+    classes that no instance holds, with the reasons. ``report_only`` says why the host takes no claims at all, so that
+    nothing fits; None if it takes them. ``cordoned`` has the cordoned parents of the wanted classes, with the reasons.
+    ``kept`` has the withheld devices that an instance holds, with the reasons.
     """
 
     fits: bool
@@ -170,9 +170,9 @@ class Explanation(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What an audit of a report found.
+    """The result of a report's audit.
 
-    ``report_only`` says why the host takes no claims and gives nothing back; None when it works.
+    ``report_only`` says why the host takes no claims and gives nothing back; None if it works.
     """
 
     findings: list[Finding]
@@ -182,11 +182,11 @@ class Checked(NamedTuple):
 def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> store_api.Host:
     """The host for a report on this machine.
 
-    :param name: None means the host that this machine is in the store; in a store without hosts, one with the machine's
-        name, as its manager will record it at the first start
-    :raises UnknownHost: the store knows this machine by other names than the one given; or no name was given, and the
-        store knows other machines only
-    :raises AmbiguousHost: no name was given, and the store knows the machine by several that are not its own
+    :param name: None means the host of this machine in the store. In a store without hosts, it means a host with the
+        machine's name, as its manager will record it at the first start
+    :raises UnknownHost: the store has this machine only under other names; or no name was given, and the store has only
+        other machines
+    :raises AmbiguousHost: no name was given, and the store has the machine under several names, none of them its own
     :raises NotThisMachine: the host of this name is another machine
     :raises InvalidConfiguration: the machine's id cannot be read
     """
@@ -205,7 +205,7 @@ def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> st
     if here:
         raise exception.UnknownHost(wanted, here)
     if name is None and (known := [host.name for host in store.hosts()]):
-        # Perhaps this machine is one of them and got a new id. A new host would have no rows, and all would differ.
+        # This machine may be one of them with a new id. A new host would have no rows, so every device would differ.
         raise exception.UnknownHost(None, known)
     return host_identity.new_host(wanted, digest)
 
@@ -213,7 +213,7 @@ def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> st
 def declared(store: store_api.Store, names: Collection[str] = ()) -> list[HostFacts]:
     """The declarations of the hosts of a store, by name.
 
-    :param names: these hosts; none means all
+    :param names: only these hosts; empty means all
     :raises UnknownHost: the store has no host of such a name
     """
     known = {host.uuid: host.name for host in store.hosts()}
@@ -225,9 +225,9 @@ def declared(store: store_api.Store, names: Collection[str] = ()) -> list[HostFa
 
 
 def guest(store: store_api.Store, hosts: Mapping[str, HostFacts], instance_uuid: str) -> Guest:
-    """The current devices of an instance, and what their host declares of them.
+    """The current devices of an instance, and the declarations of their host.
 
-    :raises CompatibilityUnknown: the store has no such instance, or has it at two hosts
+    :raises CompatibilityUnknown: the store has no such instance, or has it on two hosts
     """
     return host_facts.find_guest(instance_uuid, store.records_everywhere(instance_uuid),
                                  {host.uuid: host.name for host in store.hosts()}, hosts)
@@ -237,9 +237,10 @@ class Observer:
     """Reads one host. Every method reads everything again, may block and is expensive. None needs a lock.
 
     :param host: from :func:`locate`
-    :param conf: the configuration; ``[devicetrack]`` is registered in it when it is not yet
+    :param conf: the configuration; the observer registers ``[devicetrack]`` in it if nobody has
     :param providers: gives the UUIDs of resource providers; by default they are derived, as in a manager
-    :param service: the compute service's view of its instances; without it nothing is concluded about instances
+    :param service: the compute service's view of its instances; without it the observer concludes nothing about
+        instances
     """
 
     def __init__(self, host: store_api.Host, driver: VirtDriver, store: store_api.Store, conf: Any,
@@ -255,11 +256,11 @@ class Observer:
                                Boot(driver, store, host.uuid, host.boot_id), ServiceView(service)).read
 
     def plan(self, accepted: repairs.Accepted = repairs.NOTHING) -> repairs.Plan:
-        """The repairs of a manager that the compute service does not answer."""
+        """Plan the repairs as a manager does if the compute service does not answer."""
         return repairs.plan(self.read, accepted)[1]
 
     def audit(self) -> list[Finding]:
-        """Look twice, and report what both looks show: a passing state is no finding."""
+        """Look twice, and report only the findings of both looks: a passing state is no finding."""
         return self.audited().findings
 
     def audited(self) -> Checked:
@@ -270,9 +271,9 @@ class Observer:
                        _report_only(first, lambda: second))
 
     def report_only(self) -> str | None:
-        """Why the host takes no claims and gives nothing back, by the rule of its manager; None when it works.
+        """Say why the host takes no claims and gives nothing back, by the rule of its manager; None if it works.
 
-        What the compute service disabled is in the memory of the manager alone, and not in the answer.
+        Only the manager's memory knows whether the compute service disabled the node, so the answer leaves that out.
         """
         return _report_only(self.read(), self.read)
 
@@ -285,14 +286,14 @@ class Observer:
         return HostState(self.host.name, ledger.pools(), Audited.of(None, found, ledger.reasons().values()))
 
     def adopting(self) -> Adopting:
-        """Look once, for whoever is about to adopt devices of guests."""
+        """Look once, for a caller that is about to adopt devices of guests."""
         views = self.read()
         self._providers.resolve(views.inventory.providers | {''})
         return Adopting(views, self._marks(), self._driver,
                         lambda name: self._providers.uuid_of(name) if name in self._providers else None)
 
     def inventory(self) -> list[Line]:
-        """A line for every device of the host, of a row or that is withheld, for what can be made or not be read."""
+        """List every device that exists, has a row, is withheld or can be made, and the parts that cannot be read."""
         views, marks = self.read(), self._marks()
         ledger, names = self._ledger(views, marks)
         causes = _causes(ledger, views, marks)
@@ -338,7 +339,7 @@ class Observer:
         return withheld.load(self._store, self.host.uuid)
 
     def check_known(self, target: Target) -> None:
-        """See that the host has a device or a parent of this name, or that it is withheld or named by an option.
+        """Check that the host has a device or a parent of this name, or that it is withheld or named by an option.
 
         If a part of the host could not be read, every name may be right.
 
@@ -356,7 +357,7 @@ class Observer:
             raise exception.BadRequest(target.scope, str(target), reason)
 
     def provider_uuid(self, provider: str) -> str:
-        """The UUID of a provider that is named by it, or by the name that the kinds give the provider.
+        """The UUID of a provider, from the UUID itself or from the provider's name in the device kinds.
 
         :raises BadRequest: no device of this host has a provider of this name, or placement does not have it yet
         """
@@ -366,7 +367,7 @@ class Observer:
         known = inventory.providers - {''}
         self._providers.resolve(known)
         if provider not in known:
-            some = ' (a part of them could not be read)' if inventory.unknown else ''
+            some = ' (some could not be read)' if inventory.unknown else ''
             raise exception.BadRequest('provider', provider, 'this host has no provider of this name; it has '
                                        f'{", ".join(sorted(known)) or "none"}{some}')
         if provider not in self._providers:
@@ -376,7 +377,7 @@ class Observer:
     def providers(self, nodename: str | None = None) -> tuple[list[Provider], bool]:
         """The resource providers of the host, as its manager lists them, and whether the whole host could be read.
 
-        The reserved amounts lack what only the manager's memory has.
+        The reserved amounts lack the facts that only the manager's memory has.
         """
         views = self.read()
         ledger, names = self._ledger(views, self._marks())
@@ -398,18 +399,18 @@ class Observer:
 
     @property
     def resource_classes(self) -> frozenset[str]:
-        """The resource classes that count devices by the options, whether the host has any or not."""
+        """The resource classes that count devices by the options, even if the host has none."""
         return self._driver.resource_classes()
 
     @property
     def aliases(self) -> Mapping[str, PCIAlias] | None:
-        """The names by which flavors ask for PCI functions; None when the options hand out none."""
+        """The names by which flavors ask for PCI functions; None if the options hand out none."""
         return self._driver.aliases()
 
     def explain(self, request: DeviceRequest) -> Explanation:
-        """Say whether a request would fit now and, for each part, which devices there are.
+        """Say whether a request would fit now and, for each part of it, count the devices.
 
-        :raises BadRequest: the request means nothing on this host
+        :raises BadRequest: the request has no meaning on this host
         """
         views = self.read()
         marks = self._marks()
@@ -441,7 +442,7 @@ class Observer:
                            report_only, cordoned, tuple(line for line in held_back if line.status != WITHHELD))
 
     def _ledger(self, views: Views, marks: Marks) -> tuple[ledgers.Ledger, dict[str, str]]:
-        """The ledger that a manager would make of these views at its start; and provider names by UUID."""
+        """The ledger that a manager would open with these views, and provider names by UUID."""
         here = views.inventory.providers | {''}
         self._providers.resolve(here)
         names = {self._providers.uuid_of(name): name for name in sorted(here, reverse=True) if name in self._providers}
@@ -459,12 +460,12 @@ def _compare(views: Views, marks: Marks) -> list[Finding]:
     found = reconcile.compare(views, withholding.failures(marks), withholding.retired(marks))
     return repairs.proposed(found, views) + [
         Finding(findings.GONE, findings.WARNING, missing.key, None, (), 0, f'{missing.option} names it: '
-                f'{missing.reason}', 'nothing', 'fix the option, or make the device: no manager starts with it')
+                f'{missing.reason}', 'nothing', 'fix the option, or make the device: until then no manager starts')
         for missing in withheld.mistakes(views, marks)]
 
 
 def _causes(ledger: ledgers.Ledger, views: Views, marks: Marks) -> dict[Target, withholding.Causes]:
-    """Why each device and each parent is withheld that is."""
+    """The reasons of each withheld device and parent."""
     return {one.target: one.causes
             for one in withheld.listed(marks, ledger.reasons(), ledger.excluded(), views.records, views)}
 
@@ -497,6 +498,6 @@ def _line_without_device(kind: str, identifier: str | None, status: str, reasons
 
 
 def reasons(causes: withholding.Causes) -> tuple[Reason, ...]:
-    """What a device or a parent is withheld for, the worst first."""
+    """The reasons why a device or a parent is withheld, the worst first."""
     return tuple(Reason(reason, causes[reason].text, causes[reason].since or None, causes[reason].by)
                  for reason in withholding.in_order(causes))

@@ -1,7 +1,8 @@
-"""Which request of the compute service the present call is of, for the events that it leads to.
+"""Knows the compute service's request of the present call, for the events that the call causes.
 
-It goes with the thread of control and not as an argument: between the public call and the transaction lie a dozen calls
-that have no other use for it. What the manager does by itself (an audit, a wipe in the background) is of no request.
+A context variable carries the request id instead of an argument, because the dozen calls between the public call and
+the transaction do not need it. Work that the manager does by itself (an audit, a wipe in the background) has no
+request.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ _present: Final[contextvars.ContextVar[str | None]] = contextvars.ContextVar('de
 
 
 def present() -> str | None:
-    """The request id of the context that the present call came with, None without one."""
+    """The request id in the context of the present call, or None without one."""
     return _present.get()
 
 
 @contextlib.contextmanager
 def during(request_id: str | None) -> Iterator[None]:
-    """Let what happens in the block be of a request."""
+    """Let the events of the block belong to a request."""
     token = _present.set(request_id)
     try:
         yield
@@ -43,11 +44,11 @@ def during(request_id: str | None) -> Iterator[None]:
 
 def of_request(call: Callable[Concatenate[_Owner, Any, _Parameters], _Result],
                ) -> Callable[Concatenate[_Owner, Any, _Parameters], _Result]:
-    """Decorate a method whose first argument is the service's context: its events are of that request."""
+    """Decorate a method whose first argument is the service's context: its events belong to that request."""
     @functools.wraps(call)
     def with_request(self: _Owner, context: Any, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         request_id = getattr(context, 'request_id', None)
-        # Not by during(), which would take longer than the rest: every claim comes by here.
+        # Not with during(), which would take longer than the rest: every claim runs this.
         token = _present.set(request_id[:REQUEST_ID_LENGTH] if isinstance(request_id, str) else None)
         try:
             return call(self, context, *args, **kwargs)

@@ -1,6 +1,6 @@
-"""Goes on with what was interrupted: releases, moves, guests that were evacuated, the host's own boot.
+"""Continues interrupted work: releases, moves, guests that were evacuated, the host's own boot.
 
-Each step here is the step that a call makes, but that nothing here waits for a wipe. What cannot be done now is logged
+Each step is the same as in a call, except that nothing here waits for a wipe. Work that cannot be done now is logged
 and waits for the next audit.
 """
 
@@ -37,7 +37,7 @@ LOG = log.logger(__name__)
 class Resume:
     """Finishes or undoes work that a crash, a lost call or another host left behind.
 
-    :param here: this host as migrations name it
+    :param here: this host, as migrations name it
     """
 
     def __init__(self, here: migrations.Endpoint, driver: VirtDriver, service: ServiceView, ledger: LockedLedger,
@@ -47,19 +47,19 @@ class Resume:
         self._life, self._definitions, self._moves = life, definitions, moving
 
     def waits(self, views: Views) -> bool:
-        """Whether :meth:`go_on` may have anything to do."""
+        """Whether :meth:`go_on` may have work to do."""
         return (not self._boot.is_recorded or self._service.tells_of_evacuations
                 or any(_work_waits(rows, views) for rows in _odd(views)))
 
     def go_on(self, views: Views, left: Collection[str] = ()) -> bool:
-        """Finish what was interrupted, settle what runs and what moved, give back what instances that are over held.
+        """Finish interrupted work, settle started guests and moves, give back the devices of instances that are over.
 
-        :param left: instances that live elsewhere without a migration, by two looks: they are over here
-        :returns: whether anything was tried
+        :param left: instances that live elsewhere without a migration, as two looks show: they are over here
+        :returns: whether it tried anything
         """
         tried = self._definitions.bring_all(views)
         if tried:
-            # Details may be new now, which is no sign that anybody else worked on a row.
+            # The details may be new now, and that must not look as if others had changed a row.
             views = views._replace(records=tuple(self._rows.all()))
         if self._gate.report_only is not None:
             return tried
@@ -70,7 +70,7 @@ class Resume:
                 continue
             with self._rows.if_idle(instance_uuid) as idle:
                 if idle and self._life.are_wiped(rows):
-                    # It changes nothing that the views show, so nobody has to read them again.
+                    # This changes nothing in the views, so nobody needs to read them again.
                     self._give_back(instance_uuid, rows, self._rows.of_instance(instance_uuid))
                 elif idle:
                     tried = True
@@ -78,13 +78,13 @@ class Resume:
         return tried or bool(evacuated)
 
     def _go_on_with(self, instance_uuid: str, rows: Sequence[Record], views: Views, left: bool) -> None:
-        """Go on with one instance. For who works on it."""
+        """Continue the work for one instance. The caller works on it."""
         now = self._rows.of_instance(instance_uuid)
         unchanged = [record for record in now if record in rows]
         if left or is_over(instance_uuid, views):
             over = self._left_behind(instance_uuid, unchanged, views)
             _try(instance_uuid, self._life.release, over, False)
-            # A claim that the instance may be coming back by, unless it is one for a migration that failed.
+            # These may be a claim by which the instance comes back, unless its migration failed.
             others = [record for record in unchanged if record not in over]
             if others and unchanged == now:
                 _try(instance_uuid, self._moves.settle_by, others, views)
@@ -95,20 +95,20 @@ class Resume:
             _try(instance_uuid, self._settle_running, instance_uuid, views.usage)
 
     def _give_back(self, instance_uuid: str, rows: Sequence[Record], now: Sequence[Record]) -> None:
-        """Go on with a release. For who works on the instance."""
+        """Continue a release. The caller works on the instance."""
         _try(instance_uuid, self._life.give, [record for record in now if record in rows
                                               and record.state == vocabulary.RELEASING], False)
 
     def _settle_running(self, instance_uuid: str, usage: Usage) -> None:
-        """Record that a guest runs, which its service did not say."""
+        """Record that a guest runs, although its service did not say so."""
         self._life.settle(migrations.Settlement(arrive=tuple(
             record for record in self._rows.of_instance(instance_uuid)
             if record.role != vocabulary.OLD and _runs(record, usage))))
 
     def _left_behind(self, instance_uuid: str, rows: Sequence[Record], views: Views) -> list[Record]:
-        """The rows of an instance that is over which no operation of this process is about to use.
+        """The rows of an instance that is over, without those that an operation of this process is about to use.
 
-        An instance that was offloaded comes back by a new claim, and the service's answer may be older than that claim.
+        An offloaded instance comes back by a new claim, and the service's answer may be older than that claim.
         """
         deleted = (views.instances or {}).get(instance_uuid) == migrations.INSTANCE_DELETED
         old = self._ledger.has_claim_of_rows(instance_uuid)
@@ -117,9 +117,9 @@ class Resume:
     # -- evacuated guests ---------------------------------------------------------------------------------------------
 
     def _remove_evacuated(self, views: Views) -> set[str]:
-        """Remove the guests that the service evacuated from here while this host was away; give back what they had.
+        """Remove the guests that the service evacuated while this host was down, and give back their devices.
 
-        :returns: the instances that this was tried for
+        :returns: the instances for which it tried that
         """
         tried: set[str] = set()
         evacuated = self._service.evacuated_from_here()
@@ -136,12 +136,12 @@ class Resume:
         return tried
 
     def _may_remove(self, instance_uuid: str, rows: Sequence[Record], views: Views) -> bool:
-        """Whether nothing says that the instance came back here since it was evacuated."""
+        """Whether nothing shows that the instance came back here after its evacuation."""
         arriving = any(record.role == vocabulary.INCOMING or self._comes_here(record, views) for record in rows)
         back = (views.instances or {}).get(instance_uuid) == migrations.INSTANCE_HERE
         if arriving or back or self._ledger.has_claim_of_this_process(instance_uuid):
-            LOG.warning('Instance %s was evacuated from here, says the compute service, and has come back since; '
-                        'its guest and devices are left alone', instance_uuid)
+            LOG.warning('The compute service says that instance %s was evacuated from here, but it has come back '
+                        'since; its guest and devices stay as they are', instance_uuid)
             return False
         return True
 
@@ -157,7 +157,7 @@ class Resume:
 
 
 def is_over(instance_uuid: str, views: Views) -> bool:
-    """Whether the service says so and the hypervisor, whose every document could be read, has no domain of it."""
+    """Whether the service says that an instance is over and the hypervisor certainly has no domain of it."""
     return ((views.instances or {}).get(instance_uuid) in migrations.INSTANCE_OVER
             and not views.usage.unknown and instance_uuid not in views.usage.domains)
 
@@ -171,7 +171,7 @@ def _try(instance_uuid: str, work: Callable[..., None], *arguments: Any) -> None
 
 
 def _odd(views: Views) -> Iterator[list[Record]]:
-    """The rows of instances that are not simply here and at rest, as nearly all of thousands are."""
+    """The rows of the few instances that are not here and at rest. Nearly all of thousands are."""
     states, rows = views.instances or {}, Compact(Record, views.records)
     at_rest = {None, migrations.INSTANCE_HERE}
     odd = {uuid for uuid in set(rows.column('instance_uuid')) if states.get(uuid) not in at_rest}

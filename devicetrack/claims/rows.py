@@ -1,4 +1,4 @@
-"""The rows of a started host: reading, writing, and commits whose outcome nobody knows yet."""
+"""Reads and writes the rows of a started host, and keeps the commits whose outcome is not known yet."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ LOG = log.logger(__name__)
 
 
 class Doubt(NamedTuple):
-    """A commit whose outcome is not known; its devices stay held until it is.
+    """A commit whose outcome is unknown. Its devices stay held until the outcome is known.
 
-    ``undo`` when the caller was told that its claim failed: if the commit happened after all, the claim is given back.
+    ``undo`` is True if the caller was told that its claim failed: if the commit happened after all, the devices of the
+    claim go back.
     """
 
     number: int
@@ -47,20 +48,20 @@ class Doubt(NamedTuple):
 
 
 class Rows:
-    """The rows of one host, written by its manager alone, and one operation at a time on those of an instance.
+    """The rows of one host. Only its manager writes them, and only one operation works on an instance at a time.
 
-    :param store: where they last
+    :param store: keeps the rows
     :param ledger: keeps the devices of a commit in doubt
     :param host_uuid: the host
-    :param metering: is told of commits
+    :param metering: reports commits
     """
 
     def __init__(self, store: Store, ledger: LockedLedger, host_uuid: str, metering: Metering) -> None:
         self._store, self._ledger, self._host_uuid, self._metering = store, ledger, host_uuid, metering
-        # By instance; a lock that nobody has or waits for goes away.
+        # A lock for each instance. It goes away when nobody holds it or waits for it.
         self._working: weakref.WeakValueDictionary[str, locks.FairLock] = weakref.WeakValueDictionary()
         self._finding = locks.FairLock(locks.FINDING)
-        self._doubts: dict[int, Doubt] = {}     # each step on it is one operation of a dict, which threads may share
+        self._doubts: dict[int, Doubt] = {}     # each step is one operation of a dict, so threads may share it
         self._numbers = itertools.count()
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -82,10 +83,10 @@ class Rows:
         return {record.key: record for record in self._store.records_of_devices(self._host_uuid, keys)}
 
     def check(self, record: Record) -> None:
-        """Check that a row is still as it was read, and this process its writer.
+        """Check that a row is still as it was read, and that this process is still its writer.
 
         :raises HostTakenOver: another manager of the host has started
-        :raises StaleAssignment: the row moved on or is gone
+        :raises StaleAssignment: the row has changed or is gone
         :raises StoreError: no answer
         """
         self._store.check_epoch()
@@ -94,17 +95,17 @@ class Rows:
             raise exception.StaleAssignment(*record.key, record.generation)
 
     def context(self, instance_uuid: str) -> StoredContext | None:
-        """What the store keeps of the move of an instance."""
+        """The stored migration context of an instance."""
         return self._store.context(self._host_uuid, instance_uuid)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def insert(self, hold: Hold, changes: Changes) -> None:
-        """Record what a claim holds.
+        """Record the devices that a claim holds.
 
-        :raises DeviceTaken: a device has an owner; nothing was written, and the hold is the caller's to give up
+        :raises DeviceTaken: a device has an owner; nothing was written, and the caller puts the hold back
         :raises NothingWritten: the hold was put back
-        :raises OutcomeUnknown: the devices stay held until the store has said, and go back if it happened
+        :raises OutcomeUnknown: the devices stay held until the store answers; if the commit happened, they go back
         """
         changes = _of_request(changes)
         try:
@@ -115,13 +116,13 @@ class Rows:
             self._ledger.put_back(hold)
             raise
         except BaseException:
-            # Whatever interrupted the commit, its outcome is for the store to say.
+            # Whatever interrupted the commit, only the store knows its outcome.
             self._doubt(hold.instance_uuid, changes, undo=True)
-            self._ledger.hold_missing(changes.insert)       # in a ledger that was built while nobody doubted it yet
+            self._ledger.hold_missing(changes.insert)       # in a ledger rebuilt before the doubt was noted
             raise
 
     def write(self, changes: Changes) -> None:
-        """Write rows of one instance, whose devices are held; in doubt they stay held until the store has said."""
+        """Write rows of one instance whose devices are held. In doubt they stay held until the store answers."""
         changes = _of_request(changes)
         try:
             self._commit(changes)
@@ -146,7 +147,7 @@ class Rows:
         self._metering.tell(Meter.committed, time.perf_counter() - began, None)
 
     def end_of_move(self, instance_uuid: str) -> ContextChange:
-        """What removes the migration context of an instance."""
+        """The change that removes the migration context of an instance."""
         return ContextChange(self._host_uuid, instance_uuid, None, None)
 
     # -- commits in doubt ---------------------------------------------------------------------------------------------
@@ -157,11 +158,11 @@ class Rows:
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """Commits whose outcome the store has not said yet, oldest first."""
+        """The commits whose outcome is not known yet, oldest first."""
         return tuple(self._doubts.values())
 
     def in_doubt(self) -> list[Record]:
-        """The rows that there may be by commits whose outcome nobody knows, those of one instance together."""
+        """The rows that commits of unknown outcome may have written, those of one instance together."""
         return sorted((record for doubt in self.doubts for record in _touched(doubt.changes)),
                       key=operator.attrgetter('instance_uuid'))
 
@@ -169,9 +170,9 @@ class Rows:
         return [doubt for doubt in self.doubts if doubt.instance_uuid == instance_uuid]
 
     def settle(self, doubt: Doubt) -> bool:
-        """Ask the store what became of a commit. For who works on the instance.
+        """Ask the store for the outcome of a commit. The caller works on the instance.
 
-        :returns: True when it happened; False when it did not, or when somebody else settled it meanwhile
+        :returns: True if it happened; False if it did not, or if another thread has settled it
         :raises StoreError: no answer yet; it stays in doubt
         """
         if doubt.number not in self._doubts:
@@ -185,10 +186,10 @@ class Rows:
         return happened
 
     def follow(self, records: Sequence[Record]) -> None:
-        """Hold what rows say and nobody in this process knows of; free what was held for rows that are gone.
+        """Hold devices whose rows are new to this process, and free devices that were held for rows that are gone.
 
-        The manager of a host alone writes its rows. Such rows are of a commit that became visible late, or of somebody
-        who should not have written them; either way their devices have an owner.
+        Only the manager of a host writes its rows. So a new row comes from a commit that became visible late, or from
+        somebody who should not have written it. In both cases the device has an owner.
 
         :param records: every row of the host
         """
@@ -201,7 +202,7 @@ class Rows:
             self.let_go(instance_uuid)
 
     def let_go(self, instance_uuid: str) -> None:
-        """Free what is held for an instance because of rows that are gone; never what a claim is just taking."""
+        """Free the devices held for an instance because of rows that are gone, but none that a claim is taking."""
         with self.if_idle(instance_uuid) as idle:
             if idle:
                 keep = {key for doubt in self.doubts_of(instance_uuid) for key in doubt.changes.keys}
@@ -218,7 +219,7 @@ class Rows:
 
     @contextlib.contextmanager
     def if_idle(self, instance_uuid: str) -> Iterator[bool]:
-        """Say whether nothing works on an instance's devices, and if so let nothing begin during the block."""
+        """Say whether no operation works on an instance's devices. If so, keep others out during the block."""
         with self._lock_of(instance_uuid).held(wait=False) as idle:
             yield idle
 
@@ -237,12 +238,12 @@ class Rows:
 
 
 def _of_request(changes: Changes) -> Changes:
-    """The same changes, for whose events it is known which request of the service they are of."""
+    """Add the id of the present request to changes, for their events."""
     request_id = requests.present()
     if request_id is None:
         return changes
     insert, update, delete, contexts, note = changes
-    # Every claim comes by here, and none that stays here has a note yet: _replace() would take four times as long.
+    # Every claim runs this, and only moves have a note already: _replace() would take four times as long.
     return Changes(insert, update, delete, contexts,
                    Note(request_id) if note is NO_NOTE else note._replace(request_id=request_id))
 

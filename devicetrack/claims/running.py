@@ -1,6 +1,6 @@
-"""Everything that a started host consists of: made by ``init_host``, dropped by ``close``.
+"""All objects of a started host: ``init_host`` makes them, ``close`` drops them.
 
-Each object owns one cluster of state, and takes what it uses. The order of all locks stands in :mod:`.locks`.
+Each object owns one part of the state, and gets the objects that it uses. :mod:`.locks` has the order of all locks.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ from devicetrack.virt.driver import VirtDriver
 
 
 class Parts(NamedTuple):
-    """What a service puts together for one host; ``service``, ``resolver`` and ``metering`` may be None.
+    """The parts that a service passes for one host; ``service``, ``resolver`` and ``metering`` may be None.
 
-    ``instances`` reads and sets what its instances keep. ``metering`` is told what is done.
+    ``instances`` reads and sets fields of the service's instances. ``metering`` reports the work.
     """
 
     here: Endpoint
@@ -78,9 +78,9 @@ class Parts(NamedTuple):
 
     @property
     def state_path(self) -> str:
-        """The host's state directory: its driver's, with the locks of the devices in it.
+        """The state directory of the host's driver, which also has the locks of the devices.
 
-        Of a driver without one, that of the options, which have to be registered by then.
+        If the driver has none, the one of the options, which must be registered by then.
         """
         return self.driver.state_path or self.conf[options.GROUP].state_path
 
@@ -88,7 +88,7 @@ class Parts(NamedTuple):
 class Running:
     """One start of one host.
 
-    :param host: its row in the store, with the epoch that was taken for this start
+    :param host: the host's row in the store, with the epoch of this start
     """
 
     def __init__(self, host: Host, parts: Parts) -> None:
@@ -133,10 +133,10 @@ class Running:
 
     @classmethod
     def start(cls, parts: Parts) -> tuple[Running, list[Finding]]:
-        """Take the host, read every view and go on with what a crash interrupted.
+        """Take the host, read every view and continue what a crash interrupted.
 
-        The errors are those of :meth:`.manager.ClaimManager.init_host`; after one of them the host is free for another
-        process.
+        The errors are those of :meth:`.manager.ClaimManager.init_host`; after an error another process can take the
+        host.
         """
         options.register(parts.conf)
         conf = parts.conf[options.GROUP]
@@ -144,11 +144,11 @@ class Running:
             undo.enter_context(HostLock(parts.here.host, parts.state_path))
             parts.store.check()
             host = identify(parts.store, parts.here.host, conf.machine_id_path)
-            # Before anything is read: what an older manager wrote is there then, and it writes nothing more.
+            # Before the first read: an older manager can write nothing more, and its earlier writes are visible.
             running = cls(host._replace(epoch=parts.store.take_epoch(host.uuid)), parts)
             began = time.perf_counter()
             findings = running._audit.start()
-            # Before the host is another process's.
+            # These end before another process can take the host.
             undo.callback(running.unproven.close)
             undo.callback(running.wipes.close)
             running._note_audit(began, findings)
@@ -157,7 +157,7 @@ class Running:
         return running, findings
 
     def close(self) -> None:
-        """Let go of the host. What is held stays recorded."""
+        """Release the host. Its devices stay recorded for their instances."""
         self._held.close()
 
     def check(self) -> None:
@@ -166,7 +166,7 @@ class Running:
             raise exception.HostTakenOver(self.gate.host)
 
     def audit(self) -> list[Finding]:
-        """Audit the host, and do what commands requested.
+        """Audit the host, and carry out the requests of commands.
 
         :raises HostTakenOver: another manager of this host has started; nothing was read
         """
@@ -186,7 +186,7 @@ class Running:
         self.store.check_epoch()
         with self._auditing.held():
             findings = self._audit.run()
-            if self.operator_requests.answer_waiting():     # first these; then the audit sees what they changed
+            if self.operator_requests.answer_waiting():     # the next audit sees their changes
                 findings = self._audit.run()
             self._history.trim()
         return findings
@@ -194,7 +194,7 @@ class Running:
     def _note_audit(self, began: float, findings: list[Finding]) -> None:
         took, reasons = time.perf_counter() - began, None
         is_counted = self._metering.meter is not None
-        if is_counted:                                  # else nobody asks, and this looks at every device
+        if is_counted:                                  # else nobody needs it, and it reads every device
             with contextlib.suppress(exception.LedgerDiscarded):
                 reasons = self.ledger.reasons().values()
         self._audited = Audited.of(time.time(), findings, reasons)
@@ -202,7 +202,7 @@ class Running:
             self._metering.tell(Meter.audited, took, self.state())
 
     def state(self) -> HostState:
-        """The host in numbers, by memory alone. Quick."""
+        """The host in numbers, only from memory. Quick."""
         try:
             pools = self.ledger.pools_and_devices(())[0]
         except exception.LedgerDiscarded:
@@ -212,7 +212,7 @@ class Running:
 
     def providers(self) -> list[Provider]:
         """The resource providers of the host."""
-        # Whoever was told that its claim failed holds nothing as far as the scheduler knows.
+        # The scheduler counts no device for a claim whose caller was told that it failed.
         undone = {record.key for doubt in self.rows.doubts if doubt.undo for record in doubt.changes.insert}
         pools, unclaimed = self.ledger.pools_and_devices(
             undone | self._audit.devices_of_instances_that_are_over())
@@ -221,16 +221,16 @@ class Running:
                                     list(self.declarations.known.values()))
 
     def held(self, instance_uuid: str | None) -> tuple[HeldDevice, ...]:
-        """What an instance holds, or all of them, by memory alone."""
-        # Asked before and after: a commit that gets into doubt meanwhile, or out of it, is never called sure too early.
+        """The devices of one instance, or of all, only from memory."""
+        # Read the doubts before and after, so that a commit whose doubt begins or ends meanwhile counts as in doubt.
         before, held = self.rows.doubts, self.ledger.held(instance_uuid)
         doubted = {key for doubt in (*before, *self.rows.doubts) for key in doubt.changes.keys}
         return tuple(held if not doubted else [
             one._replace(in_doubt=(one.kind, one.identifier) in doubted) for one in held])
 
     def placed(self) -> tuple[list[Record], Usage]:
-        """The rows of the host, as their devices are counted now, and what guests use."""
-        usage = self._driver.get_usage()                # before the rows: what is taken meanwhile has a row by then
+        """The rows of the host, as their devices are counted now, and the usage by guests."""
+        usage = self._driver.get_usage()                # before the rows: a device that is taken meanwhile has a row
         return self.ledger.counted_now(self.rows.all()), usage
 
     def work_in_background(self) -> None:

@@ -26,9 +26,9 @@ from devicetrack.objects import traits
 
 
 class Count(NamedTuple):
-    """The devices of one pool. ``details`` is the text of those of one of them, '' when nobody has seen one.
+    """The devices of one pool. ``details`` is the stored details of one of them, or '' if nobody has seen one.
 
-    ``kind`` and ``parent`` are those of what is declared about its devices.
+    ``kind`` and ``parent`` are those of the declarations about its devices.
     """
 
     provider_uuid: str
@@ -43,7 +43,7 @@ class Count(NamedTuple):
 def counts(pools: Iterable[PoolState], unclaimed: Iterable[DeviceState] = (), closed: bool = False) -> list[Count]:
     """Count the devices of a ledger.
 
-    :param unclaimed: devices that are held for no instance that the scheduler knows
+    :param unclaimed: held devices whose instance the scheduler does not know
     :param closed: no device of the host may be taken at the moment
     """
     beside: dict[tuple[object, ...], int] = {}
@@ -64,9 +64,9 @@ def providers(names: Mapping[str, str], nodename: str, found: Iterable[Count],
               declared: Collection[Declaration] = ()) -> list[Provider]:
     """The providers of a host.
 
-    :param names: UUIDs by the stable names of providers, '' for the node; what is counted elsewhere is left out.
-        Without the node there is nothing that they could be below, and none is told
-    :param declared: what the host declares. A pool may have devices of several types and knows the details of one, so
+    :param names: UUIDs by the stable names of providers, '' for the node; devices that other providers count are left
+        out. Without the node the result is empty, because the others are below it
+    :param declared: the host's declarations. A pool may have devices of several types and knows the details of one, so
         its provider has the traits of all types of the same kind and parent
     """
     if '' not in names:
@@ -102,7 +102,7 @@ def _sums(amounts: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 @functools.lru_cache(maxsize=1024)
 def _traits(text: str) -> tuple[str, ...]:
-    """The traits of stored details. Those of a newer release or another device kind have none that we know."""
+    """The traits of stored details. Details of a newer release or an unknown device kind have none."""
     try:
         return details_objects.from_text(text).traits if text else ()
     except (exception.UnknownObject, exception.MalformedObject):

@@ -26,19 +26,19 @@ LOG = log.logger(__name__)
 class ComputeService(Protocol):
     """The service's view of its instances and migrations, handed to the manager.
 
-    An answer of None, an exception or a state that is not listed means unknown: nothing is given back because of it.
-    A service may leave out all but :meth:`instances`. The manager asks during a start, an audit, ``realize`` and the
-    calls of a move; never under its lock.
+    An answer of None, an exception or a state that is not listed means unknown, and the manager gives nothing back
+    because of it. A service must have :meth:`instances`; the other methods are optional. The manager asks during a
+    start, an audit, ``realize`` and the calls of a move, and never under its lock.
     """
 
     def instances(self, uuids: Set[str]) -> Mapping[str, str] | None:
-        """Say what became of these instances.
+        """Return the states of these instances.
 
-        :param uuids: a frozen set: the instances with rows of this host, and at a start and in an audit every domain
-            of it too, among which may be some that are not the service's
+        :param uuids: a frozen set of the instances with rows of this host. At a start and in an audit it also has every
+            domain of the host, and some of these may not belong to the service
         :returns: by instance UUID ``here`` (it lives on this host), ``elsewhere`` (it lives on another one),
-            ``deleted`` or ``offloaded``; an instance that is left out is unknown, not gone, and one that was not asked
-            for does not matter. None when the service cannot tell now.
+            ``deleted`` or ``offloaded``; an instance that is left out is unknown, not gone, and the manager ignores
+            others. None if the service cannot tell now.
         """
 
 
@@ -46,42 +46,42 @@ class MovingService(ComputeService, Protocol):
     """A service whose instances move."""
 
     def migrations(self, uuids: Sequence[str]) -> Mapping[str, Any] | None:
-        """Say where migrations stand.
+        """Return the states of migrations.
 
-        :param uuids: those that rows of this host name
-        :returns: by UUID, those of them that the service knows, and beside them every one that takes an instance away
-            from this host and is not long over: the source of a live migration may hear of its end in no other way.
-            The manager reads ``uuid``, ``id`` (greater is newer), ``status``, ``instance_uuid``, ``source_compute``,
-            ``source_node``, ``dest_compute``, ``dest_node``. :data:`devicetrack.engine.migrations.STATUSES` lists what
-            each status means, and ``doc/source/user/moves.rst`` what it does to rows. None when the service cannot tell
-            now.
+        :param uuids: the migrations that rows of this host name
+        :returns: by UUID, the migrations among these that the service knows, and every other one that takes an instance
+            away from this host and is not long over: the source of a live migration may not hear of its end in any
+            other way. The manager reads ``uuid``, ``id`` (greater is newer), ``status``, ``instance_uuid``,
+            ``source_compute``, ``source_node``, ``dest_compute``, ``dest_node``.
+            :data:`devicetrack.engine.migrations.STATUSES` lists the meaning of each status, and
+            ``doc/source/user/moves.rst`` its effect on rows. None if the service cannot tell now.
         """
 
     def evacuated_from_here(self) -> Collection[str] | None:
-        """Name the instances that were evacuated from this host and may have left a guest on it.
+        """Return the instances that were evacuated from this host and may have left a guest on it.
 
-        The manager destroys and undefines their guests here and gives back what they held, unless anything says that
-        they came back since. None when the service cannot tell now.
+        The manager destroys and undefines their guests here and gives back their devices, unless anything shows that
+        they came back since. None if the service cannot tell now.
         """
 
     def create_migration(self, context: Any, instance: Any, nodename: str, move_type: str) -> Any:
-        """Create and save a migration to this node for a claim that was given none.
+        """Create and save a migration to this node, for a claim without one.
 
         :param move_type: ``resize``, ``live-migration`` or ``evacuation``
         """
 
     def fail_migration(self, migration_uuid: str) -> None:
-        """A newer migration of the instance took the place of this one: set it to ``error``."""
+        """Set a migration to ``error``, since a newer migration of the instance replaced it."""
 
 
 class ServiceView:
     """The service's answers. An unknown answer is None here, and never empty.
 
-    The service's code runs in the thread that asks: nobody can end it, and its own deadlines are its own business. An
-    answer that is late is reported, while it is waited for.
+    The service's code runs in the thread that asks. Nobody can stop it, and only the service can set deadlines for it.
+    A late answer is logged while the thread waits.
 
-    :param service: None when none was handed in; then nothing is concluded about instances
-    :param late_s: after how many seconds an answer is late
+    :param service: None if there is none; then the manager concludes nothing about instances
+    :param late_s: the seconds after which an answer is late
     """
 
     def __init__(self, service: Any, late_s: float = 30) -> None:
@@ -89,7 +89,7 @@ class ServiceView:
 
     @property
     def ends_moves_by_calls(self) -> bool:
-        """Whether the service tells of no migrations at all: a move goes on until a call ends it."""
+        """Whether the service reports no migrations at all: a move goes on until a call ends it."""
         return not hasattr(self._service, 'migrations')
 
     @property
@@ -104,7 +104,7 @@ class ServiceView:
         return {uuid: state for uuid, state in found.items() if isinstance(uuid, str) and isinstance(state, str)}
 
     def migrations(self, uuids: Sequence[str]) -> dict[str, Move] | None:
-        """The migrations of these UUIDs, and others that the service tells of."""
+        """The migrations with these UUIDs, and others that the service reports."""
         found = self._ask('migrations', uuids)
         if found is None or not self._is_of('migrations', found, Mapping):
             return None
@@ -113,12 +113,12 @@ class ServiceView:
             try:
                 known[arguments.check_uuid('uuid', uuid)] = Move.of(migration)
             except Exception as error:
-                LOG.warning('The compute service says something of migration %(uuid)s that means nothing: %(error)s',
+                LOG.warning('The compute service gives an invalid answer about migration %(uuid)s: %(error)s',
                             {'uuid': uuid, 'error': error})
         return known
 
     def evacuated_from_here(self) -> set[str]:
-        """The instances that are known to have been evacuated from here."""
+        """The instances that are known to be evacuated from here."""
         found = self._ask('evacuated_from_here')
         if found is None or not self._is_of('evacuated_from_here', found, Collection):
             return set()
@@ -127,26 +127,26 @@ class ServiceView:
     def create_migration(self, context: Any, instance: Any, nodename: str, move_type: str) -> Any:
         """Have the service create a migration.
 
-        :raises BadRequest: it creates none
+        :raises BadRequest: the service cannot create one
         """
         create = getattr(self._service, 'create_migration', None)
         if create is None:
             raise exception.BadRequest('migration', None,
-                                       'the compute service that was handed in creates none: name one')
+                                       'the compute service cannot create a migration: pass one')
         with self._waiting('create_migration'):
             return create(context, instance, nodename, move_type)
 
     def fail_migration(self, migration_uuid: str) -> None:
-        """Tell the service that a newer migration took the place of this one."""
+        """Tell the service that a newer migration replaced this one."""
         LOG.warning('Migration %s was replaced by a newer one of its instance', migration_uuid)
         self._ask('fail_migration', migration_uuid)
 
     @staticmethod
     def _is_of(question: str, answer: Any, form: type) -> bool:
-        """Whether an answer has the right form; any other form is unknown. A text is no collection."""
+        """Whether an answer has the right form; any other form is unknown. A string is no collection."""
         if isinstance(answer, form) and not isinstance(answer, (str, bytes)):
             return True
-        LOG.warning('The compute service answers %(question)s with %(answer)s, which means nothing',
+        LOG.warning('The compute service gives an invalid answer to %(question)s: %(answer)s',
                     {'question': question, 'answer': type(answer).__name__})
         return False
 
@@ -158,7 +158,7 @@ class ServiceView:
             with self._waiting(question):
                 return ask(*arguments)
         except Exception as error:
-            # Whatever goes wrong in the service's own code means the same here: it cannot tell.
+            # Any error in the service's own code means that the service cannot tell.
             LOG.warning('The compute service does not answer %(question)s: %(error)s',
                         {'question': question, 'error': type(error).__name__})
             return None
@@ -168,8 +168,8 @@ class ServiceView:
         began = time.monotonic()
 
         def late() -> None:
-            LOG.warning('The compute service has not answered %(question)s for %(seconds)s s, and is still waited for: '
-                        'see what keeps it', {'question': question, 'seconds': self._late_s})
+            LOG.warning('The compute service has not answered %(question)s for %(seconds)s s, and the call '
+                        'still waits: find out what delays it', {'question': question, 'seconds': self._late_s})
 
         with watchdog.watch(self._late_s, late):
             yield

@@ -1,10 +1,10 @@
-"""Free devices that nothing proves clean: looked at, read through in the background, wiped when an operator says so.
+"""Proves free devices clean: a quick look, reading in the background, or a wipe that an operator asks for.
 
-What a guest wrote stays on a device that keeps bytes, and rows come and go: a store is new, is restored to an older
+A device that keeps bytes keeps the data of its guests, but rows come and go: a store is new, is restored to an older
 state, or loses a row by hand. So a device of such a kind is free only while a proof on the host itself says that it is
 clean (:meth:`devicetrack.virt.driver.VirtDriver.prove`). The thread here reads one device at a time, and never writes
-unless the option or an operator says so. It holds no lock of this process while it does, and neither a start, an audit
-nor :meth:`Unproven.close` waits until it has read a device to its end.
+unless the option or an operator says so. Meanwhile it holds no lock of this process, and neither a start nor an audit
+nor :meth:`Unproven.close` waits until it has read a whole device.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ LOG = log.logger(__name__)
 NOBODY: Final = '00000000-0000-0000-0000-000000000000'
 TO_BE_READ: Final = 'nothing proves that it is clean; it has not been read through yet'
 TO_BE_WIPED: Final = 'nothing proves that it is clean; it will be wiped'
-BEING_WIPED: Final = 'it is being wiped, and is handed out when that is proven'
+BEING_WIPED: Final = 'it is being wiped, and will be handed out when the wipe is proven'
 
-# So many devices are looked at with their locks held at a time: each lock is a descriptor.
+# At most this many devices are checked with their locks held at a time, since each lock is a descriptor.
 _AT_A_TIME: Final = 100
 _LOOK_EVERY_S: Final = 0.1
 # Seconds that close() waits for a wipe, which cannot be stopped. The wipe holds the device's lock and goes on.
@@ -60,19 +60,19 @@ class Unproven:
         self._host_uuid, self._policy = host_uuid, policy
         self._driver, self._ledger, self._rows, self._gate = driver, ledger, rows, gate
         self._withheld = withheld
-        self._lock = locks.FairLock(locks.BACKGROUND)              # of what follows; nothing is called while it is held
+        self._lock = locks.FairLock(locks.BACKGROUND)              # for the fields below; no call while it is held
         self._workers = Workers('devicetrack-unproven', 1, self._next, self._work)
         self._begun = False
-        self._requested: list[DeviceKey] = []                   # by operators, to be wiped
-        self._wiping: set[DeviceKey] = set()                    # those, and the one that is being wiped for them
-        self._answers: dict[DeviceKey, tuple[str, str]] = {}    # details of what was tried, and why it is not clean
-        self._later: set[DeviceKey] = set()                     # tried, and to be tried again after the next audit
+        self._requested: list[DeviceKey] = []                   # operators want these wiped
+        self._wiping: set[DeviceKey] = set()                    # these, and the one whose wipe runs
+        self._answers: dict[DeviceKey, tuple[str, str]] = {}    # details of the tried device, why it is not clean
+        self._later: set[DeviceKey] = set()                     # tried, and due again after the next audit
         self._stop = threading.Event()
 
     # -- what a start and every audit do ------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Admit the devices of which the host says, without a byte being read, that they are empty. Quick."""
+        """Admit the devices that the host knows to be empty without reading a byte. Quick."""
         if self._gate.report_only is not None:
             return
         unproven = self._ledger.unproven()
@@ -83,23 +83,23 @@ class Unproven:
             try:
                 answers = self._driver.prove([self._assignment(device) for device in devices], vocabulary.BLANK)
             except exception.DriverError as error:
-                LOG.warning('Devices that nothing proves clean cannot be looked at: %s', error)
+                LOG.warning('Unproven devices cannot be checked: %s', error)
                 return
             self._admit([key for key, error in answers.items() if error is None], vocabulary.BLANK)
 
     def disprove(self, keys: Iterable[DeviceKey]) -> None:
-        """Forget that devices are clean which somebody uses without a row: when that ends, they are not."""
+        """Remove the proofs of devices that somebody uses without a row, since they will not be clean after that."""
         try:
             self._driver.disprove(keys)
         except exception.DriverError as error:
-            LOG.error('Devices that others use may count as clean later: %s', error)
+            LOG.error('Devices that others use may later count as clean: %s', error)
 
     def details(self) -> Mapping[DeviceKey, str]:
-        """Why each of the unproven devices is not proven clean, for those who read what is withheld."""
+        """Say why each unproven device is not proven clean, for the list of withheld devices."""
         to_be_done = TO_BE_WIPED if self._policy == vocabulary.WIPE else TO_BE_READ
         unproven = map(_key, self._ledger.unproven())
         with self._lock.held():
-            # Those that were tried and that something else withholds too are not in the ledger's list.
+            # The ledger's list lacks tried devices that are also withheld for another reason.
             return {**dict.fromkeys(unproven, to_be_done), **{key: why for key, (_, why) in self._answers.items()},
                     **dict.fromkeys(self._wiping, BEING_WIPED)}
 
@@ -109,14 +109,14 @@ class Unproven:
         self.go_on()
 
     def go_on(self) -> None:
-        """Try again what could not be tried before, and start the thread where it has anything to do. Quick."""
+        """Allow another try for devices that failed, and start the thread if it has work. Quick."""
         with self._lock.held():
             self._later.clear()
         if self._is_waiting():
             self._workers.start()
 
     def wait(self) -> None:
-        """Wait until the thread has nothing more to do. For tests, and for commands on a host without a manager."""
+        """Wait until the thread has no more work. For tests, and for commands on a host without a manager."""
         self._workers.wait()
 
     def close(self) -> None:
@@ -124,23 +124,23 @@ class Unproven:
         self._stop.set()
         deadline = time.monotonic() + _CLOSE_WAIT_S
         while not self._workers.wait(0.0) and time.monotonic() < deadline:
-            self._driver.stop_proving()         # again: it may have begun to read just now
+            self._driver.stop_proving()         # again: it may have just begun to read
             self._workers.wait(_LOOK_EVERY_S)
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
     def admit(self, key: DeviceKey, wipe: bool = False) -> Withheld:
-        """End the doubt about a device that was forgotten; with ``wipe`` have a withheld one wiped in the background.
+        """Admit a device that was forgotten or retired; with ``wipe``, wipe a withheld device in the background.
 
-        Somebody's word that a device is clean ends the doubt alone: one that keeps bytes is read through after that.
-        A device that is being wiped is admitted when that is proven.
+        An operator's word that a device is clean ends only the doubt: if the device keeps bytes, the thread then reads
+        all of it. A device that is being wiped is admitted when the wipe is proven.
 
         :raises Exception: as :meth:`.WithheldDevices.admit` and :meth:`.WithheldDevices.check_for_wipe`
         """
         if wipe:
             self._withheld.check_for_wipe(key)
             self._request_wipe(key)
-            state = self.state_of(key)          # before the thread begins, which may be done at once
+            state = self.state_of(key)          # before the thread starts, which may finish at once
             self._workers.start()
             return state
         self._withheld.admit(key)
@@ -149,7 +149,7 @@ class Unproven:
         return self.state_of(key)
 
     def state_of(self, key: DeviceKey) -> Withheld:
-        """A device as it is now, with the reason that no audit has noted yet."""
+        """The present state of a device, with a reason that no audit has noted yet."""
         state = self._withheld.state_of(Target.of(key))
         device = self._ledger.device(key)
         if device is None or vocabulary.UNPROVEN not in device.withheld:
@@ -174,7 +174,7 @@ class Unproven:
             return self._gate.report_only is None and (bool(self._requested) or any(map(self._is_untried, unproven)))
 
     def _is_untried(self, device: DeviceState) -> bool:
-        """For who has the lock."""
+        """The caller holds the lock."""
         key = _key(device)
         return key not in self._later and self._answers.get(key, ('',))[0] != device.details
 
@@ -193,7 +193,7 @@ class Unproven:
                 self._wiping.discard(_key(device))
 
     def _next(self) -> tuple[DeviceState, str] | None:
-        """The next device and what to do with it. None ends the thread: nothing is left, or it is to stop."""
+        """The next device and how to prove it. None ends the thread: nothing is left, or it must stop."""
         how = vocabulary.WIPE if self._policy == vocabulary.WIPE else vocabulary.READ
         unproven = sorted(self._ledger.unproven(), key=_key) if self._begun else []
         while True:
@@ -232,9 +232,9 @@ class Unproven:
                      final=isinstance(error, exception.NotProven))
 
     def _answer(self, device: DeviceState, how: str, why: str, final: bool) -> None:
-        """Keep why a device was not admitted. What is not final is tried again after the next audit.
+        """Keep the reason why a device was not admitted. If it is not final, the next audit allows another try.
 
-        A wipe that an operator requested is tried once: reading the device instead would tell nobody why it failed.
+        A wipe that an operator requested is tried once. Reading the device instead would hide why the wipe failed.
         """
         key = _key(device)
         with self._lock.held():
@@ -254,7 +254,7 @@ class Unproven:
         self._withheld.proven(keys, proof, by, wiped)
 
     def _assignment(self, device: DeviceState) -> DeviceAssignment:
-        """The device as drivers know one, with nobody as its owner."""
+        """The device in the form for drivers, without an owner."""
         return DeviceAssignment.from_record(Record(
             self._host_uuid, device.kind, str(device.identifier), NOBODY, None, vocabulary.CURRENT,
             vocabulary.RELEASING, 0, '', 1, device.provider_uuid, device.resource_class, device.parent,

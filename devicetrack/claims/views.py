@@ -1,4 +1,4 @@
-"""Reads the views of a started host, and keeps what claims need to know of it as one immutable snapshot."""
+"""Reads the views of a started host, and keeps the facts that claims need as one immutable snapshot."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _READ_DEMANDS: Final = 100
 
 
 class Providers(NamedTuple):
-    """What requests may name, as the last inventory had it.
+    """The providers and classes that requests may name, by the last inventory.
 
-    ``uuids`` are those of this host's providers, ``classes`` the resource classes that count devices of ours.
-    ``below`` has, by provider, the classes that only providers below it count: a flat view of the scheduler allocates
-    them there. ``present`` has the UUIDs by the stable names of providers that the host has something of now, '' for
-    the node; ``complete`` says whether all of the host could be read. ``missing`` are the names of those that the
-    compute service has not created yet. ``aliases`` are the names by which flavors ask for PCI functions of ours; None
-    without such functions.
+    ``uuids`` are those of this host's providers, and ``classes`` are the resource classes that count its devices.
+    ``below`` has, by provider, the classes that only providers below it count: a scheduler without nested providers
+    allocates them at the provider itself. ``present`` has the UUIDs by the stable names of the providers with devices
+    or room now, '' for the node. ``complete`` says whether the whole host could be read. ``missing`` are the names of
+    the providers that the compute service has not created yet. ``aliases`` are the names by which flavors ask for PCI
+    functions of this host; None without such functions.
     """
 
     uuids: frozenset[str] = frozenset()
@@ -63,12 +63,12 @@ class Providers(NamedTuple):
 
     def demand(self, allocations: Mapping[str, Any] | DeviceRequest | None, flavor: Any,
                instance: Any) -> demands.Demand:
-        """What a claim with these allocations asks of this host; what they hold of other hosts is skipped.
+        """Return the demand of a claim with these allocations on this host. Parts for other hosts are skipped.
 
-        :param flavor: the one that the claim is for
-        :param instance: its image is read
-        :raises BadRequest: it means nothing here
-        :raises UnknownProvider: some of it is of no provider of this host, and may have been meant for this host
+        :param flavor: the flavor of the claim
+        :param instance: the call reads its image
+        :raises BadRequest: the allocations have no meaning here
+        :raises UnknownProvider: a part names no provider of this host, and may be meant for this host
         """
         if isinstance(allocations, DeviceRequest):
             return demands.from_request(allocations, self.uuids)
@@ -76,29 +76,29 @@ class Providers(NamedTuple):
             allocations, self.uuids, self.classes, getattr(flavor, 'extra_specs', None), self.below,
             self.complete and not self.missing, self.aliases, Properties(instance))
         if demand.skipped:
-            LOG.debug('Left out of a claim: what is allocated at providers of other hosts: %s',
+            LOG.debug('A claim skips the allocations at providers of other hosts: %s',
                       ', '.join(demand.skipped))
         return demand
 
 
 def _text_of(allocations: Any, flavor: Any) -> bytes | None:
-    """What a demand is read from, as a key; None if it has parts of other types than services send.
+    """The input of a demand, as a key; None if it has parts of types that services do not send.
 
-    It tells apart what Python calls equal and requests do not, as 1 and True. Version 2 has no back references: equal
-    values have one text.
+    It distinguishes values that Python calls equal and requests do not, such as 1 and True. Version 2 has no back
+    references, so equal values have the same key.
     """
     extra_specs = getattr(flavor, 'extra_specs', None)
     try:
-        # Services have dictionaries of their own classes for extra specs.
+        # Services use dictionary classes of their own for extra specs.
         return marshal.dumps((allocations, extra_specs and tuple(extra_specs.items())), 2)
     except (ValueError, TypeError, AttributeError):
         return None
 
 
 class HostReader:
-    """Reads everything anew in each call and changes nothing. Shared by a manager's start and by reports.
+    """Reads everything anew in each call and changes nothing. Managers and reports share it.
 
-    :param here: the host and its node as the service names them
+    :param here: the host and its node, as the service names them
     """
 
     def __init__(self, driver: VirtDriver, store: Store, host_uuid: str, here: Endpoint, boot: Boot,
@@ -107,14 +107,14 @@ class HostReader:
         self._here, self._boot, self._service = here, boot, service
 
     def read(self) -> Views:
-        """Read innermost first: a device that is taken meanwhile shows up as recorded, never as used without a row.
+        """Read innermost first, so that a device taken meanwhile shows as recorded, never as used without a row.
 
         :raises HypervisorUnreachable, StoreError: no answer
         """
         usage = self._driver.get_usage()
         inventory = self._driver.get_inventory()
         records = self._store.records_of_host(self._host_uuid)
-        # A guest without rows is asked about too: the service may have evacuated it from here, and it may be back.
+        # Also ask about guests without rows: the service may have evacuated them from here, and they may be back.
         views = Views(usage, inventory, records, self._service.instances(usage.domains | named_instances(records)),
                       self._service.migrations(named_migrations(records)), self._here.host, self._host_uuid,
                       self._boot.has_changed, node=self._here.node)
@@ -127,15 +127,15 @@ class HostReader:
         return views
 
     def read_for(self, records: Sequence[Record]) -> Views:
-        """What settles the moves of one instance: the usage, its rows and the service's answers."""
+        """Read the views that settle the moves of one instance: the usage, its rows and the service's answers."""
         return Views(self._driver.get_usage(), NO_INVENTORY, records, self._service.instances(named_instances(records)),
                      self._service.migrations(named_migrations(records)))
 
 
 class HostViews:
-    """The one place where what was read of the host is taken over.
+    """Takes over the views of the host into the ledger and the snapshot. No other code does.
 
-    :param reader: reads it
+    :param reader: reads the views
     :param known: the host's providers
     """
 
@@ -145,12 +145,12 @@ class HostViews:
         self._prepared = driver.prepared_kinds()
         self._reading = locks.FairLock(locks.READING)
         self.providers = Providers()
-        # Demands that were read for these providers, by what they were read from.
+        # The demands that were read for these providers, by their input.
         self._read_demands: tuple[Providers, dict[bytes, demands.Demand]] = self.providers, {}
 
     def demand(self, allocations: Mapping[str, Any] | DeviceRequest | None, flavor: Any,
                instance: Any) -> demands.Demand:
-        """As :meth:`Providers.demand`. Nearly every claim asks for what an earlier claim of its flavor asked for."""
+        """As :meth:`Providers.demand`. Nearly every claim repeats the demand of an earlier claim of its flavor."""
         providers, known = self.providers, self._read_demands
         if known[0] is not providers:
             known = self._read_demands = providers, {}
@@ -161,7 +161,7 @@ class HostViews:
         if demand is not None and not (demand.items and specs.has_policy(Properties(instance))):
             return demand
         demand = providers.demand(allocations, flavor, instance)
-        # What other hosts have of it is logged each time.
+        # Parts for other hosts are logged each time.
         if not (demand.skipped or (demand.items and specs.has_policy(Properties(instance)))):
             if len(known[1]) >= _READ_DEMANDS:
                 known[1].clear()
@@ -169,7 +169,7 @@ class HostViews:
         return demand
 
     def prepare(self, records: Callable[[], Sequence[Record]]) -> None:
-        """Make the host what the options say, before it is read. May take long; see the driver.
+        """Prepare the host as the options say, before it is read. May take long; see the driver.
 
         :param records: reads the rows of the host
         :raises StoreError: no answer; nothing was changed
@@ -179,19 +179,19 @@ class HostViews:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[int]:
-        """Read the host and take it over into the ledger: one at a time, so that none is overtaken by a later one.
+        """Read the host and update the ledger, one thread at a time, so that no look overtakes an earlier one.
 
-        Yields the watch by which the ledger knows what changed meanwhile.
+        Yields the watch by which the ledger knows the changes during the look.
         """
         with self._reading.held(), self._ledger.watching() as watch:
             yield watch
 
     def alone(self) -> contextlib.AbstractContextManager[bool]:
-        """Let nobody read the host and take it over during the block."""
+        """Let nobody else read the host and update the ledger during the block."""
         return self._reading.held()
 
     def open(self, views: Views, marks: Marks, in_doubt: Sequence[Record] = ()) -> None:
-        """Open the ledger of a host, and let requests go by it. Resolves providers, which may block.
+        """Open the ledger of a host, and update the snapshot for requests. Resolves providers, which may block.
 
         :param in_doubt: as :meth:`.locked_ledger.LockedLedger.open`
         """
@@ -200,13 +200,13 @@ class HostViews:
         self._refresh(views.inventory)
 
     def take_over(self, looks: list[Views], watch: int) -> None:
-        """Let the ledger and requests go by an audit's looks. For who is :meth:`reading`."""
+        """Update the ledger and the snapshot from an audit's looks. The caller is :meth:`reading`."""
         self._known.resolve(looks[-1].inventory.providers | {''})
         self._ledger.read_inventory(looks, watch)
         self._refresh(looks[-1].inventory)
 
     def _refresh(self, inventory: Inventory) -> None:
-        """Let requests see the providers and classes of an inventory that the ledger has taken over."""
+        """Update the snapshot with the providers and classes of an inventory that the ledger has taken over."""
         counted = self._ledger.counted_classes()
         here = frozenset(resource_class for resource_class, _provider in counted)
         root = self._known.uuid_of('')
@@ -223,12 +223,12 @@ class HostViews:
             self._driver.aliases())
 
     def read_parents(self) -> None:
-        """Read again what parents can make, after one of them turned out to be full. May block."""
+        """Read again how many devices parents can make, after one turned out to be full. May block."""
         with self.reading() as watch:
             inventory = self._driver.get_inventory()
             self._known.resolve(inventory.providers | {''})
             self._ledger.read_parents(inventory, watch)
 
     def knows(self, provider: str) -> bool:
-        """Whether a provider of this stable name was resolved; one that was not waits for the next audit."""
+        """Whether a provider of this stable name is resolved. Others wait for the next audit."""
         return provider in self._known

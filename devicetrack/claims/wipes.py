@@ -1,12 +1,11 @@
-"""Wipes in the background: a bounded number side by side, and no start and no audit waits for one.
+"""Wipes devices in the background, a bounded number at a time. No start and no audit waits for a wipe.
 
-A device that keeps bytes is given back by the steps that a release takes, one device at a time, in a thread here. Its
-row says that it is on its way back, and the ledger holds it, until the wipe is proven. Whatever ends a wipe early (an
-error, the end of the process, another manager) leaves it so, and the next audit hands it over again. The wipe itself is
-a child process with the device's lock: see :meth:`devicetrack.virt.driver.VirtDriver.unclaim`.
+A thread here gives back a device that keeps bytes by the steps of a release, one device at a time. Until the wipe is
+proven, the row says that the device is on its way back, and the ledger holds it. If a wipe ends early (an error, the
+end of the process, another manager), that stays so, and the next audit starts the wipe again. The wipe itself is a
+child process with the device's lock: see :meth:`devicetrack.virt.driver.VirtDriver.unclaim`.
 
-The thread holds no lock of this process while it wipes. It works on the instance, as every call that changes rows does,
-only to remove the row.
+The thread holds no lock of this process while it wipes. It takes the lock of the instance only to remove the row.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
 
-# After so many audits a device whose wipe fails is tried again at the latest.
+# The largest number of audits between two tries of a wipe that fails.
 _RAREST: Final = 64
 
 
 class Wipe(NamedTuple):
-    """A device that is on its way back and is wiped before anybody gets it.
+    """A device on its way back that needs a wipe before anybody gets it.
 
-    ``progress`` is None while it waits for its turn, and where the driver does not know. ``failed`` says how often
-    giving it back has failed. ``reason`` says why the last try ended without the device, also where that was no failure
-    (a domain names it still), and is '' when nothing was tried.
+    ``progress`` is None while the device waits for its turn, or if the driver does not know it. ``failed`` counts the
+    failed tries to give it back. ``reason`` says why the last try did not give it back, also if that was no failure (a
+    domain still names it), and is '' if there was no try.
     """
 
     device: DeviceKey
@@ -62,13 +61,13 @@ class _Work(NamedTuple):
 
 
 class _Stopped(exception.DeviceTrackError):
-    """The manager lets go of the host; the next one goes on."""
+    """The manager releases the host; the next one continues."""
 
 
 class Wipes:
     """The wipes of a started host in the background.
 
-    :param at_once: how many are wiped side by side at most
+    :param at_once: the largest number of wipes at the same time
     """
 
     def __init__(self, at_once: int, driver: VirtDriver, ledger: LockedLedger, rows: Rows, gate: Gate,
@@ -76,10 +75,10 @@ class Wipes:
         self._driver, self._ledger, self._rows, self._gate = driver, ledger, rows, gate
         self._withheld, self._giving = withheld, giving
         self._kinds = driver.wiped_kinds()
-        self._lock = locks.FairLock(locks.BACKGROUND)           # of what follows; nothing is called while it is held
+        self._lock = locks.FairLock(locks.BACKGROUND)           # for the fields below; no call while it is held
         self._waiting: dict[DeviceKey, Record] = {}
         self._working: dict[DeviceKey, _Work] = {}
-        # Why the last try ended without the device, and the claim that it is on its way back from.
+        # The claim of each device, and why the last try did not give it back.
         self._refused: dict[DeviceKey, tuple[str, str]] = {}
         self._due: dict[DeviceKey, int] = {}                    # the audit that tries a device again
         self._audits = 0
@@ -90,11 +89,11 @@ class Wipes:
     # -- handing over -------------------------------------------------------------------------------------------------
 
     def give_back(self, leaving: Sequence[Record]) -> None:
-        """Give back at once what is not wiped, and hand over the rest; :meth:`go_on` begins with it.
+        """Give back at once the devices that need no wipe, and queue the others; :meth:`go_on` starts the wipes.
 
-        A device whose last tries failed is passed over until its next one is due. For who works on the instance.
+        A device whose last tries failed waits until its next try is due. The caller works on the instance.
 
-        :raises DriverError: as :meth:`.Giving.give_back`, of what is not wiped
+        :raises DriverError: as :meth:`.Giving.give_back`, for the devices that need no wipe
         """
         wiped = [record for record in leaving if record.kind in self._kinds]
         failures = self._withheld.failures if wiped else {}
@@ -102,37 +101,37 @@ class Wipes:
             for record in wiped:
                 key = record.key
                 if self._refused.get(key, ('', ''))[0] != record.claim_id:
-                    self._refused.pop(key, None)                # that was an earlier owner's
+                    self._refused.pop(key, None)                # it was about an earlier owner
                 is_due = key not in failures or self._due.get(key, 0) <= self._audits
                 if is_due and key not in self._working:
-                    self._waiting[key] = record                 # as the row is now
+                    self._waiting[key] = record                 # the row as it is now
         self._ledger.releasing([record.key for record in wiped])
         self._giving.give_back([record for record in leaving if record.kind not in self._kinds])
 
     def takes(self, records: Sequence[Record]) -> bool:
-        """Whether all of some devices are wiped before they are given back."""
+        """Whether all these devices need a wipe before they go back."""
         return all(record.kind in self._kinds for record in records)
 
     def try_now(self, keys: Iterable[DeviceKey]) -> None:
-        """Let devices be tried again that wait for another audit, because an operator says so."""
+        """Allow another try at once for devices that wait for another audit, because an operator says so."""
         with self._lock.held():
             for key in keys:
                 self._due.pop(key, None)
 
     def next_audit(self) -> None:
-        """An audit begins; tries are so many audits apart, for no clock decides anything."""
+        """Count an audit that begins. Audits and not a clock decide when a try is due."""
         with self._lock.held():
             self._audits += 1
 
     # -- working ------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Wipe from now on, until :meth:`close`. A command that starts a host for a moment does not."""
+        """Wipe from now on, until :meth:`close`. A command that starts a host for a moment does not call it."""
         self._begun = True
         self.go_on()
 
     def go_on(self) -> None:
-        """Have the threads begin with the waiting wipes. Quick. Not for a caller that works on an instance."""
+        """Let the threads start the waiting wipes. Quick. The caller must not work on an instance."""
         with self._lock.held():
             count = len(self._waiting) if self._begun and not self._closed else 0
         for _ in range(count):
@@ -143,9 +142,9 @@ class Wipes:
         self._workers.wait()
 
     def wait_for(self, instance_uuid: str) -> None:
-        """Leave the devices of an instance to the caller, once none of them is being wiped any more.
+        """Wait until no device of an instance is being wiped, and leave its waiting devices to the caller.
 
-        Not for who works on an instance.
+        The caller must not work on an instance.
         """
         while True:
             with self._lock.held():
@@ -168,7 +167,7 @@ class Wipes:
     def close(self) -> None:
         """Begin no other wipe. The running wipes go on to their end, and nobody waits for them.
 
-        Its row stays: the next manager finds it.
+        The rows stay, and the next manager finds them.
         """
         self._closed = True
 
@@ -200,10 +199,10 @@ class Wipes:
             LOG.warning('%(kind)s %(identifier)s stays held: %(error)s',
                         {'kind': record.kind, 'identifier': record.identifier, 'error': error})
         except Exception as error:
-            # A mistake somewhere keeps the device from coming back as a broken device does; the log has where.
+            # A mistake in the code holds the device as a failed wipe does; the log shows where.
             LOG.exception('%(kind)s %(identifier)s stays held',
                           {'kind': record.kind, 'identifier': record.identifier})
-            self._withheld.did_not_go_back(record.key, f'an unexpected {type(error).__name__}, which the log tells of')
+            self._withheld.did_not_go_back(record.key, f'an unexpected {type(error).__name__}: the log has more')
             self._put_off(record.key)
         finally:
             with self._lock.held():
@@ -224,12 +223,12 @@ class Wipes:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def is_well_under_way(self, key: DeviceKey) -> bool:
-        """Whether a device is being wiped here, or waits for that, and no try has ended without it so far."""
+        """Whether a device is being wiped here or waits for it, and no try has ended without success."""
         with self._lock.held():
             return (key in self._waiting or key in self._working) and key not in self._refused
 
     def news_of(self, key: DeviceKey) -> str:
-        """What is to be said of a device that does not come back: who is at it, and why the last try ended."""
+        """The news about a device that does not come back: its running wipe, and why the last try ended."""
         progress = self._driver.wiping([key]).get(key)
         with self._lock.held():
             refused = self._refused.get(key)
@@ -239,19 +238,19 @@ class Wipes:
         return '; '.join(said)
 
     def counted(self) -> Wiping:
-        """How many devices are being wiped here, how far each is, and how many wait for that. Quick."""
+        """The progress of each running wipe here, and the number of devices that wait. Quick."""
         with self._lock.held():
             working, waiting = list(self._working), len(self._waiting)
         progress = self._driver.wiping(working) if working else {}
         return Wiping([progress.get(key) for key in working], waiting)
 
     def works_on(self, keys: Iterable[DeviceKey]) -> bool:
-        """Whether one of some devices is being wiped here."""
+        """Whether any of these devices is being wiped here."""
         with self._lock.held():
             return any(key in self._working for key in keys)
 
     def of(self, records: Collection[Record]) -> list[Wipe]:
-        """How far the devices are that are on their way back by these rows and have to be wiped. Quick."""
+        """The progress of the devices on their way back by these rows that need a wipe. Quick."""
         rows = [record for record in records if record.state == vocabulary.RELEASING and record.kind in self._kinds]
         progress = self._driver.wiping([record.key for record in rows]) if rows else {}
         failures = self._withheld.failures

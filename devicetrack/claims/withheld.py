@@ -1,7 +1,8 @@
-"""What is withheld on a host: named by operators, seen by audits, kept in the store, in force before the first claim.
+"""The withheld devices and parents of a host. The store keeps them, and they are in force before the first claim.
 
-What an operator withholds is in force in the ledger before it is stored, and what an operator takes back is stored
-before it is in force: so a crash between the two hands nothing out. The manager's memory decides; the store follows it.
+If an operator withholds something, the ledger withholds it before the store records it. If an operator takes that back,
+the store records it before the ledger frees the device. So a crash between the two steps hands nothing out. The
+manager's memory decides, and the store follows.
 """
 
 from __future__ import annotations
@@ -48,22 +49,22 @@ FORGOTTEN: Final = 'forgotten while instance {} had it: nothing proves that it i
 
 FIX_MISSING: Final = 'take it out of the option, or bring it back'
 
-# What somebody ends who knows that a device is clean.
+# An operator who knows that a device is clean ends these.
 _ADMITTED: Final = (vocabulary.IN_DOUBT, vocabulary.RETIRED)
 
-# A device that is withheld for one of these may be being wiped.
+# A wipe may run on a device that is withheld for one of these.
 _WIPED: Final = frozenset((vocabulary.UNPROVEN, vocabulary.RETIRED, vocabulary.NOT_GIVEN_BACK))
 
-# An error lists so many devices or parents: enough to see what names look like.
+# An error lists at most this many devices or parents: enough to show the form of names.
 _SHOWN: Final = 10
 
 
 class Withheld(NamedTuple):
-    """A device or a parent, why it is withheld, and the rows of those who have it, or a part of it, still.
+    """A device or a parent, why it is withheld, and the rows of the instances that still have it or a part of it.
 
-    ``causes`` are its own; ``parent`` is the parent of a device that is cordoned as all of its parent, None when it is
-    not. ``warning`` says what somebody has to do now, '' when nothing. ``changed`` is False of one that was to be
-    uncordoned and was not cordoned, or to be retired and was retired already.
+    ``causes`` are its own reasons. ``parent`` is the parent of the device if the parent is cordoned, else None.
+    ``warning`` says what somebody must do now, '' if nothing. ``changed`` is False if the call changed nothing: the
+    target to uncordon was not cordoned, or the device to retire was retired already.
     """
 
     target: Target
@@ -97,22 +98,22 @@ def _marks(stored: _Stored) -> Marks:
 
 
 def load(store: Store, host_uuid: str) -> Marks:
-    """Read what is withheld on a host. One query."""
+    """Read the reasons to withhold devices of a host. One query."""
     return _marks(_by_target(store.withheld(host_uuid)))
 
 
 def mistakes(views: Views, marks: Marks) -> list[Missing]:
-    """Devices that an option names, that the host does not have and that nobody ever knew: no manager starts so.
+    """Devices that an option names, the host lacks and nobody ever knew. No manager starts with them.
 
-    One with an owner went away; that is a finding, and the rest of the host works. One that was cordoned or forgotten
-    may be away for repair.
+    A device with an owner went away; that is a finding, and the rest of the host works. A device that was cordoned or
+    forgotten may be away for repair.
     """
     return [missing for missing in views.inventory.missing
             if missing.key not in views.owners and Target.of(missing.key) not in marks]
 
 
 def _check_name(target: Target) -> None:
-    """:raises BadRequest: a part of it is no text"""
+    """:raises BadRequest: a part of it is not a string"""
     arguments.check_text('kind', target.kind)
     arguments.check_text('name', target.name)
 
@@ -130,10 +131,10 @@ def forget(store: Store, host_uuid: str, key: DeviceKey, instance_uuid: str) -> 
 
 def why_unknown(target: Target, parents: Collection[tuple[str, str]],
                 devices: Collection[tuple[str, str | None]]) -> str | None:
-    """Why a host does not know a device or a parent of this name, and which it has; None when it knows it.
+    """Say why a host does not know a device or a parent, and which it has; None if it knows it.
 
-    :param parents: those of the host, by kind and name
-    :param devices: those of the host, by kind and identifier
+    :param parents: the parents of the host, by kind and name
+    :param devices: the devices of the host, by kind and identifier
     """
     known: Collection[tuple[str, str | None]] = parents if target.scope == vocabulary.PARENT else devices
     if (target.kind, target.name) in known:
@@ -148,23 +149,24 @@ def why_unknown(target: Target, parents: Collection[tuple[str, str]],
 
 
 def left_at(target: Target, records: Iterable[Record]) -> tuple[Record, ...]:
-    """The rows of those who have a device, or devices of a parent."""
+    """The rows of the instances that have a device, or devices of a parent."""
     return tuple(record for record in records if target.has(record.kind, record.identifier, record.parent))
 
 
 def listed(marks: Marks, reasons: Mapping[DeviceKey, frozenset[str]], excluded: Mapping[DeviceKey, str],
            records: Sequence[Record], views: Views | None = None) -> list[Withheld]:
-    """All that is withheld.
+    """List everything that is withheld.
 
-    :param reasons: those of a ledger: what no audit has noted yet has no time, and neither has what an option asks for
-    :param excluded: by the same ledger, who has what that excludes a device
-    :param views: they explain what no audit has noted yet
+    :param reasons: the reasons in a ledger: a reason that no audit has noted yet has no time, nor has one that comes
+        from an option
+    :param excluded: from the same ledger, by device, who has another device that excludes it
+    :param views: they explain reasons that no audit has noted yet
     """
     details = {} if views is None else withholding.details_of(reasons, views)
     details.update(((key, vocabulary.EXCLUDED), why) for key, why in excluded.items())
     found: dict[Target, dict[str, Cause]] = {target: dict(causes) for target, causes in marks.items()}
     for key, of_device in reasons.items():
-        # Cordoned are those that have a mark, or all of a parent, which has one.
+        # A cordoned device has a mark itself, or its parent has one.
         for reason in of_device.intersection(vocabulary.WITHHELD_REASONS) - {vocabulary.CORDONED}:
             found.setdefault(Target.of(key), {}).setdefault(reason, Cause(
                 0, details.get((key, reason), ''), withholding.SEEN.get(reason, vocabulary.BY_HOST)))
@@ -172,12 +174,12 @@ def listed(marks: Marks, reasons: Mapping[DeviceKey, frozenset[str]], excluded: 
 
 
 def may_be_wiped(causes: Causes) -> bool:
-    """Whether a device that is withheld for these reasons may be being wiped."""
+    """Whether a wipe may run on a device that is withheld for these reasons."""
     return not _WIPED.isdisjoint(causes)
 
 
 def with_progress(found: Sequence[Withheld], driver: VirtDriver) -> list[Withheld]:
-    """Add to what is withheld how far the wipe is of each device that is being wiped."""
+    """Add the progress of running wipes to withheld devices."""
     keys = {one.target: DeviceKey(one.target.kind, one.target.name) for one in found
             if may_be_wiped(one.causes)}
     progress = driver.wiping(keys.values()) if keys else {}
@@ -192,7 +194,7 @@ def with_progress(found: Sequence[Withheld], driver: VirtDriver) -> list[Withhel
 
 
 class WithheldDevices:
-    """What is withheld on a started host, and what the store has of it.
+    """The withheld devices and parents of a started host, in memory and in the store.
 
     :param host: the host's name, for the log
     """
@@ -201,18 +203,19 @@ class WithheldDevices:
                  driver: VirtDriver) -> None:
         self._host, self._host_uuid, self._store = host, host_uuid, store
         self._ledger, self._rows, self._driver = ledger, rows, driver
-        self._marking = locks.FairLock(locks.MARKING)        # held while what is withheld changes
-        self._stored: _Stored | None = _by_target(store.withheld(host_uuid))        # None while nobody knows
+        self._marking = locks.FairLock(locks.MARKING)        # held while the marks change
+        self._stored: _Stored | None = _by_target(store.withheld(host_uuid))        # None while unknown
         self.marks: Marks = _marks(self._stored)
-        self._untold: list[Event] = []          # wipes that the store did not take yet, or did not answer about
+        self._untold: list[Event] = []          # wipes that the store may not have yet
 
     # -- after an audit -----------------------------------------------------------------------------------------------
 
     def note(self, views: Views, unproven: Mapping[DeviceKey, str]) -> None:
-        """Have the store know what the ledger knows after a look. Nothing is written where nothing differs.
+        """Update the store with the ledger's reasons after a look. If nothing differs, it writes nothing.
 
-        :param unproven: why each unproven device is not proven clean
-        A store that refuses is asked again by the next audit; what is withheld stays so meanwhile.
+        If the store refuses, the next audit tries again; the devices stay withheld meanwhile.
+
+        :param unproven: the reason why each unproven device is not proven clean
         """
         with self._marking.held():
             reasons: Mapping[DeviceKey, frozenset[str]] = self._ledger.reasons()
@@ -227,22 +230,22 @@ class WithheldDevices:
             try:
                 self._write(self.marks)
             except exception.StoreError as error:
-                LOG.warning('What is withheld on host %(host)s is not stored yet: %(error)s',
+                LOG.warning('The withheld devices of host %(host)s are not stored yet: %(error)s',
                             {'host': self._host, 'error': error})
 
     def _with_failures(self, reasons: Mapping[DeviceKey, frozenset[str]],
                        views: Views) -> Mapping[DeviceKey, frozenset[str]]:
-        """Add those that could not be given back, while their rows say that they are on their way."""
+        """Add the devices that could not be given back, while their rows say that they are on their way back."""
         failing = [key for key in self.failures
                    if (row := views.owners.get(key)) is not None and row.state == vocabulary.RELEASING]
         return {**reasons, **{key: reasons.get(key, withholding.NO_REASON) | {vocabulary.NOT_GIVEN_BACK}
                               for key in failing}} if failing else reasons
 
     def _write(self, marks: Marks, ended: Mapping[tuple[Target, str], Ended] | None = None) -> None:
-        """Bring the store to these, with the events of what differs. For who is marking.
+        """Store these marks, with the events of the differences. The caller holds the marking lock.
 
         :param ended: as :func:`.withholding.events_of`
-        :raises StoreError: it may have been written when nobody knows; then it is read anew before the next time
+        :raises StoreError: no answer; if the outcome is unknown, the next write first reads the store
         """
         if self._stored is None:
             stored_now = _by_target(self._store.withheld(self._host_uuid))
@@ -271,11 +274,11 @@ class WithheldDevices:
             self._stored, self._untold = after, []
 
     def _is_told(self, event: Event) -> bool:
-        """Whether the store has an event: asked when it did not answer."""
+        """Whether the store has an event, after it did not answer."""
         return any(one.event == event for one in self._store.events_of_device(
             event.identifier, event.at_ms, event.at_ms + 1, self._host_uuid))
 
-    # -- what could not be given back ---------------------------------------------------------------------------------
+    # -- devices that could not be given back -------------------------------------------------------------------------
 
     @property
     def failures(self) -> Mapping[DeviceKey, Cause]:
@@ -283,7 +286,7 @@ class WithheldDevices:
         return withholding.failures(self.marks)
 
     def did_not_go_back(self, key: DeviceKey, why: str) -> None:
-        """Take note that a device could not be given back. The store knows it from the next audit on."""
+        """Note that a device could not be given back. The next audit stores it."""
         target = Target.of(key)
         with self._marking.held():
             causes = self.marks.get(target, {})
@@ -292,7 +295,7 @@ class WithheldDevices:
                 detail=why, tries=before.tries + 1)}}
 
     def went_back(self, keys: Iterable[DeviceKey], at_once: bool = False) -> None:
-        """Forget why devices could not be given back. The store forgets it at the next audit, or ``at_once``.
+        """Forget why devices could not be given back, in the store at the next audit or ``at_once``.
 
         A store that refuses is asked again by the next audit.
         """
@@ -306,16 +309,16 @@ class WithheldDevices:
                 try:
                     self._write(self.marks)
                 except exception.StoreError as error:
-                    LOG.warning('What is withheld on host %(host)s is not stored yet: %(error)s',
+                    LOG.warning('The withheld devices of host %(host)s are not stored yet: %(error)s',
                                 {'host': self._host, 'error': error})
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
     def cordon(self, target: Target, detail: str) -> Withheld:
-        """Let nobody have a device, or anything of a parent, from now on; whoever has it keeps it. May be repeated.
+        """Stop handing out a device, or all devices of a parent; their owners keep them. Idempotent.
 
-        :param detail: why; '' keeps what was given before
-        :raises BadRequest: this host has no such device or parent, or people could not read the reason
+        :param detail: the reason; '' keeps an earlier reason
+        :raises BadRequest: this host has no such device or parent, or the reason is not one short, printable line
         :raises StoreError: it is not cordoned; after OutcomeUnknown it is, and the next audit stores it
         """
         _check_name(target)
@@ -331,7 +334,7 @@ class WithheldDevices:
         return self.state_of(target)
 
     def uncordon(self, target: Target) -> Withheld:
-        """End what :meth:`cordon` began. May be repeated.
+        """End a cordon. Idempotent.
 
         :raises BadRequest: it is not cordoned, and this host has no such device or parent
         :raises StoreError: it stays cordoned; after OutcomeUnknown too
@@ -348,7 +351,7 @@ class WithheldDevices:
             return self.state_of(target)._replace(warning=self._warning(target), changed=cordoned)
 
     def _warning(self, target: Target) -> str:
-        """What keeps the next manager from starting: an option names a device that is away and no longer cordoned."""
+        """Warn if an option names a device that is away and no longer cordoned: no manager starts then."""
         if target in self.marks:
             return ''
         for missing in self._missing(target):
@@ -358,7 +361,7 @@ class WithheldDevices:
         return ''
 
     def _missing(self, target: Target) -> list[Missing]:
-        """What an option asks for of a device that is not there. The hypervisor is not asked about any other."""
+        """The options that name a missing device. For a device that is there, the hypervisor is not asked."""
         if target.scope == vocabulary.PARENT or self._ledger.device(DeviceKey(target.kind, target.name)) is not None:
             return []
         try:
@@ -367,10 +370,10 @@ class WithheldDevices:
             return []
 
     def admit(self, key: DeviceKey) -> Withheld:
-        """End the doubt about a device that was forgotten or retired: somebody knows that it is clean.
+        """Admit a device that was forgotten or retired: somebody knows that it is clean.
 
         :raises BadRequest: nobody forgot or retired it
-        :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these cannot be told
+        :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these is unknown
         :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
         """
         target = Target.of(key)
@@ -386,8 +389,8 @@ class WithheldDevices:
                 forgotten = [str(other) for other in self.marks if self._standing(other)]
                 why = 'it is cordoned: end that with device uncordon' if (
                     vocabulary.CORDONED in self.marks.get(target, {})) else 'it was neither forgotten nor retired'
-                raise exception.BadRequest('device', str(target), f'{why}. Admitted are devices that were forgotten or '
-                                           f'retired; those of this host: {_some(forgotten)}')
+                raise exception.BadRequest('device', str(target), f'{why}. Only forgotten or retired devices can be '
+                                           f'admitted; those of this host: {_some(forgotten)}')
             self._check_unused(key)
             for reason in standing:
                 self._take_back(target, reason)
@@ -395,10 +398,10 @@ class WithheldDevices:
         return self.state_of(target)
 
     def check_for_wipe(self, key: DeviceKey) -> None:
-        """See that a device may be wiped because an operator says so.
+        """Check that a device may be wiped because an operator says so.
 
         :raises BadRequest: it was neither forgotten nor retired, and is not unproven
-        :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these cannot be told
+        :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these is unknown
         :raises HypervisorUnreachable, StoreError: no answer
         """
         target = Target.of(key)
@@ -412,17 +415,17 @@ class WithheldDevices:
                 'it was neither forgotten nor retired, and it is not unproven')
             unproven = [str(Target.of(one)) for one, reasons in self._ledger.reasons().items()
                         if vocabulary.UNPROVEN in reasons]
-            raise exception.BadRequest('device', str(target), f'{why}. Wiped are devices that were forgotten or '
-                                       f'retired, or are unproven; the unproven ones of this host: {_some(unproven)}')
+            raise exception.BadRequest('device', str(target), f'{why}. Only forgotten, retired or unproven '
+                                       f'devices can be wiped; the unproven ones of this host: {_some(unproven)}')
         self._check_unused(key)
 
     def proven(self, keys: Iterable[DeviceKey], proof: str, by: str = vocabulary.BY_HOST,
                wiped: Mapping[DeviceKey, Wiped] | None = None) -> None:
-        """Devices were proven clean: they are not unproven any more, and what was forgotten of them does not matter.
+        """Note that devices were proven clean: they are no longer unproven, forgotten or retired.
 
-        :param proof: how it was proven; with ``by``, who asked for that, and ``wiped``, the wipes, for the history
+        :param proof: how they were proven. With ``by``, who asked for the proof, and ``wiped``, it is for the history
 
-        A store that refuses is asked again by the next audit. A forgotten device stays withheld then.
+        If the store refuses, the next audit tries again, and a forgotten device stays withheld.
         """
         with self._marking.held():
             over = {target: frozenset((vocabulary.UNPROVEN, *_ADMITTED)).intersection(self.marks[target])
@@ -439,7 +442,7 @@ class WithheldDevices:
                 self._write(after, {(target, reason): Ended(by, proof) for target, reasons in over.items()
                                     for reason in reasons})
             except exception.StoreError as error:
-                LOG.warning('What is withheld on host %(host)s is not stored yet: %(error)s',
+                LOG.warning('The withheld devices of host %(host)s are not stored yet: %(error)s',
                             {'host': self._host, 'error': error})
                 return
             self.marks = after
@@ -453,19 +456,19 @@ class WithheldDevices:
         return [reason for reason in _ADMITTED if reason in causes and causes[reason].stands]
 
     def _check_not_owned(self, key: DeviceKey) -> None:
-        """:raises BadRequest: an instance has the device, so nobody withholds it"""
+        """:raises BadRequest: an instance has the device, so it is not withheld"""
         for record in self._rows.of_devices([key]).values():
             raise exception.BadRequest('device', str(Target.of(key)), (
-                f'instance {record.instance_uuid} has given it back, and that is not done yet: if it cannot be done, '
-                'device retire ends it' if record.state == vocabulary.RELEASING else
+                f'instance {record.instance_uuid} is giving it back: if that cannot be done, device retire ends it'
+                if record.state == vocabulary.RELEASING else
                 f'instance {record.instance_uuid} has it: it is free when the instance gives it back'))
 
     def _check_unused(self, key: DeviceKey) -> None:
-        """See that the host has a device that somebody calls clean, and that nobody else has it.
+        """Check that the host has a device that an operator calls clean, and that nobody has or uses it.
 
-        One that comes back later would have its old bytes.
+        A device that comes back only later would have its old data.
 
-        :raises NotAdmitted: it is otherwise, or that cannot be told
+        :raises NotAdmitted: it is not so, or that is unknown
         """
         def refuse(reason: str) -> None:
             raise exception.NotAdmitted(str(Target.of(key)), reason)
@@ -486,9 +489,9 @@ class WithheldDevices:
                    'is there and zeroed')
 
     def forget(self, key: DeviceKey, instance_uuid: str) -> None:
-        """Withhold a device that leaves its owner without proof that it is clean, should it ever come back.
+        """Withhold a device that leaves its owner without a proof that it is clean, in case it comes back.
 
-        :raises StoreError: it is not noted
+        :raises StoreError: that is not noted
         """
         with self._marking.held():
             self._say(Target.of(key), vocabulary.IN_DOUBT, FORGOTTEN.format(instance_uuid), int(time.time()))
@@ -496,7 +499,7 @@ class WithheldDevices:
     def retire(self, key: DeviceKey, instance_uuid: str, reason: str) -> None:
         """Withhold a device that could not be taken back from its owner, until somebody admits it.
 
-        :raises StoreError: it is not noted
+        :raises StoreError: that is not noted
         """
         with self._marking.held():
             failure = self.failures.get(key)
@@ -505,7 +508,7 @@ class WithheldDevices:
                       RETIRED_FROM.format(instance_uuid) + (f': {why}' if why else ''), int(time.time()))
 
     def _say(self, target: Target, reason: str, detail: str, since: int) -> None:
-        """Withhold something until an operator takes it back. For who is marking."""
+        """Withhold a target until an operator takes that back. The caller holds the marking lock."""
         before = self.marks
         earlier = before.get(target, {}).get(reason)
         self._ledger.stand(target, reason)
@@ -520,7 +523,7 @@ class WithheldDevices:
             raise
 
     def _take_back(self, target: Target, reason: str) -> None:
-        """End what :meth:`_say` began. For who is marking."""
+        """End what :meth:`_say` began. The caller holds the marking lock."""
         after = withholding.without(self.marks, target, reason)
         self._write(after, {(target, reason): Ended(vocabulary.BY_OPERATOR)})
         self.marks = after
@@ -536,7 +539,7 @@ class WithheldDevices:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def state_of(self, target: Target) -> Withheld:
-        """One device or parent as it is now."""
+        """The present state of one device or parent."""
         device = (self._ledger.device(DeviceKey(target.kind, target.name))
                   if target.scope == vocabulary.DEVICE else None)
         parent = device.parent if device is not None else None
@@ -546,7 +549,7 @@ class WithheldDevices:
                         parent if cordoned else None)
 
     def all(self) -> list[Withheld]:
-        """Every device and parent that is withheld, why, and who has it still."""
+        """List every withheld device and parent, the reasons, and the instances that still have such devices."""
         reasons = self._ledger.reasons()
         excluded = self._ledger.excluded() if any(vocabulary.EXCLUDED in of_one for of_one in reasons.values()) else {}
         return with_progress(listed(self.marks, reasons, excluded, self._rows.all()), self._driver)
@@ -557,7 +560,7 @@ def _now_ms() -> int:
 
 
 def _with_owners(found: Iterable[Event], owners: Mapping[DeviceKey, Record]) -> list[Event]:
-    """Events of what is withheld, with the instances that have these devices, by which claim and in which move."""
+    """Add to events the instances that have these devices, with their claims and moves."""
     return [event if (row := owners.get(DeviceKey(event.kind, event.identifier))) is None or 'scope' in event.more else
             event._replace(instance_uuid=row.instance_uuid, migration_uuid=row.migration_uuid, claim_id=row.claim_id)
             for event in found]

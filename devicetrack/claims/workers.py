@@ -1,4 +1,4 @@
-"""A bounded number of threads that take pieces of work until nothing is left."""
+"""A bounded number of threads that take pieces of work until none is left."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Piece = TypeVar('Piece')
 
 
 class Workers(Generic[Piece]):
-    """Threads that end when there is nothing to do, so that an idle host has none.
+    """Threads that end when there is no work, so that an idle host has none.
 
     They are daemons: the end of the process does not wait for them.
 
-    :param name: of the threads
-    :param at_once: how many of them there are at most
-    :param take: the next piece of work, or None when nothing is left for now. Threads call it at the same time
-    :param work: does a piece. An error of it is logged, and the thread goes on with the next piece
+    :param name: the name of the threads
+    :param at_once: the largest number of threads
+    :param take: returns the next piece of work, or None if none is left now. Threads call it at the same time
+    :param work: does a piece. Its error is logged, and the thread continues with the next piece
     """
 
     def __init__(self, name: str, at_once: int, take: Callable[[], Piece | None],
                  work: Callable[[Piece], None]) -> None:
         self._name, self._at_once, self._take, self._work = name, at_once, take, work
-        self._lock = locks.FairLock(locks.BACKGROUND)           # of what follows
+        self._lock = locks.FairLock(locks.BACKGROUND)           # for the fields below
         self._threads: list[threading.Thread] = []
-        self._active: set[threading.Thread] = set()             # those of them that will take more work
+        self._active: set[threading.Thread] = set()             # the threads that will take more work
         self._calls = 0                         # of start()
 
     def start(self) -> None:
@@ -46,7 +46,7 @@ class Workers(Generic[Piece]):
                 self._threads = [*(one for one in self._threads if one.is_alive()), thread]
 
     def run(self) -> None:
-        """Work until nothing is left: what each thread does."""
+        """Work until nothing is left. Each thread runs this."""
         try:
             more = True
             while more:
@@ -64,13 +64,13 @@ class Workers(Generic[Piece]):
     def _do(self, piece: Piece) -> None:
         try:
             self._work(piece)
-        except Exception:                       # the thread serves other pieces too
+        except Exception:                       # the thread also does other pieces
             LOG.exception('A piece of work of %s failed', self._name)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until no thread works any more.
 
-        :returns: False when one still does after so many seconds
+        :returns: False if one still works after this time
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:

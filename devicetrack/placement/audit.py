@@ -4,8 +4,8 @@ Four repairs are certain:
 
 - report the host's own inventories;
 - allocate to an instance that is at rest here and whose guest has exactly the devices of its rows;
-- remove the allocations of a migration that somebody confirmed and that the record no longer has;
-- give such an instance back the allocations of its migration, after somebody reverted that.
+- remove the allocations of a migration that was confirmed and that the record no longer has;
+- give such an instance back the allocations of its migration, after a revert.
 
 While a move begins or ends, placement and the record differ and neither is wrong. A migration that the record does not
 know may have just begun.
@@ -51,14 +51,14 @@ KINDS: Final = (UNRECORDED, UNALLOCATED, WRONG_PROVIDER, WRONG_AMOUNT, LEFT_OVER
 REMOVE: Final = 'remove'                    # remove all allocations of a migration
 REVERT: Final = 'revert'                    # give an instance back the allocations that a migration holds for it
 SYNC: Final = 'sync'                        # report the host's inventories
-ALLOCATE: Final = 'allocate'                # give a consumer the allocations of its rows, and keep those of others
+ALLOCATE: Final = 'allocate'                # give a consumer the allocations of its rows, and keep its other ones
 REPAIRS: Final = (REMOVE, REVERT, SYNC, ALLOCATE)
 
 
 class Mismatch(NamedTuple):
     """One difference, with the fields of every finding.
 
-    ``consumer`` is None for a mismatch of the tree. ``provider`` is the name of the provider, if it is about one.
+    ``consumer`` is None for a mismatch of the tree. ``provider`` is the name of the provider, if there is one.
     ``instance_uuid`` is the instance of the rows, ``generation`` that of the consumer. ``repair`` is one of
     ``REPAIRS``, or None when a person must decide or nothing needs to be done.
     """
@@ -162,25 +162,25 @@ class _Comparison:
                            'what is missing there is reserved in full', 'see devicetrack-manage device list')
         for unknown in self._views.usage.unknown:
             yield _of_tree(VIEW_UNKNOWN, None, f'{unknown.what}: {unknown.reason}',
-                           'no allocation is put right: nobody knows what guests use', 'see devicetrack-manage audit')
+                           'no allocation is repaired: it is unknown what guests use', 'see devicetrack-manage audit')
 
     def tree(self) -> Iterator[Mismatch]:
         report, layout = self._views.report, self._views.layout
         if report.layout != layout:
             yield _of_tree(OTHER_LAYOUT, report.root.name, f'the tree is {report.layout} and not {layout}: devices '
-                           'are allocated that would have to move', 'the layout that there is',
+                           'are allocated that would have to move', 'the present layout',
                            f'run devicetrack-manage placement heal --node {report.root.name}' if layout == tree.NESTED
                            else 'move the guests away, or set [placement] nested = at_start')
         for change in report.changes:
             facts = '; '.join(str(fact) for fact in tree.facts(tree.Difference((change,), ())))
             name = change.provider.name
             if _says_more(change):
-                yield _of_tree(INVENTORY_DIFFERS, name, f'more is reserved, or marked, than can be seen from here: '
-                               f'{facts}', 'what is reserved',
-                               'nothing: the service may know why, and its next report says so',
+                yield _of_tree(INVENTORY_DIFFERS, name, f'placement reserves or marks more than this audit expects: '
+                               f'{facts}', 'the reserved amount',
+                               'nothing: the service may know why, and its next report corrects it if not',
                                severity=vocabulary.NOTE)
             else:
-                yield _of_tree(INVENTORY_DIFFERS, name, facts, 'nothing: the scheduler goes by what is there',
+                yield _of_tree(INVENTORY_DIFFERS, name, facts, 'nothing: the scheduler uses the present inventory',
                                'run devicetrack-manage placement sync', SYNC)
         for left in report.left:
             yield _of_tree(INVENTORY_DIFFERS, left.provider, str(left), 'all of it',
@@ -212,8 +212,8 @@ class _Comparison:
                                              'confirmation is recorded, and no row waits for it')
             elif mismatch.kind == LEFT_OVER_MIGRATION and uuid in back:
                 mismatch = mismatch._replace(repair=REVERT, instance_uuid=back[uuid], proposal='give it back to its '
-                                             'instance: the end of the move is recorded, and the instance has what it '
-                                             'had before')
+                                             'instance: the end of the move is recorded, and the instance has its '
+                                             'devices from before the move')
             elif mismatch.kind in _IN_PART and uuid in back.values():
                 mismatch = mismatch._replace(repair=REVERT)
             elif mismatch.kind in _IN_PART and not begun and self._is_at_rest(uuid):
@@ -237,16 +237,16 @@ class _Comparison:
     def _unrecorded(self, consumer: Consumer, have: Resources) -> Mismatch:
         has_guest = consumer.uuid in self._views.usage.domains
         of = functools.partial(self._mismatch, consumer, None, None,
-                               held='what is allocated: nobody else is scheduled to it')
-        detail = f'{self._said(have)} allocated, and the record has no device of it'
+                               held='the allocated amount: no other instance is scheduled to it')
+        detail = f'{self._said(have)} allocated, but the record has no device for it'
         if consumer.type == values.MIGRATION:
-            return of(LEFT_OVER_MIGRATION, f'{detail}; it is a migration that has just begun, or one that is over',
-                      proposal='ask the service for the migration; when it is over, delete its allocations')
+            return of(LEFT_OVER_MIGRATION, f'{detail}; it is a migration that has just begun or is over',
+                      proposal='look up the migration in the service; if it is over, delete its allocations')
         if has_guest:
             return of(UNRECORDED, f'{detail}; it has a guest here', proposal='see devicetrack-manage audit, which '
                       'names the devices that guests use without a row')
-        return of(UNRECORDED, f'{detail}, and it has no guest here', proposal='ask the service for the instance: it is '
-                  'on its way, or elsewhere, or over; when it is over, delete its allocations')
+        return of(UNRECORDED, f'{detail}, and it has no guest here', proposal='look up the instance in the '
+                  'service: it is on its way, elsewhere or over; if it is over, delete its allocations')
 
     def _differs(self, consumer: Consumer, share: Share, name: str, have: Resources) -> Mismatch:
         mine, held, leaving = (_only(part, name) for part in (have, share.held, share.leaving))
@@ -254,14 +254,14 @@ class _Comparison:
         if leaving:
             recorded += f', and {self._said(leaving)} on their way back'
         of = functools.partial(self._mismatch, consumer, share, name)
-        proposal = 'see whether it moves or is being built or deleted; else give it what its rows stand for'
+        proposal = 'see whether it is moving, or being built or deleted; else give it the allocations of its rows'
         if not mine:
-            return of(UNALLOCATED, f'nothing is allocated, and {recorded}', held='the devices, by the record; the '
-                      'scheduler offers them to others, whose claims fail', proposal=proposal)
+            return of(UNALLOCATED, f'nothing is allocated, but {recorded}', held='the recorded devices; the '
+                      'scheduler offers them to other instances, whose claims fail', proposal=proposal)
         amount, least, most = _sum(mine), _sum(held), _sum(held) + _sum(leaving)
         kind = WRONG_PROVIDER if least <= amount <= most else WRONG_AMOUNT
-        return of(kind, f'{self._said(mine)} allocated, and {recorded}', proposal=proposal,
-                  held='the devices, by the record; the scheduler counts others')
+        return of(kind, f'{self._said(mine)} allocated, but {recorded}', proposal=proposal,
+                  held='the recorded devices; the scheduler counts other devices')
 
     def _mismatch(self, consumer: Consumer, share: Share | None, name: str | None, kind: str, detail: str, held: str,
                   proposal: str) -> Mismatch:

@@ -1,8 +1,8 @@
 """Plans how allocations move from a node's provider to the providers of their devices. Pure.
 
 The record says which devices a consumer has, and so where its allocations belong. The hypervisor says whether the guest
-has the same devices. Every disagreement is an obstacle, and a node with an obstacle stays as it is: with an allocation
-at the wrong provider, two guests would be scheduled to one device.
+has the same devices. Every disagreement is an obstacle, and a node with an obstacle stays as it is: if an allocation
+were at the wrong provider, the scheduler would give one device to two guests.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Obstacle(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """One request to the reshaper, which replaces all of this or nothing. With obstacles it must not be sent."""
+    """One request to the reshaper, which replaces everything in it or nothing. With obstacles it must not be sent."""
 
     inventories: Mapping[str, values.Inventories] = {}
     consumers: tuple[values.Consumer, ...] = ()
@@ -57,14 +57,14 @@ class Plan(NamedTuple):
 
 
 def classes_below(root_uuid: str, records: Iterable[Record], providers: Iterable[Provider] = ()) -> frozenset[str]:
-    """Return the resource classes that are counted below the node, as far as rows and the host's providers show."""
+    """Return the resource classes that are counted below the node, by the rows and the host's providers."""
     return frozenset((*(record.resource_class for record in records if record.provider_uuid != root_uuid),
                       *(name for provider in providers if provider.uuid != root_uuid for name in provider.totals)))
 
 
 def misplaced(root_uuid: str, listed: Mapping[str, values.Holding], records: Iterable[Record],
               classes: Collection[str]) -> list[str]:
-    """Return the consumers that hold more at the node than they have devices that are counted there.
+    """Return the consumers that have more allocated at the node than devices that are counted there.
 
     :param listed: each consumer's allocations at the node
     """
@@ -119,7 +119,7 @@ def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], consumer
     for consumer in sorted(consumers):
         share = shares.get(consumer.uuid)
         if share is None:
-            obstacles.append(Obstacle(consumer.uuid, NO_RECORD, 'the record has no devices of it: it is on its way '
+            obstacles.append(Obstacle(consumer.uuid, NO_RECORD, 'the record has no devices for it: it is on its way '
                                       'here or away, or was left over'))
             continue
         found = [*_amounts(consumer, share, providers, classes),
@@ -146,7 +146,7 @@ def _amounts(consumer: values.Consumer, share: Share, providers: Collection[str]
         have, held, leaving = (_sum(view, providers, name) for view in (consumer.resources, share.held, share.leaving))
         if have not in (held, held + leaving):
             more = f', and {leaving} on their way back' if leaving else ''
-            yield Obstacle(consumer.uuid, OTHER_AMOUNT, f'{have} {name} are allocated, and the record has {held}{more}')
+            yield Obstacle(consumer.uuid, OTHER_AMOUNT, f'{have} {name} are allocated, but the record has {held}{more}')
 
 
 class _Guests:
@@ -171,13 +171,14 @@ def _guest(consumer: str, instance: str, guests: _Guests) -> Iterator[Obstacle]:
     here = {record.key for record in rows
             if record.role == vocabulary.CURRENT and record.state == vocabulary.ACTIVE}
     if here and instance not in guests.domains:
-        yield Obstacle(consumer, NO_GUEST, f'the record has devices of instance {instance}, and it has no guest here')
+        yield Obstacle(consumer, NO_GUEST, f'the record has devices of instance {instance}, but the instance has no '
+                       'guest here')
         return
     differ = sorted({*(here - named), *(named - {record.key for record in rows})}, key=str)
     if differ:
         names = ', '.join(f'{kind} {identifier or "of an unknown address"}' for kind, identifier in differ)
-        yield Obstacle(consumer, OTHER_GUEST, f'the guest of instance {instance} has other devices than the record '
-                       f'says: {names}')
+        yield Obstacle(consumer, OTHER_GUEST, f'the guest of instance {instance} and the record differ in these '
+                       f'devices: {names}')
 
 
 def _places(inventories: Mapping[str, values.Inventories], changed: Iterable[values.Consumer], below: Collection[str],
@@ -191,10 +192,10 @@ def _places(inventories: Mapping[str, values.Inventories], changed: Iterable[val
     for (provider, name), amount in sorted(needed.items()):
         there = inventories[provider].inventories.get(name) if provider in inventories else None
         if there is None:
-            yield Obstacle(None, NO_PROVIDER, f'placement has no {name} at provider {provider}, of which guests have '
+            yield Obstacle(None, NO_PROVIDER, f'placement has no {name} at provider {provider}, but guests have '
                            f'{amount}: let the host report with [placement] nested = manual, or heal on the host')
         elif amount > there.total:
-            yield Obstacle(None, NO_ROOM, f'provider {provider} has {there.total} {name}, and guests have {amount}')
+            yield Obstacle(None, NO_ROOM, f'provider {provider} has {there.total} {name}, but guests have {amount}')
 
 
 # -- the request ------------------------------------------------------------------------------------------------------

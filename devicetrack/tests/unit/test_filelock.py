@@ -161,10 +161,10 @@ class FileLockTestCase(base.TestCase):
     def test_a_file_that_others_can_change_is_refused_and_nothing_is_locked(self):
         target = os.path.join(self.temp_dir(), 'target')
         for make, says in ((lambda: os.symlink(target, self.path), 'symbolic link'),
-                           (lambda: os.mkfifo(self.path), 'no regular file'),
-                           (lambda: os.mkdir(self.path), 'no regular file'),
+                           (lambda: os.mkfifo(self.path), 'not a regular file'),
+                           (lambda: os.mkdir(self.path), 'not a regular file'),
                            (self.writable_by_others, 'chmod go-w'),
-                           (self.of_somebody_else, 'belongs to the user 65534')):
+                           (self.of_somebody_else, 'belongs to user 65534')):
             make()
             error = self.assertRaises(ownfiles.NotOurs, self.lock().acquire)
             self.assertEqual(self.path, error.filename)

@@ -151,7 +151,7 @@ class TestFindings(AuditTestCase):
         self.assertEqual(
             {'host': self.name, 'severity': 'warning', 'finding': audit.WRONG_PROVIDER, 'recorded_owner': instance.uuid,
              'users': [instance.uuid], 'generation': 2, 'consumer': instance.uuid, 'resource_class': VGPU,
-             'detail': f'1 VGPU at {self.name}_p1 allocated, and the record has 1 VGPU at {self.name}_p0'},
+             'detail': f'1 VGPU at {self.name}_p1 allocated, but the record has 1 VGPU at {self.name}_p0'},
             {name: found[name] for name in ('host', 'severity', 'finding', 'recorded_owner', 'users', 'generation',
                                             'consumer', 'resource_class', 'detail')})
         self.assertIn(audit.WRONG_PROVIDER, self.run_audit().out)

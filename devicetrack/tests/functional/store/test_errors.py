@@ -235,7 +235,7 @@ class TestFile(base.TestCase):
             for call in (self.store.check, self.store.records, lambda: schema.sync(self.store),
                          lambda: self.store.write(insert(record('ns0')))):
                 error = self.assertRaises(exception.StoreUnavailable, call)
-                self.assertIn(f'{path}: others than its owner can write to it', error.reason)
+                self.assertIn(f'{path}: users other than its owner can write to it', error.reason)
                 self.assertIn(says, error.reason)
             os.chmod(path, mode)
         self.assertEqual([], self.store.records())

@@ -146,7 +146,7 @@ class MigrationTestCase(base.MachineTestCase):
         refused = self.assertRaises(conductor.OrderFailed, self.send, pmem, migration, self.one, self.two, device_map)
         self.assertIn('memory/target/size: more than its partner can give', refused.text)
         self.assert_fails(pmem, (migration, self.enlarged(device_map)), f'size {30 * MIB:#x} .* {SIZE:#x}')
-        self.assert_refused(vgpu, 'nothing of its class is free here', vgpu=1)
+        self.assert_refused(vgpu, 'no device of its class is free here', vgpu=1)
         self.assert_fails(vgpu, vgpu_gone, f"mediated device '{identifier}' not found")
 
         self.end(pmem, self.one, last=False)

@@ -109,9 +109,9 @@ class VersionsTestCase(LiveTestCase):
         self.two.machine.parents['b'].used = 1
         self.two.audit()
         instance = self.region.spawn('one', vgpu=3)
-        refused = self.assert_refused('mdev to be made on b: partners of others', instance, 'two', vgpu=3)
-        self.assertIn(f'; nor has mdev {max(record.identifier for record in self.one.records(instance))}',
-                      str(refused))
+        refused = self.assert_refused('mdev to be made on b: partners of other devices', instance, 'two', vgpu=3)
+        last = max(record.identifier for record in self.one.records(instance))
+        self.assertIn(f'; also without a partner: mdev {last}', str(refused))
         found: Any = refused.found
         self.assertEqual((1, 2), (len(found['pairs']), len(found['alone'])))
 
@@ -379,7 +379,7 @@ class SeenTestCase(LiveTestCase):
         self.two.manager.rebooted(None, self.instance)
         refused = self.assertRaises(exception.NoDevicePair, self.two.manager.migration_definitions, None, self.instance,
                                     migration, device_map)
-        self.assertIn('it may have seen version 2.1.1, and 2.0.1 counted', str(refused))
+        self.assertIn('it may have seen version 2.1.1, and the check used 2.0.1', str(refused))
         self.assertEqual({'current'}, {role for _, role, _ in self.region.rows(self.instance)['two']})
         self.one.manager.drop_move_claim_at_dest(None, self.instance, migration)
 

@@ -432,7 +432,7 @@ class LiveMigrationTestCase(RegionTestCase):
         instance = region.spawn('one', pmem=1, vgpu=1)
         self.two.machine.live_migration_obstacles['mdev'] = 'QEMU 7.2.0 is too old'
         refused = self.assertRaises(exception.LiveMigrationUnsupported, region.live_migration, instance, 'two', 1, 1)
-        self.assertEqual('host two takes part in no live migration of a guest with a device of kind mdev: '
+        self.assertEqual('host two cannot take part in the live migration of a guest with a device of kind mdev: '
                          'QEMU 7.2.0 is too old', str(refused))
         self.assertEqual([], region.rows(instance)['two'])
         without = region.spawn('one', pmem=1)
@@ -449,7 +449,7 @@ class LiveMigrationTestCase(RegionTestCase):
         [record] = self.one.records(instance)
         self.one.machine.migration_obstacles[record.key] = 'its driver copies no state'
         refused = self.assertRaises(exception.LiveMigrationUnsupported, region.live_migration, instance, 'two', vgpu=1)
-        self.assertEqual('host one takes part in no live migration of a guest with a device of kind mdev: '
+        self.assertEqual('host one cannot take part in the live migration of a guest with a device of kind mdev: '
                          'its driver copies no state', str(refused))
         self.assertEqual([], region.rows(instance)['two'])
         region.live_migration(other, 'two', vgpu=1)

@@ -181,7 +181,7 @@ class IdentityTestCase(HostTestCase):
         another = self.under_another_name(host)         # in a directory of its own
         error = self.assertRaises(exception.MachineHasHost, another.manager.init_host, self.context)
         self.assertEqual(('another', 'host', 1), (error.host, error.other, error.rows))
-        self.assertIn('start it as host;', str(error))
+        self.assertIn('start the service as host;', str(error))
         self.assertEqual(str(error), str(pickle.loads(pickle.dumps(error))))
         self.assertEqual(['host'], [known.name for known in host.store.hosts()])
         host.delete(instance)

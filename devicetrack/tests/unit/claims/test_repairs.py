@@ -156,7 +156,7 @@ class AcceptTestCase(RepairTestCase):
         plan = self.plan(accept=True)
         with self.host.running.rows.working(self.newer.uuid):
             outcomes = self.together(lambda: self.host.running.repairs.repair(plan.repairs))[0]
-        self.assertEqual({'something works on the devices of its instance just now'},
+        self.assertEqual({'another operation is working on the devices of its instance'},
                          {one.error for one in outcomes})
 
     def test_what_the_guest_left_comes_back_with_it(self) -> None:

@@ -418,7 +418,7 @@ class ReleaseByAnOperatorTestCase(test_moving.RegionTestCase):
 
         for happens, reason in ((lambda *_: None, 'it has a domain here'), (nothing, 'says that it lives here'),
                                 (another_names_it, 'names vpmem/d0'), (unknown, 'x cannot be read'),
-                                (moves, 'it moves')):
+                                (moves, 'it is moving')):
             region = self.region(devices=2)
             instance = region.spawn('one', pmem=1)
             happens(region, instance)
@@ -430,4 +430,4 @@ class ReleaseByAnOperatorTestCase(test_moving.RegionTestCase):
     def test_of_an_instance_that_holds_nothing(self):
         self.region(devices=1)
         error = self.assertRaises(exception.NotReleased, self.release, Instance())
-        self.assertIn('holds nothing on host one', str(error))
+        self.assertIn('it has no devices on host one', str(error))

@@ -137,7 +137,7 @@ class StartTestCase(WipesTestCase):
         self.let_wipes_last()
         answer = self.repair_by_request()
         self.assertEqual((operator_requests.DONE, '0 of 1 repairs done, 1 begun: devices are wiped in the background, '
-                          'and "devicetrack-manage device list" shows how far that is'), (answer.outcome, answer.text))
+                          'and "devicetrack-manage device list" shows the progress'), (answer.outcome, answer.text))
         self.assertEqual([(False, True)], [(one['done'], one['begun']) for one in answer.repairs])
         self.assertEqual(RELEASING, self.host.states()['d0'])
         self.go_on.set()
@@ -284,7 +284,7 @@ class EndTestCase(WipesTestCase):
         self.host.manager.release(None, instance, wait=False)
         self.host.wait()
         [wipe] = self.host.manager.wipes()
-        self.assertEqual((1, 'an unexpected ZeroDivisionError, which the log tells of'), (wipe.failed, wipe.reason))
+        self.assertEqual((1, 'an unexpected ZeroDivisionError: the log has more'), (wipe.failed, wipe.reason))
         [finding] = self.host.audit()
         self.assertEqual((findings.WARNING, D0), (finding.severity, finding.device))
         self.assertIn('an unexpected ZeroDivisionError', finding.detail)
@@ -520,7 +520,7 @@ class RetirementTestCase(WipesTestCase):
         self.let_wipes_last()
         self.host.audit(wait=False)
         self.wiping.acquire(timeout=FOREVER_S)
-        self.assertIn('works on', self.refused())
+        self.assertIn('is working on', self.refused())
         self.go_on.set()
         self.host.wait()
 

@@ -552,12 +552,12 @@ class ForgottenTestCase(WithheldTestCase):
         self.forget_and_bring_back()
         self.manager.cordon('vpmem', 'd1')
         error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd1')
-        self.assertEqual("device: 'vpmem/d1': it is cordoned: end that with device uncordon. Admitted are devices that "
-                         'were forgotten or retired; those of this host: vpmem/d0', str(error))
+        self.assertEqual("device: 'vpmem/d1': it is cordoned: end that with device uncordon. Only forgotten or "
+                         'retired devices can be admitted; those of this host: vpmem/d0', str(error))
         self.manager.admit('vpmem', 'd0')
         error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd0')
-        self.assertEqual("device: 'vpmem/d0': it was neither forgotten nor retired. Admitted are devices that were "
-                         'forgotten or retired; those of this host: none', str(error))
+        self.assertEqual("device: 'vpmem/d0': it was neither forgotten nor retired. Only forgotten or retired devices "
+                         'can be admitted; those of this host: none', str(error))
 
     def test_a_device_that_an_instance_has_is_refused_for_that_reason(self) -> None:
         for wipe in (False, True):
@@ -566,7 +566,7 @@ class ForgottenTestCase(WithheldTestCase):
                              'gives it back', str(error))
         self.machine.delete_guest(self.instance.uuid)
         self.assertRaises(exception.DeviceGone, self.manager.release, None, self.instance)
-        self.assertIn('has given it back', str(self.assertRaises(
+        self.assertIn('is giving it back', str(self.assertRaises(
             exception.BadRequest, self.manager.admit, 'vpmem', 'd0')))
 
     def test_a_crash_before_the_row_is_gone_leaves_it_noted(self) -> None:

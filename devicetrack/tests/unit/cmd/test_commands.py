@@ -439,7 +439,7 @@ class ExplainTestCase(CommandTestCase):
     def test_a_provider_that_could_not_be_read_may_be_there(self) -> None:
         self.host.machine.unknown_kinds[fake.MDEV] = 'libvirt failed'
         answer = self.program.run('explain', '--resource', 'VGPU=1@gpu')
-        self.assertIn('it has none (a part of them could not be read)', answer.err)
+        self.assertIn('it has none (some could not be read)', answer.err)
 
     def test_a_part_from_one_provider_names_its_parent(self) -> None:
         parts = self.program.ask('explain', '--resource', f'{fixtures.PMEM}=1', '--resource', 'VGPU=1@gpu')

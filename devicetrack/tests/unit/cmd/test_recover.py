@@ -361,7 +361,7 @@ class IdentityTestCase(RecoverTestCase):
         self.lose_the_store()
         answer = self.program.run('recover', '--from-hypervisor', '--host', 'compute-7')
         self.assertEqual(cmd_base.ERROR, answer.code)
-        self.assertIn('record different hosts', answer.err)
+        self.assertIn('record that they belong to different hosts', answer.err)
 
     def test_the_name_of_another_machine(self) -> None:
         self.lose_the_store()
@@ -370,7 +370,7 @@ class IdentityTestCase(RecoverTestCase):
         store.add_host(store_api.Host('7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001', 'compute-7', 'another'))
         answer = self.program.run('recover', '--from-hypervisor', '--host', 'compute-7')
         self.assertEqual(cmd_base.ERROR, answer.code)
-        self.assertIn('as another machine', answer.err)
+        self.assertIn('host compute-7 is another machine', answer.err)
         self.assertEqual('another', store.hosts()[0].machine_id)
 
     def test_the_store_knows_it_by_another_name(self) -> None:
@@ -401,7 +401,7 @@ class IdentityTestCase(RecoverTestCase):
         self.assertRaises(exception.MachineHasHost, self.host.restart)
         answer = self.program.run('recover', '--from-hypervisor', '--host', 'compute-7')
         self.assertEqual(cmd_base.ERROR, answer.code)
-        self.assertIn('recover was told a wrong name', answer.err)
+        self.assertIn('recover got a wrong name', answer.err)
 
     def test_after_a_wrong_name_the_file_goes_and_the_rows_come_back(self) -> None:
         self.recover_under_a_wrong_name()

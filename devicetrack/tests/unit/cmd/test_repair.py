@@ -139,7 +139,8 @@ class AuditRepairTestCase(RepairCommandTestCase):
             answer = self.together(
                 lambda: self.run_to(cmd_base.ATTENTION, 'audit', '--repair'))[0]
         self.assertIn('partly done: 1 of 2 repairs done', answer.err)
-        self.assertIn('not done: update details vpmem/d0: something works on the devices', answer.err)
+        self.assertIn('not done: update details vpmem/d0: another operation is working on the '
+                      'devices', answer.err)
 
     def test_options_that_go_with_it(self) -> None:
         for option in ('--dry-run', '--accept'):
@@ -416,7 +417,7 @@ class ReleaseTestCase(RepairCommandTestCase):
         answer = self.program.run('instance', 'release', self.instance.uuid, '--yes')
         self.assertEqual((cmd_base.ERROR, True), (answer.code, 'it has a domain here' in answer.err))
         answer = self.program.run('instance', 'release', ANOTHER, '--yes')
-        self.assertEqual((cmd_base.ERROR, True), (answer.code, 'holds nothing' in answer.err))
+        self.assertEqual((cmd_base.ERROR, True), (answer.code, 'it has no devices' in answer.err))
         self.assertEqual(1, len(self.host.records()))
 
 

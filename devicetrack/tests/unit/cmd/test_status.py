@@ -132,13 +132,13 @@ class UpgradeCheckTestCase(base.TestCase):
         code, results, details = self.check()
         self.assertEqual((FAILURE, FAILURE), (code, results['Files']))
         self.assertIn(f'{lock}: it is a symbolic link: name the regular file itself; '
-                      f'{store}: others than its owner can write to it (mode 0666): chmod go-w {store}', details)
+                      f'{store}: users other than its owner can write to it (mode 0666): chmod go-w {store}', details)
 
     def test_a_state_directory_that_others_can_change_is_told_in_the_words_of_a_start(self) -> None:
         self.host.manager.close()
         os.chmod(self.state_path, 0o777)
         said = str(self.assertRaises(exception.UnsafePath, self.host.manager.init_host, None))
-        self.assertEqual(f'{self.state_path}: others than its owner can write to it (mode 0777): '
+        self.assertEqual(f'{self.state_path}: users other than its owner can write to it (mode 0777): '
                          f'chmod go-w {self.state_path}', said)
         path = program.write_configuration(self.temp_dir(), self.conf)
         out = self.useFixture(base_fixtures.StringStream('stdout')).stream

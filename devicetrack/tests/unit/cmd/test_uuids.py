@@ -68,4 +68,4 @@ class UuidsTestCase(RepairCommandTestCase):
             self.host.store.store.add_operator_request(request)
             self.host.audit()
             shown = self.program.run('request', 'show', request.uuid)
-            self.assertIn('must be a UUID as text: lower case, with hyphens', shown.column('Value'))
+            self.assertIn('must be a UUID as a string: lower case, with hyphens', shown.column('Value'))

@@ -52,8 +52,8 @@ class SettingsTestCase(base.TestCase):
     scenarios = base.table(
         ('no MAC address', ('', 0, False), 'MAC address'),
         ('a short one', ('52:54:00', 0, False), 'six pairs'),
-        ('capital digits', ('52:54:00:AA:BB:01', 0, False), 'small hexadecimal digits'),
-        ('one of a group', ('01:00:5e:00:00:01', 0, False), 'of a group'),
+        ('capital digits', ('52:54:00:AA:BB:01', 0, False), 'lower-case hexadecimal digits'),
+        ('one of a group', ('01:00:5e:00:00:01', 0, False), 'is a group address'),
         ('a VLAN too many', (MAC, 4095, False), 'from 1 to 4094'),
         ('a VLAN too few', (MAC, -1, False), 'from 1 to 4094'),
         ('a VLAN that is true', (MAC, True, False), 'VLAN'),
