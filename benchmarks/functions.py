@@ -25,6 +25,7 @@ from benchmarks.report import Row
 from benchmarks.report import Table
 from devicetrack.conf import pci as options
 from devicetrack.testing import pci
+from devicetrack.testing import pci_models
 from devicetrack.virt.libvirt import pci_rereading
 from devicetrack.virt.libvirt import pci_sysfs
 
@@ -36,11 +37,11 @@ def run(effort: Effort) -> Table:
     # Not at the top: without libvirt the rest can be measured all the same.
     import libvirt
 
-    kind = pci.IGB._replace(total_vfs=effort.functions_a_card, vf_offset=16, vf_stride=1)
+    model = pci_models.IGB._replace(total_vfs=effort.functions_a_card, vf_offset=16, vf_stride=1)
     with contextlib.ExitStack() as stack:
         host = stack.enter_context(pci.PCIHost())
         for number in range(effort.cards):
-            physical = host.add(f'0000:{16 + number:02x}:00.0', kind)
+            physical = host.add(f'0000:{16 + number:02x}:00.0', model)
             host.make_vfs(physical, effort.functions_a_card)
         tree = pci_sysfs.Tree(host.root)
         functions = tree.functions()
@@ -121,7 +122,7 @@ def _kind(host: pci.PCIHost, state_path: str) -> Any:
     conf = cfg.ConfigOpts()
     options.register(conf)
     conf(())
-    conf.set_override('device_spec', [json.dumps({'vendor_id': pci.IGB.product.partition(':')[0]})],
+    conf.set_override('device_spec', [json.dumps({'vendor_id': pci_models.IGB.product.partition(':')[0]})],
                       options.SERVICE_GROUP)
     conf.set_override('functions', ['all'], options.GROUP)
     conf.set_override('sysfs_root', host.root, options.GROUP)
