@@ -17,8 +17,9 @@ is lost. The hypervisor or the database hangs. Another manager takes the host ov
 that are being given back.
 
 The processes run real parts: the claim manager, a store on SQLite, PostgreSQL or MariaDB, and a compute service
-(:class:`ComputeProcess`). Machines in memory (:class:`~devicetrack.testing.crash.world.Machine`) with their guests, and
-the service's data, have to outlive these processes. So they live in the kit's process, and the others talk to it.
+(:class:`ComputeProcess`). The machines (:class:`~devicetrack.testing.crash.machines.Machine`) with their guests and the
+service's data have to outlive these processes. So they live in the memory of the kit's process, and the other processes
+talk to it.
 """
 
 from devicetrack.testing.crash.explore import Explorer
@@ -26,10 +27,10 @@ from devicetrack.testing.crash.explore import Operation
 from devicetrack.testing.crash.explore import Report
 from devicetrack.testing.crash.explore import Result
 from devicetrack.testing.crash.explore import VARIANTS
+from devicetrack.testing.crash.machines import Machine
 from devicetrack.testing.crash.process import ComputeProcess
 from devicetrack.testing.crash.process import Parts
 from devicetrack.testing.crash.world import Crashed
-from devicetrack.testing.crash.world import Machine
 from devicetrack.testing.crash.world import World
 
 __all__ = ['ComputeProcess', 'Crashed', 'Explorer', 'Machine', 'Operation', 'Parts', 'Report', 'Result', 'VARIANTS',

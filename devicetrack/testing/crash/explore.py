@@ -20,6 +20,7 @@ from devicetrack.testing import fixtures
 from devicetrack.testing import scratch
 from devicetrack.testing.crash import invariant
 from devicetrack.testing.crash import moments
+from devicetrack.testing.crash.machines import Machine
 from devicetrack.testing.crash.moments import Course
 from devicetrack.testing.crash.moments import Fault
 from devicetrack.testing.crash.moments import Moment
@@ -28,12 +29,11 @@ from devicetrack.testing.crash.process import LedgerView
 from devicetrack.testing.crash.process import MEND
 from devicetrack.testing.crash.process import Parts
 from devicetrack.testing.crash.process import VIEW
+from devicetrack.testing.crash.seats import Seats
 from devicetrack.testing.crash.stores import rows_of
 from devicetrack.testing.crash.stores import Stores
 from devicetrack.testing.crash.world import Crashed
 from devicetrack.testing.crash.world import Host
-from devicetrack.testing.crash.world import Machine
-from devicetrack.testing.crash.world import Seats
 from devicetrack.testing.crash.world import World
 
 _ATTEMPTS: Final = 12

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
-from collections.abc import Sequence
-import contextlib
-import functools
 import multiprocessing
 import os
 import pickle
@@ -20,26 +16,22 @@ import uuid
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import DeviceAssignment
-from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
-from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Record
 from devicetrack.store import api
-from devicetrack.testing import databases
 from devicetrack.testing import fixtures
+from devicetrack.testing.crash import machines
 from devicetrack.testing.crash import moments
 from devicetrack.testing.crash import process
+from devicetrack.testing.crash.machines import Machine
+from devicetrack.testing.crash.seats import Seats
 from devicetrack.testing.crash.stores import Contents
 from devicetrack.testing.crash.stores import Stores
 from devicetrack.virt import fake
-from devicetrack.virt import fake_guests
 
 _PATIENCE_S: Final = 900
-
-# The seat of another manager of a host.
-_NEWER: Final = '+'
 
 # The domain of a guest that somebody else starts, on devices that have another owner.
 STRANGER: Final = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'stranger'))
@@ -50,106 +42,11 @@ class Crashed(Exception):
 
 
 class Stuck(Exception):
-    """A process did not answer for an hour: it hangs."""
+    """A process did not answer within 15 minutes: it hangs."""
 
 
 class _Killed(BaseException):
     """Ends a driver's call whose process was killed inside it."""
-
-
-class Machine(fake.FakeHost):
-    """A machine that reports moments in the middle of a driver's call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at_work: Callable[[str, fake.FakeHost], None] | None = None
-        self.not_ours: frozenset[DeviceKey] = frozenset()
-        self._works_on: DeviceAssignment | None = None
-        self._late: Callable[[], object] | None = None
-
-    def reboot(self) -> None:
-        """Boot again. Mediated devices that were made since the beginning are gone, as on a real machine."""
-        for key in [key for key in self.devices if key.kind == fake.MDEV and key not in self.not_ours]:
-            self.remove(key)
-            self._owners_of_addresses[key.identifier] = key     # its UUID names the device while it is away too
-        super().reboot()
-
-    def realize(self, assignment: DeviceAssignment) -> Realized:
-        self._works_on = assignment
-        return super().realize(assignment)
-
-    def unrealize(self, assignment: DeviceAssignment) -> None:
-        self._works_on = assignment
-        super().unrealize(assignment)
-
-    @property
-    def works_on(self) -> DeviceKey | None:
-        """The device that was realized or given back last."""
-        return DeviceKey(self._works_on.kind, self._works_on.identifier) if self._works_on is not None else None
-
-    def hang(self, late: str | None = None) -> None:
-        """Let the hypervisor hang until :meth:`come_back`.
-
-        :param late: ``create`` or ``destroy``, if somebody has just asked for that
-        """
-        self.disconnected = 'it hangs'
-        if late is not None and self._works_on is not None:
-            step = fake.FakeHost.realize if late == 'create' else fake.FakeHost.unrealize
-            self._late = functools.partial(step, self, self._works_on)
-
-    def come_back(self) -> None:
-        """Let the hypervisor carry out the pending request, and answer again."""
-        self.disconnected = None
-        late, self._late = self._late, None
-        at_work, self.at_work = self.at_work, None
-        if late is not None:
-            late()
-        self.at_work = at_work
-
-    def start_strange_guest(self, domain_uuid: str, keys: Collection[DeviceKey]) -> None:
-        """Start an unknown guest on these devices. It writes its name to the devices that keep bytes."""
-        self.start_guest(domain_uuid, [fake_guests.element(key.kind, self._addresses[key]) for key in keys],
-                         define=False)
-        for key in keys:
-            if key.kind in fake.KEEPING:
-                self.write(key, domain_uuid.encode())
-
-    def leave_to_child(self) -> Callable[[], None]:
-        """Keep the lock of the device that is being given back, like a child that outlives its process.
-
-        :returns: a function that ends the child's work, and then the lock
-        """
-        assignment = self._works_on
-        assert assignment is not None
-        key = DeviceKey(assignment.kind, assignment.identifier)
-        self.busy.add(key)
-
-        def end() -> None:
-            fake.FakeHost.unrealize(self, assignment)
-            self.busy.discard(key)
-
-        return end
-
-    def enter(self, call: str) -> None:
-        super().enter(call)
-        if self.at_work is not None and not hasattr(fake.FakeDriver, call):
-            self.at_work(call, self)
-
-
-class Driver(fake.FakeDriver):
-    """Chooses the names of new devices: the same names in every run."""
-
-    _numbers = 0
-
-    def claim_for_instance(self, instance_uuid: str, request: Any,
-                           candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-        return super().claim_for_instance(instance_uuid, request, [
-            candidate if candidate.identifier is not None else candidate._replace(identifier=self._name())
-            for candidate in candidates])
-
-    def _name(self) -> str:
-        self._numbers += 1
-        return str(uuid.uuid5(uuid.NAMESPACE_DNS, f'{self._numbers}.{self.host}'))
 
 
 class Hypervisor:
@@ -213,7 +110,7 @@ class Host:
     def __init__(self, name: str, machine: Machine, world: World, configuration: fixtures.Configuration) -> None:
         self.name, self.machine, self.world = name, machine, world
         self.configuration = configuration
-        self.driver = Driver(name, configuration.conf, configuration.state_path, machine)
+        self.driver = machines.Driver(name, configuration.conf, configuration.state_path, machine)
         self.hypervisor = Hypervisor(machine, name, world)
         self.down = False                       # switched off: nobody starts its process
         self.late: tuple[Any, ...] | None = None        # what its store does when it comes back
@@ -309,49 +206,6 @@ class Host:
             raise
         except Exception as error:
             return process.ERROR, error
-
-
-class Seats:
-    """The configuration and the store of each host, with which its processes start. Nobody has the store open.
-
-    Both stay from run to run, because it takes longer to make them than to do a run.
-    """
-
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-        self._configurations: dict[str, fixtures.Configuration] = {}
-        self._stores: dict[tuple[str, str | None], Any] = {}
-        self._stack = contextlib.ExitStack()
-
-    def configuration(self, host: str, newer: bool = False) -> fixtures.Configuration:
-        """:param newer: for another manager of the host, with another state directory"""
-        name = host + _NEWER if newer else host
-        if name not in self._configurations:
-            path = os.path.join(self.directory, name)
-            os.makedirs(path)
-            made = fixtures.Configuration(path, machine=host)
-            self._configurations[name] = self._stack.enter_context(made)
-        return self._configurations[name]
-
-    def store(self, host: str, url: str | None, newer: bool = False) -> Any:
-        """The store of a host, by its URL. The database exists, and the store is closed."""
-        if newer:
-            url = url or f'sqlite:///{os.path.join(self.configuration(host).state_path, "devicetrack.sqlite")}'
-        if (host, url) not in self._stores:
-            conf = self.configuration(host, newer).conf
-            conf.set_override('connection', url, 'devicetrack_database')
-            store = self._stores[host, url] = databases.open_store(conf)
-            # The store is used once here, so that a forked process has all that the first use makes.
-            store.check()
-            store.hosts()
-            store.host(host)
-            store.records_of_host(host)
-            store.contexts(host)
-            store.close()
-        return self._stores[host, url]
-
-    def close(self) -> None:
-        self._stack.close()
 
 
 class World:
