@@ -36,7 +36,7 @@ from devicetrack.placement.healer import LEFT
 from devicetrack.placement.healer import NodeToHeal
 from devicetrack.placement.reporter import PlacementReporter
 from devicetrack.store import api
-from devicetrack.testing import databases
+from devicetrack.testing import database_servers
 from devicetrack.testing import fixtures
 from devicetrack.testing import placement as placements
 from devicetrack.testing.fixtures import VGPU
@@ -156,8 +156,8 @@ class Command:
 
 def run(effort: Effort) -> Table:
     with contextlib.ExitStack() as stack:
-        database = stack.enter_context(databases.PostgreSQLServer(durable=True)) if effort.durable else \
-            databases.PostgreSQLServer.shared()
+        database = stack.enter_context(database_servers.PostgreSQLServer(durable=True)) if effort.durable else \
+            database_servers.PostgreSQLServer.shared()
         server = stack.enter_context(placements.PlacementServer(database))
         placement = stack.enter_context(placements.Placement(server))
         conf = stack.enter_context(fixtures.Configuration()).conf

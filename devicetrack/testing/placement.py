@@ -37,7 +37,7 @@ import requests
 
 from devicetrack.placement import values
 from devicetrack.placement.client import Client
-from devicetrack.testing import databases
+from devicetrack.testing import database_servers
 from devicetrack.testing import http_proxy
 from devicetrack.testing import scratch
 
@@ -53,7 +53,7 @@ class PlacementServer(fixtures.Fixture):
     """A placement server of this test with an empty database; :meth:`shared` returns one of this process.
 
     :param database: None for SQLite in memory, where requests run one at a time; or a database server, for example
-        ``databases.PostgreSQLServer.shared()``
+        ``database_servers.PostgreSQLServer.shared()``
     :param options: options of the section ``[placement]`` of its configuration
 
     ``database_url`` names its database. ``address``, ``url`` and the data stay the same when the server is stopped and
@@ -62,12 +62,12 @@ class PlacementServer(fixtures.Fixture):
 
     _shared: ClassVar[dict[str, PlacementServer]] = {}
 
-    def __init__(self, database: databases.Server | None = None, **options: object) -> None:
+    def __init__(self, database: database_servers.Server | None = None, **options: object) -> None:
         super().__init__()
         self._database, self._options = database, options
 
     @classmethod
-    def shared(cls, database: databases.Server | None = None, **options: object) -> PlacementServer:
+    def shared(cls, database: database_servers.Server | None = None, **options: object) -> PlacementServer:
         """Return the server of this kind that the tests of this process share; start it if it does not run.
 
         A test may stop it and start it again. The server also has the data of other tests.
@@ -88,8 +88,8 @@ class PlacementServer(fixtures.Fixture):
 
     def _setUp(self) -> None:
         if importlib.util.find_spec('placement') is None:
-            raise databases.ServerFailed('openstack-placement is not installed: run "make setup", or '
-                                         '"pip install openstack-placement"')
+            raise database_servers.ServerFailed('openstack-placement is not installed: run "make setup", or '
+                                                '"pip install openstack-placement"')
         self.process_id = os.getpid()
         self.log: collections.deque[str] = collections.deque(maxlen=200)
         self._process: subprocess.Popen[str] | None = None
@@ -134,7 +134,7 @@ class PlacementServer(fixtures.Fixture):
         threading.Thread(target=self._read_log, args=(process, answers), daemon=True, name='log of placement').start()
         if not answers.wait(_START_TIMEOUT_S) or process.poll() is not None:
             self.stop()
-            raise databases.ServerFailed('placement did not start:\n' + '\n'.join(self.log))
+            raise database_servers.ServerFailed('placement did not start:\n' + '\n'.join(self.log))
 
     def _read_log(self, process: subprocess.Popen[str], answers: threading.Event) -> None:
         assert process.stdout is not None

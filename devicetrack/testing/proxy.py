@@ -24,7 +24,7 @@ from typing import Final
 
 import fixtures
 
-from devicetrack.testing import databases
+from devicetrack.testing import database_servers
 
 # A limit for what hangs; nothing that is only slow takes so long.
 _TIMEOUT_S: Final = 900
@@ -46,7 +46,7 @@ class CommitProxy(fixtures.Fixture):
     Clients must not ask for TLS: the servers of :mod:`devicetrack.testing.databases` refuse TLS on a unix socket.
     """
 
-    def __init__(self, server: databases.Server) -> None:
+    def __init__(self, server: database_servers.Server) -> None:
         super().__init__()
         self._server = server
 

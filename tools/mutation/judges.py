@@ -100,7 +100,7 @@ def reached_by(module: str, judged: tuple[str, ...]) -> dict[str, Any]:
         with_server.append(True)
         raise OSError('no servers here')
 
-    importlib.import_module('devicetrack.testing.databases').Server.__init__ = refuse
+    importlib.import_module('devicetrack.testing.database_servers').Server.__init__ = refuse
     times, failed = dict[str, float](), list[str]()
     for name, test in tests_in(module).items():
         measured.switch_context(name)

@@ -34,7 +34,7 @@ Contents = dict[str, dict[str, list[tuple[Any, ...]]]]
 class Server(NamedTuple):
     """A database on a server, and how to reach it."""
 
-    kind: str                               # as a :class:`~devicetrack.testing.databases.Server` calls itself
+    kind: str                               # as a :class:`~devicetrack.testing.database_servers.Server` calls itself
     socket: str
     url: str
     proxied: str                            # the URL with HOST and 1 in the place of a host and port
