@@ -50,8 +50,9 @@ class RabbitMQ(fixtures.Fixture):
 
     def _setUp(self) -> None:
         if not os.path.exists(_SERVER):
-            raise database_servers.ServerFailed('RabbitMQ is not installed: run "make cloud-test", or '
-                                                '"apt-get install rabbitmq-server", and stop the service that it starts')
+            raise database_servers.ServerFailed(
+                'RabbitMQ is not installed: run "make cloud-test", or "apt-get install rabbitmq-server", and stop the '
+                'service that it starts')
         self._account = pwd.getpwnam(_USER) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
         self.password = secrets.token_hex(16)
         self.directory = scratch.make('rabbitmq')
