@@ -9,7 +9,7 @@ A commit survives the end of the server and of the test process, but not a power
 and do not wait for the disk, and their data is in memory if there is room. With ``durable=True`` the data is on the
 disk, and commits wait for the disk as in production.
 
-A test whose server is not installed fails and says what to install; it never skips.
+If a server is not installed, the test fails and says what to install. It does not skip.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ import sqlalchemy as sa
 from devicetrack.testing import scratch
 from devicetrack.testing import stopping
 
-# A limit for what hangs; nothing that is only slow takes so long.
+# A limit for calls that hang. Calls that are only slow never take so long.
 _START_TIMEOUT_S: Final = 900
 _STOP_TIMEOUT_S: Final = 900
 
-# The servers refuse to run as root, so they run as this user when the tests run as root. Every Debian has this user;
-# the servers' own accounts come with packages that the tests do not need.
+# The servers refuse to run as root, so they run as this user when the tests run as root. Every Debian has this user.
+# The servers' own accounts come with packages that the tests do not need.
 _UNPRIVILEGED: Final = 'nobody'
 
 
@@ -54,10 +54,11 @@ class ServerFailed(Exception):
 
 
 class Server(fixtures.Fixture, abc.ABC):
-    """A database server of this test; :meth:`shared` returns the one of this process.
+    """A database server of one test. :meth:`shared` returns the one that all tests of this process share.
 
     ``socket`` is the path of its unix socket, and ``password`` is the password of its only user, ``devicetrack``.
-    :meth:`kill` ends the server as a crash would, :meth:`stop` in order; :meth:`start` starts it again on its data.
+    :meth:`kill` ends the server as a crash would, and :meth:`stop` shuts it down. :meth:`start` starts it again on its
+    data.
 
     The server gets a signal when the thread that started it ends, so a killed test process leaves no server behind.
     Start servers from the main thread.
@@ -106,7 +107,7 @@ class Server(fixtures.Fixture, abc.ABC):
             os.chown(self.directory, self._account.pw_uid, self._account.pw_gid)
         self._initialize()
         self._administrator = self._administrator_engine()
-        self.addCleanup(self.kill)              # a test has no use for an orderly end
+        self.addCleanup(self.kill)              # no test needs an orderly shutdown
         self.start()
 
     @property
@@ -120,7 +121,7 @@ class Server(fixtures.Fixture, abc.ABC):
 
     @abc.abstractmethod
     def _command(self) -> list[str]:
-        """The server in the foreground, writing its log to stderr."""
+        """The command that runs the server in the foreground and writes the log to stderr."""
 
     @abc.abstractmethod
     def url(self, database: str, host: str | None = None, port: int | None = None) -> sa.URL:
@@ -132,13 +133,13 @@ class Server(fixtures.Fixture, abc.ABC):
         """The database that an administrator connects to."""
 
     def _administrator_engine(self) -> sa.Engine:
-        # One connection is kept, since the servers take longer for a new one than for most statements.
+        # One connection stays open: for a new one the servers take longer than for most statements.
         return sa.create_engine(self.url(self._administration), isolation_level='AUTOCOMMIT', pool_pre_ping=True)
 
     def administer(self, *statements: str) -> list[Any]:
         """Run statements as the server's administrator, each in a transaction of its own.
 
-        :returns: the rows of the last one
+        :returns: the rows of the last statement
         """
         with self._administrator.connect() as connection:
             for statement in statements:
@@ -170,7 +171,7 @@ class Server(fixtures.Fixture, abc.ABC):
 
     @abc.abstractmethod
     def _copy(self, template: str, name: str) -> None:
-        """Make a database that has the tables and the rows of another one."""
+        """Make a database with the tables and rows of another one."""
 
     def drop_database(self, name: str) -> None:
         self.administer(f'DROP DATABASE {name}')
@@ -201,20 +202,20 @@ class Server(fixtures.Fixture, abc.ABC):
         answers.set()
 
     def stop(self) -> None:
-        """Stop the server in order: it tells its clients."""
+        """Shut the server down. It tells its clients."""
         self._end(self.stop_signal)
 
     def kill(self) -> None:
-        """Kill the server and all its processes, as a crash does: none of them answers again."""
+        """Kill the server and all its processes, as a crash does. None of them answers again."""
         assert self._process is not None
         below = _below(self._process.pid)
-        self._process.send_signal(signal.SIGSTOP)               # it starts no others
+        self._process.send_signal(signal.SIGSTOP)               # so it starts no more processes
         _signal(below, signal.SIGKILL)
         self._end(signal.SIGKILL)
 
     @contextlib.contextmanager
     def hanging(self) -> Iterator[None]:
-        """Stop all processes of the server during the block: connections stay open, and get no answer."""
+        """Stop all processes of the server during the block. Connections stay open, but get no answer."""
         assert self._process is not None
         stopped = [self._process.pid, *_below(self._process.pid)]
         try:
@@ -236,7 +237,7 @@ class Server(fixtures.Fixture, abc.ABC):
             process.wait()
 
     def _as_account(self, command: list[str], *options: str) -> list[str]:
-        """A command that runs as the server's account: the servers refuse root."""
+        """The command under the server's account: the servers refuse to run as root."""
         if os.geteuid() == 0:
             options += ('--reuid', str(self._account.pw_uid), '--regid', str(self._account.pw_gid), '--clear-groups')
         return ['setpriv', *options, '--', *command] if options else command
@@ -248,7 +249,7 @@ class Server(fixtures.Fixture, abc.ABC):
             raise ServerFailed(f'{command[0]} failed:\n{done.stdout}')
 
     def _program(self, name: str, *places: str) -> str:
-        """The path of one of the server's programs, of its newest version."""
+        """The path of a program of the server, in its newest version."""
         found = [path for place in places for path in glob.glob(os.path.join(place, name))]
         if found:
             return max(found, key=lambda path: [int(part) for part in path.split('/') if part.isdigit()])
@@ -268,7 +269,7 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def _below(pid: int) -> list[int]:
-    """The processes that a process started, and those that they started."""
+    """The children of a process, and their children."""
     found = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):        # it has ended
         for task in os.listdir(f'/proc/{pid}/task'):
@@ -298,14 +299,14 @@ class PostgreSQLServer(Server):
             written.write(self.password)
         os.chmod(password_file, 0o644)          # the directory is closed
         self._run([self._program('initdb', *self._PLACES), '-D', self.data, '-U', self.user, '--pwfile', password_file,
-                   # scram-sha-256 hashes each password 4,096 times, at either end: half of what a connection costs.
+                   # scram-sha-256 hashes each password 4,096 times at either end: half the cost of a connection.
                    '--auth', 'md5', '--encoding', 'UTF8', '--locale', 'C', '--no-sync'])
 
     def _command(self) -> list[str]:
         settings = {'listen_addresses': '', 'unix_socket_directories': self.directory,
                     'fsync': 'on' if self.durable else 'off', 'synchronous_commit': 'on', 'full_page_writes': 'on',
                     'max_connections': '200', 'shared_buffers': '32MB', 'lc_messages': 'C',
-                    # In files of the data directory: a killed server leaves nothing else behind.
+                    # In files of the data directory, so a killed server leaves nothing else behind.
                     'dynamic_shared_memory_type': 'mmap'}
         return [self._program('postgres', *self._PLACES), '-D', self.data,
                 *(part for name, value in settings.items() for part in ('-c', f'{name}={value}'))]
@@ -323,7 +324,7 @@ class PostgreSQLServer(Server):
         self.administer(f'DROP DATABASE {name} WITH (FORCE)')
 
 
-# Each commit is written, so it survives the server; nothing waits for the disk.
+# The server writes each commit, so the commit survives the server. Nothing waits for the disk.
 _WITHOUT_THE_DISK: Final = ['--innodb-flush-log-at-trx-commit=2', '--innodb-flush-method=nosync', '--debug-no-sync',
                             '--innodb-log-file-size=16M']
 
@@ -343,7 +344,7 @@ class MariaDBServer(Server):
 
     @property
     def _temporary(self) -> str:
-        # Not /tmp: a server that starts removes the temporary tables there, those of other servers too.
+        # Not /tmp: a server that starts removes all temporary tables there, also those of other servers.
         return f'--tmpdir={self.directory}'
 
     def _initialize(self) -> None:
@@ -362,10 +363,10 @@ class MariaDBServer(Server):
                 *(['--innodb-flush-log-at-trx-commit=1'] if self.durable else _WITHOUT_THE_DISK),
                 '--innodb-doublewrite=1', '--innodb-buffer-pool-size=32M', '--max-connections=200',
                 '--skip-name-resolve',
-                '--skip-ssl']               # 11.8 makes up certificates; a proxy must see what passes
+                '--skip-ssl']               # 11.8 makes certificates, and a proxy must read the queries
 
     def url(self, database: str, host: str | None = None, port: int | None = None) -> sa.URL:
-        # Else PyMySQL reads all certificates of the system for each connection: 45 ms.
+        # Without this, PyMySQL reads all certificates of the system for each connection: 45 ms.
         query = {'ssl_disabled': 'true'}
         return sa.URL.create('mysql+pymysql', self.user, self.password, host, port, database,
                              query if host else {**query, 'unix_socket': self.socket})

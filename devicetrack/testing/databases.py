@@ -8,7 +8,7 @@ Each fixture gives a test a store of its own, empty and with the current schema:
         def test_...(self):
             store = self.useFixture(self.database()).store
 
-The migrations run once for each server of a test process. Every test gets a copy of their result.
+The schema migrations run once for each server of a test process. Every test gets a copy of the result.
 
 The servers are those of :mod:`devicetrack.testing.database_servers`. A commit survives the end of the server and of the
 test process, but not a power failure, unless the store is ``durable``.
@@ -35,12 +35,12 @@ from devicetrack.store.sql.store import SQLStore
 from devicetrack.testing import database_servers
 from devicetrack.testing import scratch
 
-# A limit for what hangs; nothing that is only slow takes so long.
+# A limit for calls that hang. Calls that are only slow never take so long.
 _BUSY_TIMEOUT_S: Final = 600
 
 
 def configuration(**options: Any) -> cfg.ConfigOpts:
-    """Return this library's options with their defaults; ``options`` set some of ``[devicetrack_database]``."""
+    """Return this library's options with their defaults; ``options`` override those of ``[devicetrack_database]``."""
     conf = cfg.ConfigOpts()
     opts.register_options(conf)
     conf([], default_config_files=[], default_config_dirs=[], use_env=False)
@@ -50,7 +50,7 @@ def configuration(**options: Any) -> cfg.ConfigOpts:
 
 
 def open_store(conf: cfg.ConfigOpts) -> SQLStore:
-    """Open a store as :func:`devicetrack.store.sql.open_store` does, with the statements that others have compiled."""
+    """Open a store as :func:`devicetrack.store.sql.open_store` does. It shares its compiled statements with others."""
     store = sql.open_store(conf)
     store.engine.update_execution_options(compiled_cache=_compiled)
     return store
@@ -74,11 +74,11 @@ _compiled: Final = _Compiled(500)
 
 
 class StoreFixture(fixtures.Fixture, abc.ABC):
-    """A store of one test: ``conf`` names it, ``store`` is opened on it. Empty, with the current schema.
+    """An empty store of one test, with the current schema. ``conf`` names the store, and ``store`` is open.
 
     :param synced: False leaves the database without a schema (and an SQLite store without its file)
     :param durable: a commit waits for the disk, and survives a power failure
-    :param options: options of ``[devicetrack_database]``; a transaction waits ten minutes for a lock if none says less
+    :param options: options of ``[devicetrack_database]``. By default a transaction waits ten minutes for a lock
     """
 
     def __init__(self, synced: bool = True, durable: bool = False, **options: Any) -> None:
@@ -93,17 +93,17 @@ class StoreFixture(fixtures.Fixture, abc.ABC):
 
     @abc.abstractmethod
     def _make(self, options: dict[str, Any]) -> cfg.ConfigOpts:
-        """Make the database and name it."""
+        """Make the database, and return a configuration that names it."""
 
     def open(self) -> SQLStore:
-        """Open the store once more, as another process would; closed with the fixture."""
+        """Open the store once more, as another process would. The fixture closes it at its end."""
         store = open_store(self.conf)
         self.addCleanup(store.close)
         return store
 
 
 class SQLiteStore(StoreFixture):
-    """A store in a file of its own."""
+    """A store in an SQLite file of its own."""
 
     def _make(self, options: dict[str, Any]) -> cfg.ConfigOpts:
         self.directory = scratch.make('SQLite', self._durable)
@@ -118,7 +118,7 @@ class SQLiteStore(StoreFixture):
 
 
 def write_empty_sqlite(path: str) -> None:
-    """Write the file of an empty SQLite store with the current schema. The migrations run once in a process."""
+    """Write the file of an empty SQLite store. The schema migrations run once in a process."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), 'wb') as file:
         file.write(_empty_sqlite())
 
@@ -156,16 +156,16 @@ class ServerStore(StoreFixture):
             self._server = self.useFixture(self.of(durable=True))
         server = self.server = self._server or self.of.shared()
         self.database = server.create_copy(_sync) if self._synced else server.create_database()
-        if self._server is None:                # else the server is of one test, and may be gone by then
+        if self._server is None:                # a test's own server may be gone by then
             self.addCleanup(server.drop_database, self.database)
         return configuration(**{'connection': server.text_url(self.database), **options})
 
     def url(self, host: str | None = None, port: int | None = None) -> sa.URL:
-        """The database's URL, directly or through a proxy that listens at an address."""
+        """The database's URL: through the unix socket, or through a proxy at ``host`` and ``port``."""
         return self.server.url(self.database, host, port)
 
     def open_through(self, host: str, port: int, **options: Any) -> SQLStore:
-        """Open the store through a proxy (:mod:`devicetrack.testing.proxy`); closed with the fixture."""
+        """Open the store through a proxy (:mod:`devicetrack.testing.proxy`). The fixture closes it at its end."""
         store = open_store(configuration(**{
             **self._options, 'connection': self.server.text_url(self.database, host, port), **options}))
         self.addCleanup(store.close)

@@ -1,4 +1,4 @@
-"""Files of sysfs, /proc and ``/dev`` that show what a host does with its devices.
+"""Files of sysfs, ``/proc`` and ``/dev`` that show what a host does with its devices.
 
 :class:`devicetrack.testing.pci.PCIHost` is such a host::
 
@@ -22,9 +22,9 @@ BLOCK_MAJOR: Final = 259
 
 
 class HostFiles(fixtures.Fixture):
-    """Parts of sysfs, of the process file system and of ``/dev`` in a temporary directory: ``root``, ``proc``, ``dev``.
+    """Parts of sysfs, ``/proc`` and ``/dev`` in a temporary directory. The paths are ``root``, ``proc`` and ``dev``.
 
-    Only root can make the device nodes that processes have open.
+    Only root can make device nodes, so :meth:`open_device` needs root.
     """
 
     def _setUp(self) -> None:
@@ -50,7 +50,7 @@ class HostFiles(fixtures.Fixture):
     def add_process(self, pid: int, program: str, namespace: int = 4026531841) -> None:
         """Let a process run.
 
-        :param namespace: the number of its mount namespace; processes in one have the same mounts
+        :param namespace: the number of its mount namespace
         """
         os.makedirs(self._of_proc(f'{pid}/ns'))
         os.mkdir(self._of_proc(f'{pid}/fd'))
@@ -59,7 +59,10 @@ class HostFiles(fixtures.Fixture):
         self._put(self._of_proc(f'{pid}/mountinfo'), '22 27 0:21 / /proc rw,relatime shared:5 - proc proc rw\n')
 
     def mount(self, name: str, where: str, pid: int = _FIRST_PROCESS) -> None:
-        """Mount a block device, in the mount namespace of a process. ``where`` is as the kernel writes it."""
+        """Mount a block device in the mount namespace of a process.
+
+        :param where: the mount point as the kernel writes it, with escapes
+        """
         self._append(f'{pid}/mountinfo', f'40 27 {self._numbers[name].rpartition("/")[2]} / {where} rw,relatime '
                                          f'shared:1 - ext4 /dev/{name} rw\n')
 
@@ -77,11 +80,12 @@ class HostFiles(fixtures.Fixture):
         os.symlink(node, os.path.join(directory, str(3 + len(os.listdir(directory)))))
 
     def add_device(self, below: str, name: str, kind: str = '', number: str = '') -> None:
-        """Add a device that a driver makes: its directory, and the links of its class and its number.
+        """Add a device that a driver makes: its directory, and the links from its class and its number.
 
-        :param below: where in ``devices``, or an address and where below that function
-        :param kind: its class, ``net``, by default none
-        :param number: ``char/240`` or ``block/259``: the sort of its node and the major number, by default no node
+        :param below: the path in ``devices``, or the address of a PCI function and the path below it
+        :param kind: its class, for example ``net``; by default it has none
+        :param number: the sort of its node and its major number, ``char/240`` or ``block/259``; by default it has no
+            node
         """
         address, slash, rest = below.partition('/')
         above = (os.path.join(self._directories[address], rest) if slash and address in self._directories
@@ -91,7 +95,7 @@ class HostFiles(fixtures.Fixture):
         if kind:
             self._link(directory, self._at('class', kind), name)
         if kind == 'net':
-            # As in the kernel, an interface that comes again has another number.
+            # As in the kernel, an interface that comes back has another number.
             self._interfaces.append(name)
             self._put(os.path.join(directory, 'ifindex'), f'{self._first_interface + len(self._interfaces)}\n')
             self._put(os.path.join(directory, 'flags'), '0x1003\n')
@@ -105,7 +109,10 @@ class HostFiles(fixtures.Fixture):
                      'block', f'block/{BLOCK_MAJOR}')
 
     def build(self, name: str, on: Sequence[str], label: str = '') -> None:
-        """Build a block device on others, ``dm-0`` or ``md0``. ``label`` is the name in ``/dev/mapper``."""
+        """Build a block device, ``dm-0`` or ``md0``, on other block devices.
+
+        :param label: the name in ``/dev/mapper``
+        """
         self.add_device('virtual/block', name, 'block', f'block/{253 if label else 9}')
         directory = os.path.realpath(self._at('class/block', name))
         os.mkdir(os.path.join(directory, 'slaves'))
@@ -116,12 +123,12 @@ class HostFiles(fixtures.Fixture):
             self._put(os.path.join(directory, 'dm/name'), f'{label}\n')
 
     def route(self, interface: str, default: bool = False) -> None:
-        """Let a route of IPv4 go through an interface."""
+        """Let an IPv4 route go through an interface."""
         destination, mask = ('00000000', '00000000') if default else ('000200C0', '00FFFFFF')
         self._append('net/route', f'{interface}\t{destination}\t00000000\t0001\t0\t0\t0\t{mask}\t0\t0\t0\n')
 
     def give_address(self, interface: str, link_local: bool = False) -> None:
-        """Give an interface an IPv6 address, and let it be up."""
+        """Give an interface an IPv6 address and turn it up."""
         prefix, scope = ('fe80', 0x20) if link_local else ('fd00', 0)
         self._append('net/if_inet6', f'{prefix}{2:028x} 02 40 {scope:02x} 80 {interface:>8}\n')
         if link_local:
@@ -136,7 +143,7 @@ class HostFiles(fixtures.Fixture):
         self._put(self._at('class/net', interface, 'flags'), '0x1003\n')
 
     def build_interface(self, name: str, on: str) -> None:
-        """Build an interface on another: a bridge, a bond, a VLAN."""
+        """Build an interface on another one: a bridge, a bond or a VLAN."""
         self.add_device('virtual/net', name, 'net')
         self._link(os.path.realpath(self._at('class/net', on)), self._at('class/net', name), f'lower_{on}')
 

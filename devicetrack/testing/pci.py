@@ -59,22 +59,23 @@ class PCIHost(host_files.HostFiles):
     ``written`` has the paths below ``root`` and the texts that the privileged functions wrote, including refused ones.
     These writes have effects:
 
-    - ``driver_override``, ``unbind`` and ``drivers_probe`` give functions to drivers and take them away. With nvme a
-      function has a controller and a block device, which gets another number each time; with a network driver it has an
-      interface. vfio-pci takes no physical function that has virtual ones. While a guest has a function, no host driver
-      takes another function of its group: that function stays without a driver.
-    - ``sriov_numvfs`` makes virtual functions, with their drivers unless ``sriov_drivers_autoprobe`` is 0. Here it is a
-      FIFO, so a reader hangs, as on a host where somebody removes virtual functions while a guest has one. The kernel
-      does not answer about a function in ``hanging``. When igb ends, its virtual functions vanish.
-    - ``reset_method`` accepts the methods that the function has. ``resets`` has the functions that were reset, each
-      with the methods. The reset of a function in ``failing`` fails.
+    - ``driver_override``, ``unbind`` and ``drivers_probe`` give functions to drivers and take them away. With nvme
+      a function has a controller and a block device, which gets another number each time. With a network driver it has
+      an interface. vfio-pci takes no physical function that has virtual ones. While a guest has a function, no host
+      driver takes another function of the same IOMMU group: that function stays without a driver.
+    - ``sriov_numvfs`` makes virtual functions. Their drivers take them unless ``sriov_drivers_autoprobe`` is 0. This
+      attribute is a FIFO here, so a reader hangs, as on a host where somebody removes virtual functions while a guest
+      has one. The kernel does not answer about a function in ``hanging``. When igb ends, its virtual functions vanish.
+    - ``reset_method`` accepts the methods that the function has. ``resets`` has the functions that were reset, and the
+      methods of each reset. The reset of a function in ``failing`` fails.
 
     ``links`` has the MAC addresses, VLANs and trust of virtual functions, which privileged functions set by rtnetlink.
 
     :class:`.libvirt.Libvirtd` accepts ``root`` as the PCI devices of its host.
 
-    :param beside: another host of the same test. Questions to the kernel by the number of an IOMMU group go to both
-        hosts. So this one has other numbers, and uses the other's directory of ``/dev/vfio``
+    :param beside: another host of the same test. The kernel knows IOMMU groups and interfaces by number, and a
+        question about a number goes to both hosts. So this host has other numbers, and shares the ``/dev/vfio`` of
+        ``beside``
     """
 
     def __init__(self, beside: PCIHost | None = None) -> None:
@@ -121,10 +122,10 @@ class PCIHost(host_files.HostFiles):
         """Add a function, and let its driver take it.
 
         :param serial: the serial number of an NVMe controller
-        :param behind: the address of the bridge above it; a root port by default
-        :param group: the number of its IOMMU group, a new one by default
-        :param physfn: the physical function of a virtual one
-        :param interface: the name of its interface while a network driver has it; by the address by default
+        :param behind: the address of the bridge above it; by default it is behind a root port
+        :param group: the number of its IOMMU group; by default a new group
+        :param physfn: the physical function, if this one is virtual
+        :param interface: the name of its interface while a network driver has it; by default made from the address
         :returns: the address
         """
         number = self._new_group() if group is None else group
@@ -170,7 +171,7 @@ class PCIHost(host_files.HostFiles):
         return self.add(address, pci_models.NVME, serial=serial, group=group, numa_node=numa_node)
 
     def give_serial(self, address: str, serial: str) -> None:
-        """Write a serial number into the product data of a function."""
+        """Write a serial number into the vital product data of a function."""
         field = b'SN' + bytes((len(serial),)) + serial.encode()
         data = b'\x82\x04\0card\x90' + len(field).to_bytes(2, 'little') + field + b'\x78'
         self._put(self.path(address, 'vpd'), data.decode('latin-1'))
@@ -198,7 +199,8 @@ class PCIHost(host_files.HostFiles):
         """Add a bridge and three functions behind it, all in one IOMMU group.
 
         :param bus: the beginning of their addresses, ``0000:06``
-        :returns: the addresses of the three: without a driver, a network adapter without a reset, without either
+        :returns: the addresses of the three: a function without a driver, a network adapter without a reset, and a
+            function with neither driver nor reset
         """
         group = self._new_group()
         self.add(bridge, pci_models.BRIDGE, group=group)
@@ -206,15 +208,16 @@ class PCIHost(host_files.HostFiles):
                 for slot, model in enumerate((pci_models.EDU, pci_models.E1000, pci_models.TEST_DEVICE), 1)]
 
     def add_card(self, slot: str, serials: Sequence[str]) -> list[str]:
-        """Add a card with an NVMe controller in each function, all in one IOMMU group.
+        """Add a card whose functions are NVMe controllers, all in one IOMMU group.
 
-        :param slot: the addresses without the number of the function, ``0000:07:00``
+        :param slot: the beginning of their addresses, ``0000:07:00``
+        :param serials: a serial number for each function
         """
         group = self._new_group()
         return [self.add_nvme(f'{slot}.{number}', serial, group) for number, serial in enumerate(serials)]
 
     def make_vfs(self, address: str, number: int) -> list[str]:
-        """Make virtual functions of a physical one.
+        """Make virtual functions of a physical function.
 
         :returns: their addresses
         """
@@ -236,14 +239,15 @@ class PCIHost(host_files.HostFiles):
         return made
 
     def remove(self, address: str) -> None:
-        """Remove a function: somebody pulls the card out, or it was a virtual function."""
+        """Remove a function, as if somebody pulled the card out or destroyed the virtual function."""
         self.unbind(address)
         physfn = self._functions[address].physfn
         if physfn is not None:
             for entry in os.scandir(self._directories[physfn]):
                 if entry.name.startswith('virtfn') and os.path.basename(os.readlink(entry.path)) == address:
                     os.unlink(entry.path)
-        # The number of a link in sysfs goes to no other one, and that of a file only while the file is there.
+        # sysfs never gives the inode number of a link to another link. A file system may, once the link is deleted. So
+        # the link is kept.
         os.rename(self._at('bus/pci/devices', address), os.path.join(self._gone, str(len(os.listdir(self._gone)))))
         self.links.settings.pop(address, None)
         os.unlink(self._at(f'kernel/iommu_groups/{self._functions.pop(address).group}/devices', address))
@@ -251,7 +255,7 @@ class PCIHost(host_files.HostFiles):
 
     @property
     def addresses(self) -> list[str]:
-        """The functions that are there."""
+        """The addresses of all functions."""
         return list(self._functions)
 
     def path(self, address: str, name: str = '') -> str:
@@ -325,7 +329,7 @@ class PCIHost(host_files.HostFiles):
         number = self._controllers[address] = self._next_controller
         self._next_controller += 1
         self.add_device(f'{address}/nvme', f'nvme{number}', 'nvme', f'char/{_CHAR_MAJOR}')
-        # The kernel pads it to the 20 characters of the controller's.
+        # The kernel pads it to the 20 characters that the controller reports.
         self._put(self._at(f'class/nvme/nvme{number}/serial'), f'{serial:20}\n')
         self.add_device(f'{address}/nvme/nvme{number}', f'nvme{number}n1', 'block', f'block/{host_files.BLOCK_MAJOR}')
         self.add_device(f'{address}/nvme/nvme{number}', f'ng{number}n1', '', f'char/{_CHAR_MAJOR + 1}')
@@ -335,7 +339,7 @@ class PCIHost(host_files.HostFiles):
         return f'nvme{self._controllers[address]}'
 
     def add_module(self, model: Model, name: str) -> None:
-        """Add a module of the kernel: a vendor's own driver of VFIO for functions of a model."""
+        """Add a kernel module: a vendor's own VFIO driver for functions of this model."""
         vendor, product = model.product.upper().split(':')
         with open(self._modules, 'a') as file:
             file.write(f'alias vfio_pci:v0000{vendor}d0000{product}sv*sd*bc*sc*i* {name}\n')
@@ -351,12 +355,12 @@ class PCIHost(host_files.HostFiles):
         os.rename(self.path(address, f'net/{name}'), self.path(address, f'{name} elsewhere'))
 
     def fail_after(self, writes: int | None) -> None:
-        """Let only so many more writes of the privileged functions pass; with None all pass again."""
+        """Let the privileged functions write only so many more times. With None all writes succeed again."""
         self._before_failing = writes
 
     @contextlib.contextmanager
     def opened(self, address: str) -> Iterator[None]:
-        """Let a guest have a function, which vfio-pci has already, during the block."""
+        """Let a guest have a function during the block. vfio-pci must have the function already."""
         self._open.add(address)
         try:
             yield
@@ -437,13 +441,13 @@ class PCIHost(host_files.HostFiles):
         self.make_vfs(address, number)
 
     def _ask_links(self, request: bytes) -> bytes:
-        # A host beside this one passes on what it does not know, and so does the machine that runs the test.
+        # Another host of the test, or the machine that runs the test, answers about an interface that is not ours.
         [index] = struct.unpack_from('=i', request, 20)
         is_ours = self._first_interface < index <= self._first_interface + len(self._interfaces)
         return self.links.exchange(request) if is_ours else self._exchange(request)
 
     def _card_of(self, index: int) -> pci_links.Card | None:
-        """Return the interface with a number, while a driver has it."""
+        """Return the interface with this number, or None if no driver has it."""
         name = self._interfaces[index - self._first_interface - 1]
         for address in self._functions:
             path = self.path(address, f'net/{name}/ifindex')

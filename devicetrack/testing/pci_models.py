@@ -16,10 +16,10 @@ _ETHERNET: Final = '020000'
 
 
 class Model(NamedTuple):
-    """A model of function. ``driver`` takes it if nobody names another driver.
+    """A model of PCI function. ``driver`` takes the function unless ``driver_override`` names another driver.
 
-    ``vf`` is the model of its virtual functions. ``vf_offset`` and ``vf_stride`` give their addresses, as in the SR-IOV
-    capability of the function. ``drops_vfs`` says whether the virtual functions vanish when the driver ends.
+    ``vf`` is the model of its virtual functions. Their addresses follow from ``vf_offset`` and ``vf_stride``, as in the
+    SR-IOV capability. If ``drops_vfs`` is set, the virtual functions vanish when the driver ends.
     """
 
     product: str
@@ -34,7 +34,7 @@ class Model(NamedTuple):
 
 
 NVME: Final = Model('1b36:0010', _NVME_REGISTERS, 'nvme')
-# Its virtual functions have no driver: their controllers are offline until somebody assigns resources.
+# The virtual functions have no driver: their controllers are offline until somebody assigns resources to them.
 NVME_SRIOV: Final = NVME._replace(total_vfs=4, vf=NVME._replace(driver=None, reset_methods=('flr',)), vf_offset=1,
                                   drops_vfs=False)
 IGB: Final = Model('8086:10c9', _ETHERNET, 'igb', ('flr', 'pm', 'bus'), 7,
@@ -47,7 +47,7 @@ BRIDGE: Final = Model('1b36:000e', _BRIDGE_CLASS, None, ())
 
 NETWORK_DRIVERS: Final = frozenset(model.driver for model in (IGB, IGB.vf, E1000, E1000E) if model is not None)
 
-# A register of 16 KiB of memory, and none besides.
+# One memory BAR of 16 KiB, and no other.
 RESOURCE: Final = ('0x00000000fe000000 0x00000000fe003fff 0x0000000000140204\n'
                     + '0x0000000000000000 0x0000000000000000 0x0000000000000000\n' * 12)
 

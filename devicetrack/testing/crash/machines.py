@@ -18,7 +18,7 @@ from devicetrack.virt import fake_guests
 
 
 class Machine(fake.FakeHost):
-    """A machine that reports moments in the middle of a driver's call."""
+    """A machine in memory. It reports moments in the middle of a driver's call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,10 +28,10 @@ class Machine(fake.FakeHost):
         self._late: Callable[[], object] | None = None
 
     def reboot(self) -> None:
-        """Boot again. Mediated devices that were made since the beginning are gone, as on a real machine."""
+        """Boot again. Mediated devices that somebody made in this run are gone, as on a real machine."""
         for key in [key for key in self.devices if key.kind == fake.MDEV and key not in self.not_ours]:
             self.remove(key)
-            self._owners_of_addresses[key.identifier] = key     # its UUID names the device while it is away too
+            self._owners_of_addresses[key.identifier] = key     # the UUID still names the device that is gone
         super().reboot()
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
@@ -44,13 +44,13 @@ class Machine(fake.FakeHost):
 
     @property
     def works_on(self) -> DeviceKey | None:
-        """The device that was realized or given back last."""
+        """The device that the driver realized or gave back last."""
         return DeviceKey(self._works_on.kind, self._works_on.identifier) if self._works_on is not None else None
 
     def hang(self, late: str | None = None) -> None:
         """Let the hypervisor hang until :meth:`come_back`.
 
-        :param late: ``create`` or ``destroy``, if somebody has just asked for that
+        :param late: ``create`` or ``destroy``: the request that the hypervisor will carry out when it comes back
         """
         self.disconnected = 'it hangs'
         if late is not None and self._works_on is not None:
@@ -67,7 +67,7 @@ class Machine(fake.FakeHost):
         self.at_work = at_work
 
     def start_strange_guest(self, domain_uuid: str, keys: Collection[DeviceKey]) -> None:
-        """Start an unknown guest on these devices. It writes its name to the devices that keep bytes."""
+        """Start an unknown guest on these devices. The guest writes its name to the devices that keep bytes."""
         self.start_guest(domain_uuid, [fake_guests.element(key.kind, self._addresses[key]) for key in keys],
                          define=False)
         for key in keys:
@@ -75,9 +75,9 @@ class Machine(fake.FakeHost):
                 self.write(key, domain_uuid.encode())
 
     def leave_to_child(self) -> Callable[[], None]:
-        """Keep the lock of the device that is being given back, like a child that outlives its process.
+        """Act as a child that outlives its process: keep the lock of the device that is being given back.
 
-        :returns: a function that ends the child's work, and then the lock
+        :returns: a function that ends the child's work and then releases the lock
         """
         assignment = self._works_on
         assert assignment is not None
@@ -97,7 +97,7 @@ class Machine(fake.FakeHost):
 
 
 class Driver(fake.FakeDriver):
-    """Chooses the names of new devices: the same names in every run."""
+    """A driver that gives new devices the same names in every run."""
 
     _numbers = 0
 

@@ -10,14 +10,14 @@ from typing import Final
 from devicetrack.testing import databases
 from devicetrack.testing import fixtures
 
-# The seat of another manager of a host.
+# Ends the name of the seat of another manager of a host.
 _NEWER: Final = '+'
 
 
 class Seats:
-    """The configuration and the store of each host, with which its processes start. Nobody has the store open.
+    """The configuration and the store of each host, with which its processes start. The store is closed.
 
-    Both stay from run to run, because it takes longer to make them than to do a run.
+    Both stay from run to run, because making them takes longer than a run.
     """
 
     def __init__(self, directory: str) -> None:
@@ -27,7 +27,10 @@ class Seats:
         self._stack = contextlib.ExitStack()
 
     def configuration(self, host: str, newer: bool = False) -> fixtures.Configuration:
-        """:param newer: for another manager of the host, with another state directory"""
+        """The configuration of a host.
+
+        :param newer: that of another manager of the host, with another state directory
+        """
         name = host + _NEWER if newer else host
         if name not in self._configurations:
             path = os.path.join(self.directory, name)
@@ -37,14 +40,14 @@ class Seats:
         return self._configurations[name]
 
     def store(self, host: str, url: str | None, newer: bool = False) -> Any:
-        """The store of a host, by its URL. The database exists, and the store is closed."""
+        """The store of a host at a URL. Its database exists, and the store is closed."""
         if newer:
             url = url or f'sqlite:///{os.path.join(self.configuration(host).state_path, "devicetrack.sqlite")}'
         if (host, url) not in self._stores:
             conf = self.configuration(host, newer).conf
             conf.set_override('connection', url, 'devicetrack_database')
             store = self._stores[host, url] = databases.open_store(conf)
-            # The store is used once here, so that a forked process has all that the first use makes.
+            # Use the store once here, so that forked processes inherit everything that the first use makes.
             store.check()
             store.hosts()
             store.host(host)
