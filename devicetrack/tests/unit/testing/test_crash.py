@@ -334,7 +334,7 @@ class FailureTestCase(CrashTestCase):
         self.assert_found(Delete(), 'lost what its owner', 'another manager', variants=[moments.TAKEOVER])
 
     def test_a_commit_that_comes_after_the_death_of_its_process(self):
-        self.assert_found(on(Unfenced, Boot), 'has a row for', 'the database does last', variants=[moments.HUNG])
+        self.assert_found(on(Unfenced, Boot), 'has a row for', 'in the end the database does', variants=[moments.HUNG])
 
     def test_a_commit_that_is_taken_for_lost_while_the_database_hangs(self):
         self.assert_found(on(WithSureStore, Boot), 'has a row for', 'when it comes back', variants=[moments.HANG])
