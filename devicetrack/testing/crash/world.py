@@ -25,7 +25,6 @@ from devicetrack.testing import fixtures
 from devicetrack.testing.crash import machines
 from devicetrack.testing.crash import moments
 from devicetrack.testing.crash import process
-from devicetrack.testing.crash.machines import Machine
 from devicetrack.testing.crash.seats import Seats
 from devicetrack.testing.crash.stores import Contents
 from devicetrack.testing.crash.stores import Stores
@@ -52,7 +51,7 @@ class _Killed(BaseException):
 class Hypervisor:
     """Starts and ends the guests of one host, for the host's compute service."""
 
-    def __init__(self, machine: Machine, host: str, world: World) -> None:
+    def __init__(self, machine: machines.Machine, host: str, world: World) -> None:
         self._machine, self._host, self._world = machine, host, world
 
     def start_guest(self, instance_uuid: str, config: GuestConfig, define: bool = True) -> None:
@@ -107,7 +106,8 @@ class Host:
     the process. They raise the process's errors, or :class:`Crashed`.
     """
 
-    def __init__(self, name: str, machine: Machine, world: World, configuration: fixtures.Configuration) -> None:
+    def __init__(self, name: str, machine: machines.Machine, world: World,
+                 configuration: fixtures.Configuration) -> None:
         self.name, self.machine, self.world = name, machine, world
         self.configuration = configuration
         self.driver = machines.Driver(name, configuration.conf, configuration.state_path, machine)
@@ -218,7 +218,7 @@ class World:
     :param newcomer: the kit calls this when a manager that took over a host has started and audited
     """
 
-    def __init__(self, machines: Mapping[str, Machine], data: Any, stores: Stores, seats: Seats,
+    def __init__(self, machines: Mapping[str, machines.Machine], data: Any, stores: Stores, seats: Seats,
                  make: Callable[[process.Parts], process.ComputeProcess],
                  newcomer: Callable[[World, str], object] = lambda world, host: None) -> None:
         self.data, self.stores = data, stores
