@@ -228,7 +228,9 @@ class Compute:
         return instance
 
     def boot_or_clean_up(self, instance: Any) -> None:
-        """Boot a guest in the block of its claim. After an error remove the guest, before the claim takes devices back.
+        """Boot a guest in the block of its claim.
+
+        After an error this removes the guest, before the claim takes its devices back.
         """
         try:
             self.boot(instance)

@@ -56,6 +56,9 @@ class _Function(NamedTuple):
 class PCIHost(host_files.HostFiles):
     """A host with PCI functions. Its sysfs is in ``root``.
 
+    :class:`~devicetrack.testing.host_files.HostFiles` has the methods that let the host use its devices, for example
+    :meth:`~devicetrack.testing.host_files.HostFiles.mount`.
+
     ``written`` has the paths below ``root`` and the texts that the privileged functions wrote, including refused ones.
     These writes have effects:
 
