@@ -1,1 +1,1 @@
-"""What the library costs, as ratios that are measured side by side in one run: ``make bench``."""
+"""The costs of the library, as ratios of measurements side by side in one run: ``make bench``."""

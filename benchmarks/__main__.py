@@ -22,14 +22,14 @@ from benchmarks.report import Verdict
 
 SUBJECTS = ('claim', 'guests', 'recovery', 'wipes', 'store', 'memory', 'imports', 'placement', 'heal', 'compatibility',
             'scheduling', 'functions', 'metrics', 'history')
-# They need more than the others, and are measured when they are named.
+# These need more than the others, so they are measured only by name.
 ON_REQUEST = ('nova',)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print.
 
-    :returns: 0, or 1 when something could not be measured or, with ``--strict``, was not reached
+    :returns: 0, or 1 if something could not be measured or, with ``--strict``, missed its limit
     """
     parser = argparse.ArgumentParser('benchmarks', description='Measure the library beside what it stands on.')
     parser.add_argument('subjects', nargs='*', metavar='SUBJECT',
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(subject: str, effort: Effort) -> Table:
-    """Measure one subject; what keeps it from being measured becomes a row of its table."""
+    """Measure one subject. If that fails, the reason becomes a row of its table."""
     try:
         run: Callable[[Effort], Table] = importlib.import_module(f'benchmarks.{subject}').run
         return run(effort)

@@ -1,8 +1,8 @@
-"""A claim in memory: the fair lock and the ledger, whatever the number of devices and parents.
+"""A claim in memory: the fair lock and the ledger, with few or many devices and parents.
 
-What lies in the processor's cache costs nothing to look at, and a ledger that was just built lies in order.
-So the ledgers are aged first: every device was held and came back in an order of chance, and each claim takes
-the device that has been free for the longest time, which is the coldest.
+Data in the processor's cache is nearly free to read, and a new ledger lies in memory in order. So the ledgers are aged
+first: every device was held and came back in random order. Each claim takes the device that has been free for the
+longest time, whose data is the coldest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RESOURCE_CLASS = 'VGPU'
 DEMAND = Demand((Item(RESOURCE_CLASS, 1, PROVIDER),))
 CARD_CLASS = 'CUSTOM_CARD'
 FEATURES = ('CUSTOM_FAST', 'product_id=10ca', 'type-VF', 'vendor_id=8086')
-# By an alias, for a pinned guest: what it is, and where.
+# The request of a pinned guest by an alias: the product, and the NUMA node.
 ALIAS_DEMAND = Demand((Item(RESOURCE_CLASS, 1, PROVIDER, None, (
     Choice(RESOURCE_CLASS, frozenset(FEATURES), frozenset(('type-PF',))),), vocabulary.SOCKET),),
     numa_nodes=frozenset((1,)))
@@ -70,7 +70,7 @@ def _parents(effort: Effort) -> list[Row]:
 
 
 def _functions(effort: Effort) -> list[Row]:
-    """Cards and their virtual functions, which exclude one another, beside devices that exclude nothing."""
+    """Measure cards and their virtual functions, which exclude one another, beside devices that exclude nothing."""
     cards, functions = effort.cards, effort.functions_a_card
     plain, one = f'{cards * functions:,} functions that exclude nothing', f'a function of {cards} cards'
     alias, card = f'{one}, by an alias on a socket', f'a card with its {functions} functions'
@@ -81,14 +81,14 @@ def _functions(effort: Effort) -> list[Row]:
         card: claims(cards_and_functions(cards, functions), effort.batch, CARD_DEMAND)}
     samples = side_by_side(subjects, effort.rounds)
     rows = [Row(name, samples.median(name) * MICROSECONDS, 'µs') for name in subjects]
-    # Each function of a card that goes is excluded, so this is a sum over them.
+    # Taking a card excludes each of its functions, so the time grows with their number.
     return [*rows, Row(f'{one} to those', samples.ratio(one, plain), at_most=2.0),
             Row('by an alias on a socket to those', samples.ratio(alias, plain), at_most=3.0),
             Row(f'{card} to those', samples.ratio(card, plain), at_most=6.0)]
 
 
 def claims(ledger: Ledger, batch: int, demand: Demand = DEMAND) -> Callable[[], float]:
-    """Times some claims and gives everything back; returns seconds for one claim."""
+    """Time some claims and give everything back. Returns the seconds of one claim."""
     lock = LedgerLock()
 
     def measure() -> float:
@@ -108,7 +108,7 @@ def claims(ledger: Ledger, batch: int, demand: Demand = DEMAND) -> Callable[[], 
 
 
 def existing(devices: int, policy: str = vocabulary.PACK, parents: int = 1) -> Ledger:
-    """A ledger of so many free devices."""
+    """Make a ledger with so many free devices."""
     ledger = Ledger(policy, lambda name: PROVIDER)
     ledger.read_inventory(Inventory(tuple(
         InventoryDevice(KIND, str(uuid.uuid4()), '', RESOURCE_CLASS, f'parent{index % parents:03}', 0, '{}')
@@ -117,7 +117,7 @@ def existing(devices: int, policy: str = vocabulary.PACK, parents: int = 1) -> L
 
 
 def existing_and_aged(devices: int, policy: str = vocabulary.PACK, parents: int = 1) -> Ledger:
-    """The same, after every device was held and came back in an order of chance."""
+    """Make the same ledger, in which every device was held and came back in random order."""
     ledger = existing(devices, policy, parents)
     keys = [ledger.take(str(uuid.uuid4()), DEMAND).keys[0] for _ in range(devices)]
     random.Random(devices).shuffle(keys)
@@ -126,7 +126,7 @@ def existing_and_aged(devices: int, policy: str = vocabulary.PACK, parents: int 
 
 
 def cards_and_functions(cards: int, functions: int) -> Ledger:
-    """A ledger of cards with so many functions each. A card goes to whom no function of it was given, and back."""
+    """Make a ledger of cards with so many functions each. Every function was held and came back in random order."""
     ledger = Ledger(vocabulary.PACK, lambda name: PROVIDER)
     devices = []
     for number in range(cards):
@@ -144,7 +144,7 @@ def cards_and_functions(cards: int, functions: int) -> Ledger:
 
 
 def creatable(devices: int, policy: str = vocabulary.PACK, parents: int = 1) -> Ledger:
-    """A ledger of parents that can make so many devices together."""
+    """Make a ledger of parents that together can make so many devices."""
     ledger = Ledger(policy, lambda name: PROVIDER)
     ledger.read_inventory(Inventory((), tuple(
         Capacity(KIND, f'parent{index:03}', 'type', '', RESOURCE_CLASS, 0, devices // parents, '{}')

@@ -1,4 +1,4 @@
-"""One guest against the devices that many hosts declare, in memory."""
+"""Compares one guest with the devices that many hosts declare, in memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from devicetrack.compatibility.partners import Fleet
 from devicetrack.compatibility.partners import Held
 from devicetrack.compatibility.rules import Rules
 
-_DEVICES = 8                                # of a host
-_DISTINCT = 3_000                           # sets of facts, in either fleet
+_DEVICES = 8                                # devices of a host
+_DISTINCT = 3_000                           # different sets of facts in each fleet
 _FEATURES = 'ABCD'
 _OFFERED = [frozenset(some) for number in range(5) for some in itertools.combinations(_FEATURES, number)]
 
@@ -37,11 +37,11 @@ def _facts(type_: str, minor: int, required: str = '', offered: frozenset[str] =
 
 
 _SUBJECTS = (
-    # Five types, one of which the guest has: the others are left out before anything is compared.
+    # Five types, and the guest has one of them: the others are left out before the comparison.
     _Subject('easy', [_facts(f'type-{index % 5}', index // 5) for index in range(_DISTINCT)],
              [Held(f'device-{index}', _facts('type-0', index * 100)) for index in range(4)]),
-    # One type, so each device of the guest is compared with every set of facts. Each set serves any of the four or
-    # none, so hosts differ in what they serve as much as they can.
+    # One type, so each device of the guest is compared with every set of facts. Each set serves any of the four devices
+    # or none, so hosts differ as much as they can.
     _Subject('hard', [_facts('type', index, offered=_OFFERED[index % len(_OFFERED)]) for index in range(_DISTINCT)],
              [Held(f'device-{feature}', _facts('type', 0, required=feature)) for feature in _FEATURES]),
 )

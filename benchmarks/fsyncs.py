@@ -1,6 +1,6 @@
 """Counts how often claims on SQLite wait for the disk.
 
-``python -m benchmarks.fsyncs NUMBER`` makes so many claims; this module runs that under strace.
+``python -m benchmarks.fsyncs NUMBER`` makes so many claims. This module runs that command under strace.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ CALLS = 'fsync,fdatasync,sync_file_range,msync,syncfs,sync'
 
 
 class NotCounted(Exception):
-    """strace is not there or may not trace."""
+    """strace is not installed, or may not trace."""
 
 
 def a_claim(claims: int) -> float:
-    """How often a claim asks the disk to keep what was written.
+    """How often one claim waits for the disk (fsync).
 
-    What start and end of a run cost, it costs with few claims and with many.
+    A run with few claims has the same start and end as a run with many. The difference is that of the claims.
     """
     return (_in_run(2 * claims) - _in_run(claims)) / claims
 
@@ -41,9 +41,9 @@ def _in_run(claims: int) -> int:
 
 
 def count(summary: str) -> int:
-    """The calls in what ``strace -c`` printed.
+    """Count the calls in the output of ``strace -c``.
 
-    A line has share, seconds, microseconds a call, calls, errors (or nothing) and name.
+    The columns are: share, seconds, microseconds a call, calls, errors (or nothing) and name.
     """
     names = '|'.join(CALLS.split(','))
     return sum(int(calls) for calls in re.findall(
@@ -51,7 +51,7 @@ def count(summary: str) -> int:
 
 
 def main(claims: int) -> None:
-    # Not at the top: who only counts needs none of it.
+    # Not at the top: counting needs none of it.
     from benchmarks.host import Host
     from devicetrack.testing import databases
     with databases.SQLiteStore(durable=True) as database, Host(database.store, database.conf, claims) as host:

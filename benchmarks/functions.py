@@ -1,8 +1,8 @@
-"""Reading the PCI functions of a host with thousands of virtual ones, against libvirt's list of them.
+"""Compares reading the PCI functions of a host, thousands of them virtual, with libvirt's list of them.
 
-The files are in memory and laid out as sysfs. A libvirtd of the benchmark's own reads the same ones, and answers
-through its socket; that needs root. Without it, this is libvirt's in-process test driver, which reads no files and
-has no socket, so it costs much less than a host's libvirt.
+The files are in memory, in the layout of sysfs. A libvirtd of the benchmark's own reads the same files, and answers
+through its socket. That needs root. Without root, libvirt's in-process test driver answers. It reads no files and has
+no socket, so it costs much less than a host's libvirt.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from benchmarks.report import Row
 from benchmarks.report import Table
 from devicetrack.conf import pci as options
 from devicetrack.testing import pci
+from devicetrack.testing import pci_models
 from devicetrack.virt.libvirt import pci_rereading
 from devicetrack.virt.libvirt import pci_sysfs
 
@@ -33,14 +34,14 @@ _BOOT: Final = 'a boot of the benchmark'
 
 
 def run(effort: Effort) -> Table:
-    # Not at the top: without libvirt the rest can be measured all the same.
+    # Not at the top: the other subjects can be measured without libvirt.
     import libvirt
 
-    kind = pci.IGB._replace(total_vfs=effort.functions_a_card, vf_offset=16, vf_stride=1)
+    model = pci_models.IGB._replace(total_vfs=effort.functions_a_card, vf_offset=16, vf_stride=1)
     with contextlib.ExitStack() as stack:
         host = stack.enter_context(pci.PCIHost())
         for number in range(effort.cards):
-            physical = host.add(f'0000:{16 + number:02x}:00.0', kind)
+            physical = host.add(f'0000:{16 + number:02x}:00.0', model)
             host.make_vfs(physical, effort.functions_a_card)
         tree = pci_sysfs.Tree(host.root)
         functions = tree.functions()
@@ -94,7 +95,7 @@ _TEST_DRIVER: Final = "libvirt's test driver, which reads no files"
 
 def _libvirt(stack: contextlib.ExitStack, host: pci.PCIHost,
              functions: Sequence[pci_sysfs.Function]) -> tuple[Any, str]:
-    """A connection to a libvirt that has these functions, and which one it is."""
+    """Connect to a libvirt that has these functions. Returns the connection and a name for it."""
     import libvirt
 
     from devicetrack.testing import libvirt as libvirt_fixtures
@@ -109,19 +110,19 @@ def _libvirt(stack: contextlib.ExitStack, host: pci.PCIHost,
     while len(connection.listDevices('pci')) < len(functions):
         if time.monotonic() > deadline:
             raise AssertionError('libvirtd has not found all functions')
-        time.sleep(0.1)                         # it looks for them in a thread of its own
+        time.sleep(0.1)                         # libvirtd looks for functions in a thread of its own
     connection.listAllDevices(libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV)
     return connection, _DAEMON
 
 
 def _kind(host: pci.PCIHost, state_path: str) -> Any:
-    """The device kind as after a start, which has to read everything."""
+    """Make the device kind as after a start, when it has to read everything."""
     from devicetrack.virt.libvirt import connection
     from devicetrack.virt.libvirt.kinds import pci as kinds
     conf = cfg.ConfigOpts()
     options.register(conf)
     conf(())
-    conf.set_override('device_spec', [json.dumps({'vendor_id': pci.IGB.product.partition(':')[0]})],
+    conf.set_override('device_spec', [json.dumps({'vendor_id': pci_models.IGB.product.partition(':')[0]})],
                       options.SERVICE_GROUP)
     conf.set_override('functions', ['all'], options.GROUP)
     conf.set_override('sysfs_root', host.root, options.GROUP)

@@ -1,7 +1,7 @@
-"""From claim to guest XML on a host that has many guests, against one that has none.
+"""Compares the way from a claim to the guest XML on a host with many guests and on a host without any.
 
-The guests are there: they run, name their devices and have their rows. On libvirt they are domains of its
-in-process test driver, which has no socket: what a call costs there, it costs several times on a real host.
+The guests run, name their devices and have their rows. On libvirt they are domains of its in-process test driver. That
+driver has no socket: on a real host a call costs several times as much.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ WARM_UP = 1
 
 
 class Guests(Host, abc.ABC):
-    """A host that other guests run on."""
+    """A host on which other guests run."""
 
     name: str
-    at_most: float                          # of the time with many guests to that with none
+    at_most: float                          # the limit: the time with many guests to that with none
 
     @abc.abstractmethod
     def boot_others(self, count: int) -> None:
-        """Let so many guests run, each on a device that was claimed for it."""
+        """Start so many guests, each on a device claimed for it."""
 
     @abc.abstractmethod
     def reads(self) -> int:
-        """How often domains were read or listed up to now."""
+        """How often the driver has read or listed domains."""
 
 
 class FakeGuests(Guests):
-    """Guests in memory."""
+    """Guests on a machine in memory."""
 
     name = 'host in memory'
     at_most = 1.2
-    # What reads domains, of a driver's calls.
+    # The driver's calls that read domains.
     READING = ('get_usage', 'unclaim')
 
     def boot_others(self, count: int) -> None:
@@ -65,20 +65,20 @@ class FakeGuests(Guests):
 
 
 class LibvirtGuests(Guests):
-    """Guests of libvirt's test driver with a mediated device each, which exists and is adopted."""
+    """Guests of libvirt's test driver, each with a mediated device that exists and is adopted."""
 
     name = 'libvirt'
-    # libvirt walks over all node devices, of which every guest has one more, to list the few that are parents.
+    # To list the few parents, libvirt walks over all node devices, and each guest adds one.
     at_most = 1.3
     TYPE = 'nvidia-35'
-    # Of libvirt's binding.
+    # The calls of libvirt's binding that read domains.
     READING = (('virDomain', 'XMLDesc'), ('virConnect', 'listAllDomains'), ('virConnect', 'listDomainsID'),
                ('virConnect', 'listDefinedDomains'), ('virConnect', 'domainListGetStats'))
     resource_class = 'VGPU'
     flavor = Flavor({'resources:VGPU': '1'})
 
     def driver(self, state_path: str) -> VirtDriver:
-        # Not at the top: without libvirt the rest can be measured all the same.
+        # Not at the top: the other subjects can be measured without libvirt.
         import libvirt
 
         from devicetrack.testing import libvirt as libvirt_fixtures
@@ -146,7 +146,7 @@ def _rows_of(kind: type[Guests], effort: Effort) -> list[Row]:
 
 def _host(stack: contextlib.ExitStack, kind: type[Guests], guests: int, effort: Effort) -> Guests:
     database = stack.enter_context(databases.SQLiteStore(durable=True))
-    # Nothing is given back here, so there is a device for every round.
+    # No round gives its device back, so there is a device for every round.
     host: Guests = stack.enter_context(kind(database.store, database.conf, guests + effort.guest_rounds + WARM_UP))
     host.boot_others(guests)
     return host

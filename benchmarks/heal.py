@@ -1,9 +1,9 @@
-"""What it takes to heal many nodes: requests of each, counted on the way to a real server, and the time of all.
+"""The cost of healing many nodes: the requests for each node, counted on their way to a real server, and the time.
 
-Hosts of one store whose devices are counted and allocated at their nodes, some of whose instances wait for the
-confirmation of a resize. ``placement heal --all`` is killed at moments that chance chooses and started again, while
-others change what instances hold; in the end every consumer is compared with the record. The server is placement's own
-WSGI application on PostgreSQL.
+The hosts share one store. Their devices are counted and allocated at their nodes, and some of their instances wait for
+the confirmation of a resize. The benchmark kills ``placement heal --all`` at random moments and starts it again, while
+other services change what instances hold. In the end it compares every consumer with the record. The server is
+placement's own WSGI application on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from devicetrack.placement.healer import LEFT
 from devicetrack.placement.healer import NodeToHeal
 from devicetrack.placement.reporter import PlacementReporter
 from devicetrack.store import api
-from devicetrack.testing import databases
+from devicetrack.testing import database_servers
 from devicetrack.testing import fixtures
 from devicetrack.testing import placement as placements
 from devicetrack.testing.fixtures import VGPU
 
-_PARENTS = 4                                # of each node
-_MOVING = 10                                # of so many instances one waits for a confirmation
-_RUNS = 10                                  # of the command, at most, when others keep it from healing some
+_PARENTS = 4                                # mdev parents of each node
+_MOVING = 10                                # one of so many instances waits for a confirmation
+_RUNS = 10                                  # at most so many runs of the command, if others keep it from healing some
 _CPU = {'VCPU': 2}
 
 
 class World:
-    """One host with its instances, and its node in placement, flat."""
+    """One host with its instances, and its flat node in placement."""
 
     def __init__(self, number: int, instances: int, client: Client, store: api.Store,
                  stack: contextlib.ExitStack) -> None:
@@ -78,14 +78,14 @@ class World:
         return self.host.manager.placed()
 
     def heal(self, client: Client) -> int:
-        """Heal it as its host does; how many consumers moved."""
+        """Heal the node as its host does. Returns how many consumers moved."""
         healing = Healer(client).heal(NodeToHeal.of_host(self.look, self.providers, True))
         if healing.outcome == LEFT:
             raise AssertionError(f'{self.host.name}: {healing}')
         return len(healing.consumers)
 
     def wrong(self) -> Iterator[str]:
-        """Consumers that do not hold of devices what the record says, where it says."""
+        """The consumers whose allocations of devices differ from the record."""
         for uuid, share in expected.shares(self.look()[0], self.uuid, tree.NESTED).items():
             found = self._client.get_allocations(uuid)
             devices = {provider: {VGPU: amounts[VGPU]} for provider, amounts in found.resources.items()
@@ -95,9 +95,9 @@ class World:
 
 
 class Others(threading.Thread):
-    """Changes what is not ours of one consumer after the other, as a service does that resizes guests.
+    """Acts as a service that resizes guests: it changes other resources of one consumer after another.
 
-    It does so while ``healing`` is set; ``over`` ends it, and ``healing`` has to be set then.
+    It works while ``healing`` is set. To end it, set ``over`` and then ``healing``.
     """
 
     def __init__(self, worlds: list[World], client: Client) -> None:
@@ -111,13 +111,13 @@ class Others(threading.Thread):
             world = self._random.choice(self._worlds)
             found = self._client.get_allocations(self._random.choice(world.consumers))
             here = {**found.resources[world.uuid], 'VCPU': self._random.randint(1, 9)}
-            with contextlib.suppress(errors.PlacementError):            # it was changed, or healed, just now
+            with contextlib.suppress(errors.PlacementError):            # the command has just changed it too
                 self._client.put_allocations(found._replace(resources={**found.resources, world.uuid: here}))
                 self.changes += 1
 
 
 class Command:
-    """``placement heal --all``, killed and started again; ``healing`` is set from its first request to its end."""
+    """``placement heal --all``, killed and started again. ``healing`` is set from its first request to its end."""
 
     def __init__(self, conf: cfg.ConfigOpts, placement: placements.Placement, healing: threading.Event) -> None:
         self._placement, self._healing = placement, healing
@@ -130,7 +130,7 @@ class Command:
         self.killed = self.left_some = 0
 
     def run(self, kills: Iterable[int]) -> None:
-        """Run it until no node is left, and before that until so many reads of placement have come, for each number."""
+        """Run the command until no node is left. Before that, kill it once for each number, at so many reads."""
         for reads in kills:
             self.killed += self._run(reads) == -signal.SIGKILL
         while self._run():
@@ -142,7 +142,7 @@ class Command:
         with subprocess.Popen([sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', self._config_file,
                                'placement', 'heal', '--all', '-f', 'value'],
                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-            # While it is being loaded there is nothing that others could disturb.
+            # Others begin at the command's first request: they cannot disturb it while it is being loaded.
             self._placement.proxy.before_next('GET', '/', self._healing.set)
             if killed_at is not None:
                 for _before in range(killed_at - 1):
@@ -156,8 +156,8 @@ class Command:
 
 def run(effort: Effort) -> Table:
     with contextlib.ExitStack() as stack:
-        database = stack.enter_context(databases.PostgreSQLServer(durable=True)) if effort.durable else \
-            databases.PostgreSQLServer.shared()
+        database = stack.enter_context(database_servers.PostgreSQLServer(durable=True)) if effort.durable else \
+            database_servers.PostgreSQLServer.shared()
         server = stack.enter_context(placements.PlacementServer(database))
         placement = stack.enter_context(placements.Placement(server))
         conf = stack.enter_context(fixtures.Configuration()).conf
@@ -193,7 +193,7 @@ def run(effort: Effort) -> Table:
 
 
 def _requests(placement: placements.Placement, world: World, moved: int) -> int:
-    """Heal a node, of which so many consumers are to be moved; how many requests that took."""
+    """Heal a node with so many consumers to move. Returns the number of requests."""
     placement.requests.clear()
     found = world.heal(placement.client)
     if found != moved:
@@ -202,7 +202,7 @@ def _requests(placement: placements.Placement, world: World, moved: int) -> int:
 
 
 def _of_healed(requests: Iterable[tuple[str, str]]) -> list[int]:
-    """How many requests each node took that was healed; the command begins each with its provider, by its name."""
+    """How many requests each healed node took. The command begins each node with a request for its provider by name."""
     counts: list[int] = []
     number, healed = 0, False
     for method, path in (*requests, ('GET', '/resource_providers')):

@@ -1,7 +1,7 @@
-"""A host with a million events against one with none: a start, and an audit.
+"""Compares a start and an audit on a host with a million events and on a host without any.
 
-Both have the same guests, in memory, and a store of their own, on SQLite. The events are of other devices and instances
-of the host, as those that were there before are.
+Both hosts have the same guests in memory, and each has its own store on SQLite. The events belong to other devices and
+instances of the host, as those of deleted instances do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from devicetrack.testing import databases
 
 MILLISECONDS = 1e3
 MANY, NONE = 'many', 'none'
-# So many are written in one transaction while a history is made.
+# One transaction writes so many events of the history.
 _AT_ONCE = 10_000
 
 
@@ -67,7 +67,7 @@ def _audit(host: FakeGuests) -> Callable[[], float]:
 
 
 def _make_history(host: FakeGuests, store: SQLStore, count: int) -> None:
-    """Write events as instances of a year had them: five for each device that they had."""
+    """Write the events of a year's instances: five for each device that an instance had."""
     now_ms = time.time_ns() // 1_000_000
     host_uuid = host.manager.host_uuid
     for first in range(0, count, _AT_ONCE):

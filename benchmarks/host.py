@@ -1,4 +1,4 @@
-"""A compute host to measure on: a machine in memory, its manager, and the instances that want its devices."""
+"""A compute host for measurements: a machine in memory, its manager, and the instances that want its devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LABEL = '4GB'
 
 
 class Context:
-    """The service's request context: its id goes into the event of a claim."""
+    """The service's request context. Its id goes into the event of a claim."""
 
     request_id = f'req-{uuid.uuid4()}'
 
@@ -32,14 +32,14 @@ CONTEXT = Context()
 
 
 class Flavor:
-    """What a claim reads of a flavor."""
+    """A flavor, as far as a claim reads it."""
 
     def __init__(self, extra_specs: Mapping[str, str]) -> None:
         self.extra_specs = {'hw:cpu_policy': 'dedicated', 'hw:mem_page_size': 'large', **extra_specs}
 
 
 class Instance:
-    """What a claim reads of an instance and writes to it."""
+    """An instance, as far as a claim reads and sets it."""
 
     def __init__(self, flavor: Flavor) -> None:
         self.uuid = str(uuid.uuid4())
@@ -48,10 +48,10 @@ class Instance:
 
 
 class Host(fixtures.Fixture):
-    """A host with namespaces of persistent memory, whose manager is ready.
+    """A host with namespaces of persistent memory and a manager that is ready.
 
-    :param store: with its schema
-    :param conf: the configuration that names the store; its state directory is set to a temporary one
+    :param store: a store with its schema
+    :param conf: the configuration that names the store. This sets its state directory to a temporary one
     """
 
     resource_class = f'CUSTOM_PMEM_NAMESPACE_{LABEL}'
@@ -63,7 +63,7 @@ class Host(fixtures.Fixture):
     def _setUp(self) -> None:
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
-        # The store is open: where its file is, was read already.
+        # The store is open, so nobody reads the place of its file from the configuration any more.
         self.conf.set_override('state_path', directory.name, 'devicetrack')
         machine_id = os.path.join(directory.name, 'machine-id')
         with open(machine_id, 'w', encoding='ascii') as file:
@@ -87,18 +87,18 @@ class Host(fixtures.Fixture):
         return fake.FakeDriver(NAME, self.conf, state_path, self.machine)
 
     def instance(self) -> Instance:
-        """A new instance that wants one device."""
+        """Make an instance that wants one device."""
         return Instance(self.flavor)
 
     def claim(self, instance: Instance) -> Claim:
         return self.manager.instance_claim(CONTEXT, instance, NAME, self.allocations)
 
     def records_of(self, instances: Iterable[Instance]) -> list[Record]:
-        """The rows of instances that were claimed for and not yet realized."""
+        """The rows of instances with a claim whose devices are not realized yet."""
         return [assignment._record for instance in instances for assignment in instance.resources]
 
     def take_back(self, instances: Iterable[Instance]) -> None:
-        """Undo claims in one transaction, however many they are."""
+        """Undo any number of claims in one transaction."""
         records = self.records_of(instances)
         self.store.write(store_api.Changes(delete=tuple(records)))
         for record in records:

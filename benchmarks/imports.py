@@ -1,4 +1,4 @@
-"""What it costs to import the library, in fresh interpreters, against the libraries that it stands on."""
+"""Compares importing the library with importing its dependencies, in fresh interpreters."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ import oslo_db.sqlalchemy.enginefacade
 import oslo_versionedobjects.base
 """,
     LIGHT: 'import devicetrack',
-    # What a compute service has loaded when it runs. The hypervisor's own binding is not ours to count, and
-    # may be missing.
+    # The modules that a running compute service has loaded. The hypervisor's own binding does not count, and may be
+    # missing.
     ALL: """
 import devicetrack
 for name in devicetrack.__all__:
@@ -39,7 +39,7 @@ import devicetrack.virt.libvirt.kinds.mdev
 import devicetrack.virt.libvirt.kinds.vpmem
 """,
 }
-# Processor time, of which other processes take nothing; files and bytecode are in their caches after the first round.
+# Processor time: other processes do not add to it. After the first round all files and bytecode are in their caches.
 _TIMED = """
 import time
 began = time.process_time()
@@ -51,8 +51,8 @@ MILLISECONDS = 1e3
 
 def run(effort: Effort) -> Table:
     with tempfile.TemporaryDirectory() as cache:
-        # All code is loaded from bytecode, as it is where it is installed. A checkout has none where
-        # PYTHONDONTWRITEBYTECODE is set; then ours alone would be compiled in every round.
+        # Load all code from bytecode, as where it is installed. Where PYTHONDONTWRITEBYTECODE is set, a checkout has
+        # none, and every round would compile our code alone.
         elsewhere = {'PYTHONPYCACHEPREFIX': cache, 'PYTHONDONTWRITEBYTECODE': ''} if sys.dont_write_bytecode else {}
         environment = {**os.environ, **elsewhere}
         subjects: dict[str, Callable[[], float]] = {

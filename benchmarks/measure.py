@@ -1,8 +1,7 @@
-"""Measures things side by side, so that a noisy machine is noisy to all of them.
+"""Measures subjects side by side, so that noise of the machine hits all of them.
 
-A round measures every subject once, in an order that turns from round to round. What is reported are
-medians over rounds, and ratios are medians of the ratios of each round: whatever slowed a round down
-slowed both sides of its ratio.
+A round measures every subject once. The order rotates from round to round. Results are medians over rounds. Ratios are
+medians of the ratios of each round: noise that slowed a round down slowed both sides of its ratio.
 """
 
 from __future__ import annotations
@@ -17,39 +16,39 @@ from typing import NamedTuple
 class Effort(NamedTuple):
     """How much to measure. Tests take the least of everything."""
 
-    rounds: int                             # of what takes microseconds
-    commit_rounds: int                      # of what takes a commit: short ones, since disks have moods
-    thread_rounds: int                      # of what many threads do together
-    guest_rounds: int                       # of what a guest goes through until it starts
-    batch: int                              # claims that are timed together in a round
+    rounds: int                             # rounds of work that takes microseconds
+    commit_rounds: int                      # rounds of work with a commit; short ones, since the speed of disks varies
+    thread_rounds: int                      # rounds of the work of many threads
+    guest_rounds: int                       # rounds of the way of a guest to its start
+    batch: int                              # claims that a round times together
     sizes: tuple[int, ...]                  # devices of a host
     parents: int
     devices_a_parent: int
-    cards: int                              # that have virtual functions
+    cards: int                              # cards with virtual functions
     functions_a_card: int
-    held: tuple[int, ...]                   # devices that are held when memory is measured
+    held: tuple[int, ...]                   # held devices while memory is measured
     guests: int
     rows: int                               # rows that a single thread writes in a round
     threads: int
     rows_a_thread: int
-    fsyncs: int                             # claims that one fsync each is expected of
+    fsyncs: int                             # claims that should take one fsync each
     imports: int                            # fresh interpreters for each of the imports
-    recovered_guests: int                   # of a host that starts again
+    recovered_guests: int                   # guests of a host that starts again
     recovery_rounds: int
-    providers: int                          # of a node in placement, itself included
-    placed_instances: int                   # that have devices of them
-    nodes: int                              # that are healed one after the other
+    providers: int                          # providers of a node in placement, with the node itself
+    placed_instances: int                   # instances with devices of these providers
+    nodes: int                              # nodes that are healed one after another
     instances_a_node: int
-    kills: int                              # of the command that heals them
-    fleet: int                              # hosts that a guest is compared with
+    kills: int                              # kills of the command that heals them
+    fleet: int                              # hosts that are compared with a guest
     fleet_rounds: int
-    asked_providers: int                    # in placement, that a guest may move to
+    asked_providers: int                    # providers in placement to which a guest may move
     asked_rounds: int
     function_rounds: int
-    events: int                             # in the history of a host
+    events: int                             # events in the history of a host
     historic_guests: int
     historic_rounds: int
-    durable: bool                           # commits wait for the disk, on the servers
+    durable: bool                           # commits on the servers wait for the disk
 
 
 FULL = Effort(rounds=1500, commit_rounds=150, thread_rounds=25, guest_rounds=60, batch=10,
@@ -68,7 +67,7 @@ TINY = Effort(rounds=2, commit_rounds=1, thread_rounds=1, guest_rounds=1, batch=
 
 
 class Samples:
-    """What each subject measured, round by round."""
+    """The times of each subject, round by round."""
 
     def __init__(self, measured: Mapping[str, Sequence[float]]) -> None:
         self.measured = measured
@@ -77,12 +76,12 @@ class Samples:
         return statistics.median(self.measured[subject])
 
     def ratio(self, subject: str, to: str) -> float:
-        """The median over rounds of one subject's time in another's."""
+        """The median over rounds of the ratio of one subject's time to another's."""
         pairs = zip(self.measured[subject], self.measured[to], strict=True)
         return statistics.median(one / other for one, other in pairs)
 
     def slowest_to_fastest(self, to: str) -> float:
-        """How far the subjects lie apart, each compared with ``to`` round by round."""
+        """The ratio of the slowest subject to the fastest, each compared with ``to`` round by round."""
         ratios = [self.ratio(subject, to) for subject in self.measured]
         return max(ratios) / min(ratios)
 
@@ -90,8 +89,8 @@ class Samples:
 def side_by_side(subjects: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = 1) -> Samples:
     """Measure every subject once a round.
 
-    :param subjects: each does its own preparation, times what counts and returns that
-    :param warm_up: rounds that come first and do not count
+    :param subjects: each prepares its work, times the part that counts and returns the seconds
+    :param warm_up: first rounds that do not count
     """
     names = list(subjects)
     measured: dict[str, list[float]] = {name: [] for name in names}
@@ -105,7 +104,7 @@ def side_by_side(subjects: Mapping[str, Callable[[], float]], rounds: int, warm_
 
 
 class Between:
-    """What each subject measured, and what the reference did just before and after it, round by round."""
+    """The times of each subject, and those of the reference just before and after it, round by round."""
 
     def __init__(self, measured: Mapping[str, Sequence[tuple[float, float, float]]]) -> None:
         self.measured = measured
@@ -118,21 +117,21 @@ class Between:
         return statistics.median(before for rounds in self.measured.values() for before, _value, _after in rounds)
 
     def ratio(self, subject: str) -> float:
-        """The median over rounds of a subject's time in that of the reference around it."""
+        """The median over rounds of the ratio of a subject's time to that of the reference around it."""
         return statistics.median(2 * value / (before + after) for before, value, after in self.measured[subject])
 
 
 def between(reference: Callable[[], float], subjects: Mapping[str, Callable[[], float]], rounds: int) -> Between:
     """Measure every subject once a round, and the reference before and after each.
 
-    For subjects that take so long that the machine may be another one when the reference's turn comes.
+    This is for long subjects: the speed of the machine may have changed by the end of a round.
 
-    :param reference: as a subject of :func:`side_by_side`
+    :param reference: a subject, as for :func:`side_by_side`
     """
     names = list(subjects)
     measured: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
     before = reference()
-    for number in range(1 + rounds):                            # the first is to warm up
+    for number in range(1 + rounds):                            # the first round is to warm up
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             value, after = subjects[name](), reference()

@@ -1,4 +1,4 @@
-"""What the ledger keeps in memory, in bytes."""
+"""The memory that the ledger needs, in bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(effort: Effort) -> Table:
         entries.append(entry / devices)
         assignments.append(assignment / devices)
     sizes = ', '.join(f'{devices:,}' for devices in effort.held)
-    # Hash tables grow in leaps: what one entry costs depends on how far the last one lies back.
+    # Hash tables grow in steps, so the cost of an entry depends on how many came after the last step.
     return Table('Memory of the ledger', [
         Row('an assignment: one device held for one instance', max(assignments), 'bytes', at_most=300,
             note=f'most of {sizes} held, with the UUID of the instance; at least {min(assignments):.0f}'),
@@ -42,7 +42,7 @@ def _hold(ledger: Ledger, devices: int) -> None:
 
 
 def _growth(make: Callable[Given, Made], *given: Given.args, **named: Given.kwargs) -> tuple[Made, int]:
-    """What was made, and how many bytes more are in use since."""
+    """Call a function. Returns its result, and how many more bytes are in use afterwards."""
     gc.collect()
     tracemalloc.start()
     try:

@@ -1,7 +1,7 @@
-"""A claim that is counted, to one that is not: the same claims on the same host, in turn.
+"""Compares claims with and without metrics: the same claims on the same host, in turn.
 
-Two rows: what counting is of a claim that lasts, as services make them, and what it adds to a claim whose commit waits
-for no disk, which would hide it.
+One row has the share of counting in a durable claim, as services make it. The other has what counting adds to a claim
+whose commit does not wait for the disk: that wait would hide it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run(effort: Effort) -> Table:
             meter = host.manager.metering.meter
             measured[durable] = side_by_side({COUNTED: _claims(host, effort.rows, meter),
                                               PLAIN: _claims(host, effort.rows, None)}, rounds)
-        # Not in turn with the others: it leaves garbage, which the next round would collect.
+        # Not in turn with the others: a scrape leaves garbage, which the next round would collect.
         scrapes = side_by_side({SCRAPE: lambda: _scrape(host, registry, meter)}, effort.thread_rounds)
         lasting, quick = measured[effort.durable], measured[False]
         added = statistics.median(one - other for one, other in zip(quick.measured[COUNTED], quick.measured[PLAIN],

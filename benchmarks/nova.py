@@ -1,12 +1,12 @@
-"""The adapter beside Nova's own code: claims under the tracker's lock, starts of guests, audits, and the host's start.
+"""Compares the adapter with Nova's own code: claims under the tracker's lock, starts of guests and hosts, and audits.
 
-It needs Nova with its tests, which choose Nova's threads before anything of ours is imported: ``make bench-nova``. Half
-of the devices have owners. Nova's hypervisor is that of its own functional tests, which answers from memory at once,
-and our driver asks the same one.
+It needs Nova with its tests. These choose Nova's threads before anything of ours is imported: ``make bench-nova``. Half
+of the devices have owners. The hypervisor is that of Nova's own functional tests, which answers from memory at once.
+Nova's driver and ours ask the same one.
 
-Claims are timed after a first one that does not count. A claim by the adapter takes microseconds under the lock, most
-of which a processor would otherwise spend on reading what the subject before has pushed out of its caches: more after
-Nova's look at 1,000 devices than after one at 10. What a claim takes that comes after a pause is measured by itself.
+A first claim does not count. A claim by the adapter takes microseconds under the lock. Without the first claim, the
+processor would spend most of them on reloading its caches, which the subject before has overwritten: more after Nova
+looked at 1,000 devices than after it looked at 10. The claim after a pause is measured separately.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _claims(stack: contextlib.ExitStack, size: int, batch: int) -> Subjects:
 
 
 def _warm(call: Callable[[], float], times: int) -> float:
-    """The mean of what some calls take that come right after one that does not count."""
+    """The mean time of some calls, right after a first call that does not count."""
     call()
     return statistics.fmean(call() for _ in range(times))
 
@@ -140,7 +140,7 @@ def _refused(*_arguments: Any) -> Any:
 
 
 class _Tracker:
-    """Nova's tracker with so many namespaces, half of them assigned."""
+    """Nova's tracker with so many namespaces. Half of them are assigned."""
 
     def __init__(self, tracker: Any, root: str) -> None:
         self.tracker, self.root = tracker, root
@@ -173,10 +173,10 @@ def _tracker(size: int) -> _Tracker:
 
 
 class _Host:
-    """A host of Nova's tests whose devices are ours, half of them owned by guests that run.
+    """A host of Nova's tests with our devices. Guests that run own half of them.
 
-    :param kind: the class of the kind of its devices
-    :param request: what each guest asks for
+    :param kind: the class of the device kind
+    :param request: the request of each guest
     :param groups: options by group
     """
 
@@ -199,7 +199,7 @@ class _Host:
         return ClaimManager('host', self.driver, self._store, self._conf)
 
     def begin(self) -> float:
-        """Start the service's manager; returns seconds."""
+        """Start the service's manager. Returns the seconds."""
         self.manager.close()
         self.manager = self._manager()
         return _timed(lambda: self.manager.init_host(None))[0]
@@ -209,7 +209,7 @@ class _Host:
                                self.manager.providers(wait=False)))[0]
 
     def start(self, instance: Any) -> Any:
-        """Start a guest, with what the adapter does for it; returns its domain."""
+        """Start a guest through the adapter. Returns its domain."""
         with self.manager.instance_claim(None, instance, 'host', self._request):
             self.manager.realize(None, instance)
             text = _definition(instance.uuid, self.manager.guest_config(instance))
@@ -219,7 +219,7 @@ class _Host:
         return domain
 
     def start_and_end(self) -> float:
-        """Start a guest and delete it; returns the seconds of the start."""
+        """Start a guest and delete it. Returns the seconds of the start."""
         instance = fixtures.Instance()
         seconds, domain = _timed(lambda: self.start(instance))
         domain.undefine()
@@ -245,7 +245,7 @@ def _mdevs(stack: contextlib.ExitStack, size: int) -> Subjects:
     for _ in range(size // 2):
         host.start(fixtures.Instance()).create()
     stock = _stock_driver(fake, device_type, parents)
-    for number in range(size // 2):              # what stock finds made already, and free
+    for number in range(size // 2):              # free devices that exist already
         made = f'mdev_{uuid.uuid4()}'.replace('-', '_')
         fake.mdev_info.devices[made] = fakelibvirt.FakeMdevDevice(made, device_type, parents[number % len(parents)])
     allocations = {stock.provider_tree.data(f'host_{parents[0]}').uuid: {'resources': {'VGPU': 1}}}

@@ -1,7 +1,7 @@
-"""What a report costs placement: requests, counted on the way to a real server, and its time.
+"""The cost of a report to placement: its requests, counted on their way to a real server, and its time.
 
-A host whose providers, but for the node, are parents of mediated devices, with instances on all of them: each has its
-device by a claim, and its allocation in placement. The server is placement's own WSGI application on SQLite, which
+The providers of the host, except the node, are parents of mediated devices. All of them have instances. Each instance
+has a device by a claim, and an allocation in placement. The server is placement's own WSGI application on SQLite, which
 takes one request at a time.
 """
 
@@ -22,11 +22,11 @@ from devicetrack.testing import placement as placements
 from devicetrack.testing.fixtures import VGPU
 
 MILLISECONDS = 1e3
-_TOGETHER = 100                             # instances that are allocated for in one request
+_TOGETHER = 100                             # instances whose allocations one request writes
 
 
 class World:
-    """A host, a placement server, and one who reports on the first to the second."""
+    """A host, a placement server, and the reporter that reports the host to the server."""
 
     def __init__(self, host: fixtures.Host, placement: placements.Placement) -> None:
         self.host, self.placement = host, placement
@@ -38,7 +38,7 @@ class World:
         return PlacementReporter(self.placement.client)
 
     def report(self) -> tuple[int, int, float]:
-        """Report once; gives the requests, those of them that write, and the seconds."""
+        """Report once. Returns the number of requests, the number of those that write, and the seconds."""
         self.placement.requests.clear()
         began = time.perf_counter()
         manager = self.host.manager
@@ -50,7 +50,7 @@ class World:
         return len(requests), sum(method != 'GET' for method, _path in requests), took
 
     def spawn(self, count: int) -> None:
-        """So many more instances, on one provider after the other."""
+        """Build so many more instances, on one provider after another."""
         consumers = []
         for _ in range(count):
             provider = next(self._providers)
@@ -62,7 +62,7 @@ class World:
             self.placement.direct.post_allocations(consumers[start:start + _TOGETHER])
 
     def cordon(self) -> None:
-        """Reserve the devices of one provider."""
+        """Cordon the devices of one provider, which reserves them in placement."""
         kind, parent = self.host.manager._started().ledger.parents()[0]
         self.host.manager.cordon(kind, parent, parent=True)
 
@@ -72,7 +72,7 @@ def run(effort: Effort) -> Table:
     room = 2 * effort.placed_instances // below + 2
     with contextlib.ExitStack() as stack:
         host = stack.enter_context(fixtures.Host(parents={f'card{number:03}': room for number in range(below)}))
-        # Of a server of its own: others' instances have no place in these figures.
+        # A server of its own, so that no other instances count in these figures.
         server = stack.enter_context(placements.PlacementServer())
         world = World(host, stack.enter_context(placements.Placement(server)))
         rows = [_row('the first', world.report())]
@@ -92,7 +92,7 @@ def run(effort: Effort) -> Table:
 
 def _row(what: str, measured: tuple[int, int, float], at_most: float | None = None,
          of_those_that_changed: int | None = None) -> Row:
-    """:param of_those_that_changed: so many providers have to be read again, with two requests each"""
+    """:param of_those_that_changed: the number of changed providers, each of which takes two more requests to read"""
     requests, writes, seconds = measured
     if of_those_that_changed is not None:
         at_most = 1 + 2 * of_those_that_changed

@@ -1,12 +1,12 @@
-"""A host that starts again, and its audit, beside fetching the documents that both have to read.
+"""Compares a host's restart, and its audit, with fetching the documents that both have to read.
 
-The guests are defined in a libvirtd of the benchmark's own and are read through its socket. None of them runs, so
-each has one document: of the size and with the content that a compute service's guests have, our record included. Every
-guest owns twelve namespaces, for which files stand that take no room on the disk; they are the costliest devices to
-read, since what a path leads to is for the file system to say. The rows are in SQLite. All views agree.
+The guests are defined in a libvirtd of the benchmark's own, and are read through its socket. None of them runs, so
+each has one document. Its size and content are those of a compute service's guests, with our record. Every guest owns
+twelve namespaces, which are sparse files. Namespaces are the costliest devices to read: only the file system knows
+where a path leads. The rows are in SQLite. All views agree.
 
-*Fetching* is libvirt's binding alone: list the domains, ask each for its document, drop it. The libvirtd answers in
-a process of its own, and a good part of everything here is its work.
+*Fetching* is libvirt's binding alone: list the domains, ask each for its document, drop it. The libvirtd is another
+process, and does a good part of all work here.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ DEVICES_A_GUEST = 12
 MILLISECONDS = 1e3
 KIB = 1024
 PARSE, RECOVERY, FIRST_AUDIT, AUDIT = 'parse', 'recovery', 'first audit', 'audit'
-# The smallest that a guest can have: one unit of QEMU's and the guest's own labels.
+# The smallest namespace that a guest can have: one unit of QEMU's and the guest's own labels.
 _NAMESPACE_BYTES = 4 << 20
 
 
 class Guests(Host):
-    """A host whose namespaces are files, with guests that are defined in a libvirtd and own them all."""
+    """A host whose namespaces are files. Its guests are defined in a libvirtd, and own all namespaces."""
 
     flavor = Flavor({'hw:pmem': ','.join([LABEL] * DEVICES_A_GUEST)})
 
@@ -54,7 +54,7 @@ class Guests(Host):
         super().__init__(store, conf, guests * DEVICES_A_GUEST)
 
     def driver(self, state_path: str) -> VirtDriver:
-        # Not at the top: without libvirt the other subjects can be measured all the same.
+        # Not at the top: the other subjects can be measured without libvirt.
         from devicetrack.conf import libvirt as options
         from devicetrack.testing import libvirt as libvirt_fixtures
         from devicetrack.virt.libvirt.kinds.vpmem import VPMEM
@@ -87,15 +87,15 @@ class Guests(Host):
         self.addCleanup(self.connection.close)
 
     def define(self, count: int) -> None:
-        """Add guests, each with its devices, which are recorded as running; they are off since."""
+        """Add guests with their devices. The record has them as running, but they are off."""
         from devicetrack.virt.libvirt.kinds import vpmem
-        # What guest_config returns, without listing all namespaces for each guest.
+        # Do as guest_config, but without listing all namespaces for each guest.
         kind: Any = self._driver._kinds['vpmem']
         namespaces = kind._source.read()
         for _ in range(count):
             instance = self.instance()
             assignments = list(self.claim(instance).resources)
-            # As realize does, also without listing all namespaces: what a guest has is not proven clean.
+            # Do as realize, also without listing all namespaces: a guest's device is no longer proven clean.
             self._driver.disprove([DeviceKey(one.kind, one.identifier) for one in assignments])
             config = GuestConfig(tuple(vpmem.guest_element(namespaces[one.identifier]) for one in assignments),
                                  metadata.element(assignments, 'pmem.large'))
@@ -106,20 +106,20 @@ class Guests(Host):
         return [domain.XMLDesc(0) for domain in self.connection.listAllDomains(0)]
 
     def fetch(self) -> float:
-        """What the binding needs for all documents, in seconds."""
+        """Fetch all documents by the binding alone. Returns the seconds."""
         began = time.perf_counter()
         for domain in self.connection.listAllDomains(0):
             domain.XMLDesc(0)
         return time.perf_counter() - began
 
     def restart(self) -> float:
-        """Let go of the host and take it again, as a process that starts does; returns the seconds of the latter."""
+        """Close the host and start it again, as a new process does. Returns the seconds of the start."""
         self.manager.close()
         self._driver.close()
         self.manager = ClaimManager(NAME, self.another_driver(), self.store, self.conf)
         self.addCleanup(self._driver.close)
         self.addCleanup(self.manager.close)
-        # What the last manager knew, which a process that starts does not.
+        # Forget the definitions that the last manager has read: a new process does not know them.
         look_at.cache_clear()
         gc.collect()
         began = time.perf_counter()
@@ -127,12 +127,12 @@ class Guests(Host):
         return _clean(began, findings)
 
     def first_audit(self) -> float:
-        """Audit the host once more after it has started; returns seconds."""
+        """Audit the host for the first time after its start. Returns the seconds."""
         self.restart()
         return self._audit()
 
     def audit(self) -> float:
-        """Audit the host as a service does all day, after an audit that found the same definitions; returns seconds."""
+        """Audit the host as a service does all day, after an audit of the same definitions. Returns the seconds."""
         self._audit()
         return self._audit()
 
@@ -150,7 +150,7 @@ def _clean(began: float, findings: Sequence[Finding]) -> float:
 
 
 def definition(instance_uuid: str, config: GuestConfig) -> str:
-    """A guest as a compute service defines it; libvirt completes it to some 22 KB."""
+    """A guest's definition as a compute service writes it. libvirt completes it to some 22 KB."""
     drives = ''.join(
         f"<disk type='file' device='disk'><driver name='qemu' type='qcow2' cache='none' discard='unmap'/>"
         f"<source file='/var/lib/nova/instances/{instance_uuid}/disk{letter}'/><target dev='vd{letter}' bus='virtio'/>"
@@ -228,9 +228,9 @@ def _parse(documents: Sequence[str]) -> float:
 
 
 def _memory(host: Guests) -> int:
-    """How many bytes more are in use at a time, at most, while every definition is read, than when that is done.
+    """The peak of memory while every definition is read, in bytes above the memory in use afterwards.
 
-    The devices that are named are kept, as whoever asks for them does.
+    As a caller does, this keeps the devices that the definitions name.
     """
     from devicetrack.virt.libvirt import connection
     from devicetrack.virt.libvirt import domain_xml

@@ -1,4 +1,4 @@
-"""What was measured beside what is to be reached, as tables and as JSON."""
+"""Measurements beside their limits, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import NamedTuple
 class Verdict(enum.Enum):
     OK = 'ok'
     MISSED = 'MISSED'
-    NONE = ''                               # a figure beside the others, with nothing to reach
+    NONE = ''                               # a figure without a limit
     FAILED = 'not measured'
 
 
 class Row(NamedTuple):
-    """One measurement. ``measured`` is None when it could not be made; ``note`` says why then."""
+    """One measurement. If it could not be made, ``measured`` is None and ``note`` says why."""
 
     what: str
     measured: float | None
@@ -31,7 +31,7 @@ class Row(NamedTuple):
             return Verdict.FAILED
         if self.at_most is None and self.at_least is None:
             return Verdict.NONE
-        # As printed: what rounds to the limit has reached it.
+        # Compare the printed figure: a figure that rounds to the limit has reached it.
         measured = round(self.measured, 2)
         reached = ((self.at_most is None or measured <= self.at_most)
                    and (self.at_least is None or measured >= self.at_least))

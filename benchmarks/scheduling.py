@@ -1,4 +1,4 @@
-"""What it costs placement to be asked for hosts that may take a running guest, beside a query for the device alone.
+"""Compares two queries to placement: for hosts that may take a running guest, and for the device alone.
 
 Each host has a provider for each of its cards, and no limit cuts the answer. The server is placement's own WSGI
 application on SQLite.
@@ -28,7 +28,7 @@ from devicetrack.placement.client import Client
 from devicetrack.testing import placement as placements
 from devicetrack.testing.fixtures import VGPU
 
-_CARDS = 7                                  # of a host, which is a provider too
+_CARDS = 7                                  # cards of a host; the host is a provider too
 _FEATURE = 'HW_GPU_API_VULKAN'
 _SORT = Sort('mdev', 'nvidia-35')
 
@@ -38,7 +38,7 @@ def _facts(minor: int) -> Facts:
 
 
 def _fill(client: Client, providers: int) -> tuple[int, int]:
-    """Make so many; gives the number of cards, and of those that have the newest minor: of every tenth host."""
+    """Make so many providers. Returns the number of cards, and of those with the newest minor: every tenth host's."""
     of_hosts = [traits.offered(_facts(9 if number == 0 else 8)) for number in range(10)]
     for name in frozenset().union(*of_hosts):
         client.ensure_trait(name)
@@ -57,7 +57,7 @@ def _fill(client: Client, providers: int) -> tuple[int, int]:
 
 def run(effort: Effort) -> Table:
     with contextlib.ExitStack() as stack:
-        # Of a server of its own: no others' providers are candidates.
+        # A server of its own, so that no other providers are candidates.
         server = stack.enter_context(placements.PlacementServer())
         client = stack.enter_context(placements.Placement(server)).direct
         cards, new = _fill(client, effort.asked_providers)

@@ -1,10 +1,10 @@
-"""A durable claim against a plain INSERT and COMMIT of the same row, on each database.
+"""Compares a durable claim with a plain INSERT and COMMIT of the same row, on each database.
 
-The claim is all of ``ClaimManager.instance_claim``: it reads allocations and flavor, holds, records and makes
-the objects that the caller gets. The plain write is what SQLAlchemy Core makes of ``engine.begin()`` and
-``execute(insert(table), row)``: the same row of the same table in the same store, with the statement made and
-compiled before, a pool with an open connection for every thread, and the store's own settings of durability.
-Between rounds the rows are deleted, which is outside the timing.
+The claim is all of ``ClaimManager.instance_claim``: it reads allocations and flavor, holds and records the devices, and
+makes the objects for the caller. The plain write is ``engine.begin()`` and ``execute(insert(table), row)`` of
+SQLAlchemy Core: the same row of the same table in the same store. Its statement is compiled before. Its pool has an
+open connection for every thread, with the store's own settings of durability. The rows are deleted between rounds,
+outside the timing.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _claims(host: Host, count: int, threads: int = 1) -> Callable[[], float]:
 
 
 def _inserts(host: Host, core: Core, count: int, threads: int = 1) -> Callable[[], float]:
-    """The rows that claims would write, for a host of its own."""
+    """The rows that claims would write, for another host."""
     instances = [host.instance() for _ in range(count * threads)]
     for instance in instances:
         host.claim(instance)
@@ -103,9 +103,9 @@ def _inserts(host: Host, core: Core, count: int, threads: int = 1) -> Callable[[
 
 
 def in_threads(call: Callable[[Any], object], work: Sequence[Sequence[Any]]) -> float:
-    """Call something for each item of each thread's work; returns seconds from the first start to the last end.
+    """Call a function for each item of each thread's work. Returns the seconds from the first start to the last end.
 
-    One thread's work is done in this one.
+    The calling thread does the work of one thread.
     """
     errors: list[BaseException] = []
 
@@ -144,7 +144,7 @@ class Core:
     def __init__(self, store: SQLStore, threads: int) -> None:
         self.host_uuid = str(uuid.uuid4())
         self._insert = sa.insert(models.assignments)
-        # A thread that waits for a lock waits as long as one of ours does.
+        # A thread waits for a lock as long as a thread of our store does.
         waits = {'timeout': store.backend.patience.busy_s} if store.path is not None else {}
         self._engine = sa.create_engine(store.engine.url, poolclass=sa.pool.QueuePool, pool_size=threads,
                                         max_overflow=0, connect_args=waits)

@@ -1,9 +1,9 @@
-"""A host that starts with wipes that a crash interrupted, beside one that has none.
+"""Compares the start of a host with interrupted wipes and the start of a host without any.
 
-Both have the same guests, which are read through a libvirtd of the benchmark's own, and sixteen more namespaces of
-1 GiB each: sparse files, which take no room. On one host these are on their way back, and nothing of them is wiped yet.
-A start is over when a claim has succeeded. Afterwards the wipes that the start began are ended, so that none of them
-runs beside the next measurement; they are as slow as can be, for what they write takes room.
+Both hosts have the same guests, which are read through a libvirtd of the benchmark's own. Both have sixteen more
+namespaces of 1 GiB each, which are sparse files. On one host a crash interrupted the wipes of these before anything was
+wiped. A start ends when a claim has succeeded. Then the benchmark ends the wipes that the start began, so that none
+runs beside the next measurement. The wipes are as slow as possible, because their writes fill the sparse files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BIG = 'big'
 
 
 class Host(Guests):
-    """A host with guests, one more namespace for a claim, and those that are wiped."""
+    """A host with guests, one more namespace for a claim, and the namespaces with interrupted wipes."""
 
     def __init__(self, store: Any, conf: Any, guests: int) -> None:
         super().__init__(store, conf, guests)
@@ -56,20 +56,20 @@ class Host(Guests):
         return super().another_driver()
 
     def interrupt(self) -> None:
-        """Have rows say that the namespaces of 1 GiB are on their way back, as after a crash."""
+        """Record the namespaces of 1 GiB as being given back, as after a crash."""
         [provider] = self.allocations
         for _ in range(INTERRUPTED):
             instance = Instance(Flavor({}))
             self.manager.instance_claim(None, instance, self.manager.nodename, {
                 provider: {'resources': {f'CUSTOM_PMEM_NAMESPACE_{_BIG.upper()}': 1}}})
-            self.manager.realize(None, instance)        # what was only claimed needs no wipe
+            self.manager.realize(None, instance)        # a device that was only claimed needs no wipe
         [host] = self.store.hosts()
         rows = [record for record in self.store.records_of_host(host.uuid) if record.identifier.startswith(_BIG)]
         self.store.write(Changes(update=tuple(Update(record, record._replace(
             state=vocabulary.RELEASING, generation=record.generation + 1)) for record in rows)))
 
     def start(self) -> float:
-        """Start the host and claim; returns seconds."""
+        """Start the host and claim a device. Returns the seconds."""
         seconds = self.restart()
         began = time.perf_counter()
         instance = Instance(Flavor({}))

@@ -1,8 +1,8 @@
-"""A compute service for tests: its data, what it answers to claim managers, and what it does on a host.
+"""A compute service for tests: its data, its answers to claim managers, and its work on a host.
 
 :class:`ServiceData` has the instances and the migrations. :class:`View` answers the manager of one host from them.
-:class:`Compute` is the service on one host: it makes the calls of the manager, each at its time. A subclass says how
-guests start and end on the host, and overrides the steps in which its service differs::
+:class:`Compute` is the service on one host: it calls the manager at the right moments. A subclass says how guests start
+and end on the host, and overrides the steps in which its service differs::
 
     class Compute(compute_service.Compute):
         def __init__(self, data, host, driver, store, conf):
@@ -16,7 +16,7 @@ guests start and end on the host, and overrides the steps in which its service d
             self.hypervisor.define_and_start(instance_uuid, *config)
         …
 
-A move is a call on one host and then on the other, as :class:`~devicetrack.testing.region.Region` makes them.
+A move takes calls on both hosts in turn. :class:`~devicetrack.testing.region.Region` makes these calls.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Flavor:
 
 @dataclasses.dataclass
 class Instance:
-    """A compute service's instance, as far as a manager reads and sets it, with its ``state`` for the service."""
+    """An instance, as far as a manager reads and sets it. ``state`` is for the service alone."""
 
     uuid: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
     flavor: Any = None
@@ -74,7 +74,7 @@ class Instance:
 
 @dataclasses.dataclass
 class Migration:
-    """A compute service's migration, as far as a manager reads it, and its ``kind``. Nodes have their hosts' names."""
+    """A migration, as far as a manager reads it. ``kind`` is for the service alone. A node has its host's name."""
 
     source_compute: str | None = None
     dest_compute: str | None = None
@@ -94,7 +94,7 @@ class Migration:
 
 
 class ServiceData:
-    """The instances and migrations of all hosts, and the answers about them to each host's manager."""
+    """The instances and migrations of all hosts. It answers the questions of each host's manager about them."""
 
     def __init__(self) -> None:
         self.instances: list[Any] = []
@@ -107,7 +107,7 @@ class ServiceData:
         return _find(self.migrations, migration_uuid)
 
     def save(self, *changed: Any) -> None:
-        """Save instances and migrations, which may be copies of those that are here."""
+        """Save instances and migrations. Each replaces the saved one with its UUID, or is added."""
         for one in changed:
             found = self.instances if isinstance(one, Instance) else self.migrations
             for number, saved in enumerate(found):
@@ -120,7 +120,7 @@ class ServiceData:
     # -- what a manager asks ------------------------------------------------------------------------------------------
 
     def instances_of(self, host: str, uuids: Set[str]) -> Mapping[str, str] | None:
-        """Answer ``instances`` of a host. An instance that has no host yet is left out: unknown."""
+        """Answer ``instances`` of a host. The answer leaves out an instance that has no host yet: it is unknown."""
         return {one.uuid: one.state if one.state in (DELETED, OFFLOADED)
                 else 'here' if one.host == host else 'elsewhere'
                 for one in self.instances if one.uuid in uuids
@@ -131,7 +131,10 @@ class ServiceData:
         return {one.uuid: one for one in self.migrations if one.uuid in uuids or one.source_compute == host}
 
     def evacuated_from(self, host: str) -> Collection[str] | None:
-        """Answer ``evacuated_from_here`` of a host: instances may have left a guest there until they come back."""
+        """Answer ``evacuated_from_here`` of a host, where these instances may have left guests.
+
+        An instance that is back on the host, or deleted, does not count.
+        """
         away = {one.uuid for one in self.instances if one.host != host and one.state != DELETED}
         return [one.instance_uuid for one in self.migrations if one.instance_uuid in away
                 and (one.kind, one.source_compute, one.status) == (EVACUATION, host, 'done')]
@@ -191,10 +194,10 @@ class Compute:
     manager: ClaimManager
     context: Any = None
 
-    # -- what each service has of its own -----------------------------------------------------------------------------
+    # -- methods for a subclass ---------------------------------------------------------------------------------------
 
     def start_guest(self, instance_uuid: str, config: GuestConfig) -> None:
-        """Define a guest, in the place of what was defined before, and start it."""
+        """Define a guest, in place of an earlier definition, and start it."""
         raise NotImplementedError
 
     def stop_guest(self, instance_uuid: str) -> None:
@@ -202,7 +205,7 @@ class Compute:
         raise NotImplementedError
 
     def delete_guest(self, instance_uuid: str) -> None:
-        """Turn a guest off and undefine it. One that is gone already is no error."""
+        """Turn a guest off and undefine it. It is no error if the guest is gone already."""
         raise NotImplementedError
 
     def save(self, *changed: Any) -> None:
@@ -225,11 +228,14 @@ class Compute:
         return instance
 
     def boot_or_clean_up(self, instance: Any) -> None:
-        """Boot a guest in the block of its claim. After an error, remove the guest before the claim gives back."""
+        """Boot a guest in the block of its claim.
+
+        After an error this removes the guest, before the claim takes its devices back.
+        """
         try:
             self.boot(instance)
         except exception.HostTakenOver:
-            raise                               # the guest is that of a newer process
+            raise                               # the guest belongs to a newer process
         except Exception:
             self.delete_guest(instance.uuid)
             raise
@@ -245,7 +251,7 @@ class Compute:
         self.start_guest(instance.uuid, self.manager.guest_config(instance, before_move))
 
     def hard_reboot(self, instance: Any) -> None:
-        """Make everything about the guest anew."""
+        """Remove the guest, and start it anew on the same devices."""
         instance.state = REBOOTING
         self.save(instance)
         self.delete_guest(instance.uuid)
@@ -254,7 +260,7 @@ class Compute:
         self.save(instance)
 
     def rebuild(self, instance: Any, request: Any) -> None:
-        """Make the guest anew where it is, with a claim in place."""
+        """Rebuild the guest on its host, in the block of a rebuild claim."""
         instance.state = REBOOTING
         self.save(instance)
         with self.manager.rebuild_claim(self.context, instance, self.host, request):
@@ -275,14 +281,14 @@ class Compute:
     # -- resize and cold migration ------------------------------------------------------------------------------------
 
     def prep_resize(self, instance: Any, migration: Any, flavor: Any, request: Any) -> None:
-        """At the destination: claim."""
+        """At the destination: claim the devices."""
         with self.manager.resize_claim(self.context, instance, self.host, request, migration, flavor):
             instance.old_flavor, instance.new_flavor = instance.flavor, flavor
             migration.status = 'pre-migrating'
             self.save(instance, migration)
 
     def resize_instance(self, instance: Any, migration: Any) -> None:
-        """At the source: turn the guest off. It is the destination's from now on."""
+        """At the source: turn the guest off. The instance is on the destination from now on."""
         migration.status = 'migrating'
         self.save(migration)
         self.leave(instance)
@@ -291,7 +297,7 @@ class Compute:
         self.save(instance, migration)
 
     def leave(self, instance: Any) -> None:
-        """At the source: end the guest, whose definition may stay until the move is confirmed."""
+        """At the source: end the guest. Its definition may stay until the move is confirmed."""
         self.stop_guest(instance.uuid)
 
     def finish_resize(self, instance: Any, migration: Any) -> None:
@@ -303,7 +309,7 @@ class Compute:
         self.save(instance, migration)
 
     def confirm_resize(self, instance: Any, migration: Any) -> None:
-        """At the source: the instance will not come back."""
+        """At the source: give the old devices back, because the instance will not come back."""
         migration.status = 'confirmed'
         self.save(migration)
         if migration.source_compute != migration.dest_compute:
@@ -313,7 +319,7 @@ class Compute:
         self.save(instance)
 
     def revert_resize(self, instance: Any, migration: Any) -> None:
-        """At the destination: undo everything that was done there."""
+        """At the destination: delete the guest and give its devices back. The instance goes back to the source."""
         migration.status = 'reverting'
         self.save(migration)
         self.delete_guest(instance.uuid)
@@ -332,16 +338,16 @@ class Compute:
     # -- live migration and evacuation --------------------------------------------------------------------------------
 
     def check_destination(self, instance: Any) -> LiveMigrationCheck:
-        """At the destination: check whether the guest may come. The answer goes to the source."""
+        """At the destination: check whether the guest may come. The service sends the answer to the source."""
         return self.manager.check_can_live_migrate_destination(instance)
 
     def check_source(self, instance: Any, check: LiveMigrationCheck | None) -> LiveMigrationCheck:
-        """At the source: fill in the declarations of the guest's devices. The answer goes to the destination."""
+        """At the source: add the declarations of the guest's devices. The service sends them to the destination."""
         return self.manager.check_can_live_migrate_source(instance, check)
 
     def prepare_live_migration(self, instance: Any, migration: Any, request: Any,
                                check: LiveMigrationCheck | None) -> DeviceMap:
-        """At the destination: claim, and make the devices ready. The map goes to the source."""
+        """At the destination: claim devices and make them ready. The service sends the map to the source."""
         with self.manager.live_migration_claim(self.context, instance, self.host, request, migration,
                                                check=check):
             migration.status = 'preparing'
@@ -350,33 +356,33 @@ class Compute:
             return self.manager.device_map(instance, migration)
 
     def begin_live_migration(self, instance: Any, migration: Any, device_map: DeviceMap) -> MigrationDefinitions:
-        """At the source: return the definitions for the hypervisor, which then copies the guest."""
+        """At the source: return the definitions with which the hypervisor copies the guest."""
         migration.status = 'running'
         self.save(migration)
         return self.manager.migration_definitions(self.context, instance, migration, device_map)
 
     def arrived(self, instance: Any) -> None:
-        """At the destination: the guest runs here."""
+        """At the destination: record that the guest runs here."""
         self.manager.started(self.context, instance)
         instance.host = instance.node = self.host
         self.save(instance)
 
     def left(self, instance: Any, migration: Any) -> None:
-        """At the source: the guest is gone."""
+        """At the source: record that the guest is gone."""
         migration.status = 'completed'
         self.save(migration)
         self.manager.drop_move_claim_at_source(self.context, instance, migration)
         self.save(instance)
 
     def roll_back(self, instance: Any, migration: Any) -> None:
-        """At the destination of a live migration or an evacuation: the guest did not get there."""
+        """At the destination of a live migration or an evacuation: the guest did not arrive. Give its devices back."""
         self.delete_guest(instance.uuid)
         self.manager.drop_move_claim_at_dest(self.context, instance, migration)
         migration.status = 'failed'
         self.save(instance, migration)
 
     def evacuate(self, instance: Any, migration: Any, request: Any) -> None:
-        """At the destination: build the guest of a host that is down."""
+        """At the destination: rebuild the guest of a host that is down."""
         with self.manager.rebuild_claim(self.context, instance, self.host, request, migration=migration):
             migration.status = 'pre-migrating'
             self.save(instance, migration)

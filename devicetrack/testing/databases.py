@@ -8,40 +8,21 @@ Each fixture gives a test a store of its own, empty and with the current schema:
         def test_...(self):
             store = self.useFixture(self.database()).store
 
-The migrations run once for each server of a test process. Every test gets a copy of their result.
+The schema migrations run once for each server of a test process. Every test gets a copy of the result.
 
-The servers are the distribution's. A test process starts a server of each kind when a test first needs it, in a
-temporary directory and on a unix socket, and stops it at the end of the process. If a test stops or kills a server, it
-must start its own: ``self.useFixture(databases.PostgreSQLServer())``.
-
-A commit survives the end of the server and of the test process, but not a power failure. The servers write every commit
-and do not wait for the disk, and their data is in memory if there is room. With ``durable=True`` the data is on the
-disk, and commits wait for the disk as in production.
-
-A test whose server is not installed fails and says what to install; it never skips.
+The servers are those of :mod:`devicetrack.testing.database_servers`. A commit survives the end of the server and of the
+test process, but not a power failure, unless the store is ``durable``.
 """
 
 from __future__ import annotations
 
 import abc
-import atexit
-import collections
-from collections.abc import Iterable
-from collections.abc import Iterator
-import contextlib
 import functools
-import glob
 import os
-import pwd
-import secrets
 import shutil
-import signal
-import subprocess
-import threading
 from typing import Any
 from typing import ClassVar
 from typing import Final
-import uuid
 
 import fixtures
 from oslo_config import cfg
@@ -51,359 +32,15 @@ from devicetrack.conf import opts
 from devicetrack.store import sql
 from devicetrack.store.sql import schema
 from devicetrack.store.sql.store import SQLStore
+from devicetrack.testing import database_servers
 from devicetrack.testing import scratch
-from devicetrack.testing import stopping
 
-# A limit for what hangs; nothing that is only slow takes so long.
-_START_TIMEOUT_S: Final = 900
-_STOP_TIMEOUT_S: Final = 900
+# A limit for calls that hang. Calls that are only slow never take so long.
 _BUSY_TIMEOUT_S: Final = 600
 
 
-class ServerFailed(Exception):
-    """A database server is not installed or did not start. The text says what to do."""
-
-
-# -- servers ----------------------------------------------------------------------------------------------------------
-
-
-# The servers refuse to run as root, so they run as this user when the tests run as root. Every Debian has this user;
-# the servers' own accounts come with packages that the tests do not need.
-_UNPRIVILEGED: Final = 'nobody'
-
-
-class Server(fixtures.Fixture, abc.ABC):
-    """A database server of this test; :meth:`shared` returns the one of this process.
-
-    ``socket`` is the path of its unix socket, and ``password`` is the password of its only user, ``devicetrack``.
-    :meth:`kill` ends the server as a crash would, :meth:`stop` in order; :meth:`start` starts it again on its data.
-
-    The server gets a signal when the thread that started it ends, so a killed test process leaves no server behind.
-    Start servers from the main thread.
-
-    :param durable: a commit waits for the disk, and survives a power failure
-    """
-
-    user: Final = 'devicetrack'
-    kind: ClassVar[str]
-    package: ClassVar[str]                  # the distribution's package with the programs
-    ready: ClassVar[str]                    # part of a line that the server logs when it answers
-    stop_signal: ClassVar[signal.Signals]
-    orphan_signal: ClassVar[str]            # as setpriv takes it
-
-    _shared: ClassVar[dict[type[Server], Server]] = {}
-
-    def __init__(self, durable: bool = False) -> None:
-        super().__init__()
-        self.durable = durable
-
-    @classmethod
-    def shared(cls) -> Server:
-        """Return the server of this kind that the tests of this process share. The first call starts it."""
-        server = Server._shared.get(cls)
-        if server is None or server.process_id != os.getpid():
-            server = Server._shared[cls] = cls()
-            server.setUp()
-            atexit.register(server._stop_at_exit)
-        return server
-
-    def _stop_at_exit(self) -> None:
-        if self.process_id == os.getpid():      # and not in a forked child
-            self.cleanUp()
-
-    def _setUp(self) -> None:
-        self.process_id = os.getpid()
-        self.password = secrets.token_hex(8)
-        self.log: collections.deque[str] = collections.deque(maxlen=200)
-        self._process: subprocess.Popen[str] | None = None
-        self._template: str | None = None
-        self._account = pwd.getpwnam(_UNPRIVILEGED) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-        self.directory = scratch.make(self.kind, self.durable)
-        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
-        self.data = os.path.join(self.directory, 'data')
-        if os.geteuid() == 0:
-            os.chown(self.directory, self._account.pw_uid, self._account.pw_gid)
-        self._initialize()
-        self._administrator = self._administrator_engine()
-        self.addCleanup(self.kill)              # a test has no use for an orderly end
-        self.start()
-
-    @property
-    @abc.abstractmethod
-    def socket(self) -> str:
-        """The path of the unix socket."""
-
-    @abc.abstractmethod
-    def _initialize(self) -> None:
-        """Make the data directory."""
-
-    @abc.abstractmethod
-    def _command(self) -> list[str]:
-        """The server in the foreground, writing its log to stderr."""
-
-    @abc.abstractmethod
-    def url(self, database: str, host: str | None = None, port: int | None = None) -> sa.URL:
-        """The URL of a database: through the unix socket, or through ``host`` and ``port``."""
-
-    @property
-    @abc.abstractmethod
-    def _administration(self) -> str:
-        """The database that an administrator connects to."""
-
-    def _administrator_engine(self) -> sa.Engine:
-        # One connection is kept, since the servers take longer for a new one than for most statements.
-        return sa.create_engine(self.url(self._administration), isolation_level='AUTOCOMMIT', pool_pre_ping=True)
-
-    def administer(self, *statements: str) -> list[Any]:
-        """Run statements as the server's administrator, each in a transaction of its own.
-
-        :returns: the rows of the last one
-        """
-        with self._administrator.connect() as connection:
-            for statement in statements:
-                result = connection.exec_driver_sql(statement)
-            return list(result) if result.returns_rows else []
-
-    def create_database(self) -> str:
-        """Make an empty database.
-
-        :returns: its name
-        """
-        name = f'test_{uuid.uuid4().hex}'
-        self.administer(f'CREATE DATABASE {name}')
-        return name
-
-    def create_store(self) -> str:
-        """Make a database with the current schema: a copy of the one in which the migrations ran.
-
-        :returns: its name
-        """
-        if self._template is None:
-            template = self.create_database()
-            store = sql.open_store(configuration(connection=self.text_url(template)))
-            schema.sync(store)
-            store.close()
-            self._template = template
-        name = f'test_{uuid.uuid4().hex}'
-        self._copy(self._template, name)
-        return name
-
-    @abc.abstractmethod
-    def _copy(self, template: str, name: str) -> None:
-        """Make a database that has the tables and the rows of another one."""
-
-    def drop_database(self, name: str) -> None:
-        self.administer(f'DROP DATABASE {name}')
-
-    def text_url(self, database: str, host: str | None = None, port: int | None = None) -> str:
-        """The URL with the password, as ``[devicetrack_database] connection`` takes it."""
-        return self.url(database, host, port).render_as_string(hide_password=False)
-
-    def start(self) -> None:
-        """Start the server and wait until it answers."""
-        process = self._process = subprocess.Popen(
-            self._as_account(self._command(), '--pdeathsig', self.orphan_signal), cwd=self.directory, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, errors='replace')
-        answers = threading.Event()
-        threading.Thread(target=self._read_log, args=(process, answers), daemon=True,
-                         name=f'log of {self.kind}').start()
-        if not answers.wait(_START_TIMEOUT_S) or process.poll() is not None:
-            self.kill()
-            raise ServerFailed(f'{self.kind} did not start:\n' + '\n'.join(self.log))
-
-    def _read_log(self, process: subprocess.Popen[str], answers: threading.Event) -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
-            self.log.append(line.rstrip())
-            if self.ready in line:
-                answers.set()
-        process.wait()
-        answers.set()
-
-    def stop(self) -> None:
-        """Stop the server in order: it tells its clients."""
-        self._end(self.stop_signal)
-
-    def kill(self) -> None:
-        """Kill the server and all its processes, as a crash does: none of them answers again."""
-        assert self._process is not None
-        below = _below(self._process.pid)
-        self._process.send_signal(signal.SIGSTOP)               # it starts no others
-        _signal(below, signal.SIGKILL)
-        self._end(signal.SIGKILL)
-
-    @contextlib.contextmanager
-    def hanging(self) -> Iterator[None]:
-        """Stop all processes of the server during the block: connections stay open, and get no answer."""
-        assert self._process is not None
-        stopped = [self._process.pid, *_below(self._process.pid)]
-        try:
-            for pid in stopped:
-                stopping.stop(pid)
-            yield
-        finally:
-            _signal(stopped, signal.SIGCONT)
-
-    def _end(self, number: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(number)
-        try:
-            process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def _as_account(self, command: list[str], *options: str) -> list[str]:
-        """A command that runs as the server's account: the servers refuse root."""
-        if os.geteuid() == 0:
-            options += ('--reuid', str(self._account.pw_uid), '--regid', str(self._account.pw_gid), '--clear-groups')
-        return ['setpriv', *options, '--', *command] if options else command
-
-    def _run(self, command: list[str]) -> None:
-        done = subprocess.run(self._as_account(command), cwd=self.directory, text=True, check=False,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        if done.returncode:
-            raise ServerFailed(f'{command[0]} failed:\n{done.stdout}')
-
-    def _program(self, name: str, *places: str) -> str:
-        """The path of one of the server's programs, of its newest version."""
-        found = [path for place in places for path in glob.glob(os.path.join(place, name))]
-        if found:
-            return max(found, key=lambda path: [int(part) for part in path.split('/') if part.isdigit()])
-        on_path = shutil.which(name, path=os.environ.get('PATH', '') + ':/usr/sbin:/sbin')
-        if on_path is None:
-            raise ServerFailed(self._advice(f'there is no program {name}'))
-        return on_path
-
-    def _advice(self, what: str) -> str:
-        return f'{self.kind} is not installed ({what}): run "make setup", or "apt-get install {self.package}"'
-
-
-def _signal(pids: Iterable[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):           # it has ended
-            os.kill(pid, number)
-
-
-def _below(pid: int) -> list[int]:
-    """The processes that a process started, and those that they started."""
-    found = []
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):        # it has ended
-        for task in os.listdir(f'/proc/{pid}/task'):
-            with open(f'/proc/{pid}/task/{task}/children', encoding='ascii') as file:
-                for child in map(int, file.read().split()):
-                    found += [child, *_below(child)]
-    return found
-
-
-class PostgreSQLServer(Server):
-    """The distribution's PostgreSQL."""
-
-    kind = 'PostgreSQL'
-    package = 'postgresql'
-    ready = 'database system is ready to accept connections'
-    stop_signal = signal.SIGINT             # its fast shutdown
-    orphan_signal = 'QUIT'                  # its immediate one; it ends its children too
-    _PLACES: Final = ('/usr/lib/postgresql/*/bin',)
-
-    @property
-    def socket(self) -> str:
-        return os.path.join(self.directory, '.s.PGSQL.5432')
-
-    def _initialize(self) -> None:
-        password_file = os.path.join(self.directory, 'password')
-        with open(password_file, 'w') as written:
-            written.write(self.password)
-        os.chmod(password_file, 0o644)          # the directory is closed
-        self._run([self._program('initdb', *self._PLACES), '-D', self.data, '-U', self.user, '--pwfile', password_file,
-                   # scram-sha-256 hashes each password 4,096 times, at either end: half of what a connection costs.
-                   '--auth', 'md5', '--encoding', 'UTF8', '--locale', 'C', '--no-sync'])
-
-    def _command(self) -> list[str]:
-        settings = {'listen_addresses': '', 'unix_socket_directories': self.directory,
-                    'fsync': 'on' if self.durable else 'off', 'synchronous_commit': 'on', 'full_page_writes': 'on',
-                    'max_connections': '200', 'shared_buffers': '32MB', 'lc_messages': 'C',
-                    # In files of the data directory: a killed server leaves nothing else behind.
-                    'dynamic_shared_memory_type': 'mmap'}
-        return [self._program('postgres', *self._PLACES), '-D', self.data,
-                *(part for name, value in settings.items() for part in ('-c', f'{name}={value}'))]
-
-    def url(self, database: str, host: str | None = None, port: int | None = None) -> sa.URL:
-        return sa.URL.create('postgresql+psycopg2', self.user, self.password, host, port, database,
-                             {} if host else {'host': self.directory})
-
-    _administration = 'postgres'
-
-    def _copy(self, template: str, name: str) -> None:
-        self.administer(f'CREATE DATABASE {name} TEMPLATE {template}')
-
-    def drop_database(self, name: str) -> None:
-        self.administer(f'DROP DATABASE {name} WITH (FORCE)')
-
-
-# Each commit is written, so it survives the server; nothing waits for the disk.
-_WITHOUT_THE_DISK: Final = ['--innodb-flush-log-at-trx-commit=2', '--innodb-flush-method=nosync', '--debug-no-sync',
-                            '--innodb-log-file-size=16M']
-
-
-class MariaDBServer(Server):
-    """The distribution's MariaDB."""
-
-    kind = 'MariaDB'
-    package = 'mariadb-server'
-    ready = 'ready for connections'
-    stop_signal = signal.SIGTERM
-    orphan_signal = 'KILL'
-
-    @property
-    def socket(self) -> str:
-        return os.path.join(self.directory, 'socket')
-
-    @property
-    def _temporary(self) -> str:
-        # Not /tmp: a server that starts removes the temporary tables there, those of other servers too.
-        return f'--tmpdir={self.directory}'
-
-    def _initialize(self) -> None:
-        self._run([self._program('mariadb-install-db'), '--no-defaults', f'--datadir={self.data}', '--skip-test-db',
-                   '--auth-root-authentication-method=normal', '--skip-name-resolve', self._temporary])
-        self._first_statements = os.path.join(self.directory, 'first.sql')
-        with open(self._first_statements, 'w') as written:
-            written.write(f"CREATE USER IF NOT EXISTS {self.user}@'%' IDENTIFIED BY '{self.password}';\n"
-                          f"GRANT ALL ON *.* TO {self.user}@'%' WITH GRANT OPTION;\n")
-        os.chmod(self._first_statements, 0o644)
-
-    def _command(self) -> list[str]:
-        return [self._program('mariadbd'), '--no-defaults', f'--datadir={self.data}', f'--socket={self.socket}',
-                self._temporary,
-                f'--pid-file={self.directory}/pid', f'--init-file={self._first_statements}', '--skip-networking',
-                *(['--innodb-flush-log-at-trx-commit=1'] if self.durable else _WITHOUT_THE_DISK),
-                '--innodb-doublewrite=1', '--innodb-buffer-pool-size=32M', '--max-connections=200',
-                '--skip-name-resolve',
-                '--skip-ssl']               # 11.8 makes up certificates; a proxy must see what passes
-
-    def url(self, database: str, host: str | None = None, port: int | None = None) -> sa.URL:
-        # Else PyMySQL reads all certificates of the system for each connection: 45 ms.
-        query = {'ssl_disabled': 'true'}
-        return sa.URL.create('mysql+pymysql', self.user, self.password, host, port, database,
-                             query if host else {**query, 'unix_socket': self.socket})
-
-    _administration = 'mysql'
-
-    def _copy(self, template: str, name: str) -> None:
-        tables = [table for table, in self.administer(f'SHOW TABLES FROM {template}')]
-        self.administer(f'CREATE DATABASE {name}',
-                        *[f'CREATE TABLE {name}.{table} LIKE {template}.{table}' for table in tables],
-                        *[f'INSERT INTO {name}.{table} SELECT * FROM {template}.{table}' for table in tables])
-
-
-# -- stores -----------------------------------------------------------------------------------------------------------
-
-
 def configuration(**options: Any) -> cfg.ConfigOpts:
-    """Return this library's options with their defaults; ``options`` set some of ``[devicetrack_database]``."""
+    """Return this library's options with their defaults; ``options`` override those of ``[devicetrack_database]``."""
     conf = cfg.ConfigOpts()
     opts.register_options(conf)
     conf([], default_config_files=[], default_config_dirs=[], use_env=False)
@@ -413,7 +50,7 @@ def configuration(**options: Any) -> cfg.ConfigOpts:
 
 
 def open_store(conf: cfg.ConfigOpts) -> SQLStore:
-    """Open a store as :func:`devicetrack.store.sql.open_store` does, with the statements that others have compiled."""
+    """Open a store as :func:`devicetrack.store.sql.open_store` does. It shares its compiled statements with others."""
     store = sql.open_store(conf)
     store.engine.update_execution_options(compiled_cache=_compiled)
     return store
@@ -437,11 +74,11 @@ _compiled: Final = _Compiled(500)
 
 
 class StoreFixture(fixtures.Fixture, abc.ABC):
-    """A store of one test: ``conf`` names it, ``store`` is opened on it. Empty, with the current schema.
+    """An empty store of one test, with the current schema. ``conf`` names the store, and ``store`` is open.
 
     :param synced: False leaves the database without a schema (and an SQLite store without its file)
     :param durable: a commit waits for the disk, and survives a power failure
-    :param options: options of ``[devicetrack_database]``; a transaction waits ten minutes for a lock if none says less
+    :param options: options of ``[devicetrack_database]``. By default a transaction waits ten minutes for a lock
     """
 
     def __init__(self, synced: bool = True, durable: bool = False, **options: Any) -> None:
@@ -456,17 +93,17 @@ class StoreFixture(fixtures.Fixture, abc.ABC):
 
     @abc.abstractmethod
     def _make(self, options: dict[str, Any]) -> cfg.ConfigOpts:
-        """Make the database and name it."""
+        """Make the database, and return a configuration that names it."""
 
     def open(self) -> SQLStore:
-        """Open the store once more, as another process would; closed with the fixture."""
+        """Open the store once more, as another process would. The fixture closes it at its end."""
         store = open_store(self.conf)
         self.addCleanup(store.close)
         return store
 
 
 class SQLiteStore(StoreFixture):
-    """A store in a file of its own."""
+    """A store in an SQLite file of its own."""
 
     def _make(self, options: dict[str, Any]) -> cfg.ConfigOpts:
         self.directory = scratch.make('SQLite', self._durable)
@@ -481,7 +118,7 @@ class SQLiteStore(StoreFixture):
 
 
 def write_empty_sqlite(path: str) -> None:
-    """Write the file of an empty SQLite store with the current schema. The migrations run once in a process."""
+    """Write the file of an empty SQLite store. The schema migrations run once in a process."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), 'wb') as file:
         file.write(_empty_sqlite())
 
@@ -495,15 +132,21 @@ def _empty_sqlite() -> bytes:
             return file.read()
 
 
+def _sync(url: str) -> None:
+    store = sql.open_store(configuration(connection=url))
+    schema.sync(store)
+    store.close()
+
+
 class ServerStore(StoreFixture):
     """A store in a database of its own on a server.
 
     :param server: the server; None means the one that the tests of this process share, or a new one if ``durable``
     """
 
-    of: ClassVar[type[Server]]
+    of: ClassVar[type[database_servers.Server]]
 
-    def __init__(self, synced: bool = True, durable: bool = False, server: Server | None = None,
+    def __init__(self, synced: bool = True, durable: bool = False, server: database_servers.Server | None = None,
                  **options: Any) -> None:
         super().__init__(synced, durable, **options)
         self._server = server
@@ -512,17 +155,17 @@ class ServerStore(StoreFixture):
         if self._durable and self._server is None:
             self._server = self.useFixture(self.of(durable=True))
         server = self.server = self._server or self.of.shared()
-        self.database = server.create_store() if self._synced else server.create_database()
-        if self._server is None:                # else the server is of one test, and may be gone by then
+        self.database = server.create_copy(_sync) if self._synced else server.create_database()
+        if self._server is None:                # a test's own server may be gone by then
             self.addCleanup(server.drop_database, self.database)
         return configuration(**{'connection': server.text_url(self.database), **options})
 
     def url(self, host: str | None = None, port: int | None = None) -> sa.URL:
-        """The database's URL, directly or through a proxy that listens at an address."""
+        """The database's URL: through the unix socket, or through a proxy at ``host`` and ``port``."""
         return self.server.url(self.database, host, port)
 
     def open_through(self, host: str, port: int, **options: Any) -> SQLStore:
-        """Open the store through a proxy (:mod:`devicetrack.testing.proxy`); closed with the fixture."""
+        """Open the store through a proxy (:mod:`devicetrack.testing.proxy`). The fixture closes it at its end."""
         store = open_store(configuration(**{
             **self._options, 'connection': self.server.text_url(self.database, host, port), **options}))
         self.addCleanup(store.close)
@@ -532,13 +175,13 @@ class ServerStore(StoreFixture):
 class PostgreSQLStore(ServerStore):
     """A store on PostgreSQL."""
 
-    of = PostgreSQLServer
+    of = database_servers.PostgreSQLServer
 
 
 class MariaDBStore(ServerStore):
     """A store on MariaDB."""
 
-    of = MariaDBServer
+    of = database_servers.MariaDBServer
 
 
 # For testscenarios: ``database`` is the fixture's class.

@@ -1,7 +1,7 @@
-"""Checks for tests, pair by pair, which devices may not be handed out beside one another.
+"""Checks, pair by pair, which devices the ledger must not hand out beside one another.
 
-Tests compare the ledger with this module, so nothing here uses the ledger's tokens and counts. The time grows with the
-square of the number of devices.
+Tests compare the ledger with this module. So nothing here uses the ledger's own tokens and counts. The time grows with
+the square of the number of devices.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from devicetrack.objects.values import DeviceKey
 
 
 class ExclusiveDevice(NamedTuple):
-    """A device, its exclusions, and what the ledger says of it.
+    """A device with its exclusions, as the ledger has it.
 
-    ``owner`` is the instance that has it, or None. ``in_strange_hands`` says that the ledger knows no owner, but
-    somebody may have the device. ``excluded`` says that the ledger withholds it for that reason.
+    ``owner`` is the instance that has the device, or None. With ``in_strange_hands`` the ledger knows no owner, but
+    somebody may have the device. With ``excluded`` the ledger withholds the device because another one excludes it.
     """
 
     key: DeviceKey
@@ -45,7 +45,7 @@ def of_ledger(ledger: Ledger) -> list[ExclusiveDevice]:
 
 
 def may_not_go_beside(one: ExclusiveDevice, other: ExclusiveDevice) -> bool:
-    """Whether two devices, with their present owners, may not be owned beside one another."""
+    """Whether two devices, with their present owners, exclude one another."""
     for token, mode in one.exclusions:
         for other_token, other_mode in other.exclusions:
             if token == other_token:
@@ -58,7 +58,7 @@ def may_not_go_beside(one: ExclusiveDevice, other: ExclusiveDevice) -> bool:
 
 
 def disagreements(devices: Iterable[ExclusiveDevice]) -> Iterator[str]:
-    """The devices that the ledger excludes without a reason, or should exclude and does not."""
+    """The devices that the ledger excludes without a reason, and those that it should exclude but does not."""
     devices = list(devices)
     for device in devices:
         by = [other.key.identifier for other in devices
@@ -71,7 +71,7 @@ def disagreements(devices: Iterable[ExclusiveDevice]) -> Iterator[str]:
 
 
 def broken(devices: Iterable[ExclusiveDevice]) -> Iterator[str]:
-    """The pairs of devices that are owned and may not be owned beside one another."""
+    """The pairs of devices that have owners although they exclude one another."""
     for one, other in itertools.combinations(devices, 2):
         if one.owner is not None and other.owner is not None and may_not_go_beside(one, other):
             yield f'{one.owner} has {one.key.identifier} beside {other.key.identifier} of {other.owner}'

@@ -55,8 +55,8 @@ __all__ = ['a_request', 'Configuration', 'Flavor', 'FREE', 'HELD', 'Host', 'Inst
            'Service', 'SQLiteStore', 'VGPU', 'WITHHELD']
 
 FREE = 'free'
-HELD = 'held'                                   # in the ledger, without a row
-WITHHELD = 'withheld: '                         # and the reasons
+HELD = 'held'                                   # the ledger holds the device, and there is no row
+WITHHELD = 'withheld: '                         # the reasons follow
 
 PMEM = 'CUSTOM_PMEM_NAMESPACE_4GB'
 VGPU = 'VGPU'
@@ -65,10 +65,10 @@ VGPU = 'VGPU'
 class Service(compute_service.View):
     """The compute service's view. A test can set its answers: a value, None for unknown, or an error to raise.
 
-    ``known`` answers ``instances``, ``moves`` has the migrations, ``evacuated`` the instances that were evacuated from
-    here.
+    ``known`` is the answer to ``instances``. ``moves`` has the migrations. ``evacuated`` has the instances that were
+    evacuated from this host.
 
-    :param data: gives the answers that no test has set; without it these are unknown
+    :param data: gives the answers that the test has not set. Without it these are unknown
     """
 
     def __init__(self, data: compute_service.ServiceData | None = None, host: str = '') -> None:
@@ -82,7 +82,7 @@ class Service(compute_service.View):
         if self._tells and self.known is None:
             return super().instances(uuids)
         said = _said(self.known)
-        # A real service answers only about the instances in question. Only a test sets an answer that is no mapping.
+        # Like a real service, answer only about these instances. A test may also set an answer that is no mapping.
         return {uuid: said[uuid] for uuid in uuids if uuid in said} if isinstance(said, Mapping) else said
 
     def migrations(self, uuids: Sequence[str]) -> Mapping[str, Migration] | None:
@@ -103,10 +103,10 @@ def _said(answer: Answer | BaseException) -> Answer:
 
 
 class Configuration(fixtures.Fixture):
-    """Every option at its default, except those that keep a test in its own directory; ``set`` changes more.
+    """The options of this library, at their defaults. Only paths differ, to keep a test in its own directory.
 
-    ``conf`` is the configuration, a ``ConfigOpts`` with the options of this library. ``state_path`` is the host's state
-    directory, a new one if none is given. The machine id is a file in it, with another name for each ``machine``.
+    ``conf`` is a ``ConfigOpts`` with the options, and :meth:`set` overrides them. ``state_path`` is the host's state
+    directory, a new one if none is given. It also has the file with the machine id, one for each ``machine``.
     """
 
     def __init__(self, state_path: str | None = None, machine: str = 'a') -> None:
@@ -131,7 +131,7 @@ class Configuration(fixtures.Fixture):
 class SQLiteStore(fixtures.Fixture):
     """An empty SQLite store with its schema, in the file that ``conf`` names.
 
-    ``store`` is the store, which is closed when the test ends. Hand it to a manager, or to a
+    ``store`` is open until the test ends. Hand it to a manager, or to a
     :class:`~devicetrack.testing.staged_store.StagedStore`.
 
     :param conf: the ``conf`` of a :class:`Configuration`
@@ -149,22 +149,31 @@ class SQLiteStore(fixtures.Fixture):
 
 
 class Host(fixtures.Fixture, compute_service.Compute):
-    """One compute host: its machine in memory, its store, and a claim manager that is ready.
+    """One compute host: a machine in memory, a store, and a claim manager that is ready.
 
-    It also makes the calls of a compute service: see :class:`~devicetrack.testing.compute_service.Compute`.
+    It also makes the calls of a compute service: see :class:`~devicetrack.testing.compute_service.Compute`. At the end
+    of the test the rows and the ledger must agree.
 
-    :param devices: so many namespaces ``d0``, ``d1``, … of class ``PMEM``
-    :param parents: mdev parents by name: how many devices of type ``nvidia-35``, class ``VGPU``, each can make
+    :param devices: how many namespaces the machine has. Their names are ``d0``, ``d1``, …, and their class is ``PMEM``
+    :param parents: how many devices of type ``nvidia-35`` and class ``VGPU`` an mdev parent can make, by its name
     :param policy: ``pack`` or ``spread``
     :param name: the host's name
-    :param configuration: share another host's configuration, and with it its store
-    :param store: share another host's store
+    :param configuration: another host's configuration to share, and with it that host's store
+    :param store: another host's store to share
     :param ready: call ``init_host``
 
-    ``machine`` is the :class:`~devicetrack.virt.fake.FakeHost`, ``store`` a
-    :class:`~devicetrack.testing.staged_store.StagedStore` on SQLite, ``service`` a :class:`Service`, ``manager`` the
-    manager, ``conf`` its configuration, ``findings`` what the last start or :meth:`audit` found. When a test ends, rows
-    and ledger must agree.
+    ``machine``
+        The :class:`~devicetrack.virt.fake.FakeHost`.
+    ``store``
+        A :class:`~devicetrack.testing.staged_store.StagedStore` on SQLite.
+    ``service``
+        A :class:`Service`.
+    ``manager``
+        The claim manager.
+    ``conf``
+        The manager's configuration.
+    ``findings``
+        The findings of the last start or :meth:`audit`.
     """
 
     def __init__(self, devices: int = 0, parents: Mapping[str, int] | None = None, policy: str = 'pack',
@@ -197,7 +206,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
     # -- managers -----------------------------------------------------------------------------------------------------
 
     def another_manager(self) -> ClaimManager:
-        """A manager of this host that is not ready; it is closed when the test ends."""
+        """Make a manager of this host that is not ready. The fixture closes it when the test ends."""
         self.driver = fake.FakeDriver(self.name, self.conf, self.configuration.state_path, self.machine)
         manager = ClaimManager(self.name, self.driver, self.store, self.conf, self.service, self.providers)
         self._managers.append(manager)
@@ -208,12 +217,12 @@ class Host(fixtures.Fixture, compute_service.Compute):
         self.manager.wait_for_wipes()
 
     def restart(self, wait: bool = True) -> list[Any]:
-        """Replace the manager by a new one, as after a kill of its process.
+        """Replace the manager by a new one, as if its process was killed and started again.
 
-        The memory is lost; rows and machine stay. Staged failures of the store and the machine stay too.
+        The manager's memory is lost. The rows and the machine stay, and so do their staged failures.
 
-        :param wait: until the new manager has finished the wipes of the last one
-        :returns: what ``init_host`` found
+        :param wait: wait until the new manager has finished the wipes of the old one
+        :returns: the findings of ``init_host``
         """
         self.manager.close()
         self.manager = self.another_manager()
@@ -225,8 +234,8 @@ class Host(fixtures.Fixture, compute_service.Compute):
     def audit(self, wait: bool = True) -> list[Any]:
         """Audit the host.
 
-        :param wait: until the devices that the audit gives back are wiped
-        :returns: what the audit found
+        :param wait: wait until the devices that the audit gives back are wiped
+        :returns: the findings
         """
         self.findings = self.manager.update_available_resource(self.context, self.name)
         if wait:
@@ -236,7 +245,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
     # -- what a compute service does ----------------------------------------------------------------------------------
 
     def claim(self, instance: Instance, request: Any = None, pmem: int = 0, vgpu: int = 0) -> Claim:
-        """Claim devices for an instance: by ``request`` (allocations or a request), or so many namespaces and vGPUs."""
+        """Claim devices for an instance: those of ``request`` (allocations or a request), or so many of each class."""
         if request is None:
             request = a_request(pmem=pmem, vgpu=vgpu)
         return self.manager.instance_claim(self.context, instance, self.name, request)
@@ -257,9 +266,9 @@ class Host(fixtures.Fixture, compute_service.Compute):
 
     def resize(self, instance: Instance, pmem: int = 0, vgpu: int = 0, migration: Migration | None = None,
                request: Any = None) -> Migration:
-        """Claim here for a resize of an instance, which may be on this host.
+        """Claim devices here for a resize of an instance. The instance may be on this host.
 
-        :returns: the migration, pending
+        :returns: the pending migration
         """
         if migration is None:
             migration = self.service.create_migration(self.context, instance, self.name, compute_service.RESIZE)
@@ -267,12 +276,13 @@ class Host(fixtures.Fixture, compute_service.Compute):
                                   migration, instance.flavor)
         return migration
 
-    # -- what is asked in tests ---------------------------------------------------------------------------------------
+    # -- questions of tests -------------------------------------------------------------------------------------------
 
     def states(self) -> dict[str, str]:
         """The state of every device, by identifier.
 
-        The row says it, or else the ledger: ``FREE``, ``HELD``, or ``WITHHELD`` and the reasons.
+        It is the state in the device's row. Without a row the ledger says it: ``FREE``, ``HELD``, or ``WITHHELD`` with
+        the reasons.
         """
         states = {record.identifier: record.state for record in self.records()}
         for device in self.running.ledger.devices():
@@ -285,20 +295,20 @@ class Host(fixtures.Fixture, compute_service.Compute):
         return states
 
     def owners(self) -> dict[str, str]:
-        """By identifier, the instance that the store says owns it."""
+        """The owner of each device that has a row, by identifier."""
         return {record.identifier: record.instance_uuid for record in self.records()}
 
     def held(self) -> dict[str, str]:
-        """By identifier, the instance that the ledger holds it for."""
+        """The instance for which the ledger holds a device, by identifier."""
         return {device.identifier or 'not named yet': device.instance_uuid
                 for device in self.running.ledger.devices() if device.instance_uuid is not None}
 
     def mdevs(self) -> list[str]:
-        """Mediated devices that exist on the machine."""
+        """The UUIDs of the mediated devices that exist on the machine."""
         return [key.identifier for key in self.machine.devices if key.kind == fake.MDEV]
 
     def records(self, instance: Instance | None = None) -> list[Any]:
-        """The rows of this host. Staged failures do not affect this reading."""
+        """The rows of this host, or of one instance on it. Staged failures do not affect this call."""
         host = self.store.store.host(self.name)
         if host is None:
             return []
@@ -306,12 +316,12 @@ class Host(fixtures.Fixture, compute_service.Compute):
             self.store.store.records_of_instance(host.uuid, instance.uuid)
 
     def free(self) -> int:
-        """How many more devices can be had, by the ledger."""
+        """How many more devices claims can take, by the ledger."""
         return sum(pool.room for pool in self.running.ledger.pools_and_devices(())[0])
 
     @property
     def is_ready(self) -> bool:
-        """Whether the manager works, in this process."""
+        """Whether the manager is ready and belongs to this process."""
         try:
             return self.running is not None
         except (exception.NotReady, exception.ForkedManager):
@@ -319,15 +329,15 @@ class Host(fixtures.Fixture, compute_service.Compute):
 
     @property
     def running(self) -> Running:
-        """The parts of the manager's host, for tests that stage what no public call does."""
+        """The parts of the manager, for tests that need more than its public calls."""
         running: Running = self.manager._started()
         return running
 
     def disagreements(self) -> list[str]:
-        """Rows whose devices the ledger does not hold for their owner, and guests on devices without a row of theirs.
+        """Everything that breaks the invariant for guests that this library placed, as texts.
 
-        This is the invariant for guests that this library placed: a device that a guest uses has a row, and is held.
-        The answer also has the devices that the ledger excludes wrongly.
+        A device that such a guest uses must have a row of the guest's instance. The ledger must hold a device with a
+        row for the row's instance. The answer also has the devices that the ledger excludes wrongly.
         """
         ledger = vars(self.running.ledger)['_ledger'] if self.is_ready else None
         wrong = [] if ledger is None else list(exclusions.disagreements(exclusions.of_ledger(ledger)))
@@ -347,7 +357,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
             manager.close()
 
     def forgotten_contexts(self) -> list[str]:
-        """Migration contexts of instances that no longer move here, by their rows."""
+        """The migration contexts of instances that, by their rows, no longer move here, as texts."""
         host = self.store.store.host(self.name)
         moving = {(record.instance_uuid, record.migration_uuid) for record in self.records()}
         return [f'the context of migration {one.migration_uuid} of {one.instance_uuid} is left'
@@ -357,18 +367,18 @@ class Host(fixtures.Fixture, compute_service.Compute):
     def _check_at_end(self) -> None:
         if not self.is_ready or not (self.disagreements() or self.forgotten_contexts()):
             return
-        # A release in the background may have ended between the look at the rows and that at the ledger.
+        # A release in the background may have ended after the rows were read and before the ledger was.
         self.wait()
         if wrong := self.disagreements() + self.forgotten_contexts():
             raise AssertionError('; '.join(wrong))
 
 
 def path_of(device: InventoryDevice) -> str:
-    """The path of a namespace's device node, by which domains name the namespace."""
+    """The path of a namespace's device node. Domains name the namespace by this path."""
     path: str = details.from_text(device.details).devpath
     return path
 
 
 def a_request(pmem: int = 0, vgpu: int = 0) -> DeviceRequest:
-    """A request for so many namespaces and vGPUs from anywhere on the host."""
+    """A request for so many namespaces and vGPUs, from any provider of the host."""
     return DeviceRequest.of(*((name, amount) for name, amount in ((PMEM, pmem), (VGPU, vgpu)) if amount))

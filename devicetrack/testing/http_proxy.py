@@ -1,4 +1,4 @@
-"""A proxy before an HTTP server that counts requests, and loses or delays those that a test names.
+"""A proxy in front of an HTTP server. It counts requests, and loses or delays those that a test names.
 
 ::
 
@@ -26,7 +26,7 @@ from urllib import parse
 
 import fixtures
 
-# A limit for what hangs; nothing that is only slow takes so long.
+# A limit for calls that hang. Calls that are only slow never take so long.
 _TIMEOUT_S: Final = 900
 _OF_ONE_HOP: Final = {'connection', 'keep-alive', 'transfer-encoding', 'content-length', 'host', 'date', 'server'}
 
@@ -34,8 +34,8 @@ _OF_ONE_HOP: Final = {'connection', 'keep-alive', 'transfer-encoding', 'content-
 class Loss(enum.Enum):
     """What the proxy does to one request."""
 
-    REQUEST = 'it never reaches the server; the client is cut off'
-    ANSWER = 'the server answers it; the client is cut off before it hears of that'
+    REQUEST = 'the request never reaches the server, and the client is cut off'
+    ANSWER = 'the server answers the request, and the client is cut off before it gets the answer'
 
 
 class _Staged(NamedTuple):
@@ -58,9 +58,9 @@ class Answer(NamedTuple):
 class HTTPProxy(fixtures.Fixture):
     """Listens on a loopback port (``url``) and passes requests on to ``address``.
 
-    ``requests`` has all requests in order, as pairs of the method and the path without its query. ``heard`` is called
-    after each new one. A connection stays open for many requests, as with a real service, and has its own connection to
-    ``address``.
+    ``requests`` has all requests in order, as pairs of the method and the path without its query. The proxy calls
+    ``heard`` after it has added a request. As with a real service, a connection stays open for many requests. The proxy
+    has one connection to ``address`` for each.
     """
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -83,24 +83,24 @@ class HTTPProxy(fixtures.Fixture):
         self.addCleanup(self._server.socket.shutdown, socket.SHUT_RDWR)
 
     def at_next(self, method: str, path: str, loss: Loss) -> None:
-        """Lose the next request with this method and this beginning of the path."""
+        """Lose the next request with this method whose path begins with ``path``."""
         self._stage(_Staged(method, path, None, loss))
 
     def before_next(self, method: str, path: str, call: Callable[[], Any], loss: Loss | None = None) -> None:
-        """Call a function before the next request with this method and beginning of the path is passed on.
+        """Call a function before the proxy passes on the next request with this method and beginning of the path.
 
         :param loss: lose that request too
         """
         self._stage(_Staged(method, path, call, loss))
 
     def _stage(self, staged: _Staged) -> None:
-        """Stage a loss or a call for one request. If you stage several, each is for the next such request, in order."""
+        """Stage a loss or a call for one request. The next request that fits uses up the oldest one that is staged."""
         with self._lock:
             self._staged.append(staged)
 
     @property
     def staged(self) -> int:
-        """How many of the staged losses and calls have not happened yet."""
+        """How many staged losses and calls have not happened yet."""
         return len(self._staged)
 
     def cut_idle(self) -> None:
@@ -120,12 +120,12 @@ class HTTPProxy(fixtures.Fixture):
             self._connections.discard(connection)
 
     def connect(self) -> http.client.HTTPConnection:
-        """A connection to the server, opened at the first request."""
+        """A connection to the server. The first request opens it."""
         return http.client.HTTPConnection(*self._address, timeout=_TIMEOUT_S)
 
     def pass_on(self, connection: http.client.HTTPConnection, method: str, path: str, headers: dict[str, str],
                 body: bytes) -> Answer | None:
-        """Ask the server and read its answer; None if the client must get no answer."""
+        """Ask the server and return its answer, or None if the client must get no answer."""
         plain = parse.urlsplit(path).path
         with self._lock:
             self.requests.append((method, plain))
@@ -139,14 +139,14 @@ class HTTPProxy(fixtures.Fixture):
         if fate.loss is Loss.REQUEST:
             return None
         if connection.sock is not None and select.select([connection.sock], [], [], 0)[0]:
-            connection.close()                  # the server ended since, and may be there again
+            connection.close()                  # the server has ended since, and may run again
         try:
             connection.request(method, path, body or None, headers)
             response = connection.getresponse()
             answer = Answer(response.status, response.reason, response.getheaders(), response.read())
         except (OSError, http.client.HTTPException):
             connection.close()
-            return None                         # nobody is there any more: as if one or the other were lost
+            return None                         # the server is gone: as if the request or the answer was lost
         return None if fate.loss is Loss.ANSWER else answer
 
 
@@ -160,7 +160,7 @@ class _Server(socketserver.ThreadingMixIn, http_server.HTTPServer):
         super().__init__(('127.0.0.1', 0), _Handler)
 
     def accept(self) -> None:
-        """Take connections until the socket is shut down; ``serve_forever`` would hear of that later."""
+        """Accept connections until the socket is shut down. ``serve_forever`` would notice the shutdown later."""
         while True:
             try:
                 self.process_request(*self.get_request())
@@ -169,14 +169,14 @@ class _Server(socketserver.ThreadingMixIn, http_server.HTTPServer):
                     return
 
     def server_bind(self) -> None:
-        socketserver.TCPServer.server_bind(self)        # the one between asks the DNS for this host's name
+        socketserver.TCPServer.server_bind(self)        # HTTPServer's own method asks the DNS for this host's name
         self.server_name, self.server_port = 'localhost', self.server_address[1]
 
 
 class _Handler(http_server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
     disable_nagle_algorithm = True
-    wbufsize = -1                               # an answer is sent when all of it is there
+    wbufsize = -1                               # send an answer when all of it is there
     server: _Server
 
     def setup(self) -> None:

@@ -1,4 +1,4 @@
-"""Hypervisors for tests: libvirt's in-process test driver, and a real libvirtd with QEMU in software.
+"""Hypervisors for tests: libvirt's in-process test driver, and a real libvirtd whose QEMU emulates processors.
 
 Neither touches the machine's own libvirt::
 
@@ -53,10 +53,10 @@ def guest(uuid: str, config: GuestConfig, kind: str = 'test', memory_kib: int = 
           firmware: str | None = None) -> str:
     """The definition of a small guest with the devices that a driver's ``guest_config`` returned.
 
-    It has ``memory_kib`` of RAM and the memory of its NVDIMMs. It has no disk: firmware that waits is enough.
+    It has ``memory_kib`` of RAM and the memory of its NVDIMMs. It has no disk, and so waits in its firmware.
 
     :param kind: ``test``, or ``qemu`` for software emulation
-    :param firmware: a file with firmware. QEMU's own takes seconds on a machine that is itself emulated
+    :param firmware: a file with firmware. QEMU's own firmware takes seconds on a machine that is itself emulated
     """
     nvdimm_kib = sum(int(etree.fromstring(device).findtext('target/size') or 0) for device in config.devices)
     os_type = "<type arch='x86_64' machine='q35'>hvm</type>" if kind == 'qemu' else '<type>hvm</type>'
@@ -100,8 +100,9 @@ class TestNode(fixtures.Fixture):
         self.addCleanup(self._close)
 
     def add_parent(self, address: str, types: Mapping[str, int], numa_node: int | None = 0) -> str:
-        """Add a PCI device that can make mediated devices: so many of each type.
+        """Add a PCI device that can make mediated devices.
 
+        :param types: how many devices of each type it can make, by the type's name
         :returns: its node-device name
         """
         domain, bus, rest = address.split(':')
@@ -120,7 +121,7 @@ class TestNode(fixtures.Fixture):
         return name
 
     def add_function(self, function: pci_sysfs.Function) -> str:
-        """Add a PCI function as libvirt describes it, with its driver, its IOMMU group and its physical function.
+        """Add a PCI function. libvirt describes it with its driver, its IOMMU group and its physical function.
 
         :returns: its node-device name
         """
@@ -146,8 +147,9 @@ class TestNode(fixtures.Fixture):
         return name
 
     def add_mdev(self, parent: str, device_type: str, uuid: str | None = None, group: int = 12) -> str:
-        """Add a mediated device of a parent, which is named as node device.
+        """Add a mediated device.
 
+        :param parent: the node-device name of its parent
         :returns: its UUID
         """
         uuid = uuid or str(uuids.uuid4())
@@ -157,7 +159,7 @@ class TestNode(fixtures.Fixture):
         return uuid
 
     def write(self) -> str:
-        """Write the file.
+        """Write the file of the host.
 
         :returns: ``uri``
         """
@@ -166,7 +168,7 @@ class TestNode(fixtures.Fixture):
         return self.uri
 
     def connect(self) -> Any:
-        """The connection to this host; the first call writes the file and opens it."""
+        """The connection to this host. The first call writes the file and opens the connection."""
         if self._connection is None:
             self._connection = libvirt.open(self.write())
         return self._connection
@@ -178,7 +180,7 @@ class TestNode(fixtures.Fixture):
 
 @functools.cache
 def _capabilities() -> str:
-    """The directory where the daemons of this process cache QEMU's capabilities. It takes seconds to ask QEMU."""
+    """The directory in which all daemons of this process cache QEMU's capabilities. Asking QEMU takes seconds."""
     directory = scratch.make('libvirt')
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
@@ -187,9 +189,9 @@ def _capabilities() -> str:
 class Libvirtd(fixtures.Fixture):
     """A libvirtd of the test's own, with its QEMU and node-device drivers. Needs root, libvirtd and qemu-system-x86.
 
-    It runs in a mount namespace in which a temporary directory replaces libvirt's directories. So it shares no file,
-    socket or guest with the machine's own libvirtd. ``uri`` reaches it from outside. At the end of the test, the daemon
-    and its guests end.
+    The daemon runs in a mount namespace, where a temporary directory replaces libvirt's directories. So it shares no
+    file, socket or guest with the machine's own libvirtd. The test reaches it by ``uri``. At the end of the test the
+    daemon and its guests end.
 
     :param sysfs: a directory with the PCI devices of the daemon's host (:class:`.pci.PCIHost`)
     """
@@ -198,7 +200,7 @@ class Libvirtd(fixtures.Fixture):
         self._sysfs = sysfs
 
     def _setUp(self) -> None:
-        # Not the test's own directory: a socket's path has a hundred bytes, and runners nest theirs deeply.
+        # Not the test's own directory: a socket's path may have a hundred bytes, and test runners nest deeply.
         directory = tempfile.TemporaryDirectory(prefix='dt-')
         self.addCleanup(directory.cleanup)
         self.path = directory.name
@@ -208,7 +210,7 @@ class Libvirtd(fixtures.Fixture):
         self.start()
 
     def start(self) -> None:
-        """Start the daemon, or start it again: guests that run are still there."""
+        """Start the daemon, or start it again. Guests that run are still there."""
         with open(os.path.join(self.path, 'log'), 'ab') as log:
             self._process = subprocess.Popen(
                 ('unshare', '--mount', '--propagation', 'private', sys.executable, private_libvirtd.__file__,
@@ -225,7 +227,7 @@ class Libvirtd(fixtures.Fixture):
                 time.sleep(0.1)
 
     def stop(self, how: int = signal.SIGTERM) -> None:
-        """Stop the daemon. Its guests go on, as they do on a real host."""
+        """Stop the daemon. Its guests go on running, as on a real host."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(how)
@@ -234,7 +236,7 @@ class Libvirtd(fixtures.Fixture):
 
     @contextlib.contextmanager
     def hanging(self) -> Iterator[None]:
-        """Stop the daemon during the block: connections stay open, and get no answer."""
+        """Suspend the daemon during the block. Connections stay open, but get no answer."""
         assert self._process is not None
         stopping.stop(self._process.pid)
         try:
@@ -243,7 +245,7 @@ class Libvirtd(fixtures.Fixture):
             self._process.send_signal(signal.SIGCONT)
 
     def connect(self) -> Any:
-        """A new connection."""
+        """Open a new connection."""
         libvirt.registerErrorHandler(lambda _context, _error: None, None)
         return libvirt.open(self.uri)
 
@@ -253,14 +255,14 @@ class Libvirtd(fixtures.Fixture):
             return log.read()
 
     def _end(self) -> None:
-        # Guests are killed below: the daemon would give each of them seconds to end by itself.
+        # We kill the guests: the daemon would give each of them seconds to end by itself.
         self.stop()
         for pid in self._guests():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def _guests(self) -> list[int]:
-        """The process numbers of the guests, which outlive the daemon, from the files that libvirt writes."""
+        """The process ids of the guests, from the files that libvirt writes. The guests outlive the daemon."""
         found = []
         run = os.path.join(self.path, 'run', 'qemu')
         for name in os.listdir(run) if os.path.isdir(run) else ():

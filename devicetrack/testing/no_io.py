@@ -1,23 +1,23 @@
 """Fails every thread that does I/O while it holds the ledger's lock.
 
-The lock of a claim manager covers the ledger, in memory, and nothing else: one slow file, query or request under it
-would make every claim of the host wait. :class:`NoIOUnderTheLock` enforces that while it is in use::
+The lock of a claim manager covers the ledger in memory and nothing else. One slow file, query or request under it would
+make every claim of the host wait. :class:`NoIOUnderTheLock` enforces this while it is in use::
 
     class TestCase(oslotest.base.BaseTestCase):
         def setUp(self):
             super().setUp()
             self.useFixture(no_io.NoIOUnderTheLock())
 
-I/O under the lock raises :class:`IOUnderTheLock` where it happens, and again when the fixture is cleaned up, in case
-somebody caught the first. The fixture sees I/O by:
+I/O under the lock raises :class:`IOUnderTheLock` where it happens. The fixture raises the error again at its end, in
+case somebody caught the first one. The fixture sees I/O in two ways:
 
-- an audit hook (PEP 578) for what the interpreter itself reports: files that are opened, listed, made, renamed or
-  removed, sockets, subprocesses, sqlite3 connections, locks on files;
-- wrapped entry points for what it does not report: statements of any SQL driver (the store's backends and SQLAlchemy's
-  engines), every function of libvirt's C module, HTTP requests, ``os.stat``, ``os.read``, ``os.write``, ``os.fsync``,
-  waiting (``time.sleep``), and records that reach a logger's handlers.
+- An audit hook (PEP 578) sees the I/O that the interpreter reports: opening, listing, making, renaming or removing
+  files, sockets, subprocesses, sqlite3 connections, and file locks.
+- Wrapped entry points see the rest: statements of any SQL driver (the store's backends and SQLAlchemy's engines), every
+  function of libvirt's C module, HTTP requests, ``os.stat``, ``os.read``, ``os.write``, ``os.fsync``, waiting
+  (``time.sleep``), and records that reach a logger's handlers.
 
-An audit hook cannot be removed. So hook and wrappers stay in the process, and each costs one comparison while no
+Nobody can remove an audit hook. So the hook and the wrappers stay in the process. Each costs one comparison while no
 fixture is in use.
 """
 
@@ -43,7 +43,7 @@ import fixtures
 
 from devicetrack.claims import locks
 
-# Events of the audit hook, by their whole name or by what stands before the first dot.
+# Events of the audit hook: by their whole name, or by the part before the first dot.
 _EVENTS = frozenset((
     'open', 'subprocess.Popen', 'time.sleep', 'syslog.syslog', 'mmap.__new__',
     'os.chdir', 'os.chflags', 'os.chmod', 'os.chown', 'os.exec', 'os.fork', 'os.forkpty', 'os.getxattr', 'os.link',
@@ -51,7 +51,7 @@ _EVENTS = frozenset((
     'os.rmdir', 'os.scandir', 'os.setxattr', 'os.spawn', 'os.symlink', 'os.system', 'os.truncate', 'os.utime'))
 _FAMILIES = frozenset(('socket', 'sqlite3', 'fcntl', 'shutil', 'tempfile', 'glob', 'urllib', 'ftplib', 'smtplib'))
 
-# Functions that do I/O or wait, and of which the interpreter reports nothing.
+# Functions that do I/O or wait without an audit event.
 _FUNCTIONS = (
     (os, ('stat', 'lstat', 'fstat', 'access', 'read', 'write', 'pread', 'pwrite', 'fsync', 'fdatasync', 'sendfile')),
     (time, ('sleep',)),
@@ -70,7 +70,7 @@ class IOUnderTheLock(AssertionError):
 
 
 class _Watch:
-    """The one watch of this process: how many fixtures use it, and the I/O that it has seen."""
+    """The only watch of this process. It counts the fixtures that use it, and keeps the I/O that it has seen."""
 
     def __init__(self) -> None:
         self.wanted = 0
@@ -109,9 +109,9 @@ class _Watch:
 
 
 def _collected() -> bool:
-    """Whether the caller is a finalizer, which the garbage collector may run in any thread.
+    """Whether the caller is a finalizer. The garbage collector may run one in any thread, also one with the lock.
 
-    A finalizer closes an object that nobody uses any more, so it may do so in a thread that holds the lock.
+    A finalizer closes an object that nobody uses any more, so its I/O is allowed.
     """
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
@@ -152,22 +152,22 @@ def _watched(plain: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 
 def _wrap_libvirt() -> None:
-    """Wrap libvirt's C module: libvirt.py looks up each function there at each call."""
+    """Wrap libvirt's C module. libvirt.py looks up each function there at each call."""
     with contextlib.suppress(ImportError):
         module = importlib.import_module('libvirtmod')
         _wrap(module, tuple(name for name in vars(module) if name.startswith('vir')), 'libvirt')
-        # The driver's calls are made by other threads, which hold no lock.
+        # Other threads make the driver's calls to libvirt, and they hold no lock. So wrap the driver's own call too.
         _wrap(importlib.import_module('devicetrack.virt.libvirt.bounded').Calls, ('call',), 'libvirt')
 
 
 def _wrap_requests() -> None:
-    """Wrap requests, so that the watch sees a request even if a test has replaced the network by an adapter."""
+    """Wrap requests, so the watch sees a request even if a test has replaced the network by an adapter."""
     if importlib.util.find_spec('requests') is not None:
         _wrap(importlib.import_module('requests').Session, ('send',), 'HTTP')
 
 
 def _wrap_sql() -> None:
-    """Wrap the drivers of the store's backends, which call them directly. SQLAlchemy's events show all other users."""
+    """Wrap the store's backends, which call their SQL drivers directly. SQLAlchemy's events show all other users."""
     if importlib.util.find_spec('sqlalchemy') is None:
         return
     sa = importlib.import_module('sqlalchemy')
@@ -189,10 +189,10 @@ def _wrap_sql() -> None:
 class NoIOUnderTheLock(fixtures.Fixture):
     """Fails each thread of this process that does I/O while it holds a ledger's lock.
 
-    It also fails a thread that asks for a lock against the order in :mod:`devicetrack.claims.locks`.
+    It also fails a thread that takes locks in another order than :mod:`devicetrack.claims.locks` gives.
 
     The fixture fails again when it is cleaned up, in case somebody caught the first failure. ``seen`` has every
-    :class:`IOUnderTheLock` since the set-up. If a test provokes one, it removes the error with :meth:`expect`.
+    :class:`IOUnderTheLock` since the set-up. A test that provokes such an error removes it with :meth:`expect`.
     """
 
     def _setUp(self) -> None:
@@ -216,7 +216,7 @@ class NoIOUnderTheLock(fixtures.Fixture):
         return _WATCH.seen[self._from:]
 
     def expect(self) -> list[IOUnderTheLock]:
-        """Remove and return the I/O seen up to now, because the test wanted it."""
+        """Remove and return the I/O seen up to now, because the test provoked it."""
         seen = self.seen
         del _WATCH.seen[self._from:]
         return seen

@@ -1,4 +1,4 @@
-"""NVMe controllers without the hardware. They answer admin commands with bytes laid out by the specification.
+"""NVMe controllers without the hardware. Their answers to admin commands are bytes as in the specification.
 
 ::
 
@@ -8,7 +8,7 @@
 
 A file stands for the block device of a namespace. A format fills it with zeroes and gives it the size that the
 namespace's blocks have. The controller of a physical function has secondary controllers for the virtual functions. They
-are offline and have no queues and interrupts until somebody assigns some.
+are offline and have no queues or interrupts until somebody assigns some.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import root
 
 MIB: Final = 1 << 20
-# The shifts of the block sizes of the LBA formats, by their numbers.
+# The block sizes of the LBA formats, by their numbers, as shifts: 512 and 4096 bytes.
 FORMATS: Final = (9, 12)
 
 
@@ -54,7 +54,7 @@ class Namespace:
 
     @property
     def attached(self) -> bool:
-        """Whether it is attached to the controller of the function itself."""
+        """Whether the namespace is attached to the controller of the function itself."""
         return 0 in self.attached_to
 
     @attached.setter
@@ -67,16 +67,25 @@ class Namespace:
 
 
 class Controller:
-    """One controller. ``commands`` are the opcodes that it got, without Identify; ``refuses`` are those it refuses.
+    """One controller.
 
-    ``secondaries`` has the secondary controllers by number, which is also the number of the virtual function, from 1:
-    whether each is online, and how many queues and interrupts it has. ``flexible`` has, for queues and interrupts, how
-    many can be assigned, how many of these the physical function has, and how many one controller can have at most.
-    ``others`` are the numbers of other controllers of the subsystem. A ``stubborn`` controller says that it brought a
-    secondary controller online, and does not. ``first`` is the least number that a new namespace gets.
-
-    ``sanitizing`` are the values of progress that it reports, one after another, until a sanitize operation is over.
-    With ``fails`` the operation fails then.
+    ``commands``
+        The opcodes that it got, without Identify. It refuses those in ``refuses``.
+    ``secondaries``
+        The secondary controllers by number, which is also the number of the virtual function, from 1. The value says
+        whether the controller is online, and how many queues and interrupts it has.
+    ``flexible``
+        For queues and for interrupts: how many can be assigned, how many of these the physical function has, and how
+        many one controller can have at most.
+    ``others``
+        The numbers of other controllers of the subsystem.
+    ``stubborn``
+        The controller reports that it brought a secondary controller online, but does not do it.
+    ``first``
+        The lowest number that a new namespace gets.
+    ``sanitizing``
+        The progress that it reports during a sanitize operation, one value for each question. After the last value the
+        operation is over. If ``fails`` is set, the operation fails then.
     """
 
     def __init__(self, directory: str) -> None:
@@ -139,7 +148,7 @@ class Controller:
             raise nvme_admin.Refused('it', 0x115)
         nsid = next(number for number in range(self.first, 99) if number not in self.namespaces)
         made = self.add(nsid, size << FORMATS[lbaf])
-        # Old data: unless a controller says otherwise, a new namespace may have the bytes of an old one.
+        # Unless a controller says otherwise, a new namespace may have the bytes of an old one.
         made.fill(b'\xa5')
         made.lbaf, made.shared, made.attached_to = lbaf, bool(sent[30] & 1), set()
         self.unallocated -= made.size
@@ -215,7 +224,7 @@ def _list(cntlids: set[int]) -> bytes:
 
 
 class Controllers(fixtures.Fixture):
-    """The NVMe controllers of a :class:`.pci.PCIHost`; ``controllers`` has them by the addresses of their functions."""
+    """The NVMe controllers of a :class:`.pci.PCIHost`. ``controllers`` has them by the addresses of their functions."""
 
     def __init__(self, host: pci.PCIHost) -> None:
         super().__init__()
@@ -238,7 +247,7 @@ class Controllers(fixtures.Fixture):
         return controller
 
     def add_secondaries(self, address: str) -> Controller:
-        """Give a physical function a controller, with a secondary one for each virtual function that it can have.
+        """Give a physical function a controller, with a secondary controller for each virtual function it can have.
 
         Each controller has its own namespace. The namespace's number is one more than the number of the function.
         """
@@ -250,7 +259,7 @@ class Controllers(fixtures.Fixture):
         return controller
 
     def show(self, address: str) -> None:
-        """Let the host's driver look again at the namespaces of a controller."""
+        """Let the host's driver read the namespaces of a controller again."""
         name = self._host.controller_of(address)
         directory = self._host.path(address, f'nvme/{name}')
         self._put(os.path.join(directory, 'state'), 'live')

@@ -7,8 +7,9 @@
     with open(host.content_of('0000:01:00.0'), 'r+b') as file:
         file.write(b'what a guest leaves')
 
-A file has the bytes of a disk, whichever driver has the disk. :func:`devicetrack.virt.libvirt.privileged.open_disk`
-opens that file. The disk's controller can only answer which namespace it has.
+The bytes of a disk are in a file, whichever driver has the disk.
+:func:`devicetrack.virt.libvirt.privileged.open_disk` opens that file. The disk's controller answers one question only:
+which namespace it has.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _BLOCK_BYTES: Final = 512
 
 
 class DiskHost(pci.PCIHost):
-    """A host whose NVMe controllers may have one namespace each, number 1, with blocks of 512 bytes."""
+    """A host whose disks are NVMe controllers with one namespace each: number 1, with blocks of 512 bytes."""
 
     def _setUp(self) -> None:
         self._contents: dict[str, str] = {}

@@ -3,9 +3,9 @@
 ::
 
     functions = pci_guests.GuestFunctions(host)
-    functions.start('guest', ['0000:01:00.0'])      # it has vfio-pci, and QEMU has it open
-    functions.end('guest')                          # it has the driver of before
-    functions.dies = True                           # libvirt is killed, and then nobody gives functions back
+    functions.start('guest', ['0000:01:00.0'])      # vfio-pci has the function, and QEMU has it open
+    functions.end('guest')                          # its earlier driver has it again
+    functions.dies = True                           # libvirt is killed: from now on nobody gives functions back
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from devicetrack.testing import pci
 class GuestFunctions:
     """The functions that guests have with ``managed='yes'``.
 
-    While ``dies`` is true, libvirt gives nothing back: functions stay with the driver for guests, as if libvirt was
-    killed at the wrong moment.
+    While ``dies`` is true, libvirt gives nothing back: functions stay with vfio-pci, as if somebody killed libvirt at
+    the wrong moment.
     """
 
     def __init__(self, host: pci.PCIHost) -> None:
@@ -42,7 +42,7 @@ class GuestFunctions:
             opened.enter_context(self.host.opened(address))
 
     def end(self, guest: str) -> None:
-        """Take its functions back from a guest that has ended. It is no error if the guest has none."""
+        """Take back the functions of a guest that has ended. A guest without functions is no error."""
         self._open.pop(guest, contextlib.ExitStack()).close()
         for address, driver in self._had.pop(guest, {}).items():
             if not self.dies and address in self.host.addresses:

@@ -1,7 +1,7 @@
 """The kernel's answers about the settings of virtual functions, for :class:`devicetrack.testing.pci.PCIHost`.
 
-Messages come in and go out as bytes in the layout of Linux (rtnl_fill_vfinfo and do_setvfinfo in
-net/core/rtnetlink.c). The settings follow the rules of igb (drivers/net/ethernet/intel/igb/igb_main.c).
+Requests and answers are bytes in the layout of Linux (rtnl_fill_vfinfo and do_setvfinfo in net/core/rtnetlink.c). The
+settings follow the rules of igb (drivers/net/ethernet/intel/igb/igb_main.c).
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ _IEEE_802_1Q: Final = 0x81
 
 
 class Card(NamedTuple):
-    """An interface with virtual functions: its name, and their addresses by their numbers."""
+    """The name of an interface, and the addresses of its virtual functions by number."""
 
     interface: str
     vfs: Mapping[int, str]
 
 
 class Links:
-    """The settings of all virtual functions of one host, by their addresses: ``settings``.
+    """The settings of all virtual functions of one host. ``settings`` has them by PCI address.
 
     :param card: finds an interface by its number, or returns None
 
-    The driver of a function in ``untrusting`` has no setting for trust: it does not report it, and refuses to set it. A
-    driver in ``clinging`` refuses to remove an address. A driver in ``deaf`` reports success and changes nothing.
-    ``written`` has the addresses and the written settings.
+    A test adds the PCI addresses of functions to these sets. The driver of a function in ``untrusting`` has no setting
+    for trust: it does not report trust, and refuses to set it. The driver of a function in ``clinging`` refuses to
+    remove the MAC address. The driver of a function in ``deaf`` reports success and changes nothing. ``written`` has
+    every PCI address with the settings that somebody wrote.
     """
 
     def __init__(self, card: Callable[[int], Card | None]) -> None:

@@ -9,8 +9,8 @@
             placement.client.get_inventories(root)
             self.assertEqual([('GET', f'/resource_providers/{root}/inventories')], placement.requests)
 
-The server is placement's own WSGI application, unmodified, in its own process on a loopback port. If something that it
-needs is not installed, the test fails and names what to install; it never skips.
+The server is placement's own WSGI application, unmodified, in its own process on a loopback port. If a package is not
+installed, the test fails and says what to install. It does not skip.
 """
 
 from __future__ import annotations
@@ -37,38 +37,38 @@ import requests
 
 from devicetrack.placement import values
 from devicetrack.placement.client import Client
-from devicetrack.testing import databases
+from devicetrack.testing import database_servers
 from devicetrack.testing import http_proxy
 from devicetrack.testing import scratch
 
 TOKEN: Final = 'admin'                      # noauth2's name for the administrator
 
-# A limit for what hangs; nothing that is only slow takes so long.
+# A limit for calls that hang. Calls that are only slow never take so long.
 _START_TIMEOUT_S: Final = 900
 _REQUEST_TIMEOUT_S: Final = 900
 _READY: Final = 'placement is ready'        # from placement_server
 
 
 class PlacementServer(fixtures.Fixture):
-    """A placement server of this test with an empty database; :meth:`shared` returns one of this process.
+    """A placement server of one test, with an empty database. :meth:`shared` returns one for all tests of this process.
 
     :param database: None for SQLite in memory, where requests run one at a time; or a database server, for example
-        ``databases.PostgreSQLServer.shared()``
+        ``database_servers.PostgreSQLServer.shared()``
     :param options: options of the section ``[placement]`` of its configuration
 
-    ``database_url`` names its database. ``address``, ``url`` and the data stay the same when the server is stopped and
-    started again. The system kills the server when the thread that started it ends; start it from the main thread.
+    ``database_url`` names its database. ``address``, ``url`` and the data stay the same when the server stops and
+    starts again. The system kills the server when the thread that started it ends. So start it from the main thread.
     """
 
     _shared: ClassVar[dict[str, PlacementServer]] = {}
 
-    def __init__(self, database: databases.Server | None = None, **options: object) -> None:
+    def __init__(self, database: database_servers.Server | None = None, **options: object) -> None:
         super().__init__()
         self._database, self._options = database, options
 
     @classmethod
-    def shared(cls, database: databases.Server | None = None, **options: object) -> PlacementServer:
-        """Return the server of this kind that the tests of this process share; start it if it does not run.
+    def shared(cls, database: database_servers.Server | None = None, **options: object) -> PlacementServer:
+        """Return the server of this kind that the tests of this process share. Start it if it does not run.
 
         A test may stop it and start it again. The server also has the data of other tests.
         """
@@ -88,15 +88,16 @@ class PlacementServer(fixtures.Fixture):
 
     def _setUp(self) -> None:
         if importlib.util.find_spec('placement') is None:
-            raise databases.ServerFailed('openstack-placement is not installed: run "make setup", or '
-                                         '"pip install openstack-placement"')
+            raise database_servers.ServerFailed('openstack-placement is not installed: run "make setup", or '
+                                                '"pip install openstack-placement"')
         self.process_id = os.getpid()
         self.log: collections.deque[str] = collections.deque(maxlen=200)
         self._process: subprocess.Popen[str] | None = None
         self.directory = scratch.make('placement')
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self._configure()
-        # Bound without listening: while the server is down, its port refuses connections, and nobody else gets it.
+        # This socket is bound and does not listen: while the server is down, the port refuses connections, and no other
+        # process gets it.
         kept = socket.socket()
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         kept.bind(('127.0.0.1', 0))
@@ -116,7 +117,7 @@ class PlacementServer(fixtures.Fixture):
         lines = ['[DEFAULT]', 'default_log_levels = placement.requestlog=WARNING',
                  '[api]', 'auth_strategy = noauth2',
                  '[placement_database]', f'connection = {self.database_url}', 'sync_on_startup = true',
-                 'sqlite_synchronous = false',          # a process that is killed loses nothing by that
+                 'sqlite_synchronous = false',          # a killed process loses nothing by it
                  'max_overflow = 100',                  # a request takes two connections, and waits 30 s for the second
                  '[placement]', *(f'{name} = {value}' for name, value in self._options.items())]
         with open(os.path.join(self.directory, 'placement.conf'), 'w', encoding='utf-8') as file:
@@ -134,7 +135,7 @@ class PlacementServer(fixtures.Fixture):
         threading.Thread(target=self._read_log, args=(process, answers), daemon=True, name='log of placement').start()
         if not answers.wait(_START_TIMEOUT_S) or process.poll() is not None:
             self.stop()
-            raise databases.ServerFailed('placement did not start:\n' + '\n'.join(self.log))
+            raise database_servers.ServerFailed('placement did not start:\n' + '\n'.join(self.log))
 
     def _read_log(self, process: subprocess.Popen[str], answers: threading.Event) -> None:
         assert process.stdout is not None
@@ -147,7 +148,7 @@ class PlacementServer(fixtures.Fixture):
         answers.set()
 
     def stop(self) -> None:
-        """Kill the server. Its database keeps what was committed, and a request under way gets no answer."""
+        """Kill the server. Committed data stays, and requests under way get no answer."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(signal.SIGKILL)
@@ -155,7 +156,7 @@ class PlacementServer(fixtures.Fixture):
 
 
 class Placement(fixtures.Fixture):
-    """One test's way to a placement server. It counts requests, and a test can lose them or race against them.
+    """The access of one test to a placement server. It counts requests, and a test can lose or race them.
 
     :param server: the server; None means the one on SQLite that the tests of this process share
 
@@ -181,9 +182,9 @@ class Placement(fixtures.Fixture):
         return self.proxy.requests
 
     def open(self, url: str) -> Client:
-        """A client of a session of its own, as another process would have."""
+        """Make a client with its own session, as another process has."""
         http = requests.Session()
-        http.trust_env = False              # looks for a proxy before every request
+        http.trust_env = False              # else it looks for a proxy before every request
         self.addCleanup(http.close)
         session = ks_session.Session(token_endpoint.Token(url, TOKEN), session=http, timeout=_REQUEST_TIMEOUT_S)
         return Client(ks_adapter.Adapter(session, service_type='placement', connect_retries=1,

@@ -1,7 +1,7 @@
 """The placement service in a process of its own: its unmodified WSGI application on a loopback port.
 
-Started by :class:`devicetrack.testing.placement.PlacementServer` with the port and how many requests may run at once,
-``one`` or ``many``; ``OS_PLACEMENT_CONFIG_DIR`` names the directory of its configuration.
+:class:`devicetrack.testing.placement.PlacementServer` starts it. The arguments are the port, and how many requests may
+run at once: ``one`` or ``many``. ``OS_PLACEMENT_CONFIG_DIR`` names the directory of its configuration.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from placement import wsgi
 import sqlalchemy
 import sqlalchemy.pool
 
-# Headers of a request that have no HTTP_ before their name in the environment of WSGI.
+# Headers whose names have no HTTP_ in front in the WSGI environment.
 _PLAIN: Final = {'CONTENT_TYPE', 'CONTENT_LENGTH'}
 
 
 class _Server(socketserver.ThreadingMixIn, http_server.HTTPServer):
-    """A thread for each connection; ``turn`` is held while the application answers."""
+    """A server with a thread for each connection. A thread holds ``turn`` while the application answers."""
 
     allow_reuse_port = True                 # the fixture keeps the port over a restart
     request_queue_size = 128
@@ -50,15 +50,15 @@ class _Server(socketserver.ThreadingMixIn, http_server.HTTPServer):
 
 
 class _Handler(http_server.BaseHTTPRequestHandler):
-    """A connection, which stays open for many requests as it does before a real service.
+    """A connection. As with a real service, it stays open for many requests.
 
-    The standard library's own WSGI server takes as long for a request as placement itself: it opens a connection for
-    each request, and sends each answer in many pieces.
+    The standard library's WSGI server would take as long for a request as placement itself: it needs a new connection
+    for each request, and sends each answer in many pieces.
     """
 
     protocol_version = 'HTTP/1.1'
     disable_nagle_algorithm = True
-    wbufsize = -1                           # an answer is sent when all of it is there
+    wbufsize = -1                           # send an answer when all of it is there
     server: _Server
 
     def _ask(self) -> None:
@@ -90,11 +90,11 @@ class _Handler(http_server.BaseHTTPRequestHandler):
         self._sized = code == '204' or any(name.lower() == 'content-length' for name, _value in headers)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Placement has a log of its own."""
+        """Log nothing: placement has its own log."""
 
 
 def _with_roles(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
-    """Give a token the roles of a compute service's user in Keystone; noauth2 knows no role ``service``."""
+    """Give each token the roles of a compute service's user in Keystone. noauth2 knows no role ``service``."""
     def with_roles(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         environ.setdefault('HTTP_X_ROLES', 'admin,service')
         return application(environ, start_response)
@@ -103,7 +103,7 @@ def _with_roles(application: Callable[..., Iterable[bytes]]) -> Callable[..., It
 
 
 def _begin(connection: sqlalchemy.Connection) -> None:
-    """Begin a transaction on SQLite before oslo.db does. oslo.db then does not begin one."""
+    """Begin a transaction on SQLite. oslo.db then does not begin one itself."""
     if connection.dialect.name == 'sqlite' and 'in_transaction' not in connection.info:
         driver_connection: Any = connection.connection.dbapi_connection
         driver_connection.execute('BEGIN')
@@ -111,18 +111,18 @@ def _begin(connection: sqlalchemy.Connection) -> None:
 
 
 def _spare_time() -> None:
-    """Leave out the work that takes more than half of a request's time and does not change its answer."""
-    # Each request would have the schema of its body checked, which is one of placement's own;
+    """Turn off work that takes more than half of a request's time and does not change its answer."""
+    # For each request placement checks that its own JSON schema is valid.
     validators.validator_for({}).check_schema = lambda *_schema, **_options: None
-    # sleep after each of its transactions;
+    # oslo.db sleeps after each transaction.
     db_api.placement_context_manager.configure(thread_checkin=False)
-    # make the aliases of its tables, with all columns, for each of its statements;
+    # Placement makes new aliases of its tables, with all columns, for each statement.
     sqlalchemy.alias = functools.cache(sqlalchemy.alias)
-    # with SQLite, connect for each of them;
+    # On SQLite, each transaction opens a connection.
     sqlalchemy.pool.NullPool = sqlalchemy.pool.QueuePool    # type: ignore[misc,assignment]
-    # and send its BEGIN by way of SQLAlchemy.
+    # oslo.db sends BEGIN through all of SQLAlchemy.
     sqlalchemy.event.listen(sqlalchemy.Engine, 'begin', _begin)
-    # Six functions would be asked for their parameters by each request.
+    # Each request inspects the parameters of six functions.
     inspect.getfullargspec = functools.cache(inspect.getfullargspec)
     vars(middleware)['getfullargspec'] = inspect.getfullargspec
 
@@ -130,13 +130,13 @@ def _spare_time() -> None:
 def main(port: str, at_once: str) -> None:
     _spare_time()
     application = _with_roles(wsgi.init_application())
-    policy._ENFORCER.use_conf = False                   # else each request looks for files of policies
+    policy._ENFORCER.use_conf = False                   # else each request looks for policy files
     turn: contextlib.AbstractContextManager[object] = threading.Lock() if at_once == 'one' else contextlib.nullcontext()
     server = _Server(int(port), application, turn)
-    # All that was loaded stays, and requests leave cycles by the hundred.
+    # All loaded objects stay for good. Each request leaves hundreds of reference cycles, which are collected rarely.
     gc.freeze()
     gc.set_threshold(50_000)
-    sys.stdout.write('placement is ready\n')            # what the fixture waits for
+    sys.stdout.write('placement is ready\n')            # the fixture waits for this line
     sys.stdout.flush()
     server.serve_forever()
 

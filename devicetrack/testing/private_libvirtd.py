@@ -1,8 +1,8 @@
-"""Becomes a libvirtd whose directories are below a given one, except its cache, which several daemons share.
+"""Becomes a libvirtd with its own directories below a given one. Several daemons share its cache.
 
 Run it as root in its own mount namespace.
 
-libvirtd has the paths of its system mode compiled in. So the paths stay, and other directories are mounted there.
+libvirtd has the paths of its system mode compiled in. So this mounts other directories at these paths.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ auth_unix_ro = "none"
 auth_unix_rw = "none"
 """
 
-# Guests run as root and without the confinement of a host in production: a container in which tests run may allow none
-# of it, and no test depends on it.
+# Guests run as root and without the confinement of a production host. A container in which tests run may not allow it,
+# and no test depends on it.
 _QEMU = """
 user = "root"
 group = "root"
@@ -39,8 +39,8 @@ stdio_handler = "file"
 """
 
 
-# The account that Debian compiled in for guests. libvirt 9 looks it up before it reads that another one is configured.
-# The package that makes this account also brings the system-wide daemon and its units.
+# The account that Debian's libvirt has compiled in for guests. libvirt 9 looks it up even if qemu.conf names another.
+# The package that makes this account would also install the system-wide daemon and its units.
 _ACCOUNT = 'libvirt-qemu'
 _ACCOUNTS = {
     '/etc/passwd': f'{_ACCOUNT}:x:64055:64055::/nonexistent:/usr/sbin/nologin',
@@ -59,13 +59,13 @@ def _add_account(root: str) -> None:
             subprocess.run(('mount', '--bind', copy, path), check=True)
 
 
-# Where the devices of a host are. Its processors and NUMA nodes stay those of the machine.
+# The parts of sysfs with the devices of a host. Processors and NUMA nodes stay those of the machine.
 _DEVICES = ('bus/pci', 'devices', 'kernel/iommu_groups')
 _PROCESSORS = 'devices/system'
 
 
 def _show(root: str, sysfs: str) -> None:
-    """Let libvirtd find the devices of a directory that is laid out as sysfs, and none of the machine's."""
+    """Let libvirtd find the devices in a directory with the layout of sysfs, and none of the machine's."""
     processors = os.path.join(root, 'processors')
     for directory in (processors, os.path.join(sysfs, _PROCESSORS)):
         os.makedirs(directory, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A proxy before a database that breaks connections exactly at a COMMIT.
+"""A proxy in front of a database. It breaks connections exactly at a COMMIT.
 
 ::
 
@@ -6,11 +6,11 @@
     proxy = self.useFixture(proxies.CommitProxy(database.server))
     store = database.open_through(*proxy.address)
     proxy.at_next_commit(proxies.Action.HOLD)
-    self.assertRaises(exception.OutcomeUnknown, store.write, changes)       # cut; the COMMIT has not arrived
+    self.assertRaises(exception.OutcomeUnknown, store.write, changes)       # cut off; the COMMIT has not arrived
     ...
-    proxy.deliver()                                                         # now it does
+    proxy.deliver()                                                         # now it arrives
 
-It understands just enough of the protocols of PostgreSQL and MariaDB to find the text of a query.
+The proxy understands just enough of the protocols of PostgreSQL and MariaDB to find the text of a query.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from typing import Final
 
 import fixtures
 
-from devicetrack.testing import databases
+from devicetrack.testing import database_servers
 
-# A limit for what hangs; nothing that is only slow takes so long.
+# A limit for calls that hang. Calls that are only slow never take so long.
 _TIMEOUT_S: Final = 900
 
 
 class Action(enum.Enum):
     """What the proxy does to the client's connection and to the COMMIT."""
 
-    LOSE_ANSWER = 'the server commits; the client is cut before it hears of it'
-    HOLD = 'the COMMIT is kept back and the client cut; deliver() sends it later'
-    DROP = 'the COMMIT is thrown away and both ends cut; the server undoes the transaction'
-    CUT = 'for a statement: it is thrown away and both ends cut, before any COMMIT'
+    LOSE_ANSWER = 'the server commits, and the client is cut off before it gets the answer'
+    HOLD = 'the proxy keeps the COMMIT and cuts the client off; deliver() sends the COMMIT later'
+    DROP = 'the proxy drops the COMMIT and cuts both ends off; the server rolls back'
+    CUT = 'for a statement before any COMMIT: the proxy drops it and cuts both ends off'
 
 
 class CommitProxy(fixtures.Fixture):
     """Listens on a loopback port (``address``) and passes connections on to a server's unix socket.
 
     An action is for one COMMIT or statement, on the connection that sends it first. Everything else passes unchanged.
-    Clients must not ask for TLS: the servers of :mod:`devicetrack.testing.databases` refuse TLS on a unix socket.
+    The servers of :mod:`devicetrack.testing.database_servers` refuse TLS on a unix socket, so clients must not use it.
     """
 
-    def __init__(self, server: databases.Server) -> None:
+    def __init__(self, server: database_servers.Server) -> None:
         super().__init__()
         self._server = server
 
@@ -68,12 +68,12 @@ class CommitProxy(fixtures.Fixture):
             self._at_commit = action
 
     def cut_at_next(self, word: str) -> None:
-        """Cut both ends when a query with this word arrives. The server gets nothing of the query."""
+        """Cut both ends off when a query with this word arrives. The server does not get the query."""
         with self._lock:
             self._at_statement = word.encode()
 
     def deliver(self) -> None:
-        """Send the COMMIT that was kept back, and wait until the server has answered it."""
+        """Send the COMMIT that the proxy has kept, and wait for the server's answer."""
         with self._lock:
             held, self._held = self._held, []
         for session in held:
@@ -87,7 +87,7 @@ class CommitProxy(fixtures.Fixture):
             session.cut()
 
     def action_for(self, session: _Session, query: bytes) -> Action | None:
-        """Return the action for this query, and forget it; None if there is none."""
+        """Return the action for this query and forget it, or return None."""
         with self._lock:
             if self._at_statement is not None and self._at_statement in query:
                 self._at_statement = None
@@ -129,15 +129,15 @@ class CommitProxy(fixtures.Fixture):
 
 
 class _Session:
-    """One connection through the proxy: a thread for each direction."""
+    """One connection through the proxy, with a thread for each direction."""
 
     def __init__(self, proxy: CommitProxy, client: socket.socket, server: socket.socket, parser: _Parser) -> None:
         self._proxy = proxy
         self._client = client
         self._server = server
         self._parser = parser
-        self._deaf = False                      # the server's answers do not reach the client any more
-        self._answered = threading.Event()      # the server said something since then
+        self._deaf = False                      # the server's answers no longer reach the client
+        self._answered = threading.Event()      # the server has answered since then
         self._commit = b''
 
     def start(self) -> None:
@@ -212,7 +212,7 @@ class _Parser:
         self._pending = b''
 
     def feed(self, data: bytes) -> list[tuple[bytes, bytes | None]]:
-        """The messages that are complete now, each with its query or None."""
+        """The messages that are complete now, each with its query, or None if it is no query."""
         self._pending += data
         messages = []
         while size := self._size(self._pending):
@@ -231,7 +231,7 @@ class _Parser:
 
 
 class _PostgreSQLParser(_Parser):
-    """The first messages have a length and a code; the later ones have a type before these."""
+    """The first messages begin with a length and a code. Later ones begin with a type and a length."""
 
     _BEFORE_START: Final = (80877103, 80877104)     # SSLRequest, GSSENCRequest
 
@@ -252,7 +252,7 @@ class _PostgreSQLParser(_Parser):
 
 
 class _MariaDBParser(_Parser):
-    """Packets of a three-byte length and a number; a command's first packet has number 0, COM_QUERY is 3."""
+    """Packets begin with a three-byte length and a number. A command begins with packet 0. COM_QUERY is command 3."""
 
     def _size(self, pending: bytes) -> int:
         return 4 + int.from_bytes(pending[:3], 'little') if len(pending) >= 4 else 0

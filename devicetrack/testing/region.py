@@ -1,7 +1,7 @@
 """Two compute hosts and the service that moves instances between them, in one process.
 
 The hosts are :class:`~devicetrack.testing.fixtures.Host`, with real managers and stores and machines in memory, or a
-test's own hosts. The service makes the calls of a Nova-like service, in the same order, and no others::
+test's own hosts. The service makes the same calls as a Nova-like service, in the same order, and no others::
 
     region = self.useFixture(region.Region(devices=2, shared_store=False))
     instance = region.spawn('one', pmem=1)
@@ -30,12 +30,12 @@ from devicetrack.testing.fixtures import Migration
 class Region(fixtures.Fixture, compute_service.ServiceData):
     """Hosts ``one`` and ``two``.
 
-    :param devices: so many namespaces ``d0``, ``d1``, … on each
-    :param parents: mdev parents of each, as :class:`~devicetrack.testing.fixtures.Host` takes them
-    :param shared_store: one store for both; else a store for each
-    :param store: the store to share, if not a new SQLite file
-    :param host: makes a host that is not ready, from the arguments of :class:`~devicetrack.testing.fixtures.Host`; its
-        ``machine`` has the methods of :class:`~devicetrack.virt.fake.FakeHost` that start and end guests
+    :param devices: how many namespaces ``d0``, ``d1``, … each host has
+    :param parents: the mdev parents of each host, as :class:`~devicetrack.testing.fixtures.Host` takes them
+    :param shared_store: both hosts share one store. By default each has its own
+    :param store: the store to share; a new SQLite file by default
+    :param host: makes a host that is not ready, from the arguments of :class:`~devicetrack.testing.fixtures.Host`. Its
+        ``machine`` must have the methods of :class:`~devicetrack.virt.fake.FakeHost` that start and end guests
     """
 
     def __init__(self, devices: int = 2, parents: dict[str, int] | None = None, shared_store: bool = False,
@@ -68,13 +68,13 @@ class Region(fixtures.Fixture, compute_service.ServiceData):
     # -- what the service does ----------------------------------------------------------------------------------------
 
     def spawn(self, name: str, pmem: int = 0, vgpu: int = 0, request: Any = None) -> Instance:
-        """Boot an instance. Use ``request``, here and in the other methods, if amounts are not enough."""
+        """Boot an instance. If amounts say too little, hand in ``request``, here and to the other methods."""
         instance = Instance()
         self.instances.append(instance)
         return self.hosts[name].spawn(instance, request, pmem, vgpu)
 
     def migration(self, instance: Instance, name: str, kind: str = compute_service.RESIZE) -> Migration:
-        """A migration of an instance to a host."""
+        """Make a migration of an instance to a host."""
         made: Migration = self.create_migration(instance, name, kind)
         return made
 
@@ -82,9 +82,9 @@ class Region(fixtures.Fixture, compute_service.ServiceData):
         return self.hosts[str(migration.source_compute)], self.hosts[str(migration.dest_compute)]
 
     def resize(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0, request: Any = None) -> Migration:
-        """Resize or cold-migrate, also to the same host. Afterwards the guest runs on its new devices.
+        """Resize or cold-migrate an instance, also on one host. Afterwards the guest runs on its new devices.
 
-        :returns: the migration, which waits for its confirmation
+        :returns: the migration, which waits to be confirmed
         """
         migration = self.migration(instance, name)
         self.hosts[name].resize(instance, pmem, vgpu, migration, request)
@@ -98,24 +98,24 @@ class Region(fixtures.Fixture, compute_service.ServiceData):
         destination.finish_resize(instance, migration)
 
     def confirm(self, instance: Instance, migration: Migration) -> None:
-        """Tell the source alone, as services do."""
+        """Confirm a resize. Only the source is told, as services do."""
         self._ends(migration)[0].confirm_resize(instance, migration)
 
     def revert(self, instance: Instance, migration: Migration) -> None:
-        """Tell the destination, then start the guest at the source."""
+        """Revert a resize: tell the destination, then start the guest at the source."""
         source, destination = self._ends(migration)
         destination.revert_resize(instance, migration)
         source.finish_revert_resize(instance, migration)
 
     def live_migrate(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0,
                      request: Any = None) -> Migration:
-        """Claim at the destination, take the guest over, end at both ends without another word to the source."""
+        """Live-migrate an instance. The service tells the source nothing more when the guest has arrived."""
         migration = self.live_migration(instance, name, pmem, vgpu, request)
         self.arrive(instance, migration)
         return migration
 
     def check(self, instance: Instance, name: str) -> LiveMigrationCheck:
-        """Check at both ends whether a guest may go to a host. All that the ends send each other is serialized."""
+        """Check at both ends whether a guest may go to a host. The ends send each other serialized objects."""
         asked = self.hosts[name].check_destination(instance)
         answered = self.hosts[str(instance.host)].check_source(
             instance, LiveMigrationCheck.obj_from_primitive(asked.obj_to_primitive()))
@@ -124,7 +124,7 @@ class Region(fixtures.Fixture, compute_service.ServiceData):
 
     def live_migration(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0,
                        request: Any = None) -> Migration:
-        """Begin a live migration, until the guest waits at the destination."""
+        """Begin a live migration. Afterwards the guest waits at the destination."""
         check = self.check(instance, name)
         migration = self.migration(instance, name, compute_service.LIVE_MIGRATION)
         source, destination = self._ends(migration)
@@ -143,23 +143,23 @@ class Region(fixtures.Fixture, compute_service.ServiceData):
         migration.status = 'completed'
 
     def roll_back(self, instance: Instance, migration: Migration) -> None:
-        """Abort a live migration: tell only the destination."""
+        """Abort a live migration. Only the destination is told."""
         self._ends(migration)[1].roll_back(instance, migration)
 
     def evacuate(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0, request: Any = None) -> Migration:
-        """Rebuild an instance of a host that is down on another host. The dead host may still have its guest."""
+        """Rebuild an instance on host ``name``, because its own host is down. That host may still have the guest."""
         migration = self.migration(instance, name, compute_service.EVACUATION)
         self.hosts[name].evacuate(instance, migration, request or our_fixtures.a_request(pmem=pmem, vgpu=vgpu))
         return migration
 
     def delete(self, instance: Instance) -> None:
-        """Delete an instance where it is."""
+        """Delete an instance on the host where it is."""
         self.hosts[str(instance.host)].delete(instance)
 
-    # -- what is asked in tests ---------------------------------------------------------------------------------------
+    # -- questions of tests -------------------------------------------------------------------------------------------
 
     def audit(self) -> list[Any]:
-        """Audit both hosts twice, so that each notices what the other changed.
+        """Audit both hosts twice, so that each notices the other's changes.
 
         :returns: the findings of the second audits
         """
@@ -168,6 +168,6 @@ class Region(fixtures.Fixture, compute_service.ServiceData):
         return found
 
     def rows(self, instance: Instance) -> dict[str, list[tuple[str, str, str]]]:
-        """By host, (identifier, role, state) of the instance's rows."""
+        """The instance's rows by host, as (identifier, role, state)."""
         return {name: [(record.identifier, record.role, record.state) for record in host.records(instance)]
                 for name, host in self.hosts.items()}

@@ -1,4 +1,4 @@
-"""The directories for data that nobody needs after a test."""
+"""Directories for data that nobody needs after a test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from typing import Final
 
-# /var/tmp, because /tmp may be in memory, and because servers that run as another user may enter it.
+# Not /tmp, which may be in memory. Servers that run as another user may enter /var/tmp.
 DISK: Final = '/var/tmp'
 _MEMORY: Final = '/dev/shm'
 # All servers of a run fit into this, with the data of the tests. Containers often have only 64 MiB.
@@ -19,9 +19,10 @@ _ROOM_MIB: Final = 2048
 
 
 def directory(durable: bool = False) -> str:
-    """The directory for the data of tests. It is in memory if there is room: a killed process loses nothing there.
+    """The directory for the data of tests. It is in memory if there is room. A killed process loses nothing there.
 
-    :param durable: the data must survive a power failure, or the test measures the wait for the disk
+    :param durable: the directory must be on the disk: the data must survive a power failure, or the test measures the
+        wait for the disk
     """
     if not durable:
         with contextlib.suppress(OSError):
@@ -39,12 +40,12 @@ def make(kind: str, durable: bool = False) -> str:
     parent = directory(durable)
     _sweep(parent)
     made = tempfile.mkdtemp(prefix=f'devicetrack-{os.getpid()}-{kind}-', dir=parent)
-    _lock(made)                                 # to the end of this process, and of its forks
+    _lock(made)                                 # until this process and its forks have ended
     return made
 
 
 def _lock(path: str) -> bool:
-    """Take the lock of a directory, unless a process that lives has it."""
+    """Take the lock of a directory, unless a living process has it."""
     locked = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -58,6 +59,6 @@ def _lock(path: str) -> bool:
 def _sweep(parent: str) -> None:
     for name in os.listdir(parent):
         found = re.match(r'devicetrack-(\d+)-', name)
-        # A process of another container that shares this memory is not in /proc, but its lock is seen.
+        # A process of another container that shares this memory is not in /proc, but it has the lock.
         if found and not os.path.exists(f'/proc/{found[1]}') and _lock(os.path.join(parent, name)):
             shutil.rmtree(os.path.join(parent, name), ignore_errors=True)

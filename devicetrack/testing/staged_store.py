@@ -1,4 +1,4 @@
-"""A store whose failures are staged: before the real transaction, or after it with its answer lost."""
+"""A store that fails where a test wants it: before the real transaction, or after it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ Action = BaseException | Callable[[], object]
 class StagedStore(api.Store):
     """Passes every call on to a real store, and fails where a test has staged a failure.
 
-    The real store does the work; the test decides when a caller gets an error. ``calls`` counts calls by name.
-    ``written`` has the changes of every transaction that a caller asked for, in order::
+    ``calls`` counts calls by name. ``written`` has the changes of every write that a caller asked for, in order::
 
         store.before('write', exception.StoreUnavailable('store', 'gone'))      # nothing is written
-        store.lose_answer()                     # the next write happens, and its caller hears OutcomeUnknown
-        store.lose_commit()                     # it does not happen, and its caller hears the same
-        store.after('write', barrier.wait)      # it happens, and its caller waits
+        store.lose_answer()                     # the next write happens, and its caller gets OutcomeUnknown
+        store.lose_commit()                     # the next write does not happen, and its caller gets the same error
+        store.after('write', barrier.wait)      # the next write happens, and its caller waits
     """
 
     def __init__(self, store: api.Store) -> None:
@@ -43,20 +42,20 @@ class StagedStore(api.Store):
     def before(self, call: str, action: Action, times: int | None = 1, skip: int = 0) -> None:
         """Raise an error or call a function before the next ``times`` calls (None: before every call).
 
-        The first ``skip`` calls are not counted.
+        :param skip: let so many calls pass first
         """
         self._before.setdefault(call, []).append([action, times, skip])
 
     def after(self, call: str, action: Action, times: int | None = 1, skip: int = 0) -> None:
-        """Raise or call as :meth:`before`, but after the real call has had its effect."""
+        """Raise an error or call a function as :meth:`before` does, but after the real call."""
         self._after.setdefault(call, []).append([action, times, skip])
 
     def lose_answer(self, skip: int = 0) -> None:
-        """Let the next write happen, and tell its caller that the outcome is unknown."""
+        """Let the next write happen, but tell its caller that the outcome is unknown."""
         self.after('write', exception.OutcomeUnknown(self.name), skip=skip)
 
     def lose_commit(self, skip: int = 0) -> None:
-        """Let the next write not happen, and tell its caller that the outcome is unknown."""
+        """Suppress the next write, and tell its caller that the outcome is unknown."""
         self.before('write', exception.OutcomeUnknown(self.name), skip=skip)
 
     def clear(self) -> None:

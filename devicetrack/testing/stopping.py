@@ -1,4 +1,4 @@
-"""Stops processes for a while, as a machine that hangs does."""
+"""Suspends processes, as if their machine hung."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 
 def stop(pid: int) -> None:
-    """Stop a process, and wait until none of its threads runs: they run on for a moment after the signal."""
+    """Suspend a process, and wait until none of its threads runs: they run on for a moment after the signal."""
     with contextlib.suppress(ProcessLookupError):       # it has ended
         os.kill(pid, signal.SIGSTOP)
         while not _has_stopped(pid):
@@ -17,7 +17,7 @@ def stop(pid: int) -> None:
 
 
 def _has_stopped(pid: int) -> bool:
-    """Whether no thread of a process runs: each is stopped, or it has ended (proc_pid_stat(5))."""
+    """Whether every thread of a process is stopped or has ended (proc_pid_stat(5))."""
     try:
         for task in os.listdir(f'/proc/{pid}/task'):
             with open(f'/proc/{pid}/task/{task}/stat', encoding='ascii', errors='replace') as file:

@@ -1,4 +1,4 @@
-"""Simulated cards whose driver gives virtual functions their vGPU types.
+"""Simulated cards. Their driver gives vGPU types to virtual functions.
 
 ::
 
@@ -33,9 +33,9 @@ class _Function(NamedTuple):
 class Cards(fixtures.Fixture):
     """A part of sysfs in a temporary directory, and a driver that accepts types as NVIDIA's does.
 
-    All virtual functions of a card have the same type, and only a limited number of them can have it. The driver lists
-    the types that can be set now. ``root`` stands for ``/sys``. ``written`` has the functions and numbers that were
-    written, including refused ones.
+    All virtual functions of a card that have a type have the same one, and only a limited number of them can have it.
+    The driver lists the types that a function can get now. ``root`` stands for ``/sys``. ``written`` has the function
+    and the number of every write, including refused ones.
     """
 
     def _setUp(self) -> None:
@@ -65,7 +65,7 @@ class Cards(fixtures.Fixture):
         self._write(address, 'sriov_numvfs', f'{functions}\n')
         added = []
         for number in range(functions):
-            # As cards number them: four after the physical function.
+            # Cards number them so: the first is four after the physical function.
             place = number + 4
             function = f'{address[:-4]}{place // 8:02x}.{place % 8}'
             self._functions[function] = _Function(address, len(self._functions) + 70)
@@ -83,11 +83,11 @@ class Cards(fixtures.Fixture):
         return added
 
     def remove(self, function: str) -> None:
-        """Take a virtual function away, as its driver does when it is unloaded."""
+        """Take a virtual function away, as the driver does when it is unloaded."""
         os.unlink(os.path.join(self.root, 'bus/pci/devices', function))
 
     def boot(self) -> None:
-        """Boot the host: every type is lost, and nobody has anything open."""
+        """Boot the host. Functions lose their types, and nobody has them open."""
         self._open.clear()
         for function in self._functions:
             self._write(function, 'nvidia/current_vgpu_type', '0\n')
@@ -109,7 +109,7 @@ class Cards(fixtures.Fixture):
     def set_type(self, function: str, number: str) -> None:
         """Write a type, or ``NO_TYPE``, as an operator does.
 
-        :raises OSError: the driver refuses it
+        :raises OSError: the driver refuses the type
         """
         privileged.set_vgpu_type(self.root, function, int(number))
 

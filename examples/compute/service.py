@@ -1,11 +1,11 @@
-"""A compute service that boots and deletes guests with devices: the library's calls, in their order.
+"""A compute service that boots and deletes guests with devices. It shows the library's calls in order.
 
     devicetrack-manage --config-file FILE db sync
     service.py --config-file FILE boot NAME hw:pmem=4GB resources:VGPU=1
     service.py --config-file FILE delete NAME
     service.py --config-file FILE audit
 
-A real service stays; this one starts for each order, which shows that nothing depends on its memory.
+A real service keeps running. This one starts for each order, which shows that nothing depends on its memory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Flavor:
 
 @dataclasses.dataclass
 class Instance:
-    """The library reads ``uuid`` and ``flavor``, and sets ``resources``."""
+    """An instance. The library reads ``uuid`` and ``flavor``, and sets ``resources``."""
     name: str
     uuid: str
     flavor: Flavor
@@ -63,7 +63,7 @@ class Instance:
 
 
 class ComputeService:
-    """One host's compute service. The request context, which the library hands through, is None here."""
+    """The compute service of one host. The library only hands its request context on, so it is None here."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._virt_type = conf.virt_type
@@ -71,42 +71,42 @@ class ComputeService:
         self._hypervisor = libvirt.open(conf.libvirt.connection_uri)
         driver, store = devicetrack.load_driver(conf, conf.host), devicetrack.open_store(conf)
         self.manager = devicetrack.ClaimManager(conf.host, driver, store, conf, service=self)
-        self.manager.init_host(None)        # finishes or undoes what the last process left half done
+        self.manager.init_host(None)        # finishes or undoes the unfinished work of the last process
 
     def boot(self, instance: Instance) -> None:
         """Boot an instance with the devices of its flavor, or leave nothing of it behind."""
-        self._save(instance, 'here')            # this service has one host, so it is known before the claim
+        self._save(instance, 'here')            # this service has one host, so it knows the host before the claim
         try:
-            # Raises BadRequest, as the claim may.
+            # This may raise BadRequest, and so may the claim.
             request = devicetrack.DeviceRequest.from_extra_specs(instance.flavor.extra_specs)
             with self.manager.instance_claim(None, instance, self.manager.nodename, request):
                 self.manager.realize(None, instance)
                 try:
                     self._start_guest(instance)
                 except Exception:
-                    self.manager.store.check_epoch()    # raises HostTakenOver: then a newer process has the guest
-                    self._remove_guest(instance)        # before the claim gives back what it had
+                    self.manager.store.check_epoch()    # raises HostTakenOver if a newer process has the guest
+                    self._remove_guest(instance)        # before the claim gives its devices back
                     raise
                 self.manager.started(None, instance)
         except exception.HostTakenOver:
-            raise                                       # the guest and the database are the newer process's
+            raise                                       # the guest and the database belong to the newer process
         except Exception:
             if not self._domains(instance):             # else the guest runs, and the audit settles it
                 self._save(instance, 'deleted')
             raise
 
     def delete(self, instance: Instance) -> None:
-        """Delete an instance. Its devices are somebody else's only when they are clean."""
+        """Delete an instance. Nobody else gets its devices before they are clean."""
         self._remove_guest(instance)
         self.manager.release(None, instance)
         self._save(instance, 'deleted')
 
     def instances(self, uuids: Set[str]) -> dict[str, str]:
-        """Answer the library: what became of these instances."""
+        """Answer the library: the states of these instances."""
         return {known: facts['state'] for known, facts in self._load().items() if known in uuids}
 
     def find(self, name: str) -> Instance:
-        """The one instance of this name that is here."""
+        """The only instance of this name on this host."""
         [found] = [Instance(name, known, Flavor(facts['extra_specs'])) for known, facts in self._load().items()
                    if (facts['name'], facts['state']) == (name, 'here')]
         return found
@@ -123,7 +123,7 @@ class ComputeService:
             domain.undefine()
 
     def _domains(self, instance: Instance) -> list[libvirt.virDomain]:
-        """The guest of the instance, as long as it is defined."""
+        """The guest of the instance, if it is defined."""
         return [domain for domain in self._hypervisor.listAllDomains() if domain.UUIDString() == instance.uuid]
 
     def _load(self) -> dict[str, dict[str, Any]]:

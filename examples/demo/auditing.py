@@ -1,4 +1,4 @@
-"""Chapter 7: an old copy takes the place of the record. The audit before the repair, the repair, the audit after it."""
+"""Chapter 7: an old copy replaces the record. The demo audits, repairs the record, and audits again."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def repaired(stage: Stage) -> None:
 
 
 def _an_old_copy_of_the_record(stage: Stage, new: str) -> tuple[list[record.Row], str]:
-    """Build an instance and delete another, of which the old copy of the record then knows nothing.
+    """Build an instance and delete another one. The old copy of the record knows nothing of either.
 
-    :returns: the rows as they were, and the instance that was deleted
+    :returns: the rows before the copy came back, and the deleted instance
     """
     directory = stage.machine.directory
     gone = next(name for flavor in (SMALL, 'g1.small') for name in reversed(stage.running())
@@ -55,7 +55,7 @@ def _an_old_copy_of_the_record(stage: Stage, new: str) -> tuple[list[record.Row]
 
 
 def _found(stage: Stage, new: str, next_one: str, gone: str) -> None:
-    """See what the audits say, and that nothing is taken or given as long as the record is not complete."""
+    """Show the findings of the audits. Check that nobody gets or gives devices while the record is incomplete."""
     old = stage.seen.rows()
     say('The command for operators opens the test driver with the same guests, and says:')
     stage.run_command(ATTENTION, 'audit')

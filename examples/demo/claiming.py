@@ -42,7 +42,7 @@ def the_host(stage: Stage) -> None:
 def the_race(stage: Stage) -> list[str]:
     """Let all instances ask at once.
 
-    :returns: those that have their devices and no guest yet
+    :returns: the instances that have their devices but no guest yet
     """
     chapter(f'2. {THREADS} threads race')
     names = [f'instance-{number:02}' for number in range(1, THREADS + 1)]

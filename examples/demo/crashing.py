@@ -26,7 +26,7 @@ def killed_between_record_and_boot(stage: Stage, stopped: list[str]) -> None:
     before, guests = stage.seen.rows(), len(list(stage.machine.guests))
     expect(stage.service.kill() == -signal.SIGKILL, 'the service is killed')
     expect(stage.seen.rows() == before, 'the record is what it was')
-    # The next chapter wants a guest with a large namespace.
+    # The next chapter needs a guest with a large namespace.
     large = {row.owner for row in before if row.identifier in NAMESPACES['32MB']}
     goes_on, given_up = sorted(stopped, key=lambda name: (name not in large, name))
     stage.instances.set_state(given_up, DELETED)

@@ -1,4 +1,4 @@
-"""Chapter 9: PCI functions. A disk goes to a guest and comes back clean; a card and its ports exclude one another."""
+"""Chapter 9: PCI functions. A disk goes to a guest and comes back clean. A card and its ports exclude one another."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def given(stage: Stage) -> None:
 
 
 class Functions:
-    """The host with functions, its service, and what can be seen of both."""
+    """The host with functions and its service, as seen from outside."""
 
     def __init__(self, host: FunctionsHost) -> None:
         self.host, self.instances = host, Instances(host.directory)
@@ -57,7 +57,7 @@ class Functions:
         self._content = pathlib.Path(made['content'])
 
     def owners(self) -> dict[str, str]:
-        """By address its owner, by the record."""
+        """The owner of each function by the record, by address."""
         names = {instance.uuid: instance.name for instance in self.instances.all()}
         return {row.identifier: names[row.owner] for row in record.read(self.host.directory)}
 
@@ -68,11 +68,11 @@ class Functions:
         return self._content.read_bytes()
 
     def write_disk(self, text: str) -> None:
-        """Write a text all over the disk, as a guest that has it may."""
+        """Fill the disk with a text, as a guest may do."""
         self._content.write_bytes(text_to_fill(text, DISK_BYTES))
 
     def build_when_proven(self, name: str) -> None:
-        """Build an instance as soon as the service has read the disk through."""
+        """Build an instance as soon as the service has read the whole disk."""
         while (refusal := self.build(name)) is not None:
             expect('unproven' in refusal, 'nothing else keeps the disk from anybody')
             time.sleep(0.1)
@@ -80,7 +80,7 @@ class Functions:
     def build(self, name: str) -> str | None:
         """Build an instance.
 
-        :returns: why not, or None
+        :returns: None, or the reason why it was refused
         """
         refusal: str | None = self.service.call('build', name=name).get('refusal')
         return refusal

@@ -1,7 +1,7 @@
 """A host with PCI functions, in one directory: an NVMe disk, and a network card with two virtual functions.
 
-Files that are laid out as sysfs stand for what the kernel shows, and a file for the bytes of the disk. The kernel
-itself is in the process of the service, so this one is not killed.
+Files in the layout of sysfs stand for the kernel's view, and a file has the bytes of the disk. The simulated kernel is
+in the process of the service, so the demo does not kill this service.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CARD: Final = '0000:03:00.0'
 DISK_BYTES: Final = 8 * MIB
 PORTS: Final = 2
 
-# What the options call the functions: an NVMe disk, the card, and a virtual function of it.
+# The names of the functions in the options: an NVMe disk, the card, and its virtual function.
 _ALIASES = {'disk': '1b36:0010', 'card': '8086:10c9', 'port': '8086:10ca'}
 # An alias without a type never gets a physical function, as in Nova.
 _TYPES = {'disk': 'type-PCI', 'card': 'type-PF', 'port': 'type-VF'}
@@ -44,7 +44,7 @@ cleaning = {{"vendor_id": "1b36", "policy": "zero"}}
 
 
 class FunctionsHost(Machine):
-    """The host in a directory. The service makes its functions when it starts, and says where they are."""
+    """The host in a directory. The service makes its functions when it starts, and reports where they are."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         super().__init__(directory)
@@ -56,7 +56,10 @@ class FunctionsHost(Machine):
         (self.directory / 'machine-id').write_text(f'{uuid.uuid4().hex}\n')
 
     def options(self, sysfs: str) -> None:
-        """Write the configuration of a service whose functions are there."""
+        """Write the configuration of a service with these functions.
+
+        :param sysfs: the directory that shows them
+        """
         lines = []
         for name, product in _ALIASES.items():
             vendor_id, product_id = product.split(':')
@@ -68,7 +71,7 @@ class FunctionsHost(Machine):
 
 
 def driver_of(sysfs: str, address: str) -> str:
-    """The driver that a function has, as sysfs shows it."""
+    """The driver of a function, as sysfs shows it."""
     try:
         return os.path.basename(os.readlink(f'{sysfs}/bus/pci/devices/{address}/driver'))
     except FileNotFoundError:

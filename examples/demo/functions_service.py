@@ -1,7 +1,7 @@
 """The demo's compute service on a host with PCI functions: ``python functions_service.py DIRECTORY``.
 
-libvirt's test driver has the functions as node devices. It starts no guest on them, so this service gives functions to
-drivers in its place, as libvirt does on a real host.
+libvirt's test driver has the functions as node devices. It starts no guest on them. So this service gives the functions
+to drivers, as libvirt does on a real host.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FunctionsService(service.Service):
         hardware = self._hardware
 
         class PCI(pci.PCI):
-            """Functions of a host of which nothing is mounted but what the demo mounts."""
+            """The device kind on a host where nothing is mounted except by the demo."""
 
             def __init__(self, conf: Any, hypervisor: Any) -> None:
                 super().__init__(conf, hypervisor)
@@ -47,7 +47,7 @@ class FunctionsService(service.Service):
         return LibvirtDriver(NAME, conf, conf.devicetrack.state_path, [PCI], self._node.connect)
 
     def functions(self) -> dict[str, Any]:
-        """Where the kernel shows them and the disk's bytes are, and libvirt's names of them."""
+        """Say where sysfs and the disk's bytes are, and how libvirt names the functions."""
         return {'sysfs': self._hardware.root, 'content': self._hardware.content_of(DISK),
                 'ports': self._hardware.vfs_of(CARD), 'node_devices': sorted(self._node.connect().listDevices('pci'))}
 
@@ -63,7 +63,7 @@ class FunctionsService(service.Service):
 
 def main(directory: str) -> None:
     machine = FunctionsHost(directory)
-    tempfile.tempdir = directory             # whatever becomes of this process, the demo removes that
+    tempfile.tempdir = directory             # the demo removes this directory, however this process ends
     with pci_disks.DiskHost() as hardware, testing_libvirt.TestNode() as node:
         hardware.add_disk(DISK, 'S1', DISK_BYTES)
         hardware.add_igb(CARD)

@@ -1,4 +1,4 @@
-"""The demo service's own database: its instances, their migrations, and what became of them.
+"""The demo service's own database of instances and migrations.
 
 Every compute service has one. It is not the library's record, which says who has which device.
 """
@@ -20,9 +20,9 @@ REFUSED = 'refused'
 DELETING = 'deleting'
 DELETED = 'deleted'
 
-# Statuses of migrations, as the library knows them.
+# The statuses of migrations that the library knows.
 MIGRATING = 'migrating'
-FINISHED = 'finished'       # it waits for its user to confirm or revert it
+FINISHED = 'finished'       # the user must still confirm or revert it
 REVERTING = 'reverting'
 REVERTED = 'reverted'
 CONFIRMED = 'confirmed'
@@ -39,7 +39,7 @@ class Flavor:
 
 @dataclasses.dataclass
 class Instance:
-    """As the library wants to see one: it reads ``uuid`` and ``flavor``, and sets ``resources``."""
+    """An instance. The library reads ``uuid`` and ``flavor``, and sets ``resources``."""
 
     name: str
     flavor: Flavor
@@ -53,7 +53,7 @@ class Instance:
 
 @dataclasses.dataclass
 class Migration:
-    """A resize of an instance on this host, as the library wants to see it."""
+    """A resize of an instance on this host, with the attributes that the library reads."""
 
     id: int
     name: str
@@ -77,7 +77,7 @@ def _uuid_of(name: str) -> str:
 
 
 class Instances:
-    """The database, one file; each call opens it, so that any thread and any process may call."""
+    """The database, in one file. Each call opens it, so any thread and any process may call."""
 
     def __init__(self, directory: pathlib.Path) -> None:
         self._path = directory / 'instances.sqlite'
@@ -117,7 +117,7 @@ class Instances:
             'SELECT id, name, old_flavor, new_flavor, status FROM migrations ORDER BY id')]
 
     def migration_of(self, name: str) -> Migration:
-        """The newest of an instance."""
+        """The newest migration of an instance."""
         return [migration for migration in self.migrations() if migration.name == name][-1]
 
     def _execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:

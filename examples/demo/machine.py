@@ -1,18 +1,17 @@
 """The machine of the demo, in one directory: devices, guests, and the configuration of its service.
 
-Everything is a plain file, so it needs neither hardware nor a daemon, and it stays when the service is
-killed, as hardware does:
+Everything is a plain file, so the machine needs neither hardware nor a daemon. Like hardware, it stays when the service
+is killed:
 
 ``node.xml``
-    What libvirt's test driver plays: a host with PCI devices that make mediated devices, and the mediated
-    devices that an operator made on them. The test driver cannot make further ones.
+    The host of libvirt's test driver: PCI devices that make mediated devices, and the mediated devices that an operator
+    made on them. The test driver cannot make more.
 ``pmem/``
     Files that stand for namespaces of persistent memory.
 ``guests/``
-    The definition of every guest that runs. The test driver lives inside of the process that opened it, so
-    its guests die with that process; on a real host they are processes of their own. These files stand for
-    that: a guest's definition is put here when it has started, and before the service starts they are all
-    written into ``node.xml``.
+    The definition of every guest that runs. The test driver lives inside the process that opened it, so its guests die
+    with that process. On a real host guests are processes of their own. So a guest's definition is put here when the
+    guest has started, and all definitions are written into ``node.xml`` before the service starts.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from xml.etree import ElementTree
 MIB = 1 << 20
 NAME = 'demo-host'
 
-# Slow enough to look on while a namespace is wiped.
+# Slow enough to watch a wipe.
 SLOW_WIPE_MIB_S = 12
 
 
 class Card(NamedTuple):
-    """A PCI device that makes mediated devices, all of one type."""
+    """A PCI device that makes mediated devices of one type."""
 
     bus: int
     numa_node: int
@@ -52,7 +51,7 @@ class Card(NamedTuple):
         return f'pci_0000_{self.bus:02x}_00_0'
 
     def mdevs(self) -> list[str]:
-        """The UUIDs of the mediated devices that were made on it."""
+        """The UUIDs of the mediated devices on it."""
         return [str(uuid.uuid5(uuid.NAMESPACE_OID, f'{self.address}/{number}'))
                 for number in range(self.device_count)]
 
@@ -72,7 +71,7 @@ FLAVORS = {
     'm1.small': {'hw:pmem': '16MB'},
 }
 
-# Of another host: see functions_host.py.
+# The flavors of another host: see functions_host.py.
 FUNCTION_FLAVORS = {name: {'pci_passthrough:alias': f'{name}:1'} for name in ('disk', 'card', 'port')}
 
 _CONFIGURATION = """\
@@ -169,21 +168,21 @@ class Machine:
         self._pmem = self.directory / 'pmem'
 
     def make(self) -> None:
-        """Make it: every device there and free, every namespace zero, no guest."""
+        """Make the machine: every device is free, every namespace is zero, and there is no guest."""
         for directory in (self._pmem, self.guests.directory):
             directory.mkdir()
         for label, names in NAMESPACES.items():
             for name in names:
                 with open(self._pmem / name, 'xb') as file:
                     file.truncate(SIZES[label])
-        # Hosts of one name on one machine are one host; each demo shall be a machine of its own.
+        # devicetrack takes hosts of one name on one machine for one host. Each demo must be a machine of its own.
         (self.directory / 'machine-id').write_text(f'{uuid.uuid4().hex}\n')
 
     def configure(self, wipe_rate_mib_s: int = 0, placement_url: str = '') -> None:
-        """Write what a service that starts now finds: its configuration, and which guests run.
+        """Write the configuration of a service that starts now, and the guests that run.
 
-        :param wipe_rate_mib_s: an upper bound for wiping; 0 is none
-        :param placement_url: where the placement service is; '' is nowhere
+        :param wipe_rate_mib_s: an upper bound for wiping; 0 means none
+        :param placement_url: the URL of the placement service; '' means that there is none
         """
         configuration = _CONFIGURATION + (_PLACEMENT if placement_url else '')
         self.configuration.write_text(configuration.format(
@@ -195,22 +194,22 @@ class Machine:
         self.write_node()
 
     def write_node(self) -> None:
-        """Write the host that the test driver will play: the devices, and the guests that run."""
+        """Write the host of the test driver: the devices, and the guests that run."""
         devices = [_CARD.format(card=card) + ''.join(_mdevs(card)) for card in CARDS]
         (self.directory / 'node.xml').write_text(_NODE.format(
             devices=''.join(devices), guests=''.join(guest.document for guest in self.guests)))
 
     def devices(self) -> dict[str, str]:
-        """The name of every device with the resource class that counts it."""
+        """The name of every device, and the resource class that counts it."""
         named = {name: card.resource_class for card in CARDS for name in card.mdevs()}
         return named | {name: pmem_class(label) for label, names in NAMESPACES.items() for name in names}
 
     def read_namespace(self, name: str) -> bytes:
-        """The bytes that a guest with this namespace finds in it."""
+        """The bytes that a guest finds in this namespace."""
         return (self._pmem / name).read_bytes()
 
     def fill_namespace(self, name: str, text: str) -> None:
-        """Write a text all over a namespace, as a guest that has it may."""
+        """Fill a namespace with a text, as a guest may do."""
         path = self._pmem / name
         with open(path, 'r+b') as file:
             file.write(text_to_fill(text, path.stat().st_size))
@@ -224,7 +223,7 @@ def _mdevs(card: Card) -> Iterator[str]:
 
 
 def text_to_fill(text: str, size: int) -> bytes:
-    """A text, line after line, as it stands in a namespace of this size."""
+    """A text, repeated line by line until it fills a namespace of this size."""
     line = f'{text}\n'.encode()
     return (line * (size // len(line) + 1))[:size]
 
@@ -234,7 +233,7 @@ def pmem_class(label: str) -> str:
 
 
 def needs(flavor: str) -> collections.Counter[str]:
-    """The need of a flavor, by resource class."""
+    """How many devices of each resource class a flavor needs."""
     amounts: collections.Counter[str] = collections.Counter()
     for name, value in FLAVORS[flavor].items():
         if name == 'hw:pmem':
@@ -251,7 +250,7 @@ class Guest(NamedTuple):
     document: str
 
     def devices(self) -> list[str]:
-        """The names of its devices, read from the definition without the library's help."""
+        """The names of its devices, read from the definition without the library."""
         devices = ElementTree.fromstring(self.document).find('devices')
         assert devices is not None
         paths = [pathlib.Path(path.text or '').name for path in devices.iterfind('memory/source/path')]
@@ -265,7 +264,7 @@ class Guest(NamedTuple):
                 + '.' + one.attrib['function'].removeprefix('0x') for one in found]
 
     def elements(self) -> str:
-        """The elements of its definition that name them, and nothing of what libvirt has added."""
+        """The elements of its definition that name its devices, without anything that libvirt has added."""
         devices = ElementTree.fromstring(self.document).find('devices')
         assert devices is not None
         shown = [*devices.iterfind('memory'), *devices.iterfind('hostdev')]
@@ -294,9 +293,9 @@ class Guests:
 
 
 def guest_document(name: str, guest_uuid: str, devices: Sequence[str], metadata: str) -> str:
-    """The definition of a guest with what the library's ``guest_config`` returned.
+    """The definition of a guest, with the result of the library's ``guest_config``.
 
-    :param devices: an element for each
+    :param devices: an element for each device
     """
     return f"""\
 <domain type='test'>

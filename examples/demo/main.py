@@ -1,9 +1,9 @@
 """One owner for every device: the demo, ``make demo``.
 
-This process is the outside world. It owns the machine, starts the service as a child process, kills it,
-and looks with its own eyes: it reads the record by plain SQL, the guests' definitions by a plain XML parser,
-the namespaces' bytes, and placement by plain HTTP, none of it through the library. Every fact that is
-printed was looked up just then; one that is not as it must be ends the demo with status 1.
+This process is the outside world. It owns the machine, starts the service as a child process, and kills it. It looks at
+everything without the library: it reads the record by plain SQL, the guests' definitions by a plain XML parser, the
+namespaces' bytes, and placement by plain HTTP. It looks up every fact right before it prints the fact. If one is wrong,
+the demo ends with status 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from process import ServiceFailed
 import resizing
 from stage import Stage
 
-PATIENCE_S = 1800       # with a demo that hangs; on a busy machine it is slow, and that is no failure
+PATIENCE_S = 1800       # after so long the demo hangs; on a busy machine it is only slow
 
 
 def tell(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""What the outside world sees of the machine, the record and the guests, none of it through the library."""
+"""The view from outside on the machine, the record and the guests, without the library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import record
 
 
 class NotAsPromised(Exception):
-    """Something is not as the demo says; the text says what."""
+    """Something is not as the demo says. The text says what."""
 
 
 def expect(fact: object, promise: str) -> None:
@@ -28,17 +28,17 @@ def expect(fact: object, promise: str) -> None:
 
 
 class Observer:
-    """Looks, and checks what it sees. It remembers names, and who wrote into which namespace."""
+    """Looks at the machine and checks it. It remembers names, and who wrote into which namespace."""
 
     def __init__(self, machine: Machine, instances: Instances) -> None:
         self._machine, self._instances = machine, instances
         self.devices = machine.devices()
-        self.wrote: dict[str, str] = {}     # by namespace, the last instance that wrote into it
+        self.wrote: dict[str, str] = {}     # the last instance that wrote into a namespace, by namespace
 
     # -- owners -------------------------------------------------------------------------------------------
 
     def rows(self) -> list[record.Row]:
-        """The record, by the names of the owners and in the order of the guest."""
+        """The rows of the record, sorted by the owner's name and by the order in the guest."""
         names = {instance.uuid: instance.name for instance in self._instances.all()}
         rows = [row._replace(owner=names[row.owner]) for row in record.read(self._machine.directory)]
         return sorted(rows, key=lambda row: row.owner)
@@ -48,11 +48,11 @@ class Observer:
         return owners(self.rows()).get(device, 'nobody')
 
     def free(self) -> list[str]:
-        """The devices that the record has no owner for."""
+        """The devices that have no owner in the record."""
         return sorted(self.devices.keys() - {row.identifier for row in self.rows()})
 
     def check_owners(self, waiting: Iterable[str]) -> None:
-        """Check that each owner has what its flavor says, and that what is left is too little for anyone who waits."""
+        """Check that each owner has the devices of its flavor, and that too few are left for anyone who waits."""
         owned: dict[str, collections.Counter[str]] = {}
         for row in self.rows():
             expect(self.devices.get(row.identifier) == row.resource_class,
@@ -68,16 +68,16 @@ class Observer:
                    f'{name} was refused for a reason')
 
     def users(self) -> dict[str, str]:
-        """By device the instance whose guest names it."""
+        """The instance whose guest names a device, by device."""
         names = {instance.uuid: instance.name for instance in self._instances.all()}
         return {device: names[guest.uuid] for guest in self._machine.guests for device in guest.devices()}
 
     # -- guests -------------------------------------------------------------------------------------------
 
     def check_guests(self, running: Iterable[str]) -> None:
-        """Exactly these instances have guests, with the devices of their rows in the order of their rows.
+        """Check that exactly these instances have guests, with the devices of their rows in the order of the rows.
 
-        Not with those that an instance has left and may come back to.
+        A guest must not have the devices that its instance has left, even if it may come back to them.
         """
         names = {instance.uuid: instance.name for instance in self._instances.all()}
         guests = {names[guest.uuid]: guest.devices() for guest in self._machine.guests}
@@ -95,7 +95,7 @@ class Observer:
     # -- namespaces ---------------------------------------------------------------------------------------
 
     def let_write(self, guests: Iterable[str]) -> None:
-        """Let guests look at their namespaces, which must be clean, and write their names all over them."""
+        """Let guests check that their namespaces are clean, and fill the namespaces with their names."""
         for row in self.rows():
             if row.kind == 'vpmem' and row.owner in guests and row.role != 'old':
                 self.check_clean(row.identifier)
@@ -117,7 +117,7 @@ class Observer:
         return f'{len(content) // MIB} MiB of zeros' if clean else repr(content[:24])
 
     def halt_in_a_wipe(self, namespace: str, wiper: int) -> None:
-        """Halt the process that overwrites a namespace when it has done a part; let it go on by SIGCONT."""
+        """Stop the process that overwrites a namespace in the middle of its work. SIGCONT lets it go on."""
         while True:
             os.kill(wiper, signal.SIGSTOP)
             content = self._machine.read_namespace(namespace)
@@ -128,7 +128,7 @@ class Observer:
             time.sleep(0.05)
 
     def is_worked_on(self, namespace: str) -> bool:
-        """Whether somebody holds the lock file of a namespace."""
+        """Whether a process holds the lock file of a namespace."""
         with open(self._machine.directory / 'state' / 'locks' / f'vpmem-{namespace}.lock', 'rb') as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -137,7 +137,7 @@ class Observer:
             return False
 
     def dirty_mib(self, namespace: str) -> int:
-        """How much of a namespace can still be read, in MiB, a part counting as a whole."""
+        """How much of a namespace is not zero yet, in MiB, rounded up."""
         content = self._machine.read_namespace(namespace)
         return -(-(len(content) - content.count(0)) // MIB)
 
@@ -147,7 +147,7 @@ def text_of(name: str) -> str:
 
 
 def owners(rows: Iterable[record.Row]) -> dict[str, str]:
-    """By device its owner."""
+    """The owner of each device, by device."""
     return {row.identifier: row.owner for row in rows}
 
 

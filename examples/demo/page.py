@@ -1,4 +1,4 @@
-"""How the demo's text is set."""
+"""Formats the demo's text."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def chapter(heading: str) -> None:
 
 
 def say(text: str) -> None:
-    """A paragraph; how it was broken into lines before does not matter."""
+    """Print a paragraph. The line breaks in ``text`` do not matter."""
     _line()
     _line(textwrap.fill(' '.join(text.split()), WIDTH, break_on_hyphens=False))
 
 
 def quote(text: str) -> None:
-    """A paragraph in somebody else's words."""
+    """Print a paragraph as a quotation."""
     _line()
     _line(textwrap.fill(' '.join(text.split()), WIDTH, initial_indent=_MARGIN,
                         subsequent_indent=_MARGIN, break_on_hyphens=False))
 
 
 def show(text: str) -> None:
-    """Lines as a terminal shows them."""
+    """Print lines as a terminal shows them."""
     _line()
     for line in text.splitlines():
         for part in textwrap.wrap(line, WIDTH - INDENT, break_on_hyphens=False) or ['']:
@@ -45,7 +45,7 @@ def show(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns of text, each as wide as its widest entry; numbers stand to the right."""
+    """Print columns, each as wide as its widest entry. Numbers are aligned to the right."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     right = [all(isinstance(row[index], int) for row in rows) for index in range(len(columns))]
@@ -66,10 +66,10 @@ def count(number: int, noun: str) -> str:
 
 
 def a(flavor: str) -> str:
-    """A flavor with the article that its first letter is spoken with."""
+    """A flavor with its article: a or an."""
     return f'an {flavor}' if flavor.startswith('m') else f'a {flavor}'
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as a sentence lists them."""
+    """Names, listed as in a sentence."""
     return ' and '.join(filter(None, (', '.join(names[:-1]), *names[-1:])))

@@ -1,7 +1,7 @@
 """A picture of the demo's host: ``python picture.py DIRECTORY`` draws it into ``demo-host.html`` and ``demo-host.txt``.
 
-The host is the one of ``make demo``, at a moment when much goes on: instances have devices, one of them was deleted and
-a namespace of it is being wiped, an operator withholds a namespace and a card, and a namespace has changed its size.
+The host is that of ``make demo``, at a busy moment. Instances have devices. One instance was deleted, and its namespace
+is being wiped. An operator withholds a namespace and a card. A namespace has changed its size.
 """
 
 from __future__ import annotations

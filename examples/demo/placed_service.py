@@ -1,4 +1,4 @@
-"""The demo's compute service beside a placement service: a scheduler chooses for each instance."""
+"""The demo's compute service beside a placement service: a scheduler chooses providers for each instance."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PROJECT = USER = 'demo'
 
 
 class PlacedService(service.Service):
-    """Keeps allocations in placement as the record has them, and reports what the host has."""
+    """Keeps allocations in placement equal to the record, and reports the host's devices."""
 
     def _began(self) -> None:
         self._node = NodeReporter.from_conf(self._conf, self._manager, self._manager.store)
         self._leftovers = HostLeftovers(self._manager.store, self._manager.host_uuid)
         self._allocations = allocations.AllocationClient.from_conf(self._conf, self._leftovers)
         self._node.start()
-        # Instances that were here before there was a placement service.
+        # Instances from before the placement service.
         [root] = [provider.uuid for provider in self._manager.providers() if provider.parent_uuid is None]
         records = self._store.records_of_host(self._manager.host_uuid)
         for consumer, share in expected.shares(records, root, tree.NESTED).items():
@@ -35,19 +35,19 @@ class PlacedService(service.Service):
                 self._allocations.spawn(consumer, share.held, PROJECT, USER)
 
     def place(self, name: str, chosen: service.Chosen) -> dict[str, Any]:
-        """Build an instance where the scheduler chose."""
+        """Build an instance with devices of the providers that the scheduler chose."""
         self._allocations.spawn(self._instances.get(name).uuid, chosen, PROJECT, USER)
         return self._reported(self.build(name, chosen))
 
     def move(self, name: str, flavor: str, chosen: service.Chosen) -> dict[str, Any]:
-        """Resize an instance to where the scheduler chose, until its user confirms it."""
+        """Resize an instance to devices of the providers that the scheduler chose. The user confirms it later."""
         migration = self._instances.migrate(name, flavor)
         self._allocations.move(migration.instance_uuid, migration.uuid, chosen)
         self._resize(migration, chosen=chosen)
         return self._reported({})
 
     def confirm(self, name: str) -> dict[str, Any]:
-        """The user keeps the new devices, unless placement does not let go of the old ones."""
+        """Confirm a resize: the instance keeps the new devices, if placement frees the old ones."""
         migration = self._instances.migration_of(name)
         try:
             self._allocations.confirm(migration.instance_uuid, migration.uuid)
@@ -57,7 +57,7 @@ class PlacedService(service.Service):
         return self._reported(super().confirm(name))
 
     def cordon(self, name: str) -> dict[str, Any]:
-        """Let nobody have a namespace until it is admitted again."""
+        """Cordon a namespace: nobody gets it until it is admitted again."""
         self._manager.cordon('vpmem', name)
         return self._reported({})
 

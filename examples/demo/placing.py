@@ -1,4 +1,4 @@
-"""Chapter 8: a placement server joins, and says of the host what the record says."""
+"""Chapter 8: a placement server joins, and agrees with the record about the host."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from devicetrack.testing import placement as placements
 
 FLAVOR, OTHER = 'g1.small', 'm1.small'
-LABEL = '16MB'                              # the namespaces that both of them want
+LABEL = '16MB'                              # the namespaces that both flavors need
 
 
 def placed(stage: Stage) -> None:
     chapter('8. A scheduler that knows')
-    with warnings.catch_warnings(action='ignore'):      # a library of a library warns of a third one
+    with warnings.catch_warnings(action='ignore'):      # a dependency warns about another dependency
         from devicetrack.testing import placement as placements
     with placements.PlacementServer() as server, placements.Placement(server) as placement:
         scheduler = Scheduler(server.url)
@@ -55,7 +55,7 @@ def _reported(stage: Stage, scheduler: Scheduler, url: str) -> None:
 
 
 def _spawned(stage: Stage, scheduler: Scheduler) -> str:
-    """Build one more instance, where the scheduler chooses."""
+    """Build one more instance, with devices of providers that the scheduler chooses."""
     make_room(stage, FLAVOR)
     name = f'instance-{len(stage.instances.all()) + 1:02}'
     stage.instances.add({name: FLAVOR})
@@ -79,7 +79,7 @@ def _spawned(stage: Stage, scheduler: Scheduler) -> str:
 
 
 def _cordoned(stage: Stage, scheduler: Scheduler, name: str) -> None:
-    """Keep the namespaces that are free from everybody."""
+    """Cordon the free namespaces."""
     make_room(stage, OTHER, but=name)
     free = [device for device in stage.seen.free() if device in NAMESPACES[LABEL]]
     before = _line(scheduler)
@@ -98,7 +98,7 @@ def _cordoned(stage: Stage, scheduler: Scheduler, name: str) -> None:
 
 
 def _in_conflict(stage: Stage, scheduler: Scheduler, placement: placements.Placement, name: str) -> None:
-    """Resize an instance, and let somebody else change what its migration holds just when that is confirmed."""
+    """Resize an instance. While the resize is confirmed, another service changes the migration's allocations."""
     stage.service.call('move', name=name, flavor=OTHER, chosen=scheduler.choose(OTHER))
     stage.seen.let_write([name])
     instance, migration = stage.instances.get(name).uuid, stage.instances.migration_of(name).uuid
@@ -136,7 +136,7 @@ def _in_conflict(stage: Stage, scheduler: Scheduler, placement: placements.Place
 
 
 def _check(stage: Stage, scheduler: Scheduler) -> None:
-    """Placement counts each device that the record has, of its owner and at its parent."""
+    """Check that placement counts each device of the record, for its owner and at its parent."""
     rows = stage.seen.rows()
     at_parents = collections.Counter((f'{NAME}_{row.parent}' if row.kind == 'mdev' else NAME, row.resource_class)
                                      for row in rows)

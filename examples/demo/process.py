@@ -1,4 +1,4 @@
-"""The processes of the demo, seen from outside: the service, started, given orders, killed; and commands."""
+"""The processes of the demo: the service, which is started, given orders and killed, and commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 
 def manage(host: machine.Machine, *arguments: str) -> Answer:
-    """Run ``devicetrack-manage``, which opens the test driver as the service does and finds the same guests there."""
+    """Run ``devicetrack-manage``. It opens the test driver as the service does, and finds the same guests there."""
     host.write_node()
     with open(host.log, 'ab') as log:
         done = subprocess.run(
@@ -90,12 +90,12 @@ class Process:
             time.sleep(0.01)
 
     def kill(self) -> int:
-        """Kill it with SIGKILL, and return its status."""
+        """Kill the service with SIGKILL, and return its status."""
         self._process.send_signal(signal.SIGKILL)
         return self._ended()
 
     def end(self) -> int:
-        """Let it end by itself, and return its status."""
+        """Let the service end by itself, and return its status."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         return self._ended()

@@ -1,4 +1,4 @@
-"""The library's record by plain SQL, without the library: read, and copied as an operator would copy it."""
+"""Reads the library's record by plain SQL, without the library, and copies it as an operator would."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
 
 def read(directory: pathlib.Path) -> list[Row]:
-    """Every row, by instance and in the order of the guest."""
+    """Every row, sorted by instance and by the order in the guest."""
     with contextlib.closing(sqlite3.connect(directory / FILE)) as connection:
         return [Row(*row) for row in connection.execute(
             'SELECT instance_uuid, kind, identifier, resource_class, parent, state, role, migration_uuid'
@@ -38,26 +38,26 @@ def read(directory: pathlib.Path) -> list[Row]:
 
 
 def requests(directory: pathlib.Path) -> list[str]:
-    """The UUIDs of requests of commands that wait for an answer."""
+    """The UUIDs of operators' requests that wait for an answer."""
     with contextlib.closing(sqlite3.connect(directory / FILE)) as connection:
         return [uuid for uuid, in connection.execute('SELECT uuid FROM operator_requests WHERE answered_at IS NULL')]
 
 
 def leftovers(directory: pathlib.Path) -> list[str]:
-    """The UUIDs of migrations that have yet to let go of what they hold in placement."""
+    """The UUIDs of migrations whose allocations in placement are still to be removed."""
     with contextlib.closing(sqlite3.connect(directory / FILE)) as connection:
         return [uuid for uuid, in connection.execute('SELECT migration_uuid FROM leftovers')]
 
 
 def copy(directory: pathlib.Path) -> pathlib.Path:
-    """Make a copy of it; the service may work meanwhile."""
+    """Copy the record. The service may work meanwhile."""
     path = directory / 'copy-of-the-record.sqlite'
     _copy(directory / FILE, path)
     return path
 
 
 def put_back(directory: pathlib.Path, path: pathlib.Path) -> None:
-    """Put a copy in its place."""
+    """Replace the record by a copy."""
     _copy(path, directory / FILE)
 
 

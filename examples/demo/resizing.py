@@ -1,4 +1,4 @@
-"""Chapter 6: an instance gets other devices of the same host, and keeps its old ones until that is settled."""
+"""Chapter 6: an instance gets other devices of the same host, and keeps its old ones until the move has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stage import make_room
 from stage import reported
 from stage import Stage
 
-# Flavors that both have a namespace of 16 MiB.
+# Both flavors have a namespace of 16 MiB.
 OTHER_FLAVOR = {'m1.small': 'g1.small', 'g1.small': 'm1.small'}
 
 

@@ -1,4 +1,4 @@
-"""The scheduler's side of the demo: what placement says, by its plain HTTP and without the library."""
+"""The scheduler of the demo: it asks placement by plain HTTP, without the library."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Scheduler:
         self._url = url
 
     def tree(self) -> list[Line]:
-        """All that the providers of the host count, those below the node indented."""
+        """Everything that the providers of the host count. Providers below the node are indented."""
         lines = []
         for uuid, name in self.names().items():
             used = self._ask(f'/resource_providers/{uuid}/usages')['usages']
@@ -43,13 +43,13 @@ class Scheduler:
         return lines
 
     def names(self) -> dict[str, str]:
-        """The names of the host's providers, in their order, by UUID."""
+        """The names of the host's providers by UUID, in order."""
         [node] = self._ask(f'/resource_providers?name={NAME}')['resource_providers']
         found = self._ask(f'/resource_providers?in_tree={node["uuid"]}')['resource_providers']
         return {one['uuid']: one['name'] for one in sorted(found, key=lambda provider: provider['name'])}
 
     def choose(self, flavor: str) -> Resources | None:
-        """Where an instance of a flavor finds what it needs, or None."""
+        """Choose the providers for an instance of a flavor, or return None."""
         wanted = ','.join(f'{name}:{amount}' for name, amount in needs(flavor).items())
         found = self._ask(f'/allocation_candidates?resources={wanted}&limit=1')['allocation_requests']
         return _resources(found[0]['allocations']) if found else None
@@ -59,7 +59,7 @@ class Scheduler:
         return _resources(self._ask(f'/allocations/{consumer}')['allocations'])
 
     def touch(self, consumer: str) -> None:
-        """Write anew what a consumer holds: its generation moves on, as when another service changes something."""
+        """Write a consumer's allocations again. Its generation rises, as when another service changes them."""
         path = f'/allocations/{consumer}'
         self._ask(path, self._ask(path))
 

@@ -1,8 +1,8 @@
 """The demo's compute service: one process for one host.
 
-``python service.py DIRECTORY`` runs it on the machine in that directory. It takes orders as lines of JSON on
-its standard input and answers each with a line on its standard output; the end of the input ends it.
-``examples/compute`` is a service to learn from; this one is the same with places where it can be stopped.
+``python service.py DIRECTORY`` runs it on the machine in that directory. It reads orders as lines of JSON from its
+standard input, and answers each with a line on its standard output. It ends at the end of the input.
+``examples/compute`` is a service to learn from. This one is the same, with places where the demo can stop it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from machine import guest_document
 from machine import Machine
 from machine import NAME
 
-# By provider's UUID and resource class: what a scheduler chose.
+# The choice of a scheduler, by provider's UUID and resource class.
 Chosen = Mapping[str, Mapping[str, int]]
 
-CONTEXT = None      # the service's request context: handed through, never looked into
+CONTEXT = None      # the service's request context: the library hands it on and never reads it
 
 
 class Service:
-    """Builds and deletes instances; the library says on which devices."""
+    """Builds and deletes instances on the devices that the library chooses."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -60,8 +60,7 @@ class Service:
         logging.setup(conf, 'demo')
         self._conf = conf
         driver = self._load_driver(conf)
-        # The test driver plays a host of its own for every connection: guests are started on the one
-        # that the library looks at.
+        # The test driver has another host for every connection. Start guests on the host that the library looks at.
         self._hypervisor = driver.hypervisor.raw()
         self._store = devicetrack.open_store(conf)
         self._manager = devicetrack.ClaimManager(NAME, driver, self._store, conf, service=self)
@@ -70,22 +69,22 @@ class Service:
         return devicetrack.load_driver(conf, NAME)
 
     def instances(self, uuids: Set[str]) -> Mapping[str, str]:
-        """Answer the library: what became of these instances."""
+        """Answer the library: the states of these instances."""
         return {instance.uuid: 'deleted' if instance.state == DELETED else 'here'
                 for instance in self._instances.all() if instance.uuid in uuids}
 
     def migrations(self, uuids: Sequence[str]) -> Mapping[str, Migration]:
-        """Answer the library: where their migrations stand."""
+        """Answer the library: the migrations of instances."""
         return {migration.uuid: migration for migration in self._instances.migrations()}
 
     # -- orders -------------------------------------------------------------------------------------------
 
     def start(self) -> dict[str, Any]:
-        """Begin, or begin again; then go on with what was being done when the last process ended."""
+        """Start the manager, then go on with the work that the last process left unfinished."""
         schema.sync(self._store)        # in a real deployment an operator runs devicetrack-manage db sync
         guests = len(self._hypervisor.listAllDomains())
         findings = self._manager.init_host(CONTEXT)
-        self._manager.wait_for_wipes()  # no service has to; the demo shows what comes of them
+        self._manager.wait_for_wipes()  # no service has to wait; the demo shows the result of the wipes
         self._began()
         went_on = []
         for instance in self._instances.all():
@@ -102,16 +101,16 @@ class Service:
         return {'findings': [str(finding) for finding in findings], 'went_on': went_on, 'guests': guests}
 
     def _began(self) -> None:
-        """The manager is ready, and nothing has been done yet."""
+        """Called when the manager is ready, before anything else."""
 
     def providers(self) -> dict[str, Any]:
         return {'offers': [(provider.name, resource_class, total) for provider in self._manager.providers()
                            for resource_class, total in sorted(provider.totals.items())]}
 
     def race(self, names: Sequence[str], stopped: int) -> dict[str, Any]:
-        """Build instances, each in a thread of its own, all at once.
+        """Build instances at once, each in a thread of its own.
 
-        The first ``stopped`` of them that get their devices stop for good between the record and the boot.
+        The first ``stopped`` instances with devices stop for good after the record and before the boot.
         """
         race = Race(len(names), stopped)
 
@@ -146,22 +145,22 @@ class Service:
         return {}
 
     def resize(self, name: str, flavor: str, stopped: bool = False) -> dict[str, Any]:
-        """Move an instance to the devices of another flavor on this host, until its user confirms or reverts it.
+        """Move an instance to the devices of another flavor on this host. The user confirms or reverts that later.
 
-        :param stopped: stop for good when its guest runs on them, before anybody is told
+        :param stopped: stop for good when its guest runs on the new devices, before anybody is told
         """
         self._resize(self._instances.migrate(name, flavor), stopped)
         return {}
 
     def confirm(self, name: str) -> dict[str, Any]:
-        """The user keeps the new devices."""
+        """Confirm a resize: the user keeps the new devices."""
         migration = self._instances.migration_of(name)
         self._instances.set_status(migration, CONFIRMED)
         self._manager.drop_move_claim_at_source(CONTEXT, self._instances.get(name), migration)
         return {}
 
     def revert(self, name: str) -> dict[str, Any]:
-        """The user wants the old devices again."""
+        """Revert a resize: the user wants the old devices again."""
         instance, migration = self._instances.get(name), self._instances.migration_of(name)
         self._instances.set_status(migration, REVERTING)
         self._stop_guest(instance)
@@ -194,7 +193,7 @@ class Service:
                 self._instances.set_status(migration, FINISHED)
 
     def _boot(self, instance: Instance) -> None:
-        """Start the guest. After an error of ``started`` it runs: its devices stay, and the audit settles it."""
+        """Start the guest. If ``started`` fails, the guest runs and keeps its devices, and the audit records it."""
         self._start_guest(instance)
         self._manager.started(CONTEXT, instance)
         self._instances.set_state(instance.name, RUNNING)
@@ -219,7 +218,7 @@ class Service:
         return instance
 
     def _request(self, flavor: Flavor, chosen: Chosen | None) -> Any:
-        """The request to the library: what a scheduler chose for an instance, or what its flavor says."""
+        """The request to the library: the choice of a scheduler, or the devices of the instance's flavor."""
         if chosen is None:
             return devicetrack.DeviceRequest.from_extra_specs(flavor.extra_specs, aliases=self._manager.aliases)
         return {provider: {'resources': amounts} for provider, amounts in chosen.items()}
@@ -249,10 +248,9 @@ class Race:
         self._began = time.monotonic()
 
     def recorded(self, name: str) -> None:
-        """The devices of this runner are recorded and its guest is not there yet.
+        """Called when the devices of a runner are recorded and its guest does not exist yet.
 
-        Wait until all have their answers, so that the time that is measured has no boot in it. Then stop, or
-        go on.
+        Wait until all runners have their answers, so that the measured time has no boot in it. Then stop or go on.
         """
         with self._changed:
             stops = len(self._results['stopped']) < self._to_stop
@@ -284,7 +282,7 @@ class Race:
         self._changed.notify_all()
 
     def result(self) -> dict[str, Any]:
-        """Wait for every runner and say what became of it."""
+        """Wait for every runner, and return the results."""
         with self._changed:
             self._changed.wait_for(lambda: sum(map(len, self._results.values())) == self._runners)
         return {**self._results, 'milliseconds': round((self._answered - self._began) * 1000)}

@@ -23,7 +23,7 @@ import record
 
 
 class Stage:
-    """Where the story is told. ``refused`` are the instances that asked for devices in vain."""
+    """The stage. ``refused`` has the instances that asked for devices in vain."""
 
     def __init__(self, directory: pathlib.Path) -> None:
         self.machine = Machine(directory)
@@ -48,14 +48,14 @@ class Stage:
         return self.instances.get(name).flavor.name
 
     def running(self) -> list[str]:
-        """The instances with a guest."""
+        """The instances whose guests run."""
         return [instance.name for instance in self.instances.all() if instance.state == RUNNING]
 
     def rows_of(self, name: str) -> list[record.Row]:
         return [row for row in self.seen.rows() if row.owner == name]
 
     def run_command(self, status: int, *arguments: str) -> None:
-        """Run the command for operators and show it as a terminal does."""
+        """Run the operators' command, and show its output as a terminal does."""
         answer = manage(self.machine, *arguments)
         expect(answer.status == status, f'devicetrack-manage {" ".join(arguments)} ends with status {status}')
         show(f'$ devicetrack-manage {" ".join(arguments)}\n{answer.told.rstrip()}')
@@ -67,9 +67,9 @@ class Stage:
 
 
 def make_room(stage: Stage, flavor: str, but: str = '') -> list[str]:
-    """Delete instances until there is room for a flavor, beside all that the instance ``but`` has.
+    """Delete instances, except ``but``, until there is room for a flavor.
 
-    :returns: those that were deleted
+    :returns: the deleted instances
     """
     deleted = []
     while lacking := needs(flavor) - collections.Counter(stage.seen.devices[free] for free in stage.seen.free()):

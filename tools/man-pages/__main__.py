@@ -1,7 +1,7 @@
-"""Write the man pages of the programs, which the package installs.
+"""Write the man pages of the programs. The package installs these pages.
 
-Arguments and options come from the programs. What else there is to say of a program is here. A test compares the pages
-in share/man/man1 with what this writes.
+Arguments and options come from the programs. The rest of the text is here. A test compares the pages in share/man/man1
+with the output of this program.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OUTPUT: Final = 'The options of the output, as -f, -c and --max-width, are thos
 
 
 def escaped(text: str) -> str:
-    """Text as troff takes it: a hyphen is the character that people type, and no line begins a request."""
+    """Escape a text for troff: hyphens stay the characters that people type, and no line begins a request."""
     text = text.replace('\\', r'\e').replace('-', r'\-')
     return '\n'.join(rf'\&{line}' if line[:1] in ('.', "'") else line for line in text.split('\n'))
 
@@ -63,13 +63,13 @@ def paragraphs(*texts: str) -> Iterator[str]:
 
 
 def listed(items: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Names or options, each with what is said of it."""
+    """Names or options, each with its text."""
     for name, text in items:
         yield from ('.TP', bold(name), escaped(text))
 
 
 def options_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
-    """Arguments and options, each with its help."""
+    """The arguments and options of a parser, each with its help."""
     formatter = parser._get_formatter()
     for action in parser._actions:
         if action.help == argparse.SUPPRESS:
@@ -83,7 +83,7 @@ def options_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 
 
 def own_parser(command: type[base.Command], app: Any) -> argparse.ArgumentParser:
-    """The arguments of one command, without those that cliff gives to all."""
+    """The arguments of one command, without those that cliff gives to all commands."""
     parser = argparse.ArgumentParser(add_help=False)
     command(app, None).add_arguments(parser)
     if issubclass(command, base.Lister):
@@ -116,7 +116,7 @@ def of_manage() -> Iterator[str]:
     app = manage.Manage(cfg.ConfigOpts(), io.StringIO(), io.StringIO())
     for name, entry_point in sorted(app.command_manager):
         command = entry_point.load()
-        if issubclass(command, base.Command):           # and not one of cliff's own
+        if issubclass(command, base.Command):           # not one of cliff's own commands
             yield f'.SS {escaped(name)}'
             yield from paragraphs(*said_of(command))
             yield from listed(options_of(own_parser(command, app)))

@@ -1,6 +1,6 @@
-"""Say what the tests prove: change the code in one place at a time, and see whether a test fails.
+"""Measure how much the tests prove: change the code in one place at a time, and see whether a test fails.
 
-doc/source/contributor/testing.rst says how to read what this prints.
+doc/source/contributor/testing.rst explains the output.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MODULES = tuple(f'devicetrack.{name}' for name in (
     'engine.migrations', 'engine.lifecycle', 'engine.reconcile', 'engine.findings', 'engine.guest_records',
     'engine.unsettled', 'objects.identity', 'store.sql.committer',
     'claims.life', 'claims.locked_ledger', 'claims.rows', 'claims.moves', 'claims.given_up'))
-# The packages of the tests that judge. Whatever of them needs a server is left out.
+# The packages of the tests that judge. Tests that need a server are left out.
 TESTS = ('unit.objects', 'unit.engine', 'unit.store', 'unit.claims', 'functional.store')
 
-# Survivors that no test can tell from the code as it is, or need not: a list of {in, line, change, reason}.
+# Survivors that no test can tell from the real code, or need not tell: a list of {in, line, change, reason}.
 EXPLAINED = pathlib.Path(__file__).with_name('survivors.yaml')
 
 
@@ -45,8 +45,8 @@ def main() -> int:
     parser.add_argument('--least', type=float, default=95, metavar='PERCENT')
     asked = parser.parse_args()
     chosen = [name for name in MODULES if not asked.modules or name.endswith(tuple(asked.modules))]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))       # ends the children
-    sys.dont_write_bytecode = False             # every fork imports the package anew
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))       # the exit ends the children
+    sys.dont_write_bytecode = False             # every fork imports the package, and bytecode makes that quick
     drawn = sorted((mutant for name in chosen for mutant in mutants.of(name, asked.seed)),
                    key=lambda mutant: mutant.order)
     judges.KEPT.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Work done in forks of this process, which may hang, die or kill themselves."""
+"""Does work in forks of this process. The forks may hang, die or kill themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import time
 import traceback
 from typing import Any
 
-ASLEEP_S = 30                               # a process that uses no CPU time for so long waits for ever
+ASLEEP_S = 30                               # a process that uses no CPU time for so long counts as hanging
 
 
 def cpu_s() -> float:
@@ -25,12 +25,12 @@ def cpu_s() -> float:
 
 
 def work(works: Iterator[tuple[Any, Callable[[], Any]]], jobs: int) -> Iterator[tuple[Any, Any]]:
-    """Do each work in a fork of this process, ``jobs`` at a time.
+    """Do each piece of work in a fork of this process, ``jobs`` at a time.
 
-    :param works: what each work is for, and the work, whose answer must be fit for JSON
-    :returns: what each was for, and its answer; a text says how the process ended without one
+    :param works: pairs of a key and a function, whose answer must be fit for JSON
+    :returns: pairs of the key and the answer. If there is no answer, a text says how the process ended
     """
-    running: dict[int, list[Any]] = {}          # by process: what for, its answer's path, ticks used, seen using them
+    running: dict[int, list[Any]] = {}          # by process: the key, the answer's path, ticks used, time of that
     with tempfile.TemporaryDirectory() as answers:
         try:
             for turn in itertools.count():
@@ -58,7 +58,7 @@ def work(works: Iterator[tuple[Any, Callable[[], Any]]], jobs: int) -> Iterator[
 
 
 def _end(pid: int, reaped: bool) -> None:
-    """End a child, and what it started."""
+    """End a child and all processes that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     if not reaped:
@@ -79,7 +79,7 @@ def _answer(path: str, status: int) -> Any:
 
 
 def _session_ticks(session: int) -> int:
-    """The CPU time of the processes of a session. Whoever waits for the processor is seen when it gets it."""
+    """The CPU time of the processes of a session, in ticks. A process that waits for a processor adds it later."""
     used = 0
     for entry in filter(str.isdigit, os.listdir('/proc')):
         with contextlib.suppress(OSError):

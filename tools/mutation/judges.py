@@ -1,4 +1,4 @@
-"""Tests as judges of mutants: which of them reach a line, and whether one of them fails."""
+"""Tests judge mutants: which tests reach a line, and whether one of them fails."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ import mutants
 import testscenarios
 import testtools
 
-# What tests reached, until they or the code change.
+# Keeps which lines tests reach, until the tests or the code change.
 KEPT = mutants.ROOT / '.mutation'
 
-CPU_LIMIT_S = 20                            # for one test, besides ten times its usual time
+CPU_LIMIT_S = 20                            # for one test, on top of ten times its usual time
 
 
 class Test(NamedTuple):
-    """A test and the CPU time that it takes on the code as it is."""
+    """A test, and the CPU time that it takes on the real code."""
 
     module: str
     name: str
@@ -40,13 +40,13 @@ class Test(NamedTuple):
 
     @property
     def of(self) -> str:
-        """Its class."""
+        """The name of the test's class."""
         return self.name.partition('(')[0].rpartition('.')[0]
 
 
 @functools.cache
 def tests_in(module: str) -> dict[str, Any]:
-    """The tests of a module by name, a scenario each."""
+    """The tests of a module by name. Each scenario is a test."""
     hypothesis.settings.register_profile('mutation', derandomize=True, database=None, deadline=None,
                                          phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
                                          suppress_health_check=list(hypothesis.HealthCheck))
@@ -63,7 +63,10 @@ def fails(test: Any) -> bool:
 
 
 def state_of_code(tests: pathlib.Path, *others: str) -> str:
-    """A digest of the package without its tests but for these, a file or a folder, and of other texts."""
+    """A digest of the package with only some of its tests, and of other texts.
+
+    :param tests: a file or a folder of tests
+    """
     code = [path for path in mutants.TESTS.parent.rglob('*.py')
             if mutants.TESTS not in path.parents or tests in (path, *path.parents)]
     texts = [*(path.read_bytes() for path in sorted(code)), *map(str.encode, others)]
@@ -71,7 +74,7 @@ def state_of_code(tests: pathlib.Path, *others: str) -> str:
 
 
 def look_at(module: str, judged: tuple[str, ...]) -> dict[str, Any]:
-    """What :func:`reached_by` found in a module, found once for each state of it and of the code."""
+    """Return the result of :func:`reached_by` for a module. It runs once for each state of the module and the code."""
     digest = state_of_code(mutants.path_of(module), repr(judged))
     kept = KEPT / f'{module}-{digest}.json'
     if not kept.exists():
@@ -86,10 +89,10 @@ def look_at(module: str, judged: tuple[str, ...]) -> dict[str, Any]:
 
 
 def reached_by(module: str, judged: tuple[str, ...]) -> dict[str, Any]:
-    """Run a module's tests on the code as it is.
+    """Run a module's tests on the real code.
 
-    :returns: for each test that needs no server its CPU time and the lines that it reaches; which failed; and what
-        modules of others were imported
+    :returns: the CPU time of each test that needs no server, and the lines that it reaches; the names of the tests that
+        failed; and the imported modules of other packages
     """
     paths = {str(mutants.path_of(name)): name for name in judged}
     measured = coverage.Coverage(data_file=None, config_file=False, include=list(paths))
@@ -100,7 +103,7 @@ def reached_by(module: str, judged: tuple[str, ...]) -> dict[str, Any]:
         with_server.append(True)
         raise OSError('no servers here')
 
-    importlib.import_module('devicetrack.testing.databases').Server.__init__ = refuse
+    importlib.import_module('devicetrack.testing.database_servers').Server.__init__ = refuse
     times, failed = dict[str, float](), list[str]()
     for name, test in tests_in(module).items():
         measured.switch_context(name)
@@ -123,7 +126,7 @@ def reached_by(module: str, judged: tuple[str, ...]) -> dict[str, Any]:
 def judge(mutant: mutants.Mutant, tests: list[Test], patience_s: float) -> str | None:
     """Run tests on a mutant until one fails, or until they have used so much CPU time.
 
-    :returns: the name of that test, '' when none failed, None when the mutant is none or cannot be imported
+    :returns: the name of the test that failed, or ''. None if the mutant equals the real code or cannot be imported
     """
     source = mutant.source
     if source is None:
@@ -147,14 +150,14 @@ def judge(mutant: mutants.Mutant, tests: list[Test], patience_s: float) -> str |
             if fails(tests_in(test.module)[test.name]):
                 return test.name
         except Exception:
-            return test.module                    # it cannot be imported
+            return test.module                    # the test's module cannot be imported
     return ''
 
 
 class Tests:
-    """Which tests reach what.
+    """Knows which tests reach a mutant.
 
-    :param judged: the modules that mutants are of
+    :param judged: the modules with mutants
     :param packages: the packages of the tests
     """
 
@@ -177,18 +180,19 @@ class Tests:
                     self._reaching[reached][int(line)].update(tests[number] for number in numbers)
         if failed:
             sys.exit('These fail on the code as it is:\n' + '\n'.join(failed))
-        for other in sorted(others):            # so that they are there in every fork
+        for other in sorted(others):            # so every fork has them already
             with contextlib.suppress(Exception):
                 importlib.import_module(other)
 
     def of(self, mutant: mutants.Mutant) -> list[Test]:
-        """Those that reach a mutant, the likely killers first.
+        """The tests that reach a mutant, the likely killers first.
 
-        These are tests that killed another in its function, then those of the module's own file of tests; the others
-        follow, the quickest of each class, then the second of each, since those of one class are much alike.
+        First come tests that killed another mutant in the same function, then those in the module's own file of tests.
+        Tests of one class are much alike, so the quickest test of each other class follows, then the second quickest,
+        and so on.
         """
         reaching = self._reaching[mutant.module]
-        # What no test reaches may run when the module is imported, as the body of a decorator does.
+        # A line that no test reaches may run at the import of the module, as the body of a decorator does.
         lines = [] if mutant.at_import else [line for line in mutant.lines if reaching.get(line)]
         tests: set[Test] = set().union(*(reaching[line] for line in lines or reaching))
         turns: collections.Counter[str] = collections.Counter()

@@ -1,4 +1,4 @@
-"""What can be changed in one place of a module."""
+"""Finds the changes that can be made in one place of a module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def path_of(module: str) -> pathlib.Path:
-    """The file of a module, or its package's folder with the ending of a file."""
+    """The file of a module. For a package it is the folder, with the ending .py."""
     return ROOT.joinpath(*module.split('.')).with_suffix('.py')
 
 
@@ -29,7 +29,7 @@ TESTS = ROOT / 'devicetrack' / 'tests'
 
 
 def remove(node: cst.BaseSmallStatement) -> Iterator[cst.CSTNode]:
-    """Leave out a call, a raise, or a change of an object. Without an assignment to a name nothing would run."""
+    """Leave out a call, a raise, or a change of an object. An assignment to a name stays: without it nothing runs."""
     targets = [target.target for target in node.targets] if isinstance(node, cst.Assign) else []
     if (isinstance(node, cst.Raise | cst.Del | cst.AugAssign) or matchers.matches(node, matchers.Expr(matchers.Call()))
             or any(isinstance(target, cst.Attribute | cst.Subscript) for target in targets)):
@@ -57,7 +57,7 @@ def fewer_elements(node: cst.Dict | cst.Set) -> Iterator[cst.CSTNode]:
 
 
 def fewer_members(node: cst.ComparisonTarget) -> Iterator[cst.CSTNode]:
-    """``in (a, b)``: without each of them."""
+    """Leave out each member of ``in (a, b)``."""
     if isinstance(node.operator, cst.In | cst.NotIn) and isinstance(node.comparator, cst.Tuple):
         for element in node.comparator.elements:
             rest = [other for other in node.comparator.elements if other is not element]
@@ -66,7 +66,7 @@ def fewer_members(node: cst.ComparisonTarget) -> Iterator[cst.CSTNode]:
 
 
 def fewer_keywords(node: cst.Call) -> Iterator[cst.CSTNode]:
-    """The parameter's default instead of each argument that is named."""
+    """Leave out each keyword argument, so that its parameter has the default."""
     for index, argument in enumerate(node.args):
         if argument.keyword is not None:
             rest = [*node.args[:index], *node.args[index + 1:]]
@@ -80,13 +80,13 @@ def catch_nothing(node: cst.ExceptHandler) -> Iterator[cst.CSTNode]:
 
 
 def assign_nothing(node: cst.Assign | cst.AnnAssign) -> Iterator[cst.CSTNode]:
-    """mutmut's, which replaces a value by None, but for values that are as good as None."""
+    """Replace a value by None, as mutmut does, except None and False."""
     if node.value is not None and not matchers.matches(node.value, matchers.Name('None') | matchers.Name('False')):
         yield from mutators.operator_assignment(node)
 
 
-# Those of mutmut, without changed texts (most are for people) and without positional arguments that are left out or
-# replaced by None (most are type errors, which any test finds).
+# The operators of mutmut and some more. Without those of mutmut that change texts: most texts are for people. Without
+# those that remove positional arguments or replace them by None: most are type errors, which any test finds.
 OPERATORS: list[tuple[Any, Callable[[Any], Any]]] = [
     *((kind, operator) for kind, operator in mutators.mutation_operators
       if operator not in (mutators.operator_string, mutators.operator_arg_removal, mutators.operator_dict_arguments,
@@ -101,9 +101,9 @@ LOGGING = matchers.Call(matchers.Attribute(matchers.Name('LOG')))
 class Mutant(NamedTuple):
     """One change of one module.
 
-    ``at`` is the number of its line, ``lines`` those of the statement, without those of the statement's body;
-    ``at_import`` says that they run when the module is imported, not in a test. ``order`` is the mutant's place in the
-    draw. It depends on the seed and on the mutant alone, so that a change of other code leaves it in the sample.
+    ``at`` is the number of its line. ``lines`` are the lines of its statement, without the statement's body. With
+    ``at_import`` they run at the import of the module, not in a test. ``order`` is the mutant's place in the draw. It
+    depends on nothing but the seed and the mutant. So the mutant stays in the sample when other code changes.
     """
 
     module: str
@@ -118,7 +118,7 @@ class Mutant(NamedTuple):
 
     @property
     def source(self) -> str | None:
-        """The module's code with the change; None when the change is none, or no code."""
+        """The module's code with the change. None if the change has no effect or is a syntax error."""
         source = self.make()
         try:
             same = ast.dump(ast.parse(source)) == ast.dump(ast.parse(path_of(self.module).read_text()))
@@ -145,7 +145,7 @@ class _Finder(cst.CSTVisitor):
         wrapper = metadata.MetadataWrapper(cst.parse_module(source))
         self._name, self._seed, self._lines, self._module = name, seed, source.splitlines(), wrapper.module
         self._positions = wrapper.resolve(metadata.PositionProvider)
-        self._names: list[str] = []             # of the classes and functions around a node
+        self._names: list[str] = []             # the classes and functions around a node
         self._statements: list[Any] = []
         self._alike: collections.Counter[str] = collections.Counter()
         self._module.visit(self)
@@ -159,7 +159,7 @@ class _Finder(cst.CSTVisitor):
         if isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement | cst.ExceptHandler):
             self._statements.append(node)
         for kind, operator in OPERATORS:
-            # Constants of a module are known by their names, whatever they are.
+            # Everybody uses the constants of a module by name, whatever their values are.
             if isinstance(node, kind) and (self._names or operator is not assign_nothing):
                 for mutated in operator(node):
                     self._add(node, mutated)

@@ -1,6 +1,6 @@
-"""Compare releases of Nova with what the adapter knows of them, and write down what it is to know.
+"""Compare releases of Nova with the tables that the adapter has of them, and write these tables.
 
-doc/source/contributor/nova_seams.rst says how to read what this prints.
+doc/source/contributor/nova_seams.rst explains the output.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import sys
 import tempfile
 import zipfile
 
-import nova.cmd.compute  # noqa: F401     # it chooses the threads, before anything else
+import nova.cmd.compute  # noqa: F401     # this must come first: it chooses the kind of threads
 
 from devicetrack.nova import seam_table
 from devicetrack.nova import seams
 from devicetrack.nova import source
 from devicetrack.nova import startup
 
-# Other versions are those of distributions' packages.
+# Other versions belong to packages of distributions.
 PUBLISHED = re.compile(r'\d+\.\d+\.\d+')
 
 
@@ -82,7 +82,7 @@ def read(release: str, targets: list[str], directory: pathlib.Path) -> source.Re
 
 
 def changes(old_release: str, old: source.Reading, new_release: str, new: source.Reading) -> Iterator[str]:
-    """Every function that is not the same in two releases, as a unified diff without comments."""
+    """The functions that differ between two releases, as a unified diff without comments."""
     before, after = functions(old), functions(new)
     for name in sorted(before.keys() | after.keys()):
         texts = [found[name].text.splitlines() if name in found else [] for found in (before, after)]

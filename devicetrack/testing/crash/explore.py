@@ -1,4 +1,4 @@
-"""Runs an operation once for each of its points, and reports whether it survived."""
+"""Runs an operation once for each of its points, and reports whether the operation survived."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from devicetrack.testing import fixtures
 from devicetrack.testing import scratch
 from devicetrack.testing.crash import invariant
 from devicetrack.testing.crash import moments
+from devicetrack.testing.crash.machines import Machine
 from devicetrack.testing.crash.moments import Course
 from devicetrack.testing.crash.moments import Fault
 from devicetrack.testing.crash.moments import Moment
@@ -28,12 +29,11 @@ from devicetrack.testing.crash.process import LedgerView
 from devicetrack.testing.crash.process import MEND
 from devicetrack.testing.crash.process import Parts
 from devicetrack.testing.crash.process import VIEW
+from devicetrack.testing.crash.seats import Seats
 from devicetrack.testing.crash.stores import rows_of
 from devicetrack.testing.crash.stores import Stores
 from devicetrack.testing.crash.world import Crashed
 from devicetrack.testing.crash.world import Host
-from devicetrack.testing.crash.world import Machine
-from devicetrack.testing.crash.world import Seats
 from devicetrack.testing.crash.world import World
 
 _ATTEMPTS: Final = 12
@@ -48,15 +48,15 @@ VARIANTS: Final = {
 class Operation:
     """An operation of a compute service, and how to tell whether it survived a crash.
 
-    ``setup``, ``run`` and ``finish`` run beside the hosts' processes and give these their orders, like the parts of a
-    service that are not on a host: ``world['a'].boot(uuid)`` calls ``boot`` of the process of host ``a``. The faults
-    interrupt ``run``: when its process is killed, it ends with :class:`~devicetrack.testing.crash.world.Crashed`. The
-    kit then starts the process again and lets it audit. Then ``finish`` reacts as the service does: it continues or
-    undoes the operation.
+    ``setup``, ``run`` and ``finish`` run beside the hosts' processes and give them orders, like the parts of a service
+    that are not on a host: ``world['a'].boot(uuid)`` calls ``boot`` of the process of host ``a``. The faults interrupt
+    ``run``. When the kit kills a process, ``run`` ends with :class:`~devicetrack.testing.crash.world.Crashed`. The kit
+    then starts the process again and lets it audit. Then ``finish`` reacts as the service does: it continues or undoes
+    the operation.
     """
 
     name = ''
-    # Makes the compute service's process of a host, in it.
+    # The kit calls this in the process of a host, to make its compute service.
     process: Callable[[Parts], ComputeProcess] = ComputeProcess
 
     def machines(self) -> dict[str, Machine]:
@@ -64,51 +64,51 @@ class Operation:
         raise NotImplementedError
 
     def data(self) -> Any:
-        """Make the compute service's own data, empty. It outlives processes, and its attributes can be pickled."""
+        """Make the compute service's own data, empty. It outlives processes. Its attributes must be picklable."""
         raise NotImplementedError
 
     def setup(self, world: World) -> None:
-        """Bring the world into the state in which the operation begins. The processes run already."""
+        """Bring the world into the state in which the operation begins. The processes already run."""
 
     def run(self, world: World) -> None:
-        """The operation."""
+        """Do the operation."""
         raise NotImplementedError
 
     def finish(self, world: World) -> None:
-        """Continue or undo what was interrupted, until nothing is under way.
+        """Continue or undo the interrupted operation, until nothing is under way.
 
-        The kit calls it after the restart, and also if nothing was interrupted. It calls it again if a connection turns
-        out to be dead after an outage.
+        The kit calls this after the restart, and also if nothing was interrupted. It calls this again if a connection
+        turns out to be dead after an outage.
         """
         raise NotImplementedError
 
     def take_over(self, world: World, host: str) -> None:
-        """Act as the service of another manager, which took over a host while the older one is in ``run``.
+        """Act as the service of another manager, which took over a host while the older manager is in ``run``.
 
-        The newer manager has started and audited. ``world`` reaches the newer one by the name of the host.
+        The newer manager has started and audited. ``world[host]`` is the newer one.
         """
 
     def owners(self, world: World) -> invariant.Owners:
-        """The owners by the service's data: by host and instance, how many devices of each class."""
+        """How many devices of each class an instance owns by the service's data, by host and instance."""
         raise NotImplementedError
 
     def check(self, world: World) -> list[str]:
-        """Anything else that is wrong at the end."""
+        """Say what else is wrong at the end, in words."""
         return []
 
 
 @dataclasses.dataclass
 class Result:
-    """The result of one run. ``wrong`` is empty if it survived. ``courses`` has the run's course and its restarts'."""
+    """The result of one run. ``wrong`` is empty if it survived. ``courses`` has its course and those of restarts."""
 
     faults: tuple[Fault, ...]
     wrong: list[str]
     courses: list[Course]
-    state: str = ''                             # what there was right after the first fault
+    state: str = ''                             # a digest of the world right after the first fault
     log: str = ''
 
     def trace(self) -> list[str]:
-        """The points that were passed, up to each fault."""
+        """The points that the run passed, up to each fault."""
         lines = []
         for number, course in enumerate(self.courses):
             lines.append('the operation:' if number == 0 else 'the restart:')
@@ -133,7 +133,7 @@ class _Run:
         self._courses: list[Course] = []
         self._room: dict[str, dict[str, int]] = {}
         self._state = ''
-        # The last look: at what outlives a process, and at the process.
+        # The last states that were checked: of the things that outlive a process, and of the process.
         self._seen = b''
         self._view: tuple[str, LedgerView | None] | None = None
         self.world = World(operation.machines(), operation.data(), stores, seats, operation.process,
@@ -183,13 +183,13 @@ class _Run:
         wrong += invariant.at_rest(world, self._views())
         self._finish(how)
         world.audit()
-        world.audit()                           # a host hears from another one's changes at its next audit alone
-        findings = world.audit()                # and an audit reports once more what it has repaired
+        world.audit()                           # a host notices another one's changes only at its next audit
+        findings = world.audit()                # an audit reports what it has repaired, so look at the next one
         wrong += invariant.at_the_end(world, self._views(), findings, self._room, operation.owners(world))
         return wrong + operation.check(world)
 
     def _after(self, how: str) -> list[str]:
-        """Do what happens between the fault and the restart; returns what is wrong then."""
+        """Act out the time between the fault and the restart. Returns what is wrong then."""
         world, wrong = self.world, []
         if how in moments.CUTS:
             self.stores.mend()
@@ -215,7 +215,7 @@ class _Run:
         return wrong
 
     def _operate(self) -> None:
-        """Run the operation, with the first fault in it."""
+        """Run the operation with the first fault."""
         course = self._begin(0)
         try:
             self.operation.run(self.world)
@@ -226,7 +226,7 @@ class _Run:
             raise moments.WentAnotherWay('the operation ended before the fault')
 
     def _restart(self) -> None:
-        """Start what was killed, kill it again where a fault says so, and audit."""
+        """Start killed processes, kill them again where a fault says so, and audit."""
         for number in range(1, len(self.faults) + 1):
             course = self._begin(number)
             try:
@@ -242,8 +242,8 @@ class _Run:
             self.world.audit()
 
     def _finish(self, how: str | None) -> None:
-        # After an outage, a process notices that its connection is dead when it writes again. Nothing was written
-        # then, and a service tries again.
+        # After an outage a process notices its dead connection when it next writes. That write is lost, and a service
+        # tries again.
         for left in reversed(range(1 + len(list(self.world)) if how == moments.OUTAGE else 1)):
             try:
                 self.operation.finish(self.world)
@@ -264,7 +264,7 @@ class _Run:
         return course
 
     def _look(self, host: Host, kind: str, when: str, view: LedgerView | None) -> list[str]:
-        """Check each moment of a recorded phase. If nothing changed since the last one, its result counts again."""
+        """Check a moment of a recorded phase. If nothing changed since the last moment, its check still counts."""
         world, course = self.world, self.world.course
         begins = world.contents is None or self._view is None or self._view[0] != host.name
         if world.contents is None:
@@ -288,9 +288,9 @@ class _Run:
                             sorted(host.machine.lent)) for host in self.world}
 
     def _canonical(self, dying: Host | None = None) -> str:
-        """A digest of everything that a restart can see, with random names replaced by numbers.
+        """A digest of everything that a restart can see. Numbers replace random names in it.
 
-        :param dying: the host whose process is in the middle of a call, and counts as dead
+        :param dying: the host whose process is in the middle of a call. It counts as dead
         """
         alive = [host for host in self.world if host.alive and host is not dying]
         numbers: dict[str, str] = {}
@@ -298,7 +298,7 @@ class _Run:
         def text(thing: Any) -> str:
             return _DRAWN.sub(lambda match: numbers.setdefault(match[0], f'#{len(numbers)}'), repr(thing))
 
-        # Rows first: they have an order without their drawn names, and give these the numbers by which others sort.
+        # Rows come first: they have an order even without their random names, and give these names their numbers.
         rows = sorted(rows_of(self.world.contents or self.stores.read()), key=lambda row: _DRAWN.sub('', repr(row)))
         texts = [text(rows), text(vars(self.world.data)), text(self._machines())]
         for host in alive:
@@ -307,18 +307,18 @@ class _Run:
         return hashlib.sha256('\n'.join(texts).encode()).hexdigest()
 
 
-# UUIDs and claim ids.
+# UUIDs, claim ids, times and addresses of objects.
 _DRAWN: Final = re.compile(r'[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{16}-[0-9a-f]+'
                            r'|\b1[0-9]{9}\b| at 0x[0-9a-f]+')
 
 
 @dataclasses.dataclass
 class Report:
-    """The runs that an operation survived on one kind of store.
+    """The runs of an operation on one kind of store.
 
-    ``points`` is the number of points of the operation, ``restarts`` the number for all its restarts together, and
-    ``states`` the number of different states that a kill at these points leaves behind. ``runs`` and ``failures`` are
-    by variant; ``first`` is the smallest failure.
+    ``points`` is the number of points of the operation, and ``restarts`` that of all its restarts together. ``states``
+    is the number of different states that a kill at these points leaves behind. ``runs`` and ``failures`` count by
+    variant. ``first`` is the smallest failure.
     """
 
     operation: str
@@ -342,7 +342,7 @@ class Report:
                 self.first = result
 
     def describe(self) -> str:
-        """The smallest failure as text: the faults, the moments before them, and what is wrong."""
+        """Describe the smallest failure: the faults, the moments before them, and what is wrong."""
         assert self.first is not None
         struck = [f'{moments.FAULTS[course.fault.how]}: {course.struck or course.fault}'
                   for course in self.first.courses if course.fault is not None]
@@ -372,7 +372,7 @@ class Explorer:
                 recorded: Sequence[Sequence[Moment]] = (), record: bool = False) -> Result:
         """Do one run. With ``record`` it records its last phase: the operation, or the restart after all faults.
 
-        If a run does not pass the recorded moments, it is repeated some times, because a database may return equally
+        If a run does not pass the recorded moments, the kit repeats it a few times: a database may return equally
         sorted rows in any order.
         """
         for _ in range(_ATTEMPTS):
@@ -384,11 +384,11 @@ class Explorer:
 
     def explore(self, operation: Operation, variants: Sequence[str] = tuple(VARIANTS),
                 every_point: bool = True, until_failure: bool = False) -> Report:
-        """Do every run of every variant, after a run that records the operation's moments.
+        """Record the operation's moments in a first run, then do every run of every variant.
 
-        :param variants: AGAIN needs KILL among them
+        :param variants: keys of ``VARIANTS``. AGAIN needs KILL among them
         :param every_point: without it KILL skips points where a kill leaves the same state as at another point
-        :param until_failure: stop at the first failure; the report is of the runs up to it
+        :param until_failure: stop at the first failure, and report the runs up to it
         """
         report = Report(operation.name, self._stores.kind)
         recording = self.try_out(operation, record=True)
@@ -422,9 +422,9 @@ class Explorer:
 
     def _again(self, operation: Operation, course: Course, seen: dict[str, tuple[Fault, ...]], restarted: Result,
                report: Report) -> None:
-        """Kill a restart at each point where that leaves a new state, and continue with the restart from that state.
+        """Kill a restart at each point where that leaves a new state. Do the same with the restart from that state.
 
-        A restart sees only the state that was left behind. So no state needs to be tried twice.
+        A restart depends on nothing but the state that it finds. So one try of each state is enough.
         """
         if restarted.wrong:
             return
@@ -445,7 +445,7 @@ class Explorer:
 
 @functools.cache
 def warm_up() -> None:
-    """Do once in this process what its children will do a thousand times, so that they have all that is made once."""
+    """Use a host once in this process, so that its children inherit everything that the first use makes."""
     with fixtures.Host(devices=1, parents={'parent': 1}) as host:
         instance = host.spawn(pmem=1, vgpu=1)
         host.restart()

@@ -1,6 +1,6 @@
-"""Checks what must hold at every moment, while nothing is under way, and after the operation.
+"""Checks the invariant at every moment, while nothing is under way, and after the operation.
 
-Each function returns what is wrong, in words. An empty list means that all is well.
+Each function returns in words what is wrong. An empty list means that all is well.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from devicetrack.testing.crash.world import STRANGER
 from devicetrack.testing.crash.world import World
 from devicetrack.virt import fake
 
-# Reasons for which a device may be withheld when nothing is under way.
+# The reasons for which a ledger may withhold a device while nothing is under way.
 _AT_REST = frozenset((vocabulary.CORDONED, vocabulary.EXCLUDED))
 
-# By host and instance, how many devices of each resource class it owns.
+# How many devices of each resource class an instance owns, by host and instance.
 Owners = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 def at_a_moment(world: World, views: Mapping[str, LedgerView]) -> list[str]:
-    """Check that in use by a guest ⊆ realized ⊆ rows ⊆ held in the ledgers of ``views``, and the guests' data.
+    """Check that in use by a guest ⊆ realized ⊆ rows ⊆ held in the ledgers of ``views``.
 
-    Also check that nobody owns a device beside one that excludes it.
+    Also check the bytes of guests, and that nobody owns a device beside one that excludes it.
     """
     records = world.records()
     wrong = []
@@ -54,7 +54,7 @@ def _uses(machine: Any, rows: Mapping[DeviceKey, Record]) -> list[str]:
         if row is None:
             wrong.append(f'{key.identifier} is in use by {use.domain_uuid} without a row')
         elif use.domain_uuid == STRANGER:
-            continue                            # somebody else's doing
+            continue                            # somebody else did that
         elif row.instance_uuid != use.domain_uuid:
             wrong.append(f'{key.identifier} of {row.instance_uuid} is in use by {use.domain_uuid}')
         users.setdefault(key, set()).add(use.domain_uuid)
@@ -90,7 +90,7 @@ def _contents(world: World, host: str, machine: Any, rows: Mapping[DeviceKey, Re
 
 def _exclusive(machine: Any, rows: Mapping[DeviceKey, Record],
                excluded: Iterable[DeviceKey] = ()) -> list[exclusions.ExclusiveDevice]:
-    """The devices that exclude others, with their owners by the rows.
+    """The devices that have exclusions, with their owners by the rows.
 
     :param excluded: the devices that a ledger withholds as excluded
     """
@@ -106,10 +106,10 @@ def _held(rows: Mapping[DeviceKey, Record], view: LedgerView) -> list[str]:
 
 
 def at_rest(world: World, views: Mapping[str, LedgerView]) -> list[str]:
-    """Check a state after a start and an audit, with nothing under way: nothing is half done or forgotten.
+    """Check the state after a start and an audit, while nothing is under way: nothing is half done or forgotten.
 
-    A function without an owner has the host's driver. Exactly the devices that somebody's devices exclude are withheld
-    as excluded.
+    A function without an owner has the host's driver. The ledger withholds as excluded exactly the devices that
+    somebody's devices exclude.
     """
     wrong = at_a_moment(world, views)
     records = world.records()
@@ -121,7 +121,7 @@ def at_rest(world: World, views: Mapping[str, LedgerView]) -> list[str]:
                 _exclusive(host.machine, rows, _excluded(views[host.name])))]
         wrong += [f'host {host.name}: {key.identifier} has no owner and has the driver for guests still'
                   for key in host.machine.lent if key not in rows]
-        # A device that a domain names, or comes back on from its managed-save image, waits for that to end.
+        # A device waits as long as a domain names it, or could come back on it from a managed-save image.
         named = {(use.kind, use.identifier) for use in host.machine.usage().uses}
         wrong += [f'host {host.name}: {key.identifier} of {row.instance_uuid} is on its way back still'
                   for key, row in rows.items() if row.state == vocabulary.RELEASING and key not in named]
@@ -148,7 +148,7 @@ def at_the_end(world: World, views: Mapping[str, LedgerView], findings: Mapping[
     """Check the state after the operation: every device is free, cordoned or owned as the service's data says.
 
     :param findings: the findings of each host's last audit
-    :param room: by host and resource class, how many devices claims could take before there was any instance
+    :param room: how many devices claims could take before there was any instance, by host and resource class
     :param owners: the owners by the service's data
     """
     wrong = at_rest(world, views)

@@ -1,8 +1,8 @@
 """Moments of a run, the points among them, and the faults at such a moment.
 
-A moment is before or after a call of a process to its store, driver, ledger, hypervisor or service's data. The machine
-may report moments inside a call, too. Moments are numbered while an operation runs, whatever the calls do. A recording
-run finds out which calls change something. Those calls, and every call of the driver, make points.
+There is a moment before and after each call of a process to its store, driver, ledger, hypervisor or service's data.
+The machine may report moments inside a call, too. Moments are numbered in the order in which they come. A recording run
+finds out which calls change something. The moments of those calls, and of every call of the driver, are points.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ DATA: Final = 'data'
 CHILD_WORKS: Final = 'wipe'
 # Inside a driver's call: the hypervisor is about to change a device.
 HYPERVISOR_WORKS: Final = ('create', 'destroy')
-# The driver's call that gives devices back, and the steps inside it before and after it changes one.
+# The driver's call that gives devices back, and the steps inside this call before and after it changes a device.
 GIVES_BACK: Final = 'unclaim'
 CHANGES: Final = (CHILD_WORKS, 'destroy')
 CHANGED: Final = ('wiped', 'destroyed')
 
-# The store's call by which a manager takes over its host.
+# The store's call with which a manager takes over its host.
 TAKES_EPOCH: Final = 'take_epoch'
 
 # The faults of a run.
@@ -48,25 +48,25 @@ GUEST: Final = 'guest'
 FAULTS: Final = {
     KILL: 'the process is killed',
     ORPHAN: 'the process is killed, and a child that it started for a device works on until after the restart',
-    LOST: 'a commit happens and the process, which goes on, hears that nobody knows',
-    CUT: 'the database is gone from here to the restart; at a commit, its answer is lost too',
-    OUTAGE: 'the same, and the database comes back to the process that goes on',
-    HANG: 'the hypervisor hangs from this call on, or the database from this commit, and calls end without an answer; '
-          'it does what it was asked when it comes back',
-    HUNG: 'the same, and the process is killed, and started again while it hangs; the database does last what the dead '
-          'process asked',
+    LOST: 'a commit happens, but the process is told that the outcome is unknown, and goes on',
+    CUT: 'the database is gone from here to the restart; at a commit, the answer is lost too',
+    OUTAGE: 'the same, but the process goes on, and the database comes back to it',
+    HANG: 'the hypervisor hangs from this call on, or the database from this commit, and calls get no answer; it does '
+          'what it was asked when it comes back',
+    HUNG: 'the same, and the process is killed and started again while it hangs; in the end the database does what the '
+          'dead process asked',
     TAKEOVER: 'another manager of the host, with a state directory of its own, starts and works; then the older one '
               'goes on',
     GUEST: 'somebody else starts a guest on the devices that are being given back, and ends it after an audit',
 }
-# Those by which all connections to a database are lost, and those by which any answer is.
+# The faults that cut all connections to a database, and those that lose an answer.
 CUTS: Final = (CUT, OUTAGE)
 LOSSES: Final = (LOST, *CUTS)
 HANGS: Final = (HANG, HUNG)
 
 
 class Moment(NamedTuple):
-    """``number`` counts from 0 in its phase."""
+    """A moment. ``number`` counts from 0 in its phase."""
 
     number: int
     host: str
@@ -79,18 +79,18 @@ class Moment(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A fault (``how`` is a key of ``FAULTS``) at a moment of a phase."""
+    """A fault at a moment of a phase. ``how`` is a key of ``FAULTS``."""
 
     number: int
     how: str
 
 
 class Attention(NamedTuple):
-    """The moments that a process must report at once; ``number`` is the number of the next moment.
+    """Says which moments a process must report at once. ``number`` is the number of the next moment.
 
-    It would take most of a run to report every moment at once. A process whose moments do not count does not note them.
-    A process that waits for a fault reports at once the moment of the fault and the one before it, together with all
-    earlier ones.
+    Reporting every moment at once would take most of a run. If its moments do not count, a process does not note them.
+    A process that waits for a fault reports at once the moment of the fault and the one before it, each together with
+    all earlier ones.
     """
 
     counts: bool = False
@@ -99,7 +99,7 @@ class Attention(NamedTuple):
     fault: int | None = None
 
     def wants(self, passed: int) -> bool:
-        """Whether to report the next moment, ``passed`` moments after the last report."""
+        """Whether to report the next moment at once. ``passed`` moments have come since the last report."""
         return self.recording or (self.fault is not None and self.number + passed in (self.fault - 1, self.fault))
 
 
@@ -109,10 +109,11 @@ class WentAnotherWay(Exception):
 
 @dataclasses.dataclass
 class Course:
-    """The moments of one phase of a run, as they pass.
+    """The moments of one phase of a run, in order.
 
-    With ``recording`` it finds out which calls change something, and what a kill would leave behind at each moment (a
-    digest in ``states``). ``recorded`` are the moments of an earlier run, which this run must pass up to its fault.
+    With ``recording`` it finds out which calls change something, and which state a kill would leave behind at each
+    moment (a digest in ``states``). ``recorded`` has the moments of an earlier run. This run must pass the same ones up
+    to its fault.
     """
 
     fault: Fault | None = None
@@ -125,13 +126,14 @@ class Course:
     _open: dict[str, list[tuple[Moment, object]]] = dataclasses.field(default_factory=dict)
 
     def attention(self) -> Attention:
-        """The moments that a process must report now."""
+        """Say which moments a process must report at once from now on."""
         return Attention(self.recording or self.fault is not None, self.recording, len(self.moments),
                          self.fault.number if self.fault is not None else None)
 
     def reach(self, host: str, kind: str, call: str, when: str, state: object = None) -> str | None:
-        """Pass a moment; ``state`` is what its call may change.
+        """Pass a moment.
 
+        :param state: everything that the call may change
         :returns: the fault to act out there, or None
         """
         moment = Moment(len(self.moments), host, kind, call, when)
@@ -175,14 +177,14 @@ class Course:
                       (moment.kind in (STORE, DRIVER) and moment.when == BEFORE)
                       or (moment.kind == MACHINE and moment.call in HYPERVISOR_WORKS)]
         elif how == TAKEOVER:
-            # Between two of these the older manager does nothing that anybody else can see. One that has no epoch yet
-            # would take the host over itself.
+            # Between two of these moments the older manager does nothing that anybody else can see. Before it has its
+            # epoch, it would itself take the host over from the newer one.
             starts = {moment.host: moment.number for moment in self.moments if moment.call == TAKES_EPOCH}
             chosen = [moment for moment in self.moments if moment.number > starts.get(moment.host, -1)
                       and ((moment.kind in (STORE, DRIVER) and moment.when == BEFORE) or moment.kind == MACHINE)]
         else:
             store = [moment for moment in self.moments if moment.kind == STORE]
-            # Before each call of the store, and after each commit, whose answer is lost then.
+            # The moments before each call of the store, and those after each commit, when the answer is lost.
             chosen = [moment for moment in store
                       if (moment.number in self.changing if moment.when == AFTER else how != LOST)]
         return [Fault(moment.number, how) for moment in chosen]

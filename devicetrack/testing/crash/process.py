@@ -1,7 +1,7 @@
 """The process of one host: a compute service, and proxies for everything that it can change.
 
-The kit forks the process, which makes its manager itself. The machine and the service's data outlive it: they are in
-the process that forked it, at the other end of a line.
+The kit forks the process, and the process makes its manager itself. The machine and the service's data outlive the
+process: they are in the kit's process, at the other end of a line.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from devicetrack.testing.crash import moments
 from devicetrack.virt import driver as virt_driver
 
 # Messages on the line. The process sends its moments, its calls to the other end, and the answers to its orders. It
-# receives orders, and the answers to its calls. Before such an answer it may receive a question that a driver wants to
-# have confirmed, and it answers that first.
+# receives orders, and the answers to its calls. Before such an answer the driver may ask it for a confirmation, and the
+# process answers that first.
 MOMENT = 'moment'
 CALL = 'call'
 CONFIRM = 'confirm'
 ANSWER = 'answer'
 ERROR = 'error'
 
-# A name for calls at the other end that are for none of the parts there: a commit that the database will do later.
+# The kind of a call that is for no object at the other end: a commit that the database will do later.
 LATE = 'late'
 
 
 class Parts(NamedTuple):
-    """The parts that a compute service's process is given.
+    """The parts that the kit gives to a compute service's process.
 
     ``driver`` and ``store`` are for its manager. ``hypervisor`` starts and stops guests
-    (:class:`~devicetrack.testing.crash.world.Hypervisor`), ``data`` is the service's own data (from the operation's
-    ``data()``). Both are called over the line, so arguments and answers are copies.
+    (:class:`~devicetrack.testing.crash.world.Hypervisor`). ``data`` is the service's own data (from the operation's
+    ``data()``). Calls of these two go over the line, so arguments and answers are copies.
     """
 
     host: str
@@ -64,7 +64,7 @@ class Parts(NamedTuple):
 
 
 class ComputeProcess:
-    """A compute service's process on one host. An operation calls its methods by name; subclasses add them.
+    """A compute service's process on one host. An operation calls its methods by name. Subclasses add methods.
 
     ``__init__`` must set ``manager``, because the kit looks at its ledger.
     """
@@ -78,11 +78,11 @@ class ComputeProcess:
         self.context: Any = None
 
     def start(self) -> None:
-        """Begin to work, as after each start of the process."""
+        """Begin to work, after each start of the process."""
         self.manager.init_host(self.context)
 
     def audit(self) -> list[Any]:
-        """Do the periodic audit; returns its findings."""
+        """Do the periodic audit and return its findings."""
         return list(self.manager.update_available_resource(self.context, self.manager.nodename))
 
 
@@ -92,13 +92,13 @@ class UnitView(NamedTuple):
     kind: str
     identifier: str | None
     instance_uuid: str | None
-    withheld: str                               # the reasons, '' when there are none
+    withheld: str                               # the reasons, or ''
 
 
 class LedgerView(NamedTuple):
-    """A ledger from outside: its devices, how many of each class claims can still take, and commits in doubt.
+    """A ledger as seen from outside: its devices, how many of each class claims can still take, and commits in doubt.
 
-    ``cordoned`` says how many more of each class there would be if nothing were cordoned.
+    ``cordoned`` says how many more of each class claims could take if nothing were cordoned.
     """
 
     units: tuple[UnitView, ...]
@@ -108,7 +108,7 @@ class LedgerView(NamedTuple):
 
 
 def view_of(manager: ClaimManager) -> LedgerView | None:
-    """The manager's ledger, or None before it is ready. Takes no lock, because everything else stands still."""
+    """The manager's ledger, or None before the manager is ready. It takes no lock, as everything else stands still."""
     running = vars(manager)['_running']
     if running is None:
         return None
@@ -148,9 +148,9 @@ class Line:
         return self._attention.recording
 
     def wait(self) -> tuple[str, tuple[Any, ...]]:
-        """Receive what to do next.
+        """Receive the next order.
 
-        :raises EOFError: there is nothing more to do
+        :raises EOFError: there is no more order
         """
         name, args, self._attention = self._connection.recv()
         return name, args
@@ -177,7 +177,7 @@ class Line:
                     self.answer(ANSWER, None)
 
     def reach(self, kind: str, call: str, when: str, state: object = None) -> str | None:
-        """Pass a moment. If the run says so, the process is killed here.
+        """Pass a moment. If the run says so, the process kills itself here.
 
         :returns: another fault, which the caller must act out, or None
         """
@@ -221,7 +221,7 @@ class Line:
             self.reach(kind, call, moments.AFTER, state())
 
     def call(self, kind: str, name: str, *args: Any, confirm: virt_driver.Confirm | None = None, **kwargs: Any) -> Any:
-        """Call a method at the other end. ``confirm`` cannot travel; a function at the other end replaces it."""
+        """Call a method at the other end. A function there replaces ``confirm``, which cannot be pickled."""
         with self.around(kind, name):
             tag, value = self.ask(CALL, kind, name, args, kwargs, confirm=confirm)
             if tag == ERROR:
@@ -250,7 +250,7 @@ def _public(cls: type) -> dict[str, Any]:
 
 
 def remote_driver(line: Line, host: str, conf: cfg.ConfigOpts) -> virt_driver.VirtDriver:
-    """A driver whose every method runs at the other end."""
+    """Make a driver whose methods all run at the other end."""
 
     def forward(name: str) -> Callable[..., Any]:
         return lambda _self, *args, **kwargs: line.call(moments.DRIVER, name, *args, **kwargs)
@@ -264,11 +264,11 @@ def remote_driver(line: Line, host: str, conf: cfg.ConfigOpts) -> virt_driver.Vi
 
 
 class _Watched:
-    """Makes the calls of a store and its views. They may be cut off from their process."""
+    """Makes the calls to a store and its views, unless the process is cut off from the store."""
 
     line: Line
     is_cut = False
-    # The work that the database does when it comes back.
+    # The call that the database carries out when it comes back.
     late: Callable[[], Any] | None = None
 
     def call(self, view: Any, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -297,26 +297,26 @@ class _Watched:
     def _is_late(self, view: Any, action: str | None, name: str, args: tuple[Any, ...]) -> None:
         if action == moments.HANG:
             self.late = lambda: getattr(view.store, name)(*args)
-        elif name != moments.TAKES_EPOCH:       # this process will not be there, and must not take over then
+        elif name != moments.TAKES_EPOCH:       # this process will be dead by then, and must not take over
             self.line.ask(CALL, LATE, '', (view.host_of_epoch, name, args), {})
 
     def mend(self) -> None:
-        """The database is there again."""
+        """Let the database come back, and carry out the late call."""
         self.is_cut = False
         late, self.late = self.late, None
-        with contextlib.suppress(exception.StoreError):         # nobody hears the answer
+        with contextlib.suppress(exception.StoreError):         # nobody waits for the answer
             if late is not None:
                 late()
 
 
 def do_late(store: api.Store, host: api.Host | None, name: str, args: tuple[Any, ...]) -> None:
-    """Let a database do what a dead process asked, on behalf of that process's manager."""
+    """Let a database carry out the call of a dead process, on behalf of that process's manager."""
     with contextlib.suppress(exception.StoreError):
         getattr(store.at_epoch(host) if host is not None else store, name)(*args)
 
 
 def watched_store(line: Line, store: api.Store) -> Any:
-    """A store whose calls pass moments on the line. It has every method of the interface and of the store itself."""
+    """Make a store whose calls pass moments. It has all methods of the interface and of the store itself."""
 
     def forward(name: str) -> Callable[..., Any]:
         return lambda self, *args, **kwargs: self.calls.call(self, name, *args, **kwargs)
@@ -347,7 +347,7 @@ def _state_of(ledger: ledgers.Ledger) -> bytes:
 
 
 def watch_ledgers(line: Line) -> None:
-    """Let every ledger of this process report its calls. This cannot be undone; the process was forked for it."""
+    """Let every ledger of this process report its calls. Nobody can undo this, so it is for a forked process."""
 
     def wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -366,10 +366,10 @@ def watch_ledgers(line: Line) -> None:
 
 def run(connection: Any, make: Callable[[Parts], ComputeProcess], host: str, conf: cfg.ConfigOpts, opened: api.Store,
         log: str) -> None:
-    """Serve the line until it ends, as the process of a host. Does not return."""
+    """Be the process of a host: serve the line until it ends. This does not return."""
     status = 1
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)            # the one who forked us ends us
+        signal.signal(signal.SIGINT, signal.SIG_IGN)            # the kit's process ends this one
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         logging.basicConfig(filename=log, level=logging.INFO, force=True,
                             format=f'%(process)d {host} %(levelname)s %(message)s')
@@ -422,7 +422,7 @@ MEND = '(mend)'
 
 
 class Failed(Exception):
-    """An error of the process that cannot be pickled, as text."""
+    """An error of the process that pickle cannot carry, as text."""
 
 
 def _that_travels(error: Exception) -> Exception:

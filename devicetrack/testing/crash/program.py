@@ -1,4 +1,4 @@
-"""The program that explores many operations on three kinds of stores, and prints which faults they survived.
+"""A program that explores operations on three kinds of stores, and prints which faults they survived.
 
 ::
 
@@ -43,9 +43,9 @@ STORES: Final = {SQLITE: None, POSTGRESQL: databases.PostgreSQLStore, MARIADB: d
 
 
 def main(operations: Sequence[Callable[[], Operation]], arguments: Sequence[str] | None = None) -> int:
-    """Explore operations, print a table and the smallest failure.
+    """Explore operations, and print a table and the smallest failure.
 
-    :returns: the exit status: 0 if all operations survived everything
+    :returns: the exit status: 0 if all operations survived all faults
     """
     options = _options(arguments)
     chosen = [number for number, operation in enumerate(operations)
@@ -82,7 +82,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.store = options.store or list(STORES)
     options.variant = options.variant or list(explore.VARIANTS)
     if explore.AGAIN in options.variant and moments.KILL not in options.variant:
-        options.variant.append(moments.KILL)    # it goes on from there
+        options.variant.append(moments.KILL)    # AGAIN starts from the states that kills leave
     return options
 
 
@@ -91,10 +91,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _explore(operations: Sequence[Callable[[], Operation]], chosen: Sequence[int],
              options: argparse.Namespace) -> list[Report]:
-    """Have every operation explored on every store; the reports in the order of operations and stores."""
+    """Explore every operation on every store. The reports come in the order of operations and stores."""
     explore.warm_up()
     signal.signal(signal.SIGTERM, _end)
-    # Before the servers are started, because these come with threads.
+    # Fork before the servers start, because servers bring threads.
     workers = [_Worker(operations, options) for _ in range(options.workers)]
     with contextlib.ExitStack() as stack:
         for worker in workers:
@@ -125,7 +125,7 @@ def _explore(operations: Sequence[Callable[[], Operation]], chosen: Sequence[int
 
 
 class _Worker:
-    """A process that explores. It first gets the stores, then pairs of an operation's number and a store's name."""
+    """A process that explores. First it gets the stores, then pairs of an operation's number and a store's name."""
 
     def __init__(self, operations: Sequence[Callable[[], Operation]], options: argparse.Namespace) -> None:
         self.line, theirs = multiprocessing.Pipe()
@@ -146,7 +146,7 @@ class _Worker:
         return report
 
     def end(self) -> None:
-        """Let the process clean up and end, whatever it is doing."""
+        """Let the process clean up and end, whatever it is doing now."""
         os.kill(self._pid, signal.SIGTERM)
         os.waitpid(self._pid, 0)
 

@@ -1,6 +1,6 @@
-"""The stores of a run. The kit empties them before it, reads them from outside, and cuts processes off from them.
+"""The stores of a run. The kit empties them before the run, reads them from outside, and cuts processes off from them.
 
-A process of its own, the attendant, does all of this, because a process that forks users of a store must not have the
+A separate process, the attendant, does all of this, because a process that forks users of a store must not have the
 store open.
 """
 
@@ -27,39 +27,42 @@ from devicetrack.store.sql import open_store
 from devicetrack.testing import databases
 from devicetrack.testing import proxy as proxies
 
-# The rows of every store, by its name ('' for the one that all hosts share) and then by table.
+# The rows of every store, by the store's name ('' for one that all hosts share) and then by table.
 Contents = dict[str, dict[str, list[tuple[Any, ...]]]]
 
 
 class Server(NamedTuple):
-    """A database on a server, and how to reach it."""
+    """A database on a server, and the ways to reach it."""
 
-    kind: str                               # as a :class:`~devicetrack.testing.databases.Server` calls itself
+    kind: str                               # as a :class:`~devicetrack.testing.database_servers.Server` calls itself
     socket: str
     url: str
-    proxied: str                            # the URL with HOST and 1 in the place of a host and port
+    proxied: str                            # the URL, with HOST for the host and 1 for the port
 
 
 class Stores(abc.ABC):
     """The stores of one run after another."""
 
     kind: str
-    cuts_for_real = False                   # connections are cut, not calls refused
+    cuts_for_real = False                   # it cuts connections; else the process refuses its own calls
 
     @abc.abstractmethod
     def reset(self, state_paths: dict[str, str]) -> None:
-        """Empty every store; ``state_paths`` are by host."""
+        """Empty every store.
+
+        :param state_paths: the state directories by host
+        """
 
     @abc.abstractmethod
     def url(self) -> str | None:
-        """The value of [devicetrack_database] connection for a process that starts now; None for its default."""
+        """The ``[devicetrack_database] connection`` of a process that starts now, or None for the default."""
 
     @abc.abstractmethod
     def read(self) -> Contents:
-        """Every row of every store now."""
+        """Read all rows of every store."""
 
     def lose_answer(self) -> None:
-        """Cut the next COMMIT's connection after the server has done it."""
+        """Cut the connection of the next COMMIT after the server has carried it out."""
 
     def cut(self) -> None:
         """Cut every open connection, and refuse new ones."""
@@ -103,7 +106,7 @@ class SQLiteStores(Stores):
 
 
 class ServerStores(Stores):
-    """One database on a server, which all hosts share."""
+    """One database on a server. All hosts share it."""
 
     cuts_for_real = True
 
@@ -114,7 +117,7 @@ class ServerStores(Stores):
         host, port = self._attendant.ask('address')
         self._proxied = server.proxied.replace('HOST:1/', f'{host}:{port}/')
         self._through_proxy = False
-        # This connects to nothing. Forked processes have the modules that a connection needs.
+        # This does not connect. Forked processes inherit the modules that a connection needs.
         open_store(databases.configuration(connection=server.url)).close()
 
     def reset(self, state_paths: dict[str, str]) -> None:
@@ -147,7 +150,7 @@ class ServerStores(Stores):
 
 
 class _Attendant:
-    """A process that answers questions until the line to it is closed."""
+    """A process that answers questions until its line is closed."""
 
     def __init__(self, answer: Callable[[Any], Any]) -> None:
         self._line, theirs = multiprocessing.Pipe()
@@ -206,7 +209,7 @@ _NOWHERE: Final = '/nowhere'
 
 
 class _ServerSide:
-    """The attendant of a server's database. It keeps a connection, and a proxy for connections that will be cut."""
+    """The attendant of a server's database. It has a connection, and a proxy for the connections that it will cut."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -248,16 +251,16 @@ class _ServerSide:
 
 
 def server_of(database: Any) -> Server:
-    """The needed parts of a :class:`~devicetrack.testing.databases.ServerStore`, in a form that can be pickled."""
+    """The facts about a :class:`~devicetrack.testing.databases.ServerStore` that a process needs. pickle takes them."""
     server, name = database.server, database.database
     return Server(server.kind, server.socket, server.text_url(name), server.text_url(name, 'HOST', 1))
 
 
 def rows_of(contents: Contents) -> Iterable[tuple[str, str, tuple[Any, ...]]]:
-    """Every row that may influence a start, with its store's and its table's name.
+    """Every row that may influence a start, with the names of its store and its table.
 
-    The rows of hosts come without the epoch: every start raises it, and that matters only while an older manager lives.
-    Events are left out, because they contain times, which differ in every run.
+    The rows of hosts come without the epoch: every start raises it, and it matters only while an older manager lives.
+    Events are left out: they contain times, which differ from run to run.
     """
     epoch = Host._fields.index('epoch')
     for store, tables in contents.items():

@@ -1,14 +1,10 @@
-"""The world of a run: the processes, and the machines, stores and service's data, which outlive killed processes."""
+"""The world of a run: processes, and the machines, stores and service's data that outlive killed processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
-from collections.abc import Sequence
-import contextlib
-import functools
 import multiprocessing
 import os
 import pickle
@@ -20,156 +16,56 @@ import uuid
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import DeviceAssignment
-from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
-from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Record
 from devicetrack.store import api
-from devicetrack.testing import databases
 from devicetrack.testing import fixtures
+from devicetrack.testing.crash import machines
 from devicetrack.testing.crash import moments
 from devicetrack.testing.crash import process
+from devicetrack.testing.crash.seats import Seats
 from devicetrack.testing.crash.stores import Contents
 from devicetrack.testing.crash.stores import Stores
 from devicetrack.virt import fake
-from devicetrack.virt import fake_guests
 
 _PATIENCE_S: Final = 900
 
-# The seat of another manager of a host.
-_NEWER: Final = '+'
-
-# The domain of a guest that somebody else starts, on devices that have another owner.
+# The domain of a guest that somebody else starts on devices with another owner.
 STRANGER: Final = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'stranger'))
 
 
 class Crashed(Exception):
-    """The process was killed while it carried out an order."""
+    """The process was killed while it worked on an order."""
 
 
 class Stuck(Exception):
-    """A process did not answer for an hour: it hangs."""
+    """A process did not answer within 15 minutes: it hangs."""
 
 
 class _Killed(BaseException):
-    """Ends a driver's call whose process was killed inside it."""
-
-
-class Machine(fake.FakeHost):
-    """A machine that reports moments in the middle of a driver's call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at_work: Callable[[str, fake.FakeHost], None] | None = None
-        self.not_ours: frozenset[DeviceKey] = frozenset()
-        self._works_on: DeviceAssignment | None = None
-        self._late: Callable[[], object] | None = None
-
-    def reboot(self) -> None:
-        """Boot again. Mediated devices that were made since the beginning are gone, as on a real machine."""
-        for key in [key for key in self.devices if key.kind == fake.MDEV and key not in self.not_ours]:
-            self.remove(key)
-            self._owners_of_addresses[key.identifier] = key     # its UUID names the device while it is away too
-        super().reboot()
-
-    def realize(self, assignment: DeviceAssignment) -> Realized:
-        self._works_on = assignment
-        return super().realize(assignment)
-
-    def unrealize(self, assignment: DeviceAssignment) -> None:
-        self._works_on = assignment
-        super().unrealize(assignment)
-
-    @property
-    def works_on(self) -> DeviceKey | None:
-        """The device that was realized or given back last."""
-        return DeviceKey(self._works_on.kind, self._works_on.identifier) if self._works_on is not None else None
-
-    def hang(self, late: str | None = None) -> None:
-        """Let the hypervisor hang until :meth:`come_back`.
-
-        :param late: ``create`` or ``destroy``, if somebody has just asked for that
-        """
-        self.disconnected = 'it hangs'
-        if late is not None and self._works_on is not None:
-            step = fake.FakeHost.realize if late == 'create' else fake.FakeHost.unrealize
-            self._late = functools.partial(step, self, self._works_on)
-
-    def come_back(self) -> None:
-        """Let the hypervisor carry out the pending request, and answer again."""
-        self.disconnected = None
-        late, self._late = self._late, None
-        at_work, self.at_work = self.at_work, None
-        if late is not None:
-            late()
-        self.at_work = at_work
-
-    def start_strange_guest(self, domain_uuid: str, keys: Collection[DeviceKey]) -> None:
-        """Start an unknown guest on these devices. It writes its name to the devices that keep bytes."""
-        self.start_guest(domain_uuid, [fake_guests.element(key.kind, self._addresses[key]) for key in keys],
-                         define=False)
-        for key in keys:
-            if key.kind in fake.KEEPING:
-                self.write(key, domain_uuid.encode())
-
-    def leave_to_child(self) -> Callable[[], None]:
-        """Keep the lock of the device that is being given back, like a child that outlives its process.
-
-        :returns: a function that ends the child's work, and then the lock
-        """
-        assignment = self._works_on
-        assert assignment is not None
-        key = DeviceKey(assignment.kind, assignment.identifier)
-        self.busy.add(key)
-
-        def end() -> None:
-            fake.FakeHost.unrealize(self, assignment)
-            self.busy.discard(key)
-
-        return end
-
-    def enter(self, call: str) -> None:
-        super().enter(call)
-        if self.at_work is not None and not hasattr(fake.FakeDriver, call):
-            self.at_work(call, self)
-
-
-class Driver(fake.FakeDriver):
-    """Chooses the names of new devices: the same names in every run."""
-
-    _numbers = 0
-
-    def claim_for_instance(self, instance_uuid: str, request: Any,
-                           candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-        return super().claim_for_instance(instance_uuid, request, [
-            candidate if candidate.identifier is not None else candidate._replace(identifier=self._name())
-            for candidate in candidates])
-
-    def _name(self) -> str:
-        self._numbers += 1
-        return str(uuid.uuid5(uuid.NAMESPACE_DNS, f'{self._numbers}.{self.host}'))
+    """Ends a driver's call: its process was killed inside the call."""
 
 
 class Hypervisor:
-    """Starts and ends the guests of one host for its compute service."""
+    """Starts and ends the guests of one host, for the host's compute service."""
 
-    def __init__(self, machine: Machine, host: str, world: World) -> None:
+    def __init__(self, machine: machines.Machine, host: str, world: World) -> None:
         self._machine, self._host, self._world = machine, host, world
 
     def start_guest(self, instance_uuid: str, config: GuestConfig, define: bool = True) -> None:
-        """Start a guest with the result of ``guest_config``. It writes its name to the devices that keep bytes."""
+        """Start a guest with the result of ``guest_config``. The guest writes its name to devices that keep bytes."""
         self._machine.start_guest(instance_uuid, config.devices, define, config.metadata)
         self._world.guest_writes(self._host, instance_uuid)
 
     def receive_guest(self, instance_uuid: str, definitions: MigrationDefinitions) -> None:
-        """Let a guest wait for its live migration, with the source's ``migration_definitions``."""
+        """Let a guest wait here for its live migration, with the source's ``migration_definitions``."""
         self._machine.receive_guest(instance_uuid, definitions)
         self._world.guest_writes(self._host, instance_uuid)
 
     def arrived(self, instance_uuid: str) -> None:
-        """Let a guest run that waited for its migration."""
+        """Let a guest run that has waited for its migration."""
         self._machine.arrived(instance_uuid)
 
     def power_on(self, instance_uuid: str) -> None:
@@ -177,16 +73,16 @@ class Hypervisor:
         self._machine.power_on(instance_uuid)
 
     def save_guest(self, instance_uuid: str) -> None:
-        """Save a guest (managed save), and let somebody define it without devices."""
+        """Save a guest (managed save), and define it anew without devices."""
         self._machine.save_guest(instance_uuid)
         self._machine.redefine_guest(instance_uuid, ())
 
     def send_guest(self, instance_uuid: str, host: str, definitions: MigrationDefinitions) -> None:
-        """Begin a live migration: the guest runs here, and another host waits for it with these definitions."""
+        """Begin a live migration: the guest runs here, and waits on the other host with these definitions."""
         self._world[host].hypervisor.receive_guest(instance_uuid, definitions)
 
     def hand_over(self, instance_uuid: str, host: str) -> None:
-        """End a live migration: the guest runs on the other host, and nothing of it is left here."""
+        """End a live migration: the guest runs on the other host and is gone here."""
         self._world[host].hypervisor.arrived(instance_uuid)
         self.delete_guest(instance_uuid)
 
@@ -195,28 +91,29 @@ class Hypervisor:
         self._machine.stop_guest(instance_uuid)
 
     def delete_guest(self, instance_uuid: str) -> None:
-        """Turn a guest off and undefine it; one that is gone is no error."""
+        """Turn a guest off and undefine it. It is no error if the guest is gone already."""
         self._machine.delete_guest(instance_uuid)
 
     def guests(self) -> dict[str, bool]:
-        """Every guest, and whether it runs."""
+        """Whether each guest runs, by its name."""
         return {name: domain.live is not None for name, domain in self._machine.domains.items()}
 
 
 class Host:
-    """A host and the compute service's process on it, once it is started.
+    """A host, and the compute service's process on it after its start.
 
     All other methods are those of the process's :class:`~devicetrack.testing.crash.process.ComputeProcess`. They run in
-    the process, and raise the process's errors, or :class:`Crashed`.
+    the process. They raise the process's errors, or :class:`Crashed`.
     """
 
-    def __init__(self, name: str, machine: Machine, world: World, configuration: fixtures.Configuration) -> None:
+    def __init__(self, name: str, machine: machines.Machine, world: World,
+                 configuration: fixtures.Configuration) -> None:
         self.name, self.machine, self.world = name, machine, world
         self.configuration = configuration
-        self.driver = Driver(name, configuration.conf, configuration.state_path, machine)
+        self.driver = machines.Driver(name, configuration.conf, configuration.state_path, machine)
         self.hypervisor = Hypervisor(machine, name, world)
         self.down = False                       # switched off: nobody starts its process
-        self.late: tuple[Any, ...] | None = None        # what its store does when it comes back
+        self.late: tuple[Any, ...] | None = None        # the call that its store carries out when it comes back
         self.pid = 0
         self._line: Any = None
 
@@ -230,7 +127,7 @@ class Host:
         return self.pid != 0
 
     def fork(self, make: Callable[[process.Parts], process.ComputeProcess], store: api.Store, log: str) -> None:
-        """Start the process. It has a manager that is not ready."""
+        """Start the process. Its manager is not ready yet."""
         ours, theirs = multiprocessing.Pipe()
         pid = os.fork()
         if pid == 0:
@@ -240,7 +137,7 @@ class Host:
         self.pid, self._line = pid, ours
 
     def kill(self) -> None:
-        """Kill the process, if it lives."""
+        """Kill the process if it lives."""
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
             self._bury()
@@ -251,7 +148,7 @@ class Host:
         self.pid, self._line = 0, None
 
     def tell(self, name: str, *args: Any) -> Any:
-        """Give the process an order, and serve its calls until it has answered."""
+        """Give the process an order, serve its calls, and return its answer."""
         if not self.alive:
             raise Crashed(self.name)
         try:
@@ -283,12 +180,12 @@ class Host:
             self._line.send((answer, self.world.course.attention()))
 
     def _confirm(self, assignment: DeviceAssignment) -> None:
-        """Ask the process a question of its driver."""
+        """Let the process confirm what its driver is about to do."""
         try:
             self._line.send((process.CONFIRM, self.world.course.attention(), assignment))
             self._serve('a confirmation')
         except (EOFError, ConnectionError):
-            raise _Killed from None             # past what the driver does about errors
+            raise _Killed from None             # no exception, so the driver does not handle it
 
     def _moment(self, kind: str, call: str, when: str, state: object, view: process.LedgerView | None) -> str | None:
         return self.world.reach(self, kind, call, when, state, view)
@@ -311,60 +208,17 @@ class Host:
             return process.ERROR, error
 
 
-class Seats:
-    """The configuration and the store of each host, with which its processes start. Nobody has the store open.
-
-    Both stay from run to run, because it takes longer to make them than to do a run.
-    """
-
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-        self._configurations: dict[str, fixtures.Configuration] = {}
-        self._stores: dict[tuple[str, str | None], Any] = {}
-        self._stack = contextlib.ExitStack()
-
-    def configuration(self, host: str, newer: bool = False) -> fixtures.Configuration:
-        """:param newer: for another manager of the host, with another state directory"""
-        name = host + _NEWER if newer else host
-        if name not in self._configurations:
-            path = os.path.join(self.directory, name)
-            os.makedirs(path)
-            made = fixtures.Configuration(path, machine=host)
-            self._configurations[name] = self._stack.enter_context(made)
-        return self._configurations[name]
-
-    def store(self, host: str, url: str | None, newer: bool = False) -> Any:
-        """The store of a host, by its URL. The database exists, and the store is closed."""
-        if newer:
-            url = url or f'sqlite:///{os.path.join(self.configuration(host).state_path, "devicetrack.sqlite")}'
-        if (host, url) not in self._stores:
-            conf = self.configuration(host, newer).conf
-            conf.set_override('connection', url, 'devicetrack_database')
-            store = self._stores[host, url] = databases.open_store(conf)
-            # The store is used once here, so that a forked process has all that the first use makes.
-            store.check()
-            store.hosts()
-            store.host(host)
-            store.records_of_host(host)
-            store.contexts(host)
-            store.close()
-        return self._stores[host, url]
-
-    def close(self) -> None:
-        self._stack.close()
-
-
 class World:
-    """Hosts by name, as ``world['a']``; their stores; and the service's data, ``world.data``.
+    """The hosts by name, as ``world['a']``, their stores, and the service's data, ``world.data``.
 
-    ``contents`` has the rows of all stores while somebody keeps it up to date, else None. ``written`` has, by host and
-    device, the row for which a guest wrote to the device. ``trouble`` collects what was wrong at some moment of a
+    ``contents`` has the rows of all stores while somebody keeps it up to date, else None. ``written`` has the
+    row that a device had when a guest last wrote to it, by host and device. ``trouble`` collects the errors found in a
     recording run. ``older`` has the processes whose hosts others took over.
 
-    :param newcomer: called for a manager that takes over a host, when it has started and audited
+    :param newcomer: the kit calls this when a manager that took over a host has started and audited
     """
 
-    def __init__(self, machines: Mapping[str, Machine], data: Any, stores: Stores, seats: Seats,
+    def __init__(self, machines: Mapping[str, machines.Machine], data: Any, stores: Stores, seats: Seats,
                  make: Callable[[process.Parts], process.ComputeProcess],
                  newcomer: Callable[[World, str], object] = lambda world, host: None) -> None:
         self.data, self.stores = data, stores
@@ -409,9 +263,9 @@ class World:
         host.fork(self._make, self._seats.store(host.name, self.stores.url(), newer), self.log)
 
     def take_over(self, host: Host) -> None:
-        """Start another manager of a host, and let its service work, while the old manager is in the middle of a call.
+        """Start another manager of a host while the old one is in the middle of a call, and let its service work.
 
-        No moment counts here.
+        The moments of the new manager do not count.
         """
         course, self.course = self.course, moments.Course()
         newer = Host(host.name, host.machine, self, self._seats.configuration(host.name, newer=True))
@@ -424,9 +278,9 @@ class World:
         self.course = course
 
     def start_while_it_hangs(self, host: Host, without_store: bool) -> list[str]:
-        """Start the service on a host where the hypervisor or the database hangs.
+        """Start the service on a host whose hypervisor or database hangs.
 
-        :returns: what is wrong, if the service started although it must not
+        :returns: an error as text if the service started, which it must not
         """
         self.fork(host)
         if without_store:
@@ -440,14 +294,14 @@ class World:
         return [f'host {host.name} starts without an answer']
 
     def come_back(self) -> None:
-        """Let what hangs answer again, after it has done what running processes asked of it."""
+        """Let hypervisors and databases that hang carry out the requests of running processes, and answer again."""
         for host in self:
             host.machine.come_back()
             if host.alive:
                 host.tell(process.MEND)
 
     def do_late(self) -> None:
-        """Let the database do what processes asked that were killed since."""
+        """Let the database carry out the calls of processes that are dead by now."""
         for host in self:
             late, host.late = host.late, None
             if late is not None:
@@ -473,23 +327,23 @@ class World:
                     raise
 
     def audit(self) -> dict[str, list[Any]]:
-        """Let every process audit; returns the findings."""
+        """Let every process audit. Returns the findings by host."""
         return {host.name: host.audit() for host in self if host.alive}
 
     def switch_off(self, name: str) -> None:
-        """Switch a machine off, with everything that runs on it."""
+        """Switch a machine off, and with it everything that runs on it."""
         host = self[name]
         host.kill()
         host.down = True
         host.machine.reboot()
 
     def switch_on(self, name: str) -> None:
-        """Switch it on again, and start the service on it. Guests stay off."""
+        """Switch a machine on again and start the service on it. Guests stay off."""
         self[name].down = False
         self.restart()
 
     def records(self) -> list[tuple[str, Record]]:
-        """Every row, with the name of the host that it is of."""
+        """Every row, with the name of its host."""
         contents = self.contents or self.stores.read()
         names = {row[0]: row[1] for tables in contents.values() for row in tables['hosts']}
         records = [Record(*row) for tables in contents.values() for row in tables['assignments']]
@@ -551,9 +405,10 @@ class World:
     # -- guests -------------------------------------------------------------------------------------------------------
 
     def start_stranger(self, host: Host, call: str = '') -> None:
-        """Let somebody start a guest on the devices of a host that are being given back.
+        """Start somebody else's guest on the devices of a host that are being given back.
 
-        :param call: the step of the driver in which this happens. A device that the step may be changing is left out
+        :param call: the step of the driver in which this happens. The guest does not get a device that the step may be
+            changing
         """
         changes = host.machine.works_on if call in moments.CHANGES else None
         keys = [record.key for name, record in self.records()
@@ -562,12 +417,12 @@ class World:
         host.machine.start_strange_guest(STRANGER, keys)
 
     def end_stranger(self) -> None:
-        """End the guest that somebody started."""
+        """End somebody else's guest."""
         for host in self:
             host.machine.delete_guest(STRANGER)
 
     def guest_writes(self, host_name: str, instance_uuid: str) -> None:
-        """Let a running guest write its name on each of its devices that keeps bytes."""
+        """Let a running guest write its name to each of its devices that keeps bytes."""
         machine = self[host_name].machine
         rows = {(name, record.key): record for name, record in self.records()}
         for use in machine.usage().uses:

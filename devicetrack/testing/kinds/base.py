@@ -26,7 +26,7 @@ PROVIDER = '9c0f1e5e-6d5b-4f7a-9b57-0c8f2f1f9a01'
 def assignment(instance_uuid: str, kind: str, identifier: str, parent: str | None, text: str,
                position: int = 0, state: str = vocabulary.CLAIMED,
                generation: int = values.CLAIMED) -> DeviceAssignment:
-    """An assignment as the claim manager hands it to a driver; ``text`` are its details."""
+    """Make an assignment as the claim manager hands it to a driver. ``text`` has its details."""
     return DeviceAssignment.from_record(Record(
         host_uuid=HOST, kind=kind, identifier=identifier, instance_uuid=instance_uuid, migration_uuid=None,
         role=vocabulary.CURRENT, state=state, position=position, claim_id='claim', generation=generation,
@@ -34,9 +34,9 @@ def assignment(instance_uuid: str, kind: str, identifier: str, parent: str | Non
 
 
 class KindTestCase(testtools.TestCase):
-    """A test of a kind on the world of ``world_class``, which may also come from a scenario (testscenarios).
+    """A test of a kind on a host of ``world_class``. A scenario (testscenarios) may also set ``world_class``.
 
-    ``world`` is the host, and ``kind`` the kind as a service that starts makes it there.
+    ``world`` is the host. ``kind`` is the kind as a starting service makes it on this host.
     """
 
     world_class: type[world.KindWorld]
@@ -48,7 +48,7 @@ class KindTestCase(testtools.TestCase):
         self.kind = self.made()
 
     def run(self, result: Any = None) -> Any:
-        """Run the test. It is skipped if it needs something that the world cannot do."""
+        """Run the test. If it needs something that the world cannot do, it is skipped."""
         method = getattr(self, self._testMethodName)
 
         def skips_what_the_world_cannot_do() -> None:
@@ -73,33 +73,34 @@ class KindTestCase(testtools.TestCase):
                               lambda: self.world.boot)[cls.name]
 
     def stock(self, kind: api.DeviceKind | None = None) -> Mapping[str, InventoryDevice]:
-        """Read the stock as the driver does, with its checks; returns it by identifier."""
+        """Read the stock as the driver does, with its checks. Returns the devices by identifier."""
         devices = list(installed.stock(kind or self.kind).devices)
         found = {device.identifier: device for device in devices}
         self.assertEqual(len(devices), len(found), 'two devices have one identifier')
         return found
 
     def assigned(self, identifier: str | None = None, position: int = 0, **row: Any) -> DeviceAssignment:
-        """An assignment of a device of the stock, the first of the world by default, as a claim records it.
+        """Make an assignment as a claim records it, for a device of the stock.
 
-        :param row: other values than a claim's for ``state`` and ``generation``
+        :param identifier: the device; by default the first one of the world
+        :param row: ``state`` and ``generation``, if they are not those of a claim
         """
         device = self.stock()[identifier or self.world.devices[0]]
         return assignment(self.instance, self.kind.name, device.identifier, device.parent, device.details, position,
                           **row)
 
     def realized(self, identifier: str | None = None, position: int = 0) -> DeviceAssignment:
-        """Realize a device; returns its assignment."""
+        """Realize a device and return its assignment."""
         wanted = self.assigned(identifier, position)
         made = self.kind.realize(wanted)
         return assignment(self.instance, wanted.kind, wanted.identifier, wanted.parent, made.details, position)
 
     def unclaim(self, wanted: DeviceAssignment) -> None:
-        """Take a device back, with a lock file like the driver's."""
+        """Take a device back, with a lock file like that of the driver."""
         with open(os.path.join(self.world.configuration.state_path, 'contract.lock'), 'w') as lock:
             self.kind.unclaim(wanted, lock.fileno())
             self.assertTrue(os.fstat(lock.fileno()), 'the lock belongs to the driver')
 
     def definition(self, elements: Sequence[str]) -> str:
-        """A guest's definition with these elements, and none of its own devices."""
+        """A guest's definition with these elements and no other devices."""
         return f"<domain><uuid>{self.instance}</uuid><devices>{''.join(elements)}</devices></domain>"

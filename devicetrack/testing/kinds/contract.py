@@ -1,4 +1,4 @@
-"""The promises of a device kind, as tests. Another package runs them for its own kind::
+"""The promises of a device kind, as tests. A package runs them for its own kind::
 
     from devicetrack.testing.kinds import contract
     from devicetrack.testing.kinds import world
@@ -12,7 +12,7 @@
     class OurKindTestCase(contract.KindContract):
         world_class = OurWorld
 
-To test several worlds, derive the class also from ``testscenarios.WithScenarios``, and set ``world_class`` in its
+To test several worlds, also derive the class from ``testscenarios.WithScenarios``, and set ``world_class`` in its
 scenarios. The tests need the extras ``libvirt`` and ``test``.
 """
 
@@ -27,7 +27,7 @@ from devicetrack.testing.kinds import stock
 class KindContract(stock.StockContract, guests.GuestContract, giving.GivingContract, privileges.PrivilegesContract):
     """The promises of :class:`devicetrack.virt.libvirt.kinds.api.DeviceKind`, on the host of ``world_class``.
 
-    If a test needs something that the world or the kind does not have, it is skipped, and says what. A subclass may
-    have tests of its own. In each test ``world`` is the host, ``kind`` is the kind as a starting service makes it
-    there, and ``instance`` is the UUID of an instance.
+    A test is skipped if the world or the kind does not have something that it needs, and says what. A subclass may have
+    tests of its own. In each test ``world`` is the host, ``kind`` is the kind as a starting service makes it on this
+    host, and ``instance`` is the UUID of an instance.
     """

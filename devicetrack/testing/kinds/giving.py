@@ -1,4 +1,4 @@
-"""Making a device ready, taking it back, and proving that it is clean."""
+"""Tests of a kind that makes devices ready, takes them back, and proves that they are clean."""
 
 from __future__ import annotations
 
@@ -132,13 +132,13 @@ class GivingContract(base.KindTestCase):
         self.check_is_touched(wanted)
 
     def only_claimed(self) -> DeviceAssignment:
-        """A device on its way back, whose guest never got it."""
+        """Make an assignment that is being given back, and whose guest never got the device."""
         if not self.kind.keeps_bytes:
             self.skipTest('its devices keep no bytes')
         return self.assigned(state=vocabulary.RELEASING, generation=values.ONLY_CLAIMED)
 
     def check_is_touched(self, wanted: DeviceAssignment) -> None:
-        """Check that the kind does not let the device go back as it is: the driver would call it clean."""
+        """Check that the kind does not call the device untouched: the driver would take it for clean."""
         try:
             self.assertIs(False, self.kind.is_untouched(wanted))
         except exception.DriverError:

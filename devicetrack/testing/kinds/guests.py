@@ -1,4 +1,4 @@
-"""The elements of guests' definitions that a kind reads and writes."""
+"""Tests of the elements that a kind writes into guests' definitions, and reads from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from devicetrack.virt.libvirt import overlaps
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import installed
 
-# Devices of other sorts, and for every form a device that no host of a test has.
+# FOREIGN has devices that no kind knows. STRANGE has for every form a device that no host of a test has.
 FOREIGN = (
     "<disk type='file' device='disk'><source file='/var/lib/images/other.img'/><target dev='vda'/></disk>",
     "<interface type='network'><mac address='52:54:00:00:00:01'/><source network='default'/></interface>",
@@ -41,7 +41,7 @@ class GuestContract(base.KindTestCase):
         return list(self.kind.guest_elements(wanted))
 
     def named(self, definition: str) -> list[str | None]:
-        """The devices that a definition names, in its order, without addresses that certainly mean another sort."""
+        """The devices that a definition names, in order. Addresses that certainly mean another sort are left out."""
         addresses = list(self.kind.addresses(domain_xml.parse(definition)))
         meant = self.kind.identify(addresses)
         return [meant[address] for address in addresses if address in meant]
@@ -95,7 +95,7 @@ class GuestContract(base.KindTestCase):
         if type(self.kind).other_addresses is api.DeviceKind.other_addresses or address[:1] != '/':
             self.skipTest('its devices have no paths, or the kind looks nowhere else')
         disk = f"<disk type='file'><source file='{address}'/><target dev='vda'/></disk>"
-        # As libvirt writes it: only a hint leads to the path then. All of another definition is read.
+        # In a definition that libvirt wrote, only a hint leads to the path. The driver reads other definitions whole.
         config = GuestConfig((disk,), "<other:guest xmlns:other='urn:of-another-program'/>")
         written = self.world.libvirt.connect().createXML(libvirt.guest(self.instance, config)).XMLDesc()
         for definition in (self.definition([disk]), written):

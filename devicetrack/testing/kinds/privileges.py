@@ -1,4 +1,4 @@
-"""What a kind may import, what it may do while it only reads, and what it does without privileges."""
+"""Tests of the limits of a kind: its imports, its reads, and its work without privileges."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class PrivilegesContract(base.KindTestCase):
             try:
                 call()
             except exception.DriverError:
-                pass                    # an error of any other class would count as a mistake in the kind
+                pass                    # an error of any other class is a mistake in the kind
         try:
             self.unclaim(wanted)
         except exception.DriverError:
@@ -72,7 +72,7 @@ class PrivilegesContract(base.KindTestCase):
 
 
 def _imports(path: pathlib.Path) -> list[str]:
-    """The modules that a source file imports, and those that it imports from, with the names."""
+    """The modules that a source file imports, and every name that it imports from a module."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""A kind's report about its devices: identity, health, groups, NUMA nodes and details."""
+"""Tests of a kind's report about its devices: identity, health, groups, NUMA nodes and details."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class StockContract(base.KindTestCase):
         except exception.DeviceKindFailed:
             raise
         except exception.DriverError:
-            device = None                   # nobody knows any device then
+            device = None                   # the kind knows no device at all then
         if device is not None:
             self.assertTrue(device.unhealthy, 'nobody knows which device it is')
         self._check_is_unknown(exception.RealizeFailed, self.made().realize, wanted)
@@ -94,9 +94,9 @@ class StockContract(base.KindTestCase):
 
     def _check_is_unknown(self, failed: type[exception.DriverError], call: Callable[[DeviceAssignment], object],
                          wanted: DeviceAssignment) -> None:
-        """Check that a method does nothing and concludes nothing: the device may be the recorded one.
+        """Check that a method fails, and does not say that the device is gone: it may be the recorded one.
 
-        :param failed: the error of the method; for an error about the host the driver raises it
+        :param failed: the method's own error. The driver also makes it of an error about the host
         """
         try:
             self.assertRaises((failed, exception.CommandFailed, exception.InvalidDocument,
@@ -119,7 +119,7 @@ class StockContract(base.KindTestCase):
             self.assertFalse(self.world.is_clean(wanted.identifier), 'the bytes of an owner are lost')
 
     def prepare(self, recorded: Mapping[str, str], is_locked: bool) -> None:
-        """Let the kind prepare the host as a service does, with the locks of all devices or of none."""
+        """Let the kind prepare the host as a service does, which has the locks of all devices or of none."""
         installed.prepare(self.kind, recorded, lambda _identifier: contextlib.nullcontext(is_locked))
 
     def test_details_survive_the_store(self) -> None:
@@ -144,7 +144,7 @@ class StockContract(base.KindTestCase):
     # -- what excludes what -------------------------------------------------------------------------------------------
 
     def modes(self, one: str, other: str) -> set[tuple[str, str]]:
-        """The modes of two devices for each token that they share."""
+        """The pair of modes of two devices for each token that they share."""
         found = self.stock()
         ours, theirs = dict(found[one].exclusions), dict(found[other].exclusions)
         return {(ours[token], theirs[token]) for token in ours.keys() & theirs.keys()}

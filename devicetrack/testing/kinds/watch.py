@@ -1,4 +1,4 @@
-"""Watches what a block of code reads and changes, by the interpreter's audit events (PEP 578)."""
+"""Watches the reads and changes of a block of code by the interpreter's audit events (PEP 578)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _see(event: str, arguments: tuple[Any, ...]) -> None:
     if event == 'open':
         path, _mode, flags = arguments
         if isinstance(path, str) and path.endswith(('.py', '.pyc', '.so')):
-            return                              # an import that was put off
+            return                              # an import inside a function
         seen.append(('change' if flags & _WRITING else 'read', f'open {path}'))
     elif event in _CHANGES:
         seen.append(('change', f'{event} {arguments[0]}'))
@@ -38,9 +38,9 @@ def _see(event: str, arguments: tuple[Any, ...]) -> None:
 
 @contextlib.contextmanager
 def watching() -> Iterator[Sequence[tuple[str, str]]]:
-    """Give the block the list of its thread's actions: pairs of ``change`` or ``read``, and the thing.
+    """Give the block the list of its thread's actions, as pairs: ``change`` or ``read``, and the event as text.
 
-    A hook cannot be removed, so it stays in the process. Outside a block it costs one comparison.
+    Nobody can remove an audit hook, so it stays in the process. Outside a block it costs one comparison.
     """
     with _installed:
         if not _hooks:

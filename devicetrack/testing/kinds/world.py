@@ -1,4 +1,4 @@
-"""The host that the contract of a device kind runs on. The author of the kind writes it."""
+"""The base class of the host on which the contract of a device kind runs. The author of the kind derives from it."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ from devicetrack.virt.libvirt.kinds import api
 
 
 class NotOnThisHost(NotImplementedError):
-    """The world cannot do this. Tests that need it are skipped, and say so."""
+    """The world cannot do this. A test that needs it is skipped, and says so."""
 
 
 class KindWorld(fixtures.Fixture, abc.ABC):
-    """A host with two devices of the kind ``kind_class`` or more, which nobody uses and which are clean.
+    """A host with at least two devices of the kind ``kind_class``. Nobody uses them, and they are clean.
 
     It is a fixture of the library ``fixtures``: :meth:`make_host` may call ``useFixture`` and ``addCleanup``. Make the
-    devices there and set ``devices``. The base class sets these attributes before:
+    devices there and set ``devices``. The base class sets these attributes before that:
 
     ``configuration``
-        The options of the host (:class:`devicetrack.testing.fixtures.Configuration`): ``configuration.set(group,
-        option=value)`` sets them, after the kind's own were registered in ``configuration.conf``.
+        The options of the host (:class:`devicetrack.testing.fixtures.Configuration`). Register the kind's own options
+        in ``configuration.conf`` first. Then ``configuration.set(group, option=value)`` sets them.
     ``libvirt``
-        A host of libvirt's in-process test driver (:class:`devicetrack.testing.libvirt.TestNode`). Add the node devices
-        that the kind asks libvirt for before anything connects.
+        A host of libvirt's in-process test driver (:class:`devicetrack.testing.libvirt.TestNode`). If the kind asks
+        libvirt for node devices, add them before anything connects.
     ``hypervisor``
         The connection to ``libvirt`` that the kind gets. Replace it in :meth:`make_host` if the kind needs another.
     ``boot``
-        The answer of the kind's ``boot_id()``.
+        The value that the kind's ``boot_id()`` returns.
 
     A subclass sets these, in its class or in :meth:`make_host`:
 
     ``kind_class``
-        The class of the kind, the one that the entry point names.
+        The class of the kind. The entry point names the same class.
     ``devices``
         The identifiers of at least two devices that are healthy and free: ``('one', 'two')``.
     ``numa``
-        The NUMA nodes of devices, by identifier: ``{'one': 1, 'two': None}``. None is a device whose node is unknown.
-        Devices that are left out are not checked. Empty: the test is skipped, as for the next four.
+        The NUMA nodes of devices, by identifier: ``{'one': 1, 'two': None}``. None means that the node is unknown. Only
+        the devices that you name are checked. If this or one of the next four is empty, its test is skipped.
     ``groups``
         The numbers of the IOMMU groups of devices, by identifier: ``{'one': 17, 'two': 17, 'three': 18}``. Devices of
         one group must have a common token with the mode ``together``, and devices of two groups must not.
     ``parts``
-        The identifiers of the parts, by the identifier of their whole: ``{'card': ['vf0', 'vf1']}``. All of them are
-        in the stock. A part must have the whole as its ``parent``.
+        The identifiers of the parts, by the identifier of their whole: ``{'card': ['vf0', 'vf1']}``. All of them must
+        be in the stock. A part must have the whole as its ``parent``.
     ``rivals``
-        Pairs of identifiers of devices that two guests cannot have at once: ``[('three', 'three-again')]``. Both are in
-        the stock.
+        Pairs of identifiers of devices that two guests cannot have at once: ``[('three', 'three-again')]``. Both must
+        be in the stock.
     ``refused``
-        Calls of privileged functions with arguments of somebody who means ill, as functions without arguments:
+        Calls of privileged functions with an attacker's arguments, as functions without arguments:
         ``[lambda: privileged.clear_as_root('/srv', '../etc/passwd', ...)]``. Each must raise ``OSError`` or
         ``ValueError``. Call the function that does the work, not the one that asks the daemon.
     ``layers``
-        The names of the subpackages of ``devicetrack`` that no module of the kind may import. Leave it as it is.
+        The names of the subpackages of ``devicetrack`` that no module of the kind may import. Do not change it.
 
     Methods that change the host raise :class:`NotOnThisHost` until a subclass overrides them. Override each method
     whose effect can happen to a device of the kind: a skipped test tests nothing.
@@ -86,13 +86,13 @@ class KindWorld(fixtures.Fixture, abc.ABC):
 
     @abc.abstractmethod
     def make_host(self) -> None:
-        """Make the devices, and set the options with which the kind offers them."""
+        """Make the devices, and set the options that make the kind offer them."""
 
     def adjust(self, kind: api.DeviceKind) -> None:
-        """Make a new kind use this host's files where options cannot. By default nothing."""
+        """Make a new kind use this host's files where no option can. By default this does nothing."""
 
     def reboot(self) -> None:
-        """Boot the host again. By default only its name changes; override it if nodes or paths change too."""
+        """Boot the host again. By default only ``boot`` changes. Override it if nodes or paths change too."""
         self.boot = f'after {self.boot}'
 
     # -- what happens to a device -------------------------------------------------------------------------------------
@@ -102,9 +102,9 @@ class KindWorld(fixtures.Fixture, abc.ABC):
         raise NotOnThisHost('remove')
 
     def replace(self, identifier: str) -> None:
-        """Replace the device by another one of the same name. If the kind keeps bytes, the new one is not clean.
+        """Replace the device by another one of the same name. If the kind keeps bytes, the new one must not be clean.
 
-        Take the old one away first, and give the new one all that the host may use again: a new file gets the size of
+        Take the old device away first. Give the new one everything that the host may reuse: a new file gets the size of
         the old one, and may get its inode number.
         """
         raise NotOnThisHost('replace')
@@ -122,28 +122,28 @@ class KindWorld(fixtures.Fixture, abc.ABC):
         raise NotOnThisHost('write')
 
     def is_clean(self, identifier: str) -> bool:
-        """Whether no byte of a guest is left on the device. The world looks itself and does not ask the kind."""
+        """Whether no byte of a guest is left on the device. Read the device, and do not ask the kind."""
         raise NotOnThisHost('is_clean')
 
     def hide_identity(self, identifier: str) -> None:
-        """Let the host not tell which device this is: its serial number gives no answer, or its label is lost.
+        """Hide which device this is: its serial number cannot be read, or its label is lost.
 
-        Only for kinds whose devices can be there without it.
+        Override this if a device of the kind can be there without its identity.
         """
         raise NotOnThisHost('hide_identity')
 
     def other_addresses(self, identifier: str) -> Sequence[str]:
-        """Return other addresses by which definitions can name the device, for example links to its path."""
+        """Return other addresses with which definitions can name the device, for example links to its path."""
         raise NotOnThisHost('other_addresses')
 
     # -- what fails ---------------------------------------------------------------------------------------------------
 
     def unreadable(self) -> None:
-        """Let the host give no answer about its devices."""
+        """Make the host's devices unreadable."""
         raise NotOnThisHost('unreadable')
 
     def cannot_clean(self) -> None:
-        """Let cleaning leave the bytes where they are, without an error of the device."""
+        """Make cleaning leave the bytes on the devices without an error."""
         raise NotOnThisHost('cannot_clean')
 
     def without_privileges(self) -> None:

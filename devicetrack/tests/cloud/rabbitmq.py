@@ -14,7 +14,7 @@ from typing import Final
 
 import fixtures
 
-from devicetrack.testing import databases
+from devicetrack.testing import database_servers
 from devicetrack.testing import scratch
 
 _SERVER: Final = '/usr/lib/rabbitmq/bin/rabbitmq-server'
@@ -50,8 +50,9 @@ class RabbitMQ(fixtures.Fixture):
 
     def _setUp(self) -> None:
         if not os.path.exists(_SERVER):
-            raise databases.ServerFailed('RabbitMQ is not installed: run "make cloud-test", or '
-                                         '"apt-get install rabbitmq-server", and stop the service that it starts')
+            raise database_servers.ServerFailed(
+                'RabbitMQ is not installed: run "make cloud-test", or "apt-get install rabbitmq-server", and stop the '
+                'service that it starts')
         self._account = pwd.getpwnam(_USER) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
         self.password = secrets.token_hex(16)
         self.directory = scratch.make('rabbitmq')
@@ -117,7 +118,7 @@ class RabbitMQ(fixtures.Fixture):
                     return
             time.sleep(_LOOK_AGAIN_S)
         with open(self._path('console'), errors='replace') as file:
-            raise databases.ServerFailed(f'RabbitMQ did not start:\n{file.read()}')
+            raise database_servers.ServerFailed(f'RabbitMQ did not start:\n{file.read()}')
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

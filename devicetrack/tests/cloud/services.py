@@ -15,7 +15,7 @@ from typing import Final
 import fixtures
 import requests
 
-from devicetrack.testing import databases
+from devicetrack.testing import database_servers
 from devicetrack.testing import placement as placements
 from devicetrack.testing import scratch
 from devicetrack.tests.cloud import neighbours
@@ -55,7 +55,7 @@ class Services(fixtures.Fixture):
     def _setUp(self) -> None:
         self.directory = pathlib.Path(scratch.make('nova'))
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
-        self.database = self.useFixture(databases.MariaDBServer())
+        self.database = self.useFixture(database_servers.MariaDBServer())
         self.placement = self.useFixture(placements.PlacementServer(
             # More writers at once than the counts of placement stand: doc/source/user/placement.rst.
             self.database, allocation_conflict_retry_count=1))

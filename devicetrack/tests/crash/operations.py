@@ -10,7 +10,7 @@ from devicetrack.objects import traits
 from devicetrack.testing import compute_service
 from devicetrack.testing.crash import explore
 from devicetrack.testing.crash import invariant
-from devicetrack.testing.crash.world import Machine
+from devicetrack.testing.crash.machines import Machine
 from devicetrack.testing.crash.world import World
 from devicetrack.tests.crash import service
 

@@ -1,6 +1,6 @@
-"""The handle of a file: what tells it from every other file of its file system, also from those of the past.
+"""The handle of a file tells it from every other file of its file system, also from deleted ones.
 
-A file system may give the inode number of a deleted file to the next new file. The handle holds the inode number and a
+A file system may give the inode number of a deleted file to the next new file. The handle has the inode number and a
 generation, which differs for each file that gets this number. It stays the same over renames, restarts and boots.
 """
 
@@ -22,11 +22,11 @@ class _Handle(ctypes.Structure):
 
 
 def of(path: str) -> str | None:
-    """Return the handle of the file at a path, or None if its file system gives none. Follows no link.
+    """Return the handle of the file at a path, or None if its file system gives none. It follows no link.
 
-    It needs no right to the file itself (name_to_handle_at(2)).
+    The caller needs no rights to the file itself (name_to_handle_at(2)).
 
-    :raises OSError: the path leads to nothing, or cannot be followed
+    :raises OSError: there is no file at the path, or the path cannot be followed
     """
     return _ask(_AT_FDCWD, path, 0)
 

@@ -38,16 +38,16 @@ NO_HANDLE = 'its file system gives no handle, so nobody can tell it from another
 
 
 def file_of(status: os.stat_result) -> tuple[int, int]:
-    """What tells a file from every other file of the host, whatever its paths are."""
+    """The device and inode number, which tell a file from every other file of the host. It may have several paths."""
     return status.st_dev, status.st_ino
 
 
 # begin: details
 @base.register
 class ScratchDetails(details.DeviceDetails):
-    """The facts that only this kind knows, stored with the assignment and versioned like every object.
+    """The facts that only this kind knows. They are stored with the assignment, and versioned like every object.
 
-    ``handle`` is None if the file system gives none: then nobody can tell this file from a later one.
+    ``handle`` is None if the file system gives none. Then nobody can tell this file from a later one.
     """
 
     VERSION = '1.0'
@@ -96,7 +96,7 @@ class Scratch(api.DeviceKind):
             found = sorted((entry.name, entry.stat(), handles.of(entry.path)) for entry in os.scandir(self._directory)
                            if entry.is_file(follow_symlinks=False))
         except OSError as error:
-            # Never an empty stock: nobody may conclude from it that a device is gone.
+            # Never return an empty stock: it would say that all devices are gone.
             raise exception.CommandFailed('scandir', f'{self._directory}: {error.strerror}') from error
         used = self._used_by_host()
         return api.Stock(tuple(self._device(name, status, handle, used) for name, status, handle in found),
@@ -118,7 +118,7 @@ class Scratch(api.DeviceKind):
     # begin: exclusions
     @staticmethod
     def _exclusions(status: os.stat_result) -> tuple[tuple[str, str], ...]:
-        """Hard links are names of one file: who has one of them has all of the bytes."""
+        """Hard links are names of one file: whoever has one of them has all of its bytes."""
         if status.st_nlink <= 1:
             return ()
         return ((f'scratch-inode:{status.st_dev}:{status.st_ino}', vocabulary.WHOLE),)
@@ -126,7 +126,7 @@ class Scratch(api.DeviceKind):
 
     # begin: host
     def _used_by_host(self) -> Mapping[tuple[int, int], str]:
-        """The files that a loop device of the host lies on, with the reason.
+        """The files under loop devices of the host, each with the reason.
 
         sysfs has the path without symbolic links, and a file may have several paths. So this compares files, not paths.
         """
@@ -136,7 +136,7 @@ class Scratch(api.DeviceKind):
                 with open(attribute, encoding='utf-8') as file:
                     lies_on = os.stat(file.read().removesuffix('\n'))
             except FileNotFoundError:
-                continue                # it was taken down just now, or its file was deleted
+                continue                # the loop device was just taken down, or its file was deleted
             except OSError as error:
                 raise exception.CommandFailed('read', f'{attribute}: {error.strerror}') from error
             found[file_of(lies_on)] = f'{attribute.split("/")[-3]} of the host lies on it'
@@ -154,12 +154,12 @@ class Scratch(api.DeviceKind):
     def path_hints(self) -> Sequence[str]:
         if not self.configured:
             return ()
-        # The text in definitions: as the option spells the directory, and as it is without symbolic links.
+        # Definitions may have the directory as the option spells it, or without symbolic links.
         return sorted({f'{path}/' for path in (self._directory, os.path.realpath(self._directory))})
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         if not self.configured:
-            return dict.fromkeys(addresses)             # a guest may have a file of a directory that was configured
+            return dict.fromkeys(addresses)             # a guest may have a file of an earlier directory
         means: dict[str, str | None] = {}
         for address in addresses:
             path = os.path.realpath(address)
@@ -170,14 +170,14 @@ class Scratch(api.DeviceKind):
             try:
                 status = os.stat(path)
             except OSError:
-                means[address] = None                   # perhaps a link was there that led to one of our files
+                means[address] = None                   # perhaps there was a link to one of our files
                 continue
-            # What is there, and is none of our files by another name, is certainly another sort of device.
+            # A file that exists and is not one of ours by another name is certainly another sort of device.
             means.update((address, name) for name in self._names_of(status))
         return means
 
     def _names_of(self, status: os.stat_result) -> Sequence[str]:
-        """The names that a file which lies elsewhere has in the directory: hard links."""
+        """The names in the directory that are hard links to a file elsewhere."""
         if status.st_nlink <= 1 or not stat.S_ISREG(status.st_mode):
             return ()
         try:
@@ -200,7 +200,7 @@ class Scratch(api.DeviceKind):
         except (OSError, ValueError) as error:
             raise exception.UnclaimFailed(
                 self.name, assignment.identifier, f'it cannot be cleared: {error}') from error
-        # The proof. That no error came is none.
+        # This is the proof. The absence of an error is none.
         if blocks:
             raise exception.UnclaimFailed(
                 self.name, assignment.identifier, 'blocks of its last owner are left')
@@ -208,7 +208,7 @@ class Scratch(api.DeviceKind):
 
     # begin: proof
     def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
-        """The files for which nothing is stored: nobody ever wrote to them, or they were given back."""
+        """The files without stored blocks: nobody ever wrote to them, or they were cleared."""
         return [one.identifier for one in assignments if self._has_no_blocks(one)]
 
     def _has_no_blocks(self, assignment: DeviceAssignment) -> bool:
@@ -216,7 +216,7 @@ class Scratch(api.DeviceKind):
             self._check_is_the_device(assignment)
             return self._status(assignment).st_blocks == 0
         except exception.DriverError:
-            return False                # an error would leave all the other files unproven, too
+            return False                # an error would leave all other files unproven, too
 
     def read_through(self, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
         path = self._check_is_the_device(assignment)
@@ -249,7 +249,7 @@ class Scratch(api.DeviceKind):
     def _check_is_the_device(self, assignment: DeviceAssignment) -> str:
         """Return the path of the device. Another file of the same name is another device: do not touch it.
 
-        :raises DeviceGone: the file is certainly not there, or is another one
+        :raises DeviceGone: the file is certainly gone, or another file has its name
         :raises CommandFailed: nobody can tell now
         """
         path, wanted = self._path(assignment.identifier), assignment.details
@@ -270,13 +270,13 @@ class Scratch(api.DeviceKind):
         try:
             return os.lstat(self._path(assignment.identifier))
         except OSError as error:
-            # Without the directory nobody knows. Its file system may not be mounted.
+            # If the directory is missing, nobody knows: its file system may not be mounted.
             if isinstance(error, FileNotFoundError) and os.path.isdir(self._directory):
                 raise exception.DeviceGone(self.name, assignment.identifier, str(error.strerror)) from error
             raise self._unknown(assignment, str(error.strerror)) from error
 
     def _unknown(self, assignment: DeviceAssignment, reason: str) -> exception.CommandFailed:
-        """The error if nobody can tell which file it is. The driver makes RealizeFailed and UnclaimFailed of it."""
+        """Make the error for a file that nobody can tell. The driver turns it into RealizeFailed or UnclaimFailed."""
         return exception.CommandFailed('name_to_handle_at', f'{self._path(assignment.identifier)}: {reason}')
     # end: identity
 

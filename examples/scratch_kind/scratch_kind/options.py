@@ -13,5 +13,5 @@ OPTIONS = [
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """The options, for ``oslo-config-generator``: the entry point ``oslo.config.opts`` names this function."""
+    """List the options for ``oslo-config-generator``. The entry point ``oslo.config.opts`` names this function."""
     return [(GROUP, OPTIONS)]

@@ -1,7 +1,6 @@
 """The work for which the kind needs root: a file may belong to root, or to the user of the hypervisor.
 
-A service that runs as root calls ``clear_as_root`` itself. For any other service, the daemon of oslo.privsep
-calls it.
+A service that runs as root calls ``clear_as_root`` itself. For any other service the daemon of oslo.privsep calls it.
 """
 
 from __future__ import annotations
@@ -17,16 +16,17 @@ from devicetrack import conf as registry
 from scratch_kind import handles
 from scratch_kind import options
 
-# Root's rights to files, and no other right of root.
+# The daemon has root's rights to files, and no other right of root.
 context = priv_context.PrivContext(
     'scratch_kind', cfg_section='scratch_privileged', pypath=f'{__name__}.context',
     capabilities=[capabilities.CAP_DAC_OVERRIDE])
 
 
 def clear(directory: str, name: str, handle: str, size_bytes: int) -> int:
-    """Make a file of the directory one hole, and return how many blocks are stored for it after that.
+    """Clear a file of the directory, so that it is one hole. Return how many blocks it still has.
 
-    :raises OSError: it is no such file, or it cannot be cleared
+    :raises OSError: there is no such file, or it cannot be cleared
+    :raises ValueError: it is another file, or a file of another size
     """
     if os.geteuid() == 0:
         return clear_as_root(directory, name, handle, size_bytes)
@@ -35,7 +35,7 @@ def clear(directory: str, name: str, handle: str, size_bytes: int) -> int:
 
 @context.entrypoint
 def clear_in_daemon(name: str, handle: str, size_bytes: int) -> int:
-    """Everybody with the service's rights may call this with any arguments, so the directory is no argument."""
+    """Anybody with the service's rights may call this with any arguments, so the directory is no argument."""
     registry.register(cfg.CONF, options.GROUP, options.OPTIONS)
     return clear_as_root(cfg.CONF.scratch.directory, name, handle, size_bytes)
 
@@ -48,7 +48,7 @@ def clear_as_root(directory: str, name: str, handle: str, size_bytes: int) -> in
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_size != size_bytes:
             raise ValueError(f'{name!r} is no file of {size_bytes} bytes')
-        if handles.of_open(fd) != handle:               # another file may have got the name just now
+        if handles.of_open(fd) != handle:               # another file may just have got the name
             raise ValueError(f'{name!r} is another file')
         os.ftruncate(fd, 0)
         os.ftruncate(fd, size_bytes)

@@ -15,6 +15,7 @@ from devicetrack.objects import DeviceRequest
 from devicetrack.testing import compute_service
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import pci as made
+from devicetrack.testing import pci_models
 from devicetrack.testing import region as regions
 from devicetrack.tests import base
 from devicetrack.tests.functional.claims import libvirt_hosts
@@ -35,7 +36,7 @@ class LiveFunctionsTestCase(base.TestCase):
         self.functions: dict[str, list[str]] = {}
         buses = itertools.count(3)
         if module is not None:
-            self.cards.add_module(made.IGB.vf or made.IGB, module)
+            self.cards.add_module(pci_models.IGB.vf or pci_models.IGB, module)
 
         def host(_devices: int, _parents: Any, name: str, configuration: Any,
                  **kwargs: Any) -> libvirt_hosts.LibvirtHost:

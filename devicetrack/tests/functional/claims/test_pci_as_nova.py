@@ -24,13 +24,15 @@ from devicetrack.testing import compute_service
 from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import pci as made
+from devicetrack.testing import pci_models
 from devicetrack.testing import region as regions
 from devicetrack.tests import base
 from devicetrack.tests.functional.claims import libvirt_hosts
 from devicetrack.virt.libvirt.kinds import pci
 
-CARD = made.EDU._replace(total_vfs=0)
-PRODUCTS = {'CARD': CARD.product, 'PF': made.IGB.product, 'VF': made.IGB.vf.product if made.IGB.vf else ''}
+CARD = pci_models.EDU._replace(total_vfs=0)
+PRODUCTS = {'CARD': CARD.product, 'PF': pci_models.IGB.product,
+            'VF': pci_models.IGB.vf.product if pci_models.IGB.vf else ''}
 
 # Tests of Nova's that have no case, by class or by test, and why.
 WITHOUT_CASE = {
@@ -280,7 +282,7 @@ class AsNovaTestCase(base.TestCase):
     def do_gets_sriov(self, address: str, host: str, vfs: int) -> None:
         machine = self.made[host]
         machine.remove(address)
-        machine.add(address, made.IGB._replace(product=CARD.product, driver='igb'))
+        machine.add(address, pci_models.IGB._replace(product=CARD.product, driver='igb'))
         machine.make_vfs(address, vfs)
         self.region.hosts[host].restart()
         self.settle()

@@ -11,6 +11,7 @@ from devicetrack.placement import values
 from devicetrack.placement.allocations import AllocationClient
 from devicetrack.placement.allocations import Policies
 from devicetrack.placement.allocations import Policy
+from devicetrack.testing import database_servers
 from devicetrack.testing import databases
 from devicetrack.testing import fixtures
 from devicetrack.testing import placement as placements
@@ -26,7 +27,7 @@ class TestClaims(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        database = databases.PostgreSQLServer.shared()
+        database = database_servers.PostgreSQLServer.shared()
         server = placements.PlacementServer.shared(database)
         self.placement = self.useFixture(placements.Placement(server))
         self.host = self.useFixture(fixtures.Host(

@@ -24,7 +24,7 @@ from devicetrack.placement.allocations import AllocationClient
 from devicetrack.placement.client import Client
 from devicetrack.placement.healer import Healer
 from devicetrack.placement.healer import Healing
-from devicetrack.testing import databases
+from devicetrack.testing import database_servers
 from devicetrack.testing import fixtures as host_fixtures
 from devicetrack.testing import http_proxy
 from devicetrack.testing import placement as placements
@@ -288,7 +288,7 @@ class TestTwoAtOnce(base.TestCase):
                     'AND datname = current_database()')).scalar_one()
 
     def test_one_moves_the_consumers_and_the_other_finds_them_moved(self) -> None:
-        server = placements.PlacementServer.shared(databases.PostgreSQLServer.shared())
+        server = placements.PlacementServer.shared(database_servers.PostgreSQLServer.shared())
         placement = self.useFixture(placements.Placement(server))
         world = self.useFixture(nodes.FlatHost(placement, {'p0': 2, 'p1': 2}))
         world.report(tree.ANNOUNCED)
@@ -342,7 +342,7 @@ class TestKilled(base.TestCase):
         return status != 0
 
     def test_it_is_as_it_was_and_the_next_run_goes_on(self) -> None:
-        server = placements.PlacementServer.shared(databases.PostgreSQLServer.shared())
+        server = placements.PlacementServer.shared(database_servers.PostgreSQLServer.shared())
         was_killed = True
         number = 1 - self.step
         while was_killed:

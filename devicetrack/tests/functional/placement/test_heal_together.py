@@ -16,7 +16,7 @@ import uuid
 from devicetrack.placement import errors
 from devicetrack.placement import healer
 from devicetrack.placement import tree
-from devicetrack.testing import databases
+from devicetrack.testing import database_servers
 from devicetrack.testing import fixtures
 from devicetrack.testing import placement as placements
 from devicetrack.testing.fixtures import Instance
@@ -80,7 +80,7 @@ class Writer(threading.Thread):
 class TestTogether(base.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        server = placements.PlacementServer.shared(databases.PostgreSQLServer.shared())
+        server = placements.PlacementServer.shared(database_servers.PostgreSQLServer.shared())
         self.placement = self.useFixture(placements.Placement(server))
         self.worlds: list[nodes.FlatHost] = []
         self.instances: dict[str, list[Instance]] = {}

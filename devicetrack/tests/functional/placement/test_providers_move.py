@@ -13,7 +13,7 @@ from testtools import matchers
 from devicetrack.placement import errors
 from devicetrack.placement.allocations import Policy
 from devicetrack.placement.values import Outcome
-from devicetrack.testing import databases
+from devicetrack.testing import database_servers
 from devicetrack.testing import placement as placements
 from devicetrack.tests import base
 from devicetrack.tests.functional.placement import worlds
@@ -26,7 +26,7 @@ class TestProviderMoves(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        server = placements.PlacementServer.shared(databases.PostgreSQLServer.shared(),
+        server = placements.PlacementServer.shared(database_servers.PostgreSQLServer.shared(),
                                                    allocation_conflict_retry_count=1)
         self.world = self.useFixture(worlds.World(server))
         self.case.prepare(self.world)

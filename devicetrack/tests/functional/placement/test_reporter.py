@@ -17,7 +17,7 @@ from devicetrack.placement import values
 from devicetrack.placement.client import Client
 from devicetrack.placement.reporter import PlacementReporter
 from devicetrack.placement.values import Inventory
-from devicetrack.testing import databases
+from devicetrack.testing import database_servers
 from devicetrack.testing import http_proxy
 from devicetrack.testing import placement as placements
 from devicetrack.tests import base
@@ -29,7 +29,7 @@ GOLD = 'CUSTOM_GOLD'
 # With SQLite the server does one thing at a time. With PostgreSQL requests meet.
 DATABASES: Any = base.table(
     ('SQLite', None),
-    ('PostgreSQL', databases.PostgreSQLServer),
+    ('PostgreSQL', database_servers.PostgreSQLServer),
     names=('database',))
 ONE_LOOK = [('GET', '/resource_providers')]
 PROJECT, USER = str(uuid.uuid4()), str(uuid.uuid4())
@@ -62,7 +62,7 @@ class Node:
 
 
 class ReporterTestCase(base.TestCase):
-    database: type[databases.Server] | None = None
+    database: type[database_servers.Server] | None = None
 
     def setUp(self) -> None:
         super().setUp()

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from devicetrack.placement import errors
 from devicetrack.placement.values import Outcome
-from devicetrack.testing import databases
+from devicetrack.testing import database_servers
 from devicetrack.testing import placement as placements
 from devicetrack.tests import base
 from devicetrack.tests.functional.placement import worlds
@@ -67,7 +67,7 @@ class TestKilled(base.TestCase):
     """The server is killed in the middle of every write: it has made new consumers by then, and nothing of them."""
 
     def test_all_goes_on_when_it_is_started_again(self):
-        database = databases.PostgreSQLServer.shared()
+        database = database_servers.PostgreSQLServer.shared()
         server = placements.PlacementServer.shared(database)
         made = {name: self.useFixture(worlds.World(server)) for name in worlds.CASES}
         for name, case in worlds.CASES.items():

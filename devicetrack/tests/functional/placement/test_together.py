@@ -14,7 +14,7 @@ from devicetrack.placement.allocations import AllocationClient
 from devicetrack.placement.allocations import Policies
 from devicetrack.placement.allocations import Policy
 from devicetrack.placement.values import Outcome
-from devicetrack.testing import databases
+from devicetrack.testing import database_servers
 from devicetrack.testing import placement as placements
 from devicetrack.tests import base
 from devicetrack.tests.functional.placement import worlds
@@ -64,7 +64,7 @@ def _orders(programs: Sequence[Sequence[Step]]) -> Iterator[list[Step]]:
 class TestTogether(base.TestCase):
 
     scenarios = [(f'{kind}, {policy.value}', {'database': database, 'policy': policy})
-                 for kind, database in (('sqlite', None), ('postgresql', databases.PostgreSQLServer))
+                 for kind, database in (('sqlite', None), ('postgresql', database_servers.PostgreSQLServer))
                  for policy in (Policy.FAIL, Policy.RETRY)]
     policy: Policy
 

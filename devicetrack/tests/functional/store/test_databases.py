@@ -9,14 +9,14 @@ import subprocess
 
 import fixtures
 
-from devicetrack.testing import databases
+from devicetrack.testing import database_servers
 from devicetrack.tests import base
 from devicetrack.tests import processes
 
 _START_AND_BE_KILLED = """
 import os, signal, sys
-from devicetrack.testing import databases
-server = getattr(databases, sys.argv[1])()
+from devicetrack.testing import database_servers
+server = getattr(database_servers, sys.argv[1])()
 server.setUp()
 print(server._process.pid, server.directory, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -25,19 +25,19 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 class TestServers(base.TestCase):
     scenarios = base.table(
-        ('postgresql', databases.PostgreSQLServer, 'apt-get install postgresql'),
-        ('mariadb', databases.MariaDBServer, 'apt-get install mariadb-server'),
+        ('postgresql', database_servers.PostgreSQLServer, 'apt-get install postgresql'),
+        ('mariadb', database_servers.MariaDBServer, 'apt-get install mariadb-server'),
         names=('server', 'remedy'))
-    server: type[databases.Server]
+    server: type[database_servers.Server]
     remedy: str
 
     def test_a_missing_server_fails_and_says_what_to_install(self) -> None:
-        self.patch(databases.Server, '_program',
+        self.patch(database_servers.Server, '_program',
                    lambda server, name, *places: (_ for _ in ()).throw(
-                       databases.ServerFailed(server._advice(f'there is no program {name}'))))
+                       database_servers.ServerFailed(server._advice(f'there is no program {name}'))))
         error = self.assertRaises(fixtures.MultipleExceptions, self.server().setUp)
         failed = error.args[0][1]
-        self.assertIsInstance(failed, databases.ServerFailed)
+        self.assertIsInstance(failed, database_servers.ServerFailed)
         self.assertIn(self.remedy, str(failed))
 
     def test_the_server_does_not_outlive_a_killed_test_process(self) -> None:

@@ -21,6 +21,7 @@ from devicetrack.store import api
 from devicetrack.store import sql
 from devicetrack.store.sql import models
 from devicetrack.store.sql import schema
+from devicetrack.testing import database_servers
 from devicetrack.testing import databases
 from devicetrack.testing import proxy as proxies
 from devicetrack.tests import base
@@ -336,7 +337,7 @@ class TestServer(base.TestCase):
         self.assertEqual(store.name, error.store)
         for text in (str(error), repr(error)):
             self.assertNotIn(password, text)
-            self.assertNotIn(databases.Server.user + ':', text)
+            self.assertNotIn(database_servers.Server.user + ':', text)
         self.assertNotIn(password, ''.join(traceback.format_exception(error)))
 
     def test_a_server_that_is_killed_and_comes_back(self) -> None:

@@ -19,10 +19,10 @@ from devicetrack.objects.values import Usage
 from devicetrack.store.api import Changes
 from devicetrack.testing import crash
 from devicetrack.testing.crash import explore
+from devicetrack.testing.crash import machines
 from devicetrack.testing.crash import moments
 from devicetrack.testing.crash import program
 from devicetrack.testing.crash import stores
-from devicetrack.testing.crash import world
 from devicetrack.tests.crash import operations
 from devicetrack.tests.crash import service
 
@@ -161,14 +161,14 @@ class WithRashLife(service.Compute):
         return _with(RashLife, super().make_manager)
 
 
-class Unconfirmed(world.Driver):
+class Unconfirmed(machines.Driver):
     """Asks nobody whether the row is still there that is given back."""
 
     def unclaim(self, assignments, confirm=None):
         return super().unclaim(assignments)
 
 
-class AsksOnce(world.Driver):
+class AsksOnce(machines.Driver):
     """Asks the hypervisor once, before it gives back the first of several devices."""
 
     def unclaim(self, assignments, confirm=None):
@@ -177,7 +177,7 @@ class AsksOnce(world.Driver):
             return super().unclaim(assignments, confirm)
 
 
-class AsksNoMoreAfterwards(world.Driver):
+class AsksNoMoreAfterwards(machines.Driver):
     """Asks before it changes a device, and not again before its row goes."""
 
     def unclaim(self, assignments, confirm=None):
@@ -330,11 +330,11 @@ class FailureTestCase(CrashTestCase):
         self.assertNotIn('none', report.failures)
 
     def test_a_wipe_without_a_look_at_the_row(self):
-        self.useFixture(fixtures.MonkeyPatch('devicetrack.testing.crash.world.Driver', Unconfirmed))
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.testing.crash.machines.Driver', Unconfirmed))
         self.assert_found(Delete(), 'lost what its owner', 'another manager', variants=[moments.TAKEOVER])
 
     def test_a_commit_that_comes_after_the_death_of_its_process(self):
-        self.assert_found(on(Unfenced, Boot), 'has a row for', 'the database does last', variants=[moments.HUNG])
+        self.assert_found(on(Unfenced, Boot), 'has a row for', 'in the end the database does', variants=[moments.HUNG])
 
     def test_a_commit_that_is_taken_for_lost_while_the_database_hangs(self):
         self.assert_found(on(WithSureStore, Boot), 'has a row for', 'when it comes back', variants=[moments.HANG])
@@ -344,11 +344,11 @@ class FailureTestCase(CrashTestCase):
                           variants=[moments.HANG])
 
     def test_a_guest_that_is_started_while_another_device_is_wiped(self):
-        self.useFixture(fixtures.MonkeyPatch('devicetrack.testing.crash.world.Driver', AsksOnce))
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.testing.crash.machines.Driver', AsksOnce))
         self.assert_found(operations.Delete(), 'was wiped under', 'somebody else starts', variants=[moments.GUEST])
 
     def test_a_guest_that_is_started_after_the_wipe(self):
-        self.useFixture(fixtures.MonkeyPatch('devicetrack.testing.crash.world.Driver', AsksNoMoreAfterwards))
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.testing.crash.machines.Driver', AsksNoMoreAfterwards))
         self.assert_found(Delete(), 'without a row', 'somebody else starts', variants=[moments.GUEST])
 
     def test_a_function_that_stays_with_the_driver_for_guests(self):

@@ -10,6 +10,7 @@ import uuid
 from devicetrack.objects import details
 from devicetrack.objects.values import MigrationType
 from devicetrack.testing import pci as made
+from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.virt.libvirt import connection
@@ -47,12 +48,12 @@ class MigrationTestCase(base.TestCase):
         return {one.parent: one for one in kind.migration_types()}
 
     def test_functions_for_which_the_kernel_has_a_module(self) -> None:
-        self.host.add_module(made.IGB.vf or made.IGB, VARIANT)
+        self.host.add_module(pci_models.IGB.vf or pci_models.IGB, VARIANT)
         self.assertEqual({CARD: MigrationType('pci', CARD, TYPE), OTHER: MigrationType('pci', OTHER, TYPE)},
                          self.declared(self.kind(FUNCTIONS)))
 
     def test_functions_that_are_not_declared_declare_nothing(self) -> None:
-        self.host.add_module(made.IGB.vf or made.IGB, VARIANT)
+        self.host.add_module(pci_models.IGB.vf or pci_models.IGB, VARIANT)
         kind = self.kind({**FUNCTIONS, 'address': CARD}, {'product_id': '10ca'})
         self.assertEqual({CARD}, set(self.declared(kind)))
         known = {device.identifier: details.from_text(device.details) for device in kind.stock().devices}
@@ -66,7 +67,7 @@ class MigrationTestCase(base.TestCase):
                          self.declared(self.kind(FUNCTIONS))[CARD].obstacle)
 
     def test_a_libvirt_that_binds_no_variant(self) -> None:
-        self.host.add_module(made.IGB.vf or made.IGB, VARIANT)
+        self.host.add_module(pci_models.IGB.vf or pci_models.IGB, VARIANT)
         self.assertEqual(f'libvirt 9.10.0 does not bind {self.first} to {VARIANT}, but libvirt 10.0.0 does',
                          self.declared(self.kind(FUNCTIONS), 9_010_000)[CARD].obstacle)
 

@@ -9,6 +9,7 @@ import random
 import testscenarios
 
 from devicetrack.testing import pci
+from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import pci_rereading
 from devicetrack.virt.libvirt import pci_sysfs
@@ -94,10 +95,10 @@ class ReadInFullTestCase(RereadingTestCase):
         self.assertEqual([IGB], self.read_late())
 
     def test_another_card_in_the_slot_with_the_same_driver(self) -> None:
-        self.host.add(E1000E, pci.E1000E)
+        self.host.add(E1000E, pci_models.E1000E)
         self.read()
         self.host.remove(E1000E)
-        self.host.add(E1000E, pci.E1000E._replace(product='8086:10d4'))
+        self.host.add(E1000E, pci_models.E1000E._replace(product='8086:10d4'))
         self.assertEqual([E1000E], self.read_late())
 
     def test_a_disk_every_time(self) -> None:
@@ -172,7 +173,7 @@ class AnythingChangesTestCase(testscenarios.TestWithScenarios, RereadingTestCase
             if self._is_there(E1000E):
                 self.host.remove(E1000E)
             else:
-                self.host.add(E1000E, pci.E1000E, numa_node=step % 3)
+                self.host.add(E1000E, pci_models.E1000E, numa_node=step % 3)
         elif what == 'group' and not self.host.vfs_of(address):
             self.host.remove(address)
             if address == NVME:

@@ -13,7 +13,7 @@ import fixtures
 from devicetrack import exception
 from devicetrack.objects import details
 from devicetrack.objects import identity
-from devicetrack.testing import pci as made
+from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.tests.unit.virt import test_pci
 from devicetrack.virt.libvirt import pci_serial
@@ -195,7 +195,7 @@ class SerialsTestCase(test_pci.PCIHostTestCase):
         kind = self.kind(INTEL)
         assignment = self.assigned(kind, vf)
         self.host.remove(CARD)
-        self.host.add(CARD, made.IGB._replace(product='8086:1520'))
+        self.host.add(CARD, pci_models.IGB._replace(product='8086:1520'))
         self.host.make_vfs(CARD, 1)
         error = self.assertRaises(exception.DeviceGone, kind.realize, assignment)
         self.assertIn('parent card is 8086:1520 1af4:1100 0', str(error))

@@ -9,6 +9,7 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack.testing import pci
+from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import pci_sysfs
 
@@ -77,7 +78,7 @@ class FunctionsTestCase(TreeTestCase):
         self.assertEqual(4, len({function.iommu_group for function in found.values()}))
 
     def test_virtual_functions_in_the_order_of_their_numbers(self) -> None:
-        self.host.add(IGB, pci.IGB._replace(total_vfs=12))
+        self.host.add(IGB, pci_models.IGB._replace(total_vfs=12))
         self.assertEqual(tuple(self.host.make_vfs(IGB, 12)), self.read()[IGB].vfs)
 
     def test_virtual_functions_of_nvme_have_no_driver(self) -> None:
@@ -139,7 +140,7 @@ class FunctionsTestCase(TreeTestCase):
         self.assertEqual(((), None), (found.net, found.problem))
 
     def test_an_interface_of_virtio_is_below_another_device(self) -> None:
-        self.host.add(IGB, pci.E1000._replace(driver='virtio-pci'))
+        self.host.add(IGB, pci_models.E1000._replace(driver='virtio-pci'))
         os.makedirs(self.host.path(IGB, 'virtio2/net/eth0'))
         for name, target in (('eth0', f'../../devices/pci0000:00/{IGB}/virtio2/net/eth0'),
                              ('eth1', f'../../devices/pci0000:00/{IGB}/usb1/1-1/1-1:1.0/net/eth1')):
@@ -220,7 +221,7 @@ class WhatIsMissingTestCase(TreeTestCase):
             found = real(path, *arguments, **named)
             if path == 'driver' and found.endswith('/nvme'):
                 self.host.remove(NVME)
-                self.host.add(NVME, pci.E1000E)
+                self.host.add(NVME, pci_models.E1000E)
             return found
 
         self.patch(os, 'readlink', replace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from devicetrack.testing import pci
+from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_variants
@@ -74,7 +75,7 @@ class BestTestCase(base.TestCase):
 
     def test_the_file_of_the_kernel_that_runs_is_read(self) -> None:
         host = self.useFixture(pci.PCIHost())
-        host.add_module(pci.Kind('15b3:101e', '020000', None), 'mlx5_vfio_pci')
+        host.add_module(pci_models.Model('15b3:101e', '020000', None), 'mlx5_vfio_pci')
         variants = pci_variants.Variants()
         variants.refresh()
         self.assertEqual('mlx5_vfio_pci', variants.best(VF))

@@ -13,7 +13,7 @@ import fixtures
 
 from devicetrack import exception
 from devicetrack import filelock
-from devicetrack.testing import pci as made
+from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.tests.unit.virt import pci_functions
 from devicetrack.tests.unit.virt import test_pci
@@ -185,7 +185,7 @@ class VFsTestCase(test_pci.PCIHostTestCase):
         self.assertEqual({CARD: 'its 2 virtual functions cannot be made: Input/output error'}, self.prepare(kind))
         self.host.fail_after(None)
         self.assertEqual({}, self.prepare(kind))
-        other = self.host.add('0000:05:00.0', made.IGB)
+        other = self.host.add('0000:05:00.0', pci_models.IGB)
         for number, reason in ((errno.ENOENT, 'its driver igb makes none'), (errno.ENOMEM, 'pci=realloc')):
             def refuse(*_arguments: Any, number: int = number) -> None:
                 raise OSError(number, 'refused')

@@ -22,7 +22,7 @@ SIZE = 2 << 20
 
 
 class ScratchWorld(world.KindWorld):
-    """A directory with three files, one of which has a second name."""
+    """A directory with three files. One of them has a second name."""
 
     kind_class = kind.Scratch
     devices = ('one', 'two')
@@ -31,7 +31,7 @@ class ScratchWorld(world.KindWorld):
 
     def make_host(self) -> None:
         top = self.useFixture(fixtures.TempDir()).path
-        if handles.of(top) is None:             # an overlay, as in a container
+        if handles.of(top) is None:             # an overlay file system, as in a container
             top = self.useFixture(fixtures.TempDir(rootdir='/dev/shm')).path
         self.directory, self.sysfs = os.path.join(top, 'files'), os.path.join(top, 'sys')
         os.mkdir(self.directory)
@@ -123,7 +123,7 @@ class ScratchTestCase(contract.KindContract):
 
 
 class OptionsTestCase(testtools.TestCase):
-    """A test without a world. Nothing here asks libvirt, so there is no connection."""
+    """Tests without a world. Nothing here asks libvirt, so the connection is None."""
 
     def test_a_directory_that_is_no_absolute_path_is_refused(self) -> None:
         configuration = self.useFixture(our_fixtures.Configuration())
