@@ -126,7 +126,7 @@ HOSTILE = SERVICE + textwrap.dedent("""
     said['vfs'] = [told(of_daemon, 'set_vfs', '0000:3d:00.4', number, autoprobe) for number, autoprobe in (
         (0, None), (-1, None), (2**16, None), (True, None), ('1', None), (None, None), (1, 'yes'), (1, 1))]
     mac = '52:54:00:aa:bb:01'
-    said['port'] = [told(of_daemon, 'set_vf_port', '0000:3d:00.4', *arguments).partition(' is ')[0] for arguments in (
+    said['port'] = [told(of_daemon, 'set_vf_port', '0000:3d:00.4', *arguments).split(': ')[:2] for arguments in (
         ('', 0, False), (None, 0, False), (mac, 4095, False), (mac, -1, False), (mac, True, False), (mac, '1', False),
         (mac, 0, 1), (mac, 0, False))]
     form = [0, False, 0, False]
@@ -309,9 +309,10 @@ class PrivilegedTestCase(base.TestCase):
         self.assertEqual((['OSError: not the name of a driver'] * 3, ['OSError: not the name of a reset method'] * 3,
                           ['OSError: not a number of virtual functions'] * 6 + ['OSError: neither yes nor no'] * 2),
                          (said['driver'], said['method'], said['vfs']))
-        self.assertEqual(["OSError: the MAC address ''", 'OSError: the MAC address None', 'OSError: the VLAN 4095',
-                          'OSError: the VLAN -1', 'OSError: the VLAN True', "OSError: the VLAN '1'",
-                          'OSError: trusted', 'OSError: 0000:3d:00.4'], said['port'])
+        self.assertEqual([['OSError', text] for text in (
+            "'' is not a MAC address", 'None is not a MAC address', '4095 is not a VLAN', '-1 is not a VLAN',
+            'True is not a VLAN', "'1' is not a VLAN", 'trusted is 1', '0000:3d:00.4 is not a virtual function')],
+                         said['port'])
         self.assertEqual([True] * 18, ['leads out of' in text for text in said['out of it']])
         self.assertEqual((['OSError: not the identifier of a namespace'] * 5 + ['OSError: not an LBA format'] * 4
                           + ['OSError: not the arguments of a format'] * 5, ['OSError: not a sanitize action'] * 5),

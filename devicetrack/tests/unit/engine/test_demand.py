@@ -341,7 +341,8 @@ class PortsTestCase(base.TestCase):
         self.assertEqual(self.MACS[0], error.value)
 
     def test_what_is_no_port(self):
-        for reason, port in (('none', self.port('02-00')), ('of a group', self.port('01:00:5e:00:00:01')),
+        for reason, port in (('is not a MAC address', self.port('02-00')),
+                             ('is a group address', self.port('01:00:5e:00:00:01')),
                              ('write the one', self.port('00:00:00:00:00:00')),
                              ('digits', self.port('52:54:00:AA:BB:01')),
                              ('VLAN', self.port(self.MACS[0], vlan=4095)), ('VLAN', self.port(self.MACS[0], vlan=-1))):
