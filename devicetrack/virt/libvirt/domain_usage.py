@@ -1,0 +1,186 @@
+"""Reads which devices the definitions of all domains name, and which devices these are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Container
+from collections.abc import Mapping
+from collections.abc import Sequence
+import functools
+from typing import Any
+from xml.sax.saxutils import escape
+
+from devicetrack import exception
+from devicetrack.objects.compact import Compact
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Unknown
+from devicetrack.objects.values import Usage
+from devicetrack.objects.values import Use
+from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt import parsed
+from devicetrack.virt.libvirt.guests import Guests
+from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import installed
+
+# The addresses of one device kind that a domain names, for the kind to identify: the kind, the domain's UUID, whether
+# it runs, the addresses in the live and in the inactive definition, and whether they surely are of this kind. Otherwise
+# most of them mean something else. A host has thousands of these and of the next, so they are plain tuples: the garbage
+# collector drops those of texts, and all others bring its collections of the whole process nearer.
+_Named = tuple[str, str, bool, Sequence[str], Sequence[str], bool]
+
+# What the definitions of one domain say: its UUID, whether it runs, what it names, the devices that its record
+# identifies, and what of it is unknown.
+_Guest = tuple[str, bool, tuple[_Named, ...], tuple[Use, ...], Unknown | None]
+
+
+class DomainUsage:
+    """Asks the hypervisor for all definitions, and the device kinds what the definitions name.
+
+    :param boot_id: reads the id of the current boot of the host
+    """
+
+    def __init__(self, hypervisor: connection.Connection, kinds: Mapping[str, api.DeviceKind], guests: Guests,
+                 boot_id: Callable[[], str]) -> None:
+        self._hypervisor, self._kinds, self._guests, self._boot_id = hypervisor, kinds, guests, boot_id
+        self._parsed = parsed.Parsed(tuple(hint for kind in kinds.values() for hint in installed.path_hints(kind)))
+
+    def read(self, needed: Container[str], guarding: Collection[DeviceKey] = ()) -> Usage:
+        """Ask the hypervisor once.
+
+        :param needed: the kinds that must identify their devices, or else the usage is unknown. The other kinds are
+            asked too, since devices of a kind that no option names any more may still have owners here. An error of
+            such a kind does no harm: its tools may not even be installed.
+        :param guarding: devices that are about to be taken back. A definition uses such a device if its addresses name
+            the device, whatever boot its record names, and also if its record names the device, whatever its addresses
+            say
+        """
+        named: list[_Named] = []
+        uses: list[tuple[Any, ...]] = []        # the fields of each, as they are kept
+        domains: set[str] = set()
+        running: set[str] = set()
+        unknown: list[Unknown] = []
+        with self._parsed.look() as parse:
+            read = functools.partial(self._read_guest, parse, self._boot_id(), guarding)
+            defined = self._hypervisor.definitions(read)
+            # Saved states are read after the definitions, so they include a guest that was saved meanwhile. A saved
+            # guest resumes with the devices of its saved state, whatever its definition says.
+            saved = self._hypervisor.saved(read)
+        for uuid, runs, its_named, its_uses, problem in defined:
+            if uuid in domains:
+                unknown.append(Unknown(f'domain {uuid}', 'two domains have this UUID'))
+            domains.add(uuid)
+            if runs:
+                running.add(uuid)
+            if problem is not None:
+                unknown.append(problem)
+            named += its_named
+            uses += map(tuple, its_uses)
+        for uuid, _runs, its_named, its_uses, problem in saved:
+            domains.add(uuid)
+            if problem is not None:
+                unknown.append(problem)
+            named += [one for one in its_named if one not in named]
+            uses += [tuple(one) for one in its_uses if one not in uses]
+        for kind in self._kinds.values():
+            ours = [one for one in named if one[0] == kind.name]
+            means: Mapping[str, str | None] | None = None
+            try:
+                means = installed.identify(kind, {address for _kind, _uuid, _runs, now, later, _surely in ours
+                                                  for address in (*now, *later)})
+            except exception.DriverError as error:
+                if kind.name in needed:
+                    unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
+            for _kind, uuid, runs, now, later, surely in ours:
+                if means is not None and surely and not (now and later):        # nearly always: the guest is off
+                    uses += [(kind.name, means[address], address, uuid, runs, bool(now), bool(later))
+                             for address in dict.fromkeys(now or later) if address in means]
+                    continue
+                in_now, in_later = frozenset(now), frozenset(later)
+                uses += [(kind.name, None if means is None else means[address], address, uuid, runs, address in in_now,
+                          address in in_later) for address in dict.fromkeys((*now, *later))
+                         if (surely if means is None else address in means and (surely or means[address] is not None))]
+        return Usage(Compact(Use, uses), frozenset(domains), frozenset(running), tuple(unknown),
+                     self._guests.arriving(running))
+
+    def _read_guest(self, parse: parsed.Parse, boot_id: str, guarding: Collection[DeviceKey],
+                    found: connection.Definitions | connection.Unreadable) -> _Guest:
+        """Read which devices one domain names, as far as they can be read. Several threads do this at the same time."""
+        if isinstance(found, connection.Unreadable):
+            return found.uuid, False, (), (), Unknown(f'domain {found.uuid}', found.reason)
+        named: list[_Named] = []
+        uses: list[Use] = []
+        unknown = None
+        try:
+            self._read_definitions(parse, found, boot_id, guarding, named, uses)
+        except exception.InvalidDocument as error:
+            unknown = Unknown(error.document, f'{error.where}: {error.reason}')
+        except exception.DriverError as error:
+            unknown = Unknown(f'domain {found.uuid}', str(error))
+        return found.uuid, found.running, tuple(named), tuple(uses), unknown
+
+    def _read_definitions(self, parse: parsed.Parse, found: connection.Definitions, boot_id: str,
+                          guarding: Collection[DeviceKey], named: list[_Named], uses: list[Use]) -> None:
+        """Add the devices that one domain names.
+
+        :raises InvalidDocument: a definition cannot be read. If the live one could, its devices were added before
+        :raises DeviceKindFailed: a kind made a mistake
+        """
+        document = f'domain {found.uuid}'
+        current = parse(found.current, document)
+        defined = None if found.defined is None else parse(found.defined, f'{document}, inactive')
+        for domain in (current, defined):
+            if domain is not None and domain.uuid != found.uuid:
+                raise exception.InvalidDocument(document, 'uuid', 'not the one of the domain')
+        # A guest that is off has only an inactive definition.
+        live, inactive = (current, defined) if found.running else (None, current)
+        recorded: Mapping[guest_xml.Form, Sequence[DeviceKey | None]] = {}
+        problem = None
+        if inactive is not None:
+            try:
+                recorded = guest_xml.recorded(inactive, self._guests.forms, boot_id, document)
+            except exception.InvalidDocument as error:
+                inactive, problem = None, error
+        for kind in self._kinds.values():
+            with installed.mistakes(kind, 'addresses'):
+                now = tuple(kind.addresses(live)) if live is not None else ()
+                later: Sequence[str] = () if inactive is None else tuple(kind.addresses(inactive))
+            if inactive is not None and kind.form is not None and kind.form in recorded and not guarding:
+                by_address = {address for address, key in zip(
+                    kind.form.addresses(inactive), recorded[kind.form], strict=True) if key is None}
+                later = [address for address in later if address in by_address]
+            if now or later:
+                named.append((kind.name, found.uuid, found.running, now, later, True))
+            with installed.mistakes(kind, 'other_addresses'):
+                now = tuple(kind.other_addresses(live)) if live is not None else ()
+                later = tuple(kind.other_addresses(inactive)) if inactive is not None else ()
+            if now or later:
+                named.append((kind.name, found.uuid, found.running, now, later, False))
+        for form, keys in recorded.items():
+            uses += [Use(*key, address, found.uuid, found.running, False, True)
+                     for key, address in zip(keys, () if inactive is None else form.addresses(inactive), strict=True)
+                     if key is not None]
+        if inactive is not None and guarding:
+            uses += [Use(*key, key.identifier, found.uuid, found.running, False, True)
+                     for key in _recorded_of(inactive, guarding, document)]
+        if problem is not None:
+            raise problem
+        for domain in (live, inactive):
+            if domain is not None and '-readconfig' in domain.arguments:
+                raise exception.InvalidDocument(document, 'qemu:commandline', 'a file that it names may name devices')
+
+
+def _recorded_of(domain: domain_xml.Domain, wanted: Collection[DeviceKey], document: str) -> list[DeviceKey]:
+    """Find those of some devices that the record of a definition names as the guest's own.
+
+    :raises InvalidDocument: the record seems to name one of them, and cannot be read
+    """
+    # Hardly any record names one, and parsing them all would take longer than everything else.
+    if not any(name in domain.record_text for key in wanted for name in (key.identifier, escape(key.identifier))):
+        return []
+    if domain.record is None:
+        raise exception.InvalidDocument(document, 'metadata', str(domain.record_problem))
+    return [key for device in domain.record.devices if not device.beside
+            and (key := DeviceKey(device.kind, device.identifier)) in wanted]
