@@ -22,7 +22,7 @@ from devicetrack.claims.rows import Rows
 from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.views import HostViews
 from devicetrack.claims.wipes import Wipes
-from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.engine import findings
 from devicetrack.engine import reconcile
 from devicetrack.engine import unsettled

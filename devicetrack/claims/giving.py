@@ -13,7 +13,7 @@ from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.metering import Meter
 from devicetrack.claims.metering import Metering
 from devicetrack.claims.rows import Rows
-from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import values

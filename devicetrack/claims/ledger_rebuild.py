@@ -6,7 +6,7 @@ from devicetrack import log
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.views import HostViews
-from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.claims.withheld_devices import WithheldDevices
 
 LOG = log.logger(__name__)
 

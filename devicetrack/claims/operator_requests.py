@@ -30,7 +30,7 @@ from devicetrack.claims.repairs import Move
 from devicetrack.claims.repairs import Outcome
 from devicetrack.claims.repairs import Repairs
 from devicetrack.claims.unproven import Unproven
-from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import OperatorRequest

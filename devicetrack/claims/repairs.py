@@ -27,7 +27,7 @@ from devicetrack.claims.rows import Rows
 from devicetrack.claims.views import HostViews
 from devicetrack.claims.wipes import Wipes
 from devicetrack.claims.withheld import Withheld
-from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.engine import findings
 from devicetrack.engine import migrations
 from devicetrack.engine import reconcile

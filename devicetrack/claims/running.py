@@ -47,7 +47,7 @@ from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.views import HostReader
 from devicetrack.claims.views import HostViews
 from devicetrack.claims.wipes import Wipes
-from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.compatibility.sources import Declarer
 from devicetrack.conf import manager as options
 from devicetrack.engine.findings import Finding

@@ -24,7 +24,7 @@ from devicetrack.claims.gate import Gate
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.withheld import Withheld
-from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.claims.workers import Workers
 from devicetrack.engine.states import DeviceState
 from devicetrack.engine.withholding import Cause

@@ -27,7 +27,7 @@ from devicetrack.claims.giving import is_failure
 from devicetrack.claims.host_state import Wiping
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
-from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.claims.workers import Workers
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record

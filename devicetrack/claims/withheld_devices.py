@@ -1,0 +1,416 @@
+"""The withheld devices and parents of a host. The store keeps them, and they are in force before the first claim.
+
+If an operator withholds something, the ledger withholds it before the store records it. If an operator takes that back,
+the store records it before the ledger frees the device. So a crash between the two steps hands nothing out. The
+manager's memory decides, and the store follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+import time
+from typing import Final
+
+from devicetrack import exception
+from devicetrack import log
+from devicetrack import vocabulary
+from devicetrack.claims import arguments
+from devicetrack.claims import locks
+from devicetrack.claims import requests
+from devicetrack.claims import withheld
+from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.rows import Rows
+from devicetrack.claims.withheld import Withheld
+from devicetrack.engine import selection
+from devicetrack.engine import withholding
+from devicetrack.engine.views import Views
+from devicetrack.engine.withholding import Cause
+from devicetrack.engine.withholding import Causes
+from devicetrack.engine.withholding import Ended
+from devicetrack.engine.withholding import Marks
+from devicetrack.engine.withholding import Target
+from devicetrack.objects import event as events
+from devicetrack.objects.event import Event
+from devicetrack.objects.event import Wiped
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Missing
+from devicetrack.store.api import Store
+from devicetrack.store.api import WithheldRow
+from devicetrack.virt.driver import obstacle
+from devicetrack.virt.driver import VirtDriver
+
+LOG = log.logger(__name__)
+
+# An operator who knows that a device is clean ends these.
+_ADMITTED: Final = (vocabulary.IN_DOUBT, vocabulary.RETIRED)
+
+
+class WithheldDevices:
+    """The withheld devices and parents of a started host, in memory and in the store.
+
+    :param host: the host's name, for the log
+    """
+
+    def __init__(self, host: str, host_uuid: str, store: Store, ledger: LockedLedger, rows: Rows,
+                 driver: VirtDriver) -> None:
+        self._host, self._host_uuid, self._store = host, host_uuid, store
+        self._ledger, self._rows, self._driver = ledger, rows, driver
+        self._marking = locks.FairLock(locks.MARKING)        # held while the marks change
+        self._stored: withheld.Stored | None = withheld.by_target(store.withheld(host_uuid))        # None while unknown
+        self.marks: Marks = withheld.marks_of(self._stored)
+        self._untold: list[Event] = []          # wipes that the store may not have yet
+
+    # -- after an audit -----------------------------------------------------------------------------------------------
+
+    def note(self, views: Views, unproven: Mapping[DeviceKey, str]) -> None:
+        """Update the store with the ledger's reasons after a look. If nothing differs, it writes nothing.
+
+        If the store refuses, the next audit tries again; the devices stay withheld meanwhile.
+
+        :param unproven: the reason why each unproven device is not proven clean
+        """
+        with self._marking.held():
+            reasons: Mapping[DeviceKey, frozenset[str]] = self._ledger.reasons()
+            if not reasons and not self.marks and self._stored == {} and not self._untold:
+                return
+            reasons = self._with_failures(reasons, views)
+            keys = [DeviceKey(target.kind, target.name) for target in self.marks]
+            known = {key for key in keys if key in reasons or key.kind in views.inventory.known_kinds
+                     or self._ledger.device(key) is not None}
+            self.marks = withholding.after_audit(
+                self.marks, reasons, known, withholding.details_of(reasons, views, unproven), int(time.time()))
+            try:
+                self._write(self.marks)
+            except exception.StoreError as error:
+                LOG.warning('The withheld devices of host %(host)s are not stored yet: %(error)s',
+                            {'host': self._host, 'error': error})
+
+    def _with_failures(self, reasons: Mapping[DeviceKey, frozenset[str]],
+                       views: Views) -> Mapping[DeviceKey, frozenset[str]]:
+        """Add the devices that could not be given back, while their rows say that they are on their way back."""
+        failing = [key for key in self.failures
+                   if (row := views.owners.get(key)) is not None and row.state == vocabulary.RELEASING]
+        return {**reasons, **{key: reasons.get(key, withholding.NO_REASON) | {vocabulary.NOT_GIVEN_BACK}
+                              for key in failing}} if failing else reasons
+
+    def _write(self, marks: Marks, ended: Mapping[tuple[Target, str], Ended] | None = None) -> None:
+        """Store these marks, with the events of the differences. The caller holds the marking lock.
+
+        :param ended: as :func:`.withholding.events_of`
+        :raises StoreError: no answer; if the outcome is unknown, the next write first reads the store
+        """
+        if self._stored is None:
+            stored_now = withheld.by_target(self._store.withheld(self._host_uuid))
+            self._untold = [event for event in self._untold if not self._is_told(event)]
+            self._stored = stored_now
+        stored, now = self._stored, int(time.time())
+
+        def row(target: Target, causes: Causes, generation: int) -> WithheldRow:
+            return WithheldRow(self._host_uuid, *target, withholding.to_json(causes), generation, now)
+
+        after = {target: stored[target] if target in stored and stored[target][0] == causes
+                 else (causes, stored[target][1] + 1 if target in stored else 1) for target, causes in marks.items()}
+        write = [row(target, *entry) for target, entry in after.items() if stored.get(target) != entry]
+        delete = [row(target, *entry) for target, entry in stored.items() if target not in after]
+        if write or delete or self._untold:
+            found = withholding.events_of(self._host_uuid, withheld.marks_of(stored), marks, withheld.now_ms(),
+                                          requests.present(), ended)
+            keys = {DeviceKey(event.kind, event.identifier) for event in found}
+            owners = self._rows.of_devices(keys) if keys else {}
+            try:
+                self._store.set_withheld(write, delete, [*self._untold, *withheld.with_owners(found, owners)])
+            except exception.NothingWritten:
+                raise
+            except BaseException:
+                self._stored = None
+                raise
+            self._stored, self._untold = after, []
+
+    def _is_told(self, event: Event) -> bool:
+        """Whether the store has an event, after it did not answer."""
+        return any(one.event == event for one in self._store.events_of_device(
+            event.identifier, event.at_ms, event.at_ms + 1, self._host_uuid))
+
+    # -- devices that could not be given back -------------------------------------------------------------------------
+
+    @property
+    def failures(self) -> Mapping[DeviceKey, Cause]:
+        """The devices that could not be given back, with the first time and the last reason."""
+        return withholding.failures(self.marks)
+
+    def did_not_go_back(self, key: DeviceKey, why: str) -> None:
+        """Note that a device could not be given back. The next audit stores it."""
+        target = Target.of(key)
+        with self._marking.held():
+            causes = self.marks.get(target, {})
+            before = causes.get(vocabulary.NOT_GIVEN_BACK, Cause(int(time.time()), '', vocabulary.BY_HOST))
+            self.marks = {**self.marks, target: {**causes, vocabulary.NOT_GIVEN_BACK: before._replace(
+                detail=why, tries=before.tries + 1)}}
+
+    def went_back(self, keys: Iterable[DeviceKey], at_once: bool = False) -> None:
+        """Forget why devices could not be given back, in the store at the next audit or ``at_once``.
+
+        A store that refuses is asked again by the next audit.
+        """
+        if not self.marks:
+            return                              # nearly always
+        with self._marking.held():
+            for target in map(Target.of, keys):
+                if vocabulary.NOT_GIVEN_BACK in self.marks.get(target, {}):
+                    self.marks = withholding.without(self.marks, target, vocabulary.NOT_GIVEN_BACK)
+            if at_once:
+                try:
+                    self._write(self.marks)
+                except exception.StoreError as error:
+                    LOG.warning('The withheld devices of host %(host)s are not stored yet: %(error)s',
+                                {'host': self._host, 'error': error})
+
+    # -- what operators ask for ---------------------------------------------------------------------------------------
+
+    def cordon(self, target: Target, detail: str) -> Withheld:
+        """Stop handing out a device, or all devices of a parent; their owners keep them. Idempotent.
+
+        :param detail: the reason; '' keeps an earlier reason
+        :raises BadRequest: this host has no such device or parent, or the reason is not one short, printable line
+        :raises StoreError: it is not cordoned; after OutcomeUnknown it is, and the next audit stores it
+        """
+        _check_name(target)
+        arguments.check_reason(detail)
+        with self._marking.held():
+            before = self.marks.get(target, {}).get(vocabulary.CORDONED)
+            if before is None:
+                self._check_known(target)
+            since, earlier = (before.since, before.detail) if before is not None else (int(time.time()), '')
+            self._say(target, vocabulary.CORDONED, detail or earlier, since)
+            LOG.warning('Host %(host)s: %(target)s is cordoned: %(detail)s', {
+                'host': self._host, 'target': target, 'detail': detail or earlier or 'no reason given'})
+        return self.state_of(target)
+
+    def uncordon(self, target: Target) -> Withheld:
+        """End a cordon. Idempotent.
+
+        :raises BadRequest: it is not cordoned, and this host has no such device or parent
+        :raises StoreError: it stays cordoned; after OutcomeUnknown too
+        """
+        _check_name(target)
+        with self._marking.held():
+            cordoned = vocabulary.CORDONED in self.marks.get(target, {})
+            if cordoned:
+                self._take_back(target, vocabulary.CORDONED)
+                LOG.warning('Host %(host)s: %(target)s is not cordoned any more',
+                            {'host': self._host, 'target': target})
+            else:
+                self._check_known(target)
+            return self.state_of(target)._replace(warning=self._warning(target), changed=cordoned)
+
+    def _warning(self, target: Target) -> str:
+        """Warn if an option names a device that is away and no longer cordoned: no manager starts then."""
+        if target in self.marks:
+            return ''
+        for missing in self._missing(target):
+            if not withheld.left_at(target, self._rows.all()):
+                return (f'no manager starts while {missing.option} names it and this host does not have it: '
+                        f'{withheld.FIX_MISSING}')
+        return ''
+
+    def _missing(self, target: Target) -> list[Missing]:
+        """The options that name a missing device. For a device that is there, the hypervisor is not asked."""
+        if target.scope == vocabulary.PARENT or self._ledger.device(DeviceKey(target.kind, target.name)) is not None:
+            return []
+        try:
+            return [missing for missing in self._driver.get_inventory().missing if Target.of(missing.key) == target]
+        except exception.DriverError:
+            return []
+
+    def admit(self, key: DeviceKey) -> Withheld:
+        """Admit a device that was forgotten or retired: somebody knows that it is clean.
+
+        :raises BadRequest: nobody forgot or retired it
+        :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these is unknown
+        :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
+        """
+        target = Target.of(key)
+        _check_name(target)
+        with self._marking.held():
+            standing = self._standing(target)
+            if not standing:
+                known = self._ledger.device(key)
+                if known is not None and vocabulary.UNPROVEN in known.withheld:
+                    raise exception.BadRequest('device', str(target), 'it is unproven and was not forgotten, so '
+                                               'it needs a proof that it is clean: use --wipe to have it wiped')
+                self._check_not_owned(key)
+                forgotten = [str(other) for other in self.marks if self._standing(other)]
+                why = 'it is cordoned: end that with device uncordon' if (
+                    vocabulary.CORDONED in self.marks.get(target, {})) else 'it was neither forgotten nor retired'
+                raise exception.BadRequest('device', str(target), f'{why}. Only forgotten or retired devices can be '
+                                           f'admitted; those of this host: {withheld.in_short(forgotten)}')
+            self._check_unused(key)
+            for reason in standing:
+                self._take_back(target, reason)
+            LOG.warning('Host %(host)s: an operator admitted %(target)s', {'host': self._host, 'target': target})
+        return self.state_of(target)
+
+    def check_for_wipe(self, key: DeviceKey) -> None:
+        """Check that a device may be wiped because an operator says so.
+
+        :raises BadRequest: it was neither forgotten nor retired, and is not unproven
+        :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these is unknown
+        :raises HypervisorUnreachable, StoreError: no answer
+        """
+        target = Target.of(key)
+        _check_name(target)
+        known = self._ledger.device(key)
+        if not self._standing(target) and (known is None or vocabulary.UNPROVEN not in known.withheld):
+            self._check_not_owned(key)
+            if known is not None and known.state == selection.FREE and not known.withheld:
+                raise exception.BadRequest('device', str(target), 'it is free: the next claim may take it')
+            why = 'this host has no such device' if known is None else (
+                'it was neither forgotten nor retired, and it is not unproven')
+            unproven = [str(Target.of(one)) for one, reasons in self._ledger.reasons().items()
+                        if vocabulary.UNPROVEN in reasons]
+            raise exception.BadRequest(
+                'device', str(target), f'{why}. Only forgotten, retired or unproven devices can be wiped; the unproven '
+                f'ones of this host: {withheld.in_short(unproven)}')
+        self._check_unused(key)
+
+    def proven(self, keys: Iterable[DeviceKey], proof: str, by: str = vocabulary.BY_HOST,
+               wiped: Mapping[DeviceKey, Wiped] | None = None) -> None:
+        """Note that devices were proven clean: they are no longer unproven, forgotten or retired.
+
+        :param proof: how they were proven. With ``by``, who asked for the proof, and ``wiped``, it is for the history
+
+        If the store refuses, the next audit tries again, and a forgotten device stays withheld.
+        """
+        with self._marking.held():
+            over = {target: frozenset((vocabulary.UNPROVEN, *_ADMITTED)).intersection(self.marks[target])
+                    for target in map(Target.of, keys) if target in self.marks}
+            at_ms = withheld.now_ms()
+            self._untold += [Event(self._host_uuid, *key, events.WIPED, at_ms, details=wipe.as_details())
+                             for key, wipe in (wiped or {}).items()]
+            if not any(over.values()) and not self._untold:
+                return
+            after = {target: {reason: cause for reason, cause in causes.items() if reason not in over.get(target, ())}
+                     for target, causes in self.marks.items()}
+            after = {target: causes for target, causes in after.items() if causes}
+            try:
+                self._write(after, {(target, reason): Ended(by, proof) for target, reasons in over.items()
+                                    for reason in reasons})
+            except exception.StoreError as error:
+                LOG.warning('The withheld devices of host %(host)s are not stored yet: %(error)s',
+                            {'host': self._host, 'error': error})
+                return
+            self.marks = after
+            for target, reasons in over.items():
+                for reason in reasons.intersection(_ADMITTED):
+                    self._ledger.stand_down(target, reason)
+
+    def _standing(self, target: Target) -> list[str]:
+        """The reasons of a target that :meth:`admit` ends."""
+        causes = self.marks.get(target, {})
+        return [reason for reason in _ADMITTED if reason in causes and causes[reason].stands]
+
+    def _check_not_owned(self, key: DeviceKey) -> None:
+        """:raises BadRequest: an instance has the device, so it is not withheld"""
+        for record in self._rows.of_devices([key]).values():
+            raise exception.BadRequest('device', str(Target.of(key)), (
+                f'instance {record.instance_uuid} is giving it back: if that cannot be done, device retire ends it'
+                if record.state == vocabulary.RELEASING else
+                f'instance {record.instance_uuid} has it: it is free when the instance gives it back'))
+
+    def _check_unused(self, key: DeviceKey) -> None:
+        """Check that the host has a device that an operator calls clean, and that nobody has or uses it.
+
+        A device that comes back only later would have its old data.
+
+        :raises NotAdmitted: it is not so, or that is unknown
+        """
+        def refuse(reason: str) -> None:
+            raise exception.NotAdmitted(str(Target.of(key)), reason)
+
+        used = obstacle(key, self._driver.get_usage(), 'remove it from the domain', 'fix that first')
+        if used is not None:
+            refuse(used.reason)
+        excluded = self._ledger.why_excluded(key)
+        if excluded is not None:
+            refuse(f'{excluded}, and work on this device may affect that one')
+        for record in self._rows.of_devices([key]).values():
+            refuse(f'instance {record.instance_uuid} has it')
+        inventory = self._driver.get_inventory()
+        if all(device.key != key for device in inventory.devices):
+            for unknown in inventory.unknown:
+                refuse(f'{unknown.what} cannot be read ({unknown.reason}): fix that first')
+            refuse('the host does not have it, or no option names it, so nobody can have cleaned it: admit it when it '
+                   'is there and zeroed')
+
+    def forget(self, key: DeviceKey, instance_uuid: str) -> None:
+        """Withhold a device that leaves its owner without a proof that it is clean, in case it comes back.
+
+        :raises StoreError: that is not noted
+        """
+        with self._marking.held():
+            self._say(Target.of(key), vocabulary.IN_DOUBT, withheld.FORGOTTEN.format(instance_uuid), int(time.time()))
+
+    def retire(self, key: DeviceKey, instance_uuid: str, reason: str) -> None:
+        """Withhold a device that could not be taken back from its owner, until somebody admits it.
+
+        :raises StoreError: that is not noted
+        """
+        with self._marking.held():
+            failure = self.failures.get(key)
+            why = reason or (failure.detail if failure is not None else '')
+            self._say(Target.of(key), vocabulary.RETIRED,
+                      withheld.RETIRED_FROM.format(instance_uuid) + (f': {why}' if why else ''), int(time.time()))
+
+    def _say(self, target: Target, reason: str, detail: str, since: int) -> None:
+        """Withhold a target until an operator takes that back. The caller holds the marking lock."""
+        before = self.marks
+        earlier = before.get(target, {}).get(reason)
+        self._ledger.stand(target, reason)
+        self.marks = {**before, target: {**before.get(target, {}),
+                                         reason: Cause(since, detail, vocabulary.BY_OPERATOR)}}
+        try:
+            self._write(self.marks)
+        except exception.NothingWritten:
+            self.marks = before
+            if earlier is None or not earlier.stands:
+                self._ledger.stand_down(target, reason, stays=earlier is not None)
+            raise
+
+    def _take_back(self, target: Target, reason: str) -> None:
+        """End what :meth:`_say` began. The caller holds the marking lock."""
+        after = withholding.without(self.marks, target, reason)
+        self._write(after, {(target, reason): Ended(vocabulary.BY_OPERATOR)})
+        self.marks = after
+        self._ledger.stand_down(target, reason)
+
+    def _check_known(self, target: Target) -> None:
+        """:raises BadRequest: this host has no such device or parent, and no option names it."""
+        reason = withheld.why_unknown(target, self._ledger.parents(), [
+            device.key for device in self._ledger.devices() if device.identifier is not None])
+        if reason is not None and not self._missing(target):
+            raise exception.BadRequest(target.scope, str(target), reason)
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def state_of(self, target: Target) -> Withheld:
+        """The present state of one device or parent."""
+        device = (self._ledger.device(DeviceKey(target.kind, target.name))
+                  if target.scope == vocabulary.DEVICE else None)
+        parent = device.parent if device is not None else None
+        cordoned = parent is not None and vocabulary.CORDONED in self.marks.get(
+            Target.named(target.kind, parent, parent=True), {})
+        return Withheld(target, self.marks.get(target, {}), withheld.left_at(target, self._rows.all()),
+                        parent if cordoned else None)
+
+    def all(self) -> list[Withheld]:
+        """List every withheld device and parent, the reasons, and the instances that still have such devices."""
+        reasons = self._ledger.reasons()
+        excluded = self._ledger.excluded() if any(vocabulary.EXCLUDED in of_one for of_one in reasons.values()) else {}
+        return withheld.with_progress(withheld.listed(self.marks, reasons, excluded, self._rows.all()), self._driver)
+
+
+def _check_name(target: Target) -> None:
+    """:raises BadRequest: a part of it is not a string"""
+    arguments.check_text('kind', target.kind)
+    arguments.check_text('name', target.name)
