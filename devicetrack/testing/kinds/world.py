@@ -143,7 +143,11 @@ class KindWorld(fixtures.Fixture, abc.ABC):
         raise NotOnThisHost('unreadable')
 
     def cannot_clean(self) -> None:
-        """Make cleaning leave the bytes on the devices without an error."""
+        """Make cleaning leave the bytes on the devices without an error.
+
+        A world of a kind that uses :func:`devicetrack.virt.libvirt.wiping.wipe` patches that function in the kind's
+        module, for example by one that does nothing.
+        """
         raise NotOnThisHost('cannot_clean')
 
     def without_privileges(self) -> None:

@@ -141,7 +141,7 @@ class DeviceKind(abc.ABC):
         A row or a guest may still have a device that no option names any more, and the operator is told so. By default
         the options name every device of a kind that is configured.
 
-        :param stored: the text of the device's details
+        :param stored: the text of the device's details, for :func:`devicetrack.objects.details.from_text`
         """
         return self.configured
 
@@ -216,7 +216,8 @@ class DeviceKind(abc.ABC):
         It never takes a device from an owner. It may make a device again that a row names and that the host certainly
         does not have. It never replaces, resets or clears an existing device.
 
-        :param recorded: the details of the devices of this kind that rows name, by identifier
+        :param recorded: the texts of the details of the devices of this kind that rows name, by identifier; for
+            :func:`devicetrack.objects.details.from_text`
         :param locked: takes the lock file of a device (:data:`Locked`)
         :raises DriverError: it ended early. The audit reports the error as ``not as configured``, until a later call
             returns; the stock is read all the same. If only a part cannot be made, return, and have :meth:`stock`
