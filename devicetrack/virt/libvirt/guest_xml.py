@@ -27,8 +27,8 @@ class Form(abc.ABC):
 
     ``of_one_boot``: an address means its device only in the boot of the host in which it was written. ``may_move``: an
     address means its device in other boots too, except where a recorded device's details have this address in a field
-    ``address``: that device may have another address now. ``others_too``: a definition may also name foreign devices in this form, and these
-    stay as they are.
+    ``address``: that device may have another address now. ``others_too``: a definition may also name foreign devices in
+    this form, and these stay as they are.
     """
 
     tag: str

@@ -620,7 +620,7 @@ class DeviceKindTestCase(base.TestCase):
         self.claim()
         for installed in (True, False):         # a package that is there is loaded only if the option names its kind
             code, shown = self.command('device', 'show', 'scratch/one', installed=installed, named=False)
-            self.assertIn('of a device kind that is not installed', shown['details']['unreadable'])
+            self.assertIn('from a device kind that is not installed', shown['details']['unreadable'])
             self.assertIn('[devicetrack] device_kinds', shown['details']['unreadable'])
             code, migrated = self.command('db', 'online-data-migrations', installed=installed, named=False)
             self.assertEqual((cmd_base.ATTENTION, ['scratch/one']), (code, migrated['unreadable']))
