@@ -145,7 +145,8 @@ def proposed(found: Iterable[Finding], views: Views) -> list[Finding]:
         return list(found)
     return [finding if finding.repair != findings.ADOPT else finding._replace(
         repair=None, proposal='the store has no row at all, so it was lost: leave the domain as it is, stop the '
-        f'service and run devicetrack-manage recover --from-hypervisor --host {views.host}') for finding in found]
+        f'service and run devicetrack-manage recover --from-hypervisor --host {views.host}, or with the name that the '
+        'service gives this host, if that is another') for finding in found]
 
 
 def choose(repairs: Iterable[Repair], behind: bool, accepted: Accepted) -> Plan:

@@ -154,7 +154,9 @@ class Audit(Repairing):
         return self.rows_of(observer.host.name, found.findings)
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
-        return f'host {self._host}: ' + ('there is nothing to repair' if parsed_args.repair else 'no differences')
+        if not parsed_args.repair:
+            return f'host {self._host}: no differences'
+        return f'host {self._host}: there is nothing {"else " if self._may_accept else ""}to repair'
 
     def subject(self, row: Mapping[str, Any]) -> str:
         return f'{row["device"]} of instance {row["instance_uuid"]}'
@@ -170,6 +172,8 @@ class Audit(Repairing):
             plan = observer.plan(accepted)
             if plan.repairs or plan.waiting:
                 self.exit_code = base.ATTENTION
+            else:
+                self._count_left(observer.audit())
             self.say('nothing was done')
         else:
             try:
@@ -193,6 +197,7 @@ class Audit(Repairing):
         elif plan.to_accept:
             self.say(f'{base.count(plan.to_accept, "device")} of guests {"has" if plan.to_accept == 1 else "have"} no '
                      'row: the store is older than its guests; --accept writes what is missing')
+        self._may_accept = bool(plan.to_accept or plan.moves)
         for move in plan.moves:
             self.say(f'{move}: --accept --accept-move {move.device.kind}/{move.device.identifier} moves it')
         if not plan.to_accept and len(plan.waiting) > len(plan.moves):
