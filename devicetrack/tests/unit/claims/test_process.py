@@ -6,6 +6,7 @@ import textwrap
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack.claims.host import check_unmanaged
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
@@ -149,6 +150,17 @@ class IdentityTestCase(HostTestCase):
         error = self.assertRaises(exception.HostInUse, another.manager.init_host, self.context)
         self.assertIsNone(error.pid)
         self.assertIn('another process holds ', str(error))
+
+    def test_whether_a_living_process_has_it_is_said_at_once(self):
+        host = self.host(devices=1)
+        self.patch(filelock.FileLock, 'acquire', lambda *_arguments, **_named: self.fail('it waits for the lock'))
+        path = host.configuration.state_path
+        error = self.assertRaises(exception.HostInUse, check_unmanaged, 'host', path)
+        self.assertEqual((os.path.join(path, 'manager.lock'), os.getpid()), (error.path, error.pid))
+        os.unlink(error.path)
+        self.assertEqual(path, self.assertRaises(exception.HostInUse, check_unmanaged, 'host', path).path)
+        host.manager.close()
+        check_unmanaged('host', path)
 
     def test_a_state_directory_that_others_can_change_is_refused(self):
         host = self.host(devices=1)

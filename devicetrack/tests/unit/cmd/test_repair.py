@@ -131,6 +131,13 @@ class AuditRepairTestCase(RepairCommandTestCase):
                 self.assertIn('done: 1 of 1 repairs done', answer.err)
                 self.host.manager.close()
 
+    def test_a_dry_run_counts_them_too(self) -> None:
+        self.machine.change(D0, devpath='/dev/fakedax0')
+        self.machine.start_guest(ANOTHER, ['<device kind="vpmem" address="/dev/fakedax1"/>'])
+        answer = self.run_to(cmd_base.ATTENTION, 'audit', '--repair', '--dry-run')
+        self.assertEqual([], answer.data)
+        self.assertIn('1 finding is left: see devicetrack-manage audit', answer.err)
+
     def test_what_cannot_be_done_needs_attention(self) -> None:
         self.host.spawn(pmem=1)
         self.machine.change(D1, devpath='/dev/dax8.0')
