@@ -89,6 +89,9 @@ def finish_resize(host: Compute, instance: Instance, migration: Migration, call:
     at_source, at_destination = migration.source_compute == host.name, migration.dest_compute == host.name
     if migration.status == 'accepted' and at_destination:
         give_up(host, migration)
+        if migration.on_one_host:               # else the guest, which runs on, would count as one on the new devices
+            host.manager.drop_move_claim_at_dest(CONTEXT, instance, migration)
+            host.database.save(instance)
     elif migration.status in ('pre-migrating', 'migrating') and at_source:
         give_up(host, migration)
         if migration.on_one_host:               # else the guest would start on the new devices
