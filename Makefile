@@ -73,7 +73,7 @@ thorough-test: $(VENV)/.packages-test
 	mkdir -p .stestr-thorough
 	DEVICETRACK_TEST_REPOSITORY=.stestr-thorough $(BIN)/tox run -e py3 -- --include-list devicetrack/tests/thorough.txt
 
-# An editable package is the same after every change of the code. Building it anew takes a tenth of the time of this target.
+# An editable package is the same after every change of the code: there is nothing to build anew.
 .tox/py3/.made: $(VENV)/.packages setup.cfg setup.py pyproject.toml tox.ini
 	$(BIN)/tox run -e py3 --notest
 	@touch $@

@@ -37,6 +37,7 @@ class _Signature:
     """Shows the facts of an error's class as its parameters to ``help`` and to the documentation."""
 
     def __get__(self, error: object, cls: type) -> inspect.Signature:
+        # mypy fears a class with other arguments; this only compares.
         if cls.__init__ is not DeviceTrackError.__init__:       # type: ignore[misc]
             raise AttributeError('__signature__')               # a constructor of its own shows itself
         return _parameters(cls)

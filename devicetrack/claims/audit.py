@@ -124,7 +124,7 @@ class Audit:
         told = []
         for finding in found:
             if finding.kind == findings.RELEASE_PENDING:
-                if finding.severity == findings.NOTE and self._wipes.is_well_under_way(finding.device):
+                if finding.severity == vocabulary.NOTE and self._wipes.is_well_under_way(finding.device):
                     continue
                 news = self._wipes.news_of(finding.device)
                 finding = finding._replace(detail=f'{finding.detail}; {news}') if news else finding
@@ -132,7 +132,7 @@ class Audit:
         return told
 
     def _without_provider(self) -> list[Finding]:
-        return [Finding(findings.NO_PROVIDER, findings.WARNING, findings.NO_DEVICE, None, (), 0,
+        return [Finding(findings.NO_PROVIDER, vocabulary.WARNING, findings.NO_DEVICE, None, (), 0,
                         f'{name or "the node"}: the compute service has not created the provider that counts its '
                         'devices', 'every free device of this provider',
                         'none: the next audit asks the compute service again')
@@ -183,7 +183,7 @@ class Audit:
 def _in_doubt(doubt: Doubt) -> Finding:
     keys = doubt.changes.keys
     names = ', '.join(f'{key.kind} {key.identifier}' for key in keys)
-    return Finding(findings.IN_DOUBT, findings.WARNING, keys[0] if keys else findings.NO_DEVICE,
+    return Finding(findings.IN_DOUBT, vocabulary.WARNING, keys[0] if keys else findings.NO_DEVICE,
                    doubt.instance_uuid, (), 0, f'nobody knows yet whether the commit for {names} happened',
                    'the devices of the commit', 'none: the next audit asks the store again')
 
@@ -191,7 +191,7 @@ def _in_doubt(doubt: Doubt) -> Finding:
 def log_findings(host: str, found: Iterable[Finding]) -> None:
     """Write findings to the log."""
     for finding in found:
-        log = LOG.info if finding.severity == findings.NOTE else LOG.warning
+        log = LOG.info if finding.severity == vocabulary.NOTE else LOG.warning
         log('Host %(host)s: %(severity)s: %(finding)s; held: %(held)s; proposed: %(proposal)s', {
             'host': host, 'severity': finding.severity, 'finding': finding, 'held': finding.held,
             'proposal': finding.proposal})

@@ -103,7 +103,7 @@ class Plan(NamedTuple):
     @property
     def to_accept(self) -> int:
         """The number of rows that are written only if an operator accepts the store."""
-        return sum(one.verb == repair_plan.ADOPT for one in self.waiting) - len(self.moves)
+        return sum(one.verb == findings.ADOPT for one in self.waiting) - len(self.moves)
 
     @property
     def moves(self) -> list[Move]:
@@ -157,10 +157,10 @@ def choose(repairs: Iterable[Repair], behind: bool, accepted: Accepted) -> Plan:
     now: list[Repair] = []
     waiting: list[Repair] = []
     for one in repairs:
-        if one.verb == repair_plan.ADOPT:
+        if one.verb == findings.ADOPT:
             may = accepted.allows(one)
         else:
-            may = not behind or one.verb == repair_plan.UPDATE_DETAILS
+            may = not behind or one.verb == findings.UPDATE_DETAILS
         (now if may else waiting).append(one)
     return Plan(tuple(now), tuple(waiting))
 
@@ -178,8 +178,8 @@ class Repairs:
                  withheld_devices: WithheldDevices, wipes: Wipes) -> None:
         self._host, self._driver, self._ledger, self._rows = host, driver, ledger, rows
         self._views, self._life, self._withheld, self._wipes = views, life, withheld_devices, wipes
-        self._do = {repair_plan.ADOPT: self._adopt, repair_plan.UPDATE_DETAILS: self._update,
-                    repair_plan.RETRY_RELEASE: self._give, repair_plan.GIVE_BACK: self._give}
+        self._do = {findings.ADOPT: self._adopt, findings.UPDATE_DETAILS: self._update,
+                    findings.RETRY_RELEASE: self._give, findings.GIVE_BACK: self._give}
 
     def plan(self, accepted: Accepted = NOTHING) -> Plan:
         """Look twice and plan: see :func:`plan`."""

@@ -459,7 +459,7 @@ def _compare(views: Views, marks: Marks) -> list[Finding]:
     """The differences, and the mistakes that keep a manager from starting: options that name an unknown device."""
     found = reconcile.compare(views, withholding.failures(marks), withholding.retired(marks))
     return repairs.proposed(found, views) + [
-        Finding(findings.GONE, findings.WARNING, missing.key, None, (), 0, f'{missing.option} names it: '
+        Finding(findings.GONE, vocabulary.WARNING, missing.key, None, (), 0, f'{missing.option} names it: '
                 f'{missing.reason}', 'nothing', 'fix the option, or make the device: until then no manager starts')
         for missing in withheld.mistakes(views, marks)]
 

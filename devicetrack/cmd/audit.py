@@ -12,6 +12,7 @@ import functools
 from typing import Any
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims import operator_requests
 from devicetrack.claims import repairs
 from devicetrack.claims import report
@@ -47,7 +48,7 @@ class Findings(base.Blocks):
 
     def rows_of(self, host: str, found: Sequence[Finding]) -> Iterator[Sequence[Any]]:
         for finding in found:
-            if finding.severity != findings.NOTE:
+            if finding.severity != vocabulary.NOTE:
                 self.exit_code = base.ATTENTION
             kind, identifier = finding.device
             values = {**finding._asdict(), 'host': host, 'finding': finding.kind, 'kind': kind or None,
@@ -235,7 +236,7 @@ class Audit(Repairing):
         self._count_left(running.audit())
 
     def _count_left(self, found: Iterable[Finding]) -> None:
-        left = sum(finding.severity != findings.NOTE for finding in found)
+        left = sum(finding.severity != vocabulary.NOTE for finding in found)
         if left:
             self.say(f'{base.count(left, "finding")} {"is" if left == 1 else "are"} left: see devicetrack-manage audit')
             self.exit_code = self.exit_code or base.ATTENTION

@@ -227,8 +227,7 @@ class Lister(Command, lister.Lister):
         rows = [cells(row, parsed_args.formatter) for row in self.rows(parsed_args)]
         for column in reversed(parsed_args.sort_columns):
             number = self.columns.index(column)
-            rows.sort(key=lambda row, number=number: natural.key(row[number]),      # type: ignore[misc]
-                      reverse=parsed_args.sort_direction == 'desc')
+            rows.sort(key=_by(number), reverse=parsed_args.sort_direction == 'desc')
         if parsed_args.formatter != 'table':
             return self.columns, rows
         chosen = parsed_args.columns or ((self.in_long or self.columns) if parsed_args.long else self.in_table)
@@ -333,6 +332,11 @@ class ShowOne(Command, show.ShowOne):
             values = [screen.paint('\n'.join(screen.wrap(value, max(room, _NARROWEST))), self.app.stdout)
                       if isinstance(value, str) else value for value in values]
         return tuple(fields), values
+
+
+def _by(number: int) -> Callable[[Sequence[Any]], Any]:
+    """The order of rows by one of their cells, as people count."""
+    return lambda row: natural.key(row[number])
 
 
 def _check_columns(asked: Iterable[str], known: Iterable[str]) -> None:

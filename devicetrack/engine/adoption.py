@@ -12,8 +12,8 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.engine import findings
 from devicetrack.engine import migrations
-from devicetrack.engine.repair_plan import ADOPT
 from devicetrack.engine.repair_plan import Repair
 from devicetrack.engine.views import Views
 from devicetrack.objects.values import DeviceKey
@@ -47,7 +47,7 @@ def adoptions(views: Views, instance_uuid: str, keys: Iterable[DeviceKey],
         provider = provider_uuid_of(device.provider)
         if provider is None:
             raise refuse('the resource provider that counts it is not known yet; the next audit may find it')
-        found.append(Repair(ADOPT, key, instance_uuid, None, Record(
+        found.append(Repair(findings.ADOPT, key, instance_uuid, None, Record(
             views.host_uuid, key.kind, key.identifier, instance_uuid, None, vocabulary.CURRENT, vocabulary.ACTIVE,
             len(own) + len(found), CLAIM_ID, OF_A_GUEST, provider, device.resource_class, device.parent,
             device.numa_node, device.details, 0), _REASON))

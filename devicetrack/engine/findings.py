@@ -10,15 +10,9 @@ from collections.abc import Collection
 from typing import Final
 from typing import NamedTuple
 
-from devicetrack import vocabulary
 from devicetrack.engine.views import Views
 from devicetrack.objects.compact import Key
 from devicetrack.objects.values import DeviceKey
-
-CRITICAL: Final = vocabulary.CRITICAL
-WARNING: Final = vocabulary.WARNING
-NOTE: Final = vocabulary.NOTE
-SEVERITIES: Final = vocabulary.SEVERITIES
 
 USED_UNRECORDED: Final = 'used but unrecorded'
 RECORDED_UNUSED: Final = 'recorded but unused'
@@ -39,8 +33,8 @@ NO_PROVIDER: Final = 'no provider yet'
 EXCLUSION_BROKEN: Final = 'exclusion broken'
 NOT_AS_CONFIGURED: Final = 'not as configured'
 KINDS: Final = (USED_UNRECORDED, RECORDED_UNUSED, WRONG_OWNER, SHARED, GONE, UNHEALTHY, RELEASE_PENDING, ABANDONED,
-                   UNKNOWN_OWNER, IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER, NO_GUESTS,
-                   NO_PROVIDER, EXCLUSION_BROKEN, NOT_AS_CONFIGURED)
+                UNKNOWN_OWNER, IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER, NO_GUESTS,
+                NO_PROVIDER, EXCLUSION_BROKEN, NOT_AS_CONFIGURED)
 
 # Why a device counts as gone although the host may have it: nobody looks for it.
 NO_OPTION: Final = 'no option names it'

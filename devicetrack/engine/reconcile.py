@@ -52,7 +52,7 @@ def compare(views: Views, failures: Failures = NO_FAILURES, retired: Set[DeviceK
     seen = _Comparison(views, failures, retired)
     found = [*seen.unknown(), *seen.missing_guests(), *seen.used(), *seen.recorded(), *seen.unsettled(),
              *seen.stock(), *seen.exclusions(), *seen.faults()]
-    return sorted(found, key=lambda one: (findings.SEVERITIES.index(one.severity), one.kind, one.device))
+    return sorted(found, key=lambda one: (vocabulary.SEVERITIES.index(one.severity), one.kind, one.device))
 
 
 class _Comparison:
@@ -88,12 +88,12 @@ class _Comparison:
 
     def unknown(self) -> Iterable[Finding]:
         for unknown in (*self.usage.unknown, *self.inventory.unknown):
-            yield Finding(findings.VIEW_UNKNOWN, findings.WARNING, findings.NO_DEVICE, None, (), 0,
+            yield Finding(findings.VIEW_UNKNOWN, vocabulary.WARNING, findings.NO_DEVICE, None, (), 0,
                           f'{unknown.what}: {unknown.reason}', 'every free device that it may be about',
                           'fix the error that keeps it from being read')
         known = self.inventory.known_kinds.union(unknown.what for unknown in self.inventory.unknown)
         for kind in sorted(set(Compact(Record, self.views.records).column('kind')) - known):
-            yield Finding(findings.VIEW_UNKNOWN, findings.WARNING, findings.NO_DEVICE, None, (), 0,
+            yield Finding(findings.VIEW_UNKNOWN, vocabulary.WARNING, findings.NO_DEVICE, None, (), 0,
                           f'{kind}: rows have devices of this kind, and none of the installed device kinds knows it',
                           'the devices of these rows', 'install what provides the device kind again')
 
@@ -114,16 +114,16 @@ class _Comparison:
         if leaving:
             detail += f'; {len(leaving)} of these may have left, by a migration that the service has not ended yet'
         if leaving == here:
-            severity, proposal = findings.NOTE, 'end these migrations in the compute service, each where its guest is'
+            severity, proposal = vocabulary.NOTE, 'end these migrations in the compute service, each where its guest is'
         else:
-            severity = findings.CRITICAL if here == started else findings.WARNING
+            severity = vocabulary.CRITICAL if here == started else vocabulary.WARNING
             proposal = ('see that the hypervisor is the one of this host ([libvirt] connection_uri), before anything '
                         'is released')
         yield Finding(findings.NO_GUESTS, severity, findings.NO_DEVICE, None, (), 0, detail, 'nothing', proposal)
 
     def _may_have_left(self) -> frozenset[str]:
         """Instances whose domains a migration under way may have removed, before the service saved where they are."""
-        here = migrations.Endpoint(self.views.host, self.views.node or self.views.host)
+        here = self.views.here
         return frozenset(move.instance_uuid for move in (self.views.migrations or {}).values()
                          if move.instance_uuid is not None and move.may_have_removed_domain_from(here))
 
@@ -140,10 +140,10 @@ class _Comparison:
         for key, uses in users.items():
             domains = tuple(sorted({use.domain_uuid for use in uses}))
             owner = self.owners.get(key)
-            severity = findings.CRITICAL if any(use.running for use in uses) else findings.WARNING
+            severity = vocabulary.CRITICAL if any(use.running for use in uses) else vocabulary.WARNING
             names = ', '.join(domains)
             if len(domains) > 1:
-                yield self._finding(findings.SHARED, findings.CRITICAL, key, f'domains {names} name it',
+                yield self._finding(findings.SHARED, vocabulary.CRITICAL, key, f'domains {names} name it',
                                     'stop all but its owner', domains)
             elif owner is None:
                 yield self._unrecorded(severity, key, domains)
@@ -233,19 +233,19 @@ class _Comparison:
     def _different(self, key: Key, record: Record, compared: identity.Comparison | None) -> list[Finding]:
         """The findings about one device whose details differ between its row and the host."""
         if compared is None:
-            return [self._finding(findings.DETAILS_DIFFER, findings.NOTE, key,
+            return [self._finding(findings.DETAILS_DIFFER, vocabulary.NOTE, key,
                                   'this release cannot read the details that the row or the host has',
                                   'see which release wrote the row')]
         # A disabled namespace shows only some of its details, and this text says that it is disabled.
         problem = f'{self.devices[key].unhealthy}; ' if self.devices[key].unhealthy else ''
         if compared.itself:
             self._replaced.add(key)
-            return [self._finding(findings.UNHEALTHY, findings.CRITICAL, key,
+            return [self._finding(findings.UNHEALTHY, vocabulary.CRITICAL, key,
                                   f'{_another(compared)}; {problem}{_whose(record)}',
                                   'bring the recorded device back; this one is neither handed out nor wiped')]
         if compared.unread:
             self._replaced.add(key)
-            return [self._finding(findings.UNHEALTHY, findings.WARNING, key,
+            return [self._finding(findings.UNHEALTHY, vocabulary.WARNING, key,
                                   'nobody knows whether it is the recorded device: '
                                   f'{", ".join(compared.unread)} cannot be read now; {problem}{_whose(record)}',
                                   'let the host read it again; until then the device is neither handed out nor wiped')]
@@ -257,7 +257,7 @@ class _Comparison:
             return []
         # While somebody else uses the device, the question is whose row it is.
         may = self._certain(key) and key not in self._strange
-        return [self._finding(findings.DETAILS_DIFFER, findings.NOTE, key, _as_text(different),
+        return [self._finding(findings.DETAILS_DIFFER, vocabulary.NOTE, key, _as_text(different),
                               'write what the host shows into the row',
                               repair=findings.UPDATE_DETAILS if may else None)]
 
@@ -296,28 +296,28 @@ class _Comparison:
             # An offloaded instance comes back by a new claim, and the service's answer may be older than that claim.
             may = (free_of_guests and uuid not in usage.domains
                    and (state == migrations.INSTANCE_DELETED or record.state != vocabulary.CLAIMED))
-            yield self._finding(findings.ABANDONED, findings.WARNING, key, f'instance {uuid} is {state}'
+            yield self._finding(findings.ABANDONED, vocabulary.WARNING, key, f'instance {uuid} is {state}'
                                 + (', and its domain is still there' if uuid in usage.domains else ''),
                                 'give it back', repair=findings.GIVE_BACK if may else None)
         elif self._was_claimed_for_nobody(record):
-            yield self._finding(findings.UNKNOWN_OWNER, findings.WARNING, key,
+            yield self._finding(findings.UNKNOWN_OWNER, vocabulary.WARNING, key,
                                 f'claimed for {uuid}; the hypervisor has no domain of it, and the compute service does '
                                 'not say where it is',
                                 'have the compute service boot the instance here, or release its devices')
         elif (state == migrations.INSTANCE_ELSEWHERE and record.state != vocabulary.CLAIMED
                 and uuid in self._unsettled.left):
-            yield self._finding(findings.ABANDONED, findings.WARNING, key,
+            yield self._finding(findings.ABANDONED, vocabulary.WARNING, key,
                                 f'the compute service says that {uuid} lives elsewhere; no migration took it there, '
                                 'and nothing here is its guest', 'give it back',
                                 repair=findings.GIVE_BACK if free_of_guests else None)
         elif (record.state == vocabulary.ACTIVE and record.migration_uuid is None and not used and not usage.unknown
                 and uuid in usage.domains and uuid not in self._waits_for_its_definition):
             if not self._missed(key, record):
-                yield self._finding(findings.RECORDED_UNUSED, findings.WARNING, key,
+                yield self._finding(findings.RECORDED_UNUSED, vocabulary.WARNING, key,
                                     f'the domain of {uuid} does not name it',
                                     'see whether the instance still needs it')
             elif there:                         # else it is gone, which is reported
-                yield self._finding(findings.VIEW_UNKNOWN, findings.WARNING, key,
+                yield self._finding(findings.VIEW_UNKNOWN, vocabulary.WARNING, key,
                                     f'nobody knows whether the domain of {uuid} names it: it names '
                                     f'{self._lost_address(key, record)}, which leads to no device of kind '
                                     f'{record.kind}', 'see which device the guest uses by this address; until the '
@@ -346,12 +346,13 @@ class _Comparison:
         proposal = 'remove it from the domain' if used else 'none: the next audit goes on with it'
         failure = self._failure(key)
         if failure is None:
-            return self._finding(findings.RELEASE_PENDING, findings.NOTE, key, detail, proposal, repair=repair)
+            return self._finding(findings.RELEASE_PENDING, vocabulary.NOTE, key, detail, proposal, repair=repair)
         since = datetime.datetime.fromtimestamp(failure.since, datetime.UTC).isoformat(timespec='seconds')
         failed = (f'failed at {since}, because' if failure.tries == 1 else
                   f'failed {failure.tries} times since {since}, the last time because')
+        severity = vocabulary.CRITICAL if failure.tries >= CRITICAL_TRIES else vocabulary.WARNING
         return self._finding(
-            findings.RELEASE_PENDING, findings.CRITICAL if failure.tries >= CRITICAL_TRIES else findings.WARNING, key,
+            findings.RELEASE_PENDING, severity, key,
             f'{detail}; that {failed} {failure.detail}',
             proposal if used else 'fix the device, and an audit goes on with it, less often after each failure; or '
             'retire it', repair=repair)._replace(since=failure.since)
@@ -362,7 +363,7 @@ class _Comparison:
     def _gone(self, key: Key, record: Record, why: str = '') -> Iterable[Finding]:
         if record.kind in self.inventory.known_kinds:
             missed = self._missed(key, record)
-            severity = findings.CRITICAL if missed or key in self.named else findings.WARNING
+            severity = vocabulary.CRITICAL if missed or key in self.named else vocabulary.WARNING
             if key in self.views.unnamed:
                 yield self._finding(findings.GONE, severity, key,
                                     f'{findings.NO_OPTION}, so nobody looks whether the host has it; {_whose(record)}',
@@ -404,7 +405,7 @@ class _Comparison:
         more = f' and {len(owned) - _SHOWN} more' if len(owned) > _SHOWN else ''
         first = records[0]
         return self._finding(
-            findings.EXCLUSION_BROKEN, findings.CRITICAL, (first.kind, first.identifier),
+            findings.EXCLUSION_BROKEN, vocabulary.CRITICAL, (first.kind, first.identifier),
             f'{token}: {what}: {"; ".join(owned[:_SHOWN])}{more}',
             "see which guest uses which device, and move or delete the others; each device stays its owner's until "
             'then')._replace(held='every device of it')
@@ -414,7 +415,7 @@ class _Comparison:
     def faults(self) -> Iterable[Finding]:
         for key, option, reason in self.inventory.faults:
             yield self._finding(
-                findings.NOT_AS_CONFIGURED, findings.WARNING, key, f'{option}: {reason}',
+                findings.NOT_AS_CONFIGURED, vocabulary.WARNING, key, f'{option}: {reason}',
                 'fix it, or change the option; every audit tries again')._replace(held='nothing more than before')
 
     # -- devices of the host ------------------------------------------------------------------------------------------
@@ -433,11 +434,11 @@ class _Comparison:
                     continue
                 failure = None if owner is None or owner.state != vocabulary.RELEASING else self._failure(key)
                 if failure is None or failure.detail != unhealthy:              # else the pending release says it
-                    yield self._finding(findings.UNHEALTHY, findings.WARNING, key, unhealthy
+                    yield self._finding(findings.UNHEALTHY, vocabulary.WARNING, key, unhealthy
                                         + (f'; {_whose(owner)}' if owner is not None else ''),
                                         'fix the device; it comes back by itself')
             if not adoptable and key not in self.owners and key not in self.named and not self.usage.unknown:
-                yield self._finding(findings.LEFT_OVER, findings.NOTE, key, self._left_over(device),
+                yield self._finding(findings.LEFT_OVER, vocabulary.NOTE, key, self._left_over(device),
                                     'none; it may be handed out if the options let devices that exist be adopted, and '
                                     'removed by whoever made it')
 

@@ -36,11 +36,7 @@ from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
 
 # In the order of a plan: the repairs that protect devices come before those that free any.
-ADOPT: Final = findings.ADOPT
-UPDATE_DETAILS: Final = findings.UPDATE_DETAILS
-RETRY_RELEASE: Final = findings.RETRY_RELEASE
-GIVE_BACK: Final = findings.GIVE_BACK
-VERBS: Final = (ADOPT, UPDATE_DETAILS, RETRY_RELEASE, GIVE_BACK)
+VERBS: Final = (findings.ADOPT, findings.UPDATE_DETAILS, findings.RETRY_RELEASE, findings.GIVE_BACK)
 
 
 class Repair(NamedTuple):
@@ -76,7 +72,8 @@ def plan(reported: Collection[Finding], views: Views) -> list[Repair]:
             if finding.repair is not None]
     if not todo:
         return []
-    makers = {ADOPT: _adoptions, UPDATE_DETAILS: _updates, RETRY_RELEASE: _releases, GIVE_BACK: _releases}
+    makers = {findings.ADOPT: _adoptions, findings.UPDATE_DETAILS: _updates, findings.RETRY_RELEASE: _releases,
+              findings.GIVE_BACK: _releases}
     found: list[Repair] = []
     for verb in VERBS:
         wanted = [finding for finding in todo if finding.repair == verb]
@@ -101,7 +98,7 @@ def _adoptions(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
             after = _row(device, uuid, views)
             if before is not None:
                 after = after._replace(generation=before.generation + 1)
-            yield Repair(ADOPT, finding.device, uuid, before, after,
+            yield Repair(findings.ADOPT, finding.device, uuid, before, after,
                          'its guest names it, records it as its own, and '
                          + ('no row does' if before is None else 'its row is of a time before that'))
     if guests:
@@ -121,7 +118,7 @@ def _left_behind(guests: Collection[str], recorded: guest_records.ByGuests, view
                 and key not in taken and there is not None and guest_records.is_whole(device)
                 and device.kind in views.inventory.known_kinds
                 and identity.same_device(device.details, there.details)):
-            yield Repair(ADOPT, there.key, guest.instance_uuid, None, _row(device, guest.instance_uuid, views),
+            yield Repair(findings.ADOPT, there.key, guest.instance_uuid, None, _row(device, guest.instance_uuid, views),
                          'a guest without its rows records that it left it and may come back to it')
 
 
@@ -142,7 +139,7 @@ def _updates(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
         before = rows[finding.device]
         after = before._replace(details=_merged(before.details, devices[finding.device].details),
                                 generation=before.generation + 1)
-        yield Repair(UPDATE_DETAILS, finding.device, before.instance_uuid, before, after, finding.detail)
+        yield Repair(findings.UPDATE_DETAILS, finding.device, before.instance_uuid, before, after, finding.detail)
 
 
 def _merged(recorded: str, found: str) -> str:

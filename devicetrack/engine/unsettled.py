@@ -34,8 +34,7 @@ def left_without_migration(views: Views) -> frozenset[str]:
     rows = [record for record in views.records if record.instance_uuid in elsewhere]
     if not rows:
         return frozenset()
-    here = migrations.Endpoint(views.host, views.node or views.host)
-    moving = {move.instance_uuid for move in views.migrations.values() if move.may_have_taken_away_from(here)}
+    moving = {move.instance_uuid for move in views.migrations.values() if move.may_have_taken_away_from(views.here)}
     named = used(views.usage)
     moving |= {record.instance_uuid for record in rows if record.migration_uuid is not None or record.key in named}
     return frozenset({record.instance_uuid for record in rows} - moving)
@@ -72,7 +71,7 @@ class Unsettled:
                      known: Mapping[str, migrations.Move]) -> Iterable[Finding]:
         views, usage, state = self._views, self._views.usage, self._states.get(uuid)
         settlement = migrations.settle(migrations.Situation(
-            migrations.Endpoint(views.host, views.node or views.host), records, known, uuid in usage.domains,
+            views.here, records, known, uuid in usage.domains,
             usage.runs_here(uuid),
             {DeviceKey(use.kind, use.identifier or '') for use in uses},
             {DeviceKey(use.kind, use.identifier or '') for use in uses if use.live}, state))
@@ -86,7 +85,7 @@ class Unsettled:
                 if (state == migrations.INSTANCE_ELSEWHERE and record.state == vocabulary.ACTIVE
                         and uuid not in usage.domains and key not in views.names.named and uuid not in self.left):
                     yield findings.about(
-                        views, findings.RECORDED_UNUSED, findings.WARNING, key,
+                        views, findings.RECORDED_UNUSED, vocabulary.WARNING, key,
                         f'the compute service says that {uuid} lives elsewhere, and no domain names it',
                         'see whether a migration that failed may bring it back; if none may, devicetrack-manage '
                         'instance release')
@@ -105,4 +104,4 @@ class Unsettled:
                     detail += ', and the hypervisor has a domain of the instance here'
                     if record.role == vocabulary.OLD and state == migrations.INSTANCE_ELSEWHERE:
                         proposal += '; if it runs at the other host, undefine the domain here'
-                yield findings.about(views, findings.STALE_MIGRATION, findings.WARNING, key, detail, proposal)
+                yield findings.about(views, findings.STALE_MIGRATION, vocabulary.WARNING, key, detail, proposal)

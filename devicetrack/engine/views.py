@@ -13,6 +13,7 @@ import itertools
 import operator
 from typing import NamedTuple
 
+from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.migrations import Move
 from devicetrack.objects.compact import ByKey
 from devicetrack.objects.compact import Compact
@@ -51,6 +52,11 @@ class Views(_Views):
     the records in the definitions of guests, as far as they were read. ``unnamed`` are devices of rows that the host
     did not show because no option names them.
     """
+
+    @property
+    def here(self) -> Endpoint:
+        """The host as migrations name it."""
+        return Endpoint(self.host, self.node or self.host)
 
     # Each is computed once for everybody who compares the same look. The keys are plain tuples, which equal a DeviceKey
     # and hash as it does. There are thousands, and the garbage collector need not look at them again.

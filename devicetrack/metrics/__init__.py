@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def check() -> None:
     """:raises MissingExtra: prometheus_client is not installed"""
     try:
-        import prometheus_client  # noqa: F401
+        import prometheus_client  # noqa: F401      # only whether it is there
     except ModuleNotFoundError as error:
         raise exception.MissingExtra('prometheus_client', 'metrics') from error
 

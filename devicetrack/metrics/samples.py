@@ -124,7 +124,7 @@ def _add_audit(found: _Gauges, state: HostState) -> None:
     if audited.at is not None:
         found[families.LAST_AUDIT].append(((), audited.at))
     found[families.FINDINGS] += [((kind, severity), audited.findings.get((kind, severity), 0))
-                                 for kind in findings.KINDS for severity in findings.SEVERITIES]
+                                 for kind in findings.KINDS for severity in vocabulary.SEVERITIES]
     if audited.withheld is not None:
         found[families.WITHHELD] += [((reason,), audited.withheld.get(reason, 0))
                                      for reason in sorted({*vocabulary.WITHHELD_REASONS, *audited.withheld})]

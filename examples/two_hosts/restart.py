@@ -87,17 +87,14 @@ def each(things: Iterable[Thing], step: Callable[[Thing], None]) -> None:
 
 def finish_resize(host: Compute, instance: Instance, migration: Migration, call: Call) -> None:
     at_source, at_destination = migration.source_compute == host.name, migration.dest_compute == host.name
-    if migration.status == 'accepted' and at_destination:
+    if (migration.status == 'accepted' and at_destination) or (
+            migration.status in ('pre-migrating', 'migrating') and at_source):
         give_up(host, migration)
-        if migration.on_one_host:               # else the guest, which runs on, would count as one on the new devices
+        if migration.on_one_host:               # else the guest would start on the new devices, or count as one on them
             host.manager.drop_move_claim_at_dest(CONTEXT, instance, migration)
+        if at_source:
+            host.start_unless_it_runs(instance)     # it may have been stopped
             host.database.save(instance)
-    elif migration.status in ('pre-migrating', 'migrating') and at_source:
-        give_up(host, migration)
-        if migration.on_one_host:               # else the guest would start on the new devices
-            host.manager.drop_move_claim_at_dest(CONTEXT, instance, migration)
-        host.start_unless_it_runs(instance)     # it may have been stopped
-        host.database.save(instance)
     elif migration.status == 'post-migrating' and at_destination:
         host.finish_resize(instance.uuid, migration)
     elif migration.status == 'reverting' and (at_source or at_destination):

@@ -16,9 +16,9 @@ import sys
 import time
 import types
 import uuid
-from xml.etree import ElementTree
 
 import libvirt
+from lxml import etree
 from oslo_config import cfg
 
 import devicetrack
@@ -59,7 +59,9 @@ class Guests:
         ``DOMAIN`` has no such elements of its own. A service whose definitions have some tells them apart.
         """
         domain = self._domain(uuid)
-        root = ElementTree.fromstring(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
+        # As everywhere with documents of others: no entities, no network.
+        root = etree.fromstring(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE),
+                                etree.XMLParser(resolve_entities=False, no_network=True))
         found = [*root.iterfind('devices/memory'), *root.iterfind('devices/hostdev')]
         try:
             metadata = domain.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, 'urn:devicetrack:guest-devices:1',
@@ -68,7 +70,7 @@ class Guests:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN_METADATA:
                 raise
             metadata = ''
-        return [ElementTree.tostring(one, 'unicode').strip() for one in found], metadata
+        return [etree.tostring(one, encoding='unicode', with_tail=False) for one in found], metadata
 
     def start_guest(self, uuid, devices, metadata=''):
         """Define a guest, in the place of an earlier definition, and start it."""

@@ -8,6 +8,7 @@ import uuid
 
 import devicetrack
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.engine import findings
 from devicetrack.tests.functional.examples import two_hosts
 from devicetrack.virt import fake
@@ -70,6 +71,21 @@ class TestMoveThatWasInterrupted(two_hosts.InterruptedTestCase):
             self.restart('one')
             self.check('error', 'one', {'one': ['current'], 'two': []})
             self.migration = self.names['Migration'](str(uuid.uuid4()), 2, self.instance.uuid, 'one', 'two')
+
+
+class TestClaimOnOneHostThatWasNotSaved(two_hosts.InterruptedTestCase):
+    """The guest runs on. It has not left its old device."""
+
+    def test_the_new_device_goes_back(self) -> None:
+        migration = self.names['Migration'](str(uuid.uuid4()), 1, self.instance.uuid, 'one', 'one')
+        other = self.names['Flavor']('other', {'hw:pmem': '4GB'})
+        self.kill_before(self.database, 'save', self.one.prep_resize, migration, other, calls=2)
+        self.assertEqual({'one': ['old', 'incoming'], 'two': []}, self.roles())
+        self.restart('one')
+        self.check('error', 'one', {'one': ['current'], 'two': []})
+        saved = self.database.instance(self.instance.uuid)
+        for resources in (saved.resources, self.one.manager.resources_of(self.instance.uuid)):
+            self.assertEqual(['d0'], [row.identifier for row in resources])
 
 
 class TestResizeOnOneHost(two_hosts.InterruptedTestCase):
@@ -382,7 +398,7 @@ class TestLiveMigrationThatWasInterrupted(two_hosts.InterruptedTestCase):
     def test_the_next_start_of_a_source_that_has_no_guest_any_more_alarms_nobody(self) -> None:
         self.kill_before(self.one, 'finish_live_migration', self.migrate)
         self.one.manager.close()
-        self.assertEqual([(findings.NO_GUESTS, findings.NOTE)],
+        self.assertEqual([(findings.NO_GUESTS, vocabulary.NOTE)],
                          [(finding.kind, finding.severity) for finding in self.one.manager.init_host(None)])
         self.restart('one')
         self.check('completed', 'two', {'one': [], 'two': ['current']})

@@ -14,7 +14,6 @@ import yaml
 import devicetrack
 from devicetrack import metrics
 from devicetrack import vocabulary
-from devicetrack.engine import findings
 from devicetrack.metrics import families
 from devicetrack.metrics.reasons import REASONS
 from devicetrack.testing import fixtures
@@ -93,7 +92,7 @@ class AlertsTestCase(PromtoolTestCase):
         [refusals, withheld] = re.findall('reason=~"([^"]*)"', text)
         self.assertEqual(set(), set(refusals.split('|')) - set(REASONS))
         self.assertEqual(set(), set(withheld.split('|')) - set(vocabulary.WITHHELD_REASONS))
-        self.assertEqual({'critical'}, set(re.findall('severity="([^"]*)"', text)) & set(findings.SEVERITIES))
+        self.assertEqual({'critical'}, set(re.findall('severity="([^"]*)"', text)) & set(vocabulary.SEVERITIES))
 
 
 class PageTestCase(base.TestCase):

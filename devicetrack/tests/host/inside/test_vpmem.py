@@ -345,7 +345,7 @@ class NamespaceTestCase(VPMEMTestCase):
         data = self.pattern('byhand')
         self.machine.write('byhand', data)
         [finding] = host.audit()
-        self.assertEqual((findings.UNHEALTHY, findings.CRITICAL, instance.uuid),
+        self.assertEqual((findings.UNHEALTHY, vocabulary.CRITICAL, instance.uuid),
                          (finding.kind, finding.severity, finding.recorded_owner))
         self.assertRaises(exception.DriverError, host.manager.release, host.context, instance)
         host.audit()

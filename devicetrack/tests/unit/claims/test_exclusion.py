@@ -217,7 +217,7 @@ class BrokenTestCase(ExclusionTestCase):
         self.insert_row(host, 'pf', other)
         for look in (host.audit, host.restart):
             found = [finding for finding in look() if finding.kind == findings.EXCLUSION_BROKEN]
-            self.assertEqual([(findings.CRITICAL, DeviceKey('vpmem', 'pf'), other)],
+            self.assertEqual([(vocabulary.CRITICAL, DeviceKey('vpmem', 'pf'), other)],
                              [(finding.severity, finding.device, finding.recorded_owner) for finding in found])
             self.assertIn(f'vpmem/vf0: owner {instance.uuid}', found[0].detail)
             self.assertEqual({'pf': other, 'vf0': instance.uuid}, host.owners())
@@ -234,7 +234,7 @@ class BrokenTestCase(ExclusionTestCase):
         instance = host.spawn(request=functions())
         self.insert_row(host, 'g2', other)
         found = [finding for finding in host.audit() if finding.kind == findings.EXCLUSION_BROKEN]
-        self.assertEqual([findings.CRITICAL], [finding.severity for finding in found])
+        self.assertEqual([vocabulary.CRITICAL], [finding.severity for finding in found])
         self.assertEqual({instance.uuid, other}, set(host.held().values()))
         self.assertEqual(EXCLUDED, host.states()['g1'])
 

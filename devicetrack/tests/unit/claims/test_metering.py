@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims import locks
 from devicetrack.claims import metering
 from devicetrack.claims.host_state import HostState
@@ -199,7 +200,7 @@ class AuditsTestCase(MeteringTestCase):
             audited = self.host.manager.state().audited
             assert audited is not None
             seen.append(dict(audited.findings))
-        self.assertEqual([{(findings.VIEW_UNKNOWN, findings.WARNING): 1}, {}], seen)
+        self.assertEqual([{(findings.VIEW_UNKNOWN, vocabulary.WARNING): 1}, {}], seen)
 
 
 class HarmlessTestCase(MeteringTestCase):

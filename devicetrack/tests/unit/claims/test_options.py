@@ -1,6 +1,7 @@
 """What options say about devices that are not there, or not ours."""
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.engine import findings
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Missing
@@ -41,7 +42,7 @@ class ForeignMakeTestCase(base.TestCase):
     def test_a_device_that_is_not_to_be_adopted_is_not_handed_out_and_worth_a_note(self):
         host = self.useFixture(fixtures.Host(devices=1))
         host.machine.change(DeviceKey('vpmem', 'd0'), adoptable=False)
-        self.assertEqual([(findings.LEFT_OVER, findings.NOTE)],
+        self.assertEqual([(findings.LEFT_OVER, vocabulary.NOTE)],
                          [(finding.kind, finding.severity) for finding in host.restart()])
         self.assertEqual({'d0': 'withheld: not to be adopted'}, host.states())
         self.assertIn('1 withheld (not to be adopted)',

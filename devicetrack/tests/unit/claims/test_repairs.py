@@ -10,7 +10,7 @@ import fixtures as patches
 from devicetrack import exception
 from devicetrack.claims import operator_requests
 from devicetrack.claims import repairs
-from devicetrack.engine import repair_plan
+from devicetrack.engine import findings
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
 from devicetrack.store.api import Host
@@ -71,7 +71,7 @@ class MoveTestCase(RepairTestCase):
 
     def test_a_named_row_moves(self) -> None:
         self.allowed = frozenset((self.move,))
-        self.assertEqual([(repair_plan.ADOPT, 'd0', True)], self.repair(accept=True))
+        self.assertEqual([(findings.ADOPT, 'd0', True)], self.repair(accept=True))
         self.assertEqual({'d0': self.claimant.uuid}, self.host.owners())
         self.assertEqual([('forgotten', self.owner.uuid), ('recovered', self.claimant.uuid)], [
             (one.event.event, one.event.instance_uuid) for one in self.host.store.store.events_of_device('d0')][-2:])
@@ -109,14 +109,14 @@ class AcceptTestCase(RepairTestCase):
         self.machine.delete_guest(self.older.uuid)
         self.assertRaises(exception.NodeUnavailable, self.host.claim, fixtures.Instance(), None, 1)
         plan = self.plan()
-        self.assertEqual(((), 2, {repair_plan.ADOPT, repair_plan.GIVE_BACK}),
+        self.assertEqual(((), 2, {findings.ADOPT, findings.GIVE_BACK}),
                          (plan.repairs, plan.to_accept, {one.verb for one in plan.waiting}))
         self.assertEqual([], self.repair())
         self.assertEqual(['d0'], [record.identifier for record in self.host.records()])
 
     def test_accepted_the_rows_are_written(self) -> None:
         done = self.repair(accept=True)
-        self.assertEqual({(repair_plan.ADOPT, True)}, {(verb, ok) for verb, _device, ok in done})
+        self.assertEqual({(findings.ADOPT, True)}, {(verb, ok) for verb, _device, ok in done})
         like = [record._replace(generation=0, created_at=0) for record in self.rows]
         self.assertEqual(like, [record._replace(generation=0, created_at=0) for record in self.host.records()])
         self.assertEqual([], self.host.audit())
@@ -180,7 +180,7 @@ class RowsTestCase(RepairTestCase):
     def test_details_are_taken_over(self) -> None:
         self.host.spawn(pmem=1)
         self.machine.change(D0, devpath='/dev/dax9.0')
-        self.assertEqual([(repair_plan.UPDATE_DETAILS, 'd0', True)], self.repair())
+        self.assertEqual([(findings.UPDATE_DETAILS, 'd0', True)], self.repair())
         self.assertIn('/dev/dax9.0', self.host.records()[0].details)
         self.assertEqual(([], []), (self.repair(), self.host.audit()))
 
@@ -200,7 +200,7 @@ class RowsTestCase(RepairTestCase):
         self.machine.delete_guest(instance.uuid)
         self.assertEqual([], self.repair())
         self.host.service.known = {instance.uuid: 'deleted'}
-        self.assertEqual({(repair_plan.GIVE_BACK, True)}, {(verb, ok) for verb, _device, ok in self.repair()})
+        self.assertEqual({(findings.GIVE_BACK, True)}, {(verb, ok) for verb, _device, ok in self.repair()})
         self.assertEqual((b'', []), (self.machine.read(D0), self.host.records()))
 
     def test_what_a_guest_names_by_then_is_not_given_back(self) -> None:

@@ -285,7 +285,7 @@ class AuditTestCase(base.TestCase):
         def look() -> list[Finding]:
             found = []
             while not done.is_set():
-                found += [finding for finding in observer.audit() if finding.severity != findings.NOTE]
+                found += [finding for finding in observer.audit() if finding.severity != vocabulary.NOTE]
             return found
 
         worked, found = self.together(work_all, look)

@@ -286,7 +286,7 @@ class EndTestCase(WipesTestCase):
         [wipe] = self.host.manager.wipes()
         self.assertEqual((1, 'an unexpected ZeroDivisionError: the log has more'), (wipe.failed, wipe.reason))
         [finding] = self.host.audit()
-        self.assertEqual((findings.WARNING, D0), (finding.severity, finding.device))
+        self.assertEqual((vocabulary.WARNING, D0), (finding.severity, finding.device))
         self.assertIn('an unexpected ZeroDivisionError', finding.detail)
 
     def test_one_that_a_domain_names_still_is_said_to_be(self) -> None:
@@ -333,7 +333,7 @@ class FailureTestCase(WipesTestCase):
         self.machine.before('wipe', FULL)
         self.host.audit()
         finding = self.finding()
-        self.assertEqual((findings.WARNING, D0, instance.uuid), finding[1:4])
+        self.assertEqual((vocabulary.WARNING, D0, instance.uuid), finding[1:4])
         self.assertRegex(finding.detail, r'that failed at 20\S+\+00:00, because a bad block')
         self.assertEqual(self.host.running.withheld.failures[D0].since, finding.since)
 
@@ -348,7 +348,7 @@ class FailureTestCase(WipesTestCase):
                 tries.append(audit)
                 severities.append([one.severity for one in found])
         self.assertEqual([1, 2, 4, 8, 16, 32], tries)
-        self.assertEqual([[], *[[findings.WARNING]] * 4, [findings.CRITICAL]], severities)
+        self.assertEqual([[], *[[vocabulary.WARNING]] * 4, [vocabulary.CRITICAL]], severities)
         self.assertEqual((RELEASING, b'secret'), (self.host.states()['d0'], self.machine.read(D0)))
 
     def test_it_lasts_over_a_restart_which_tries_at_once(self) -> None:

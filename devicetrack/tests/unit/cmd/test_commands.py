@@ -485,7 +485,7 @@ class AuditTestCase(CommandTestCase):
         self.assertRaises(exception.HypervisorUnreachable, self.host.manager.release, self.host.context, instance)
         self.host.machine.delete_guest(instance.uuid)
         answer = self.program.run('audit', '-f', 'json')
-        self.assertEqual([findings.NOTE], [finding['severity'] for finding in answer.data])
+        self.assertEqual([vocabulary.NOTE], [finding['severity'] for finding in answer.data])
         self.assertEqual(cmd_base.OK, answer.code)
 
 

@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from devicetrack import vocabulary
+from devicetrack.engine import findings
 from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
 from devicetrack.engine import repair_plan
@@ -230,20 +231,20 @@ class AnyViewsTestCase(base.TestCase):
         for one in plan:
             self.assertIn(one.device.kind, seen.inventory.known_kinds)
             self.assertEqual(rows.get(one.device), one.before)
-            if one.verb == repair_plan.ADOPT:
+            if one.verb == findings.ADOPT:
                 # A row for somebody else is of an older store: none of his domains names it.
                 self.assertNotEqual(one.instance_uuid, one.before.instance_uuid if one.before is not None else None)
                 self.assertLessEqual(named.get(one.device, set()), {one.instance_uuid})
                 self.assertIn(one.instance_uuid, [record.instance_uuid for record in seen.guests
                                                   if record.host_uuid == 'host'])
-            elif one.verb == repair_plan.UPDATE_DETAILS:
+            elif one.verb == findings.UPDATE_DETAILS:
                 assert one.before is not None and one.after is not None
                 self.assertEqual(one.before._replace(details=one.after.details, generation=2), one.after)
                 self.assertTrue(identity.same_device(one.before.details, one.after.details))
             else:
                 self.assertIsNone(one.after)
                 self.assertNotIn(one.device, named)
-            if one.verb == repair_plan.GIVE_BACK:
+            if one.verb == findings.GIVE_BACK:
                 word = words[one.instance_uuid]
                 self.assertIn(word, ('deleted', 'offloaded', 'elsewhere'))
                 if word == 'elsewhere':         # and no migration took it there: the service said which there are
