@@ -51,9 +51,9 @@ def moment(text: str) -> int:
 class _History(base.Blocks):
     """Base of both commands."""
 
-    columns = ('at', 'event', 'device', 'kind', 'identifier', 'scope', 'host', 'instance_uuid', 'migration_uuid',
-               'from_host', 'to_host', 'claim_id', 'request_id', 'bytes', 'seconds', 'proof', 'reason', 'why', 'by',
-               'at_ms', 'number', 'host_uuid', 'before_since')
+    columns = ('at', 'event', 'device', 'kind', 'identifier', 'scope', 'parent', 'host', 'instance_uuid',
+               'migration_uuid', 'from_host', 'to_host', 'claim_id', 'request_id', 'bytes', 'seconds', 'proof', 'reason',
+               'why', 'by', 'at_ms', 'number', 'host_uuid', 'before_since')
     in_table = ('at', 'event', 'device', 'instance_uuid')
     in_block = tuple(name for name in columns if name not in ('claim_id', 'number', 'host_uuid'))
     prose = ('why',)
@@ -85,6 +85,10 @@ class _History(base.Blocks):
         """Return the text after an event's name in its first line: the instance for a device, else the device."""
         raise NotImplementedError
 
+    def device(self, row: Mapping[str, Any]) -> str:
+        """Return what the text below an event's name says of its device, or ''."""
+        return f'parent {row["parent"]}' if row['parent'] != '' else ''
+
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         between = ' in that time' if parsed_args.since is not None or parsed_args.until is not None else ''
         return f'there is no event of {self.what(parsed_args)}{between}'
@@ -115,17 +119,20 @@ class _History(base.Blocks):
         return row['at'], f'{row["event"]:{_EVENT_WIDTH}} {self.other(row)}'
 
     def body(self, row: Mapping[str, Any]) -> Iterator[str]:
-        yield '; '.join(_said(row))
+        yield '; '.join(_said(row, self.device(row)))
 
 
 class DeviceHistory(_History):
     """Show which instances had a device, and when: every change of its owner or its condition, the oldest first.
+
+    For a parent, such as the PCI device of mediated devices, it shows this for all devices that the parent had.
 
     The history outlives the assignment, the instance and the device. It goes back as far as "[devicetrack]
     history_days" and "history_events" say. Reads the store alone.
     """
 
     spare = ('device',)
+    _identifier = ''
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('device', metavar='[KIND/]IDENTIFIER', type=options.device_name,
@@ -138,14 +145,15 @@ class DeviceHistory(_History):
     def find(self, store: Store, parsed_args: argparse.Namespace, since_ms: int | None,
              until_ms: int | None) -> list[StoredEvent]:
         host_uuid = _host_uuid(store, parsed_args)
-        kind, identifier = parsed_args.device
-        return [one for one in store.events_of_device(identifier, since_ms, until_ms, host_uuid)
+        kind, self._identifier = parsed_args.device
+        return [one for one in store.events_of_device(self._identifier, since_ms, until_ms, host_uuid)
                 if kind in (None, one.event.kind)]
 
     def check_known(self, store: Store, parsed_args: argparse.Namespace) -> None:
         kind, identifier = parsed_args.device
         wanted = _host_uuid(store, parsed_args)
-        known = {(record.host_uuid, record.kind, record.identifier) for record in store.records()}
+        known = {(record.host_uuid, record.kind, name) for record in store.records()
+                 for name in (record.identifier, record.parent)}
         known |= {(row.host_uuid, row.kind, row.name) for host in store.hosts() for row in store.withheld(host.uuid)}
         if not any(name == identifier and kind in (None, of_kind) and wanted in (None, host_uuid)
                    for host_uuid, of_kind, name in known):
@@ -165,6 +173,9 @@ class DeviceHistory(_History):
 
     def other(self, row: Mapping[str, Any]) -> str:
         return str(row['instance_uuid'] or row['device'])
+
+    def device(self, row: Mapping[str, Any]) -> str:
+        return super().device(row) if row['identifier'] == self._identifier else f'device {row["device"]}'
 
 
 class InstanceHistory(_History):
@@ -238,11 +249,13 @@ def _fields(one: StoredEvent, names: Mapping[str, str], ends: Mapping[str, Mappi
             'scope': more.get('scope', 'device'), **{column: more.get(name) for column, name in _MORE.items()}}
 
 
-def _said(row: Mapping[str, Any]) -> Iterator[str]:
+def _said(row: Mapping[str, Any], device: str) -> Iterator[str]:
     """Yield what people are told about an event after its first line. Columns without a value are ''."""
     if row['before_since'] == 'yes':
         yield 'before that time, and still so then'
     yield f'on {row["host"] or "host " + row["host_uuid"]}'
+    if device:
+        yield device
     if row['scope'] != 'device':
         yield f'a {row["scope"]} of devices'
     if row['bytes'] != '':

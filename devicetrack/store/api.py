@@ -410,7 +410,9 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def events_of_device(self, identifier: str, since_ms: int | None = None, until_ms: int | None = None,
                          host_uuid: str | None = None) -> list[StoredEvent]:
-        """The events of the devices and parents of this name, of any kind, the oldest first.
+        """The events of the devices and parents of this name, of any kind, and of the devices of these parents.
+
+        The oldest event comes first.
 
         :param since_ms: only those at this time or later, in milliseconds since 1970
         :param until_ms: only those before this time

@@ -22,7 +22,7 @@ def events_of(changes: api.Changes) -> tuple[Event, ...]:
         record = insert[0]
         if record.migration_uuid is None and _is_claim(record):
             return (Event(record.host_uuid, record.kind, record.identifier, events.CLAIMED, at_ms, record.instance_uuid,
-                          None, record.claim_id, note.request_id),)
+                          None, record.claim_id, note.request_id, None, record.parent),)
     return (*(event for record in delete for event in _deleted(record, note, at_ms)),
             *(event for one in update for event in _updated(one, note, at_ms)),
             *(_inserted(record, note, at_ms) for record in insert))
@@ -30,7 +30,7 @@ def events_of(changes: api.Changes) -> tuple[Event, ...]:
 
 def _event(event: str, record: Record, note: Note, at_ms: int, details: str | None = None) -> Event:
     return Event(record.host_uuid, record.kind, record.identifier, event, at_ms, record.instance_uuid,
-                 record.migration_uuid, record.claim_id, note.request_id, details)
+                 record.migration_uuid, record.claim_id, note.request_id, details, record.parent)
 
 
 def _inserted(record: Record, note: Note, at_ms: int) -> Event:

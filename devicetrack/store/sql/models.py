@@ -16,7 +16,7 @@ from devicetrack.objects import values
 from devicetrack.store import api
 
 # The newest revision under migrations/, named here so that checking a store needs no alembic. A test compares.
-REVISION: Final = '0009'
+REVISION: Final = '0010'
 
 metadata: Final = sa.MetaData()
 
@@ -146,6 +146,7 @@ events: Final = sa.Table(
     sa.Column('claim_id', sa.String(64), nullable=True),
     sa.Column('request_id', sa.String(event.REQUEST_ID_LENGTH), nullable=True),
     sa.Column('details', sa.Text, nullable=True),
+    sa.Column('parent', sa.String(255), nullable=True),
     sa.Index('ix_events_host_uuid_number', 'host_uuid', 'number').ddl_if(callable_=_is_on_server),
     sa.Index('ix_events_instance_uuid', 'instance_uuid').ddl_if(callable_=_is_on_server),
     **_MARIADB)

@@ -50,7 +50,7 @@ _CAUSES_OF_CLASSES: Final = {
 _QUOTED_KEPT: Final = 1000
 
 # Columns of an event: those that its row has too, and the others, for which _of_event() makes the values.
-_OF_ROW: Final = ('host_uuid', 'kind', 'identifier', 'instance_uuid', 'migration_uuid', 'claim_id')
+_OF_ROW: Final = ('host_uuid', 'kind', 'identifier', 'instance_uuid', 'migration_uuid', 'claim_id', 'parent')
 _OF_EVENT: Final = ('event', 'at_ms', 'request_id', 'details')
 
 

@@ -117,8 +117,10 @@ DELETE_LEFTOVER: Final = sa.delete(models.leftovers).where(
 # -- events ------------------------------------------------------------------------------------------------------------
 
 ADD_EVENTS: Final = sa.insert(models.events)
-EVENTS_OF_DEVICE: Final = _select(models.events, ['identifier'], ['number'])
-EVENTS_OF_DEVICE_ON_HOST: Final = _select(models.events, ['host_uuid', 'identifier'], ['number'])
+# A name is that of a device, or of the parent of devices.
+_IS_OF_DEVICE: Final = sa.or_(*(models.events.c[name] == sa.bindparam('identifier') for name in ('identifier', 'parent')))
+EVENTS_OF_DEVICE: Final = _select(models.events, [], ['number']).where(_IS_OF_DEVICE)
+EVENTS_OF_DEVICE_ON_HOST: Final = _select(models.events, ['host_uuid'], ['number']).where(_IS_OF_DEVICE)
 EVENTS_OF_INSTANCE: Final = _select(models.events, ['instance_uuid'], ['number'])
 LATEST_EVENTS: Final = sa.select(models.events).where(*_where(models.events, ['host_uuid'])).order_by(
     models.events.c.number.desc()).limit(sa.bindparam('at_most'))

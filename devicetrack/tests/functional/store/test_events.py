@@ -107,6 +107,19 @@ class TestWriting(EventsTestCase):
         self.assertEqual([_STRANGE, _STRANGE + '1', _STRANGE + '2'],
                          sorted(row.parent or '' for row in self.store.records()))
 
+    def test_a_parent_has_the_events_of_its_devices(self) -> None:
+        store = self.at_an_epoch()
+        rows = [record(f'unit{number}', parent=parent) for number, parent in enumerate(('card0', 'card1', 'card0'))]
+        store.write(insert(rows[0]))
+        store.write(insert(*rows[1:]))
+        store.write(delete(rows[0]))
+        found = [(one.event.identifier, one.event.event) for one in store.events_of_device('card0')]
+        self.assertEqual([('unit0', 'claimed'), ('unit2', 'claimed'), ('unit0', 'released'), ('unit0', 'freed')], found)
+        self.assertEqual(found, [(one.event.identifier, one.event.event) for one in store.events_of_device(
+            'card0', host_uuid=records.HOST_UUID)])
+        self.assertEqual({'card0'}, {one.event.parent for one in store.events_of_device('unit0')})
+        self.assertEqual([], store.events_of_device('card0', host_uuid='f' * 36))
+
     def test_the_whole_life_of_a_row(self) -> None:
         store, row = self.at_an_epoch(), record('ns0')
         store.write(insert(row))

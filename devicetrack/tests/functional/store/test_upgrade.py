@@ -11,6 +11,7 @@ from alembic import script
 import sqlalchemy as sa
 
 from devicetrack import exception
+from devicetrack.objects.event import Event
 from devicetrack.objects.values import Leftover
 from devicetrack.store import api
 from devicetrack.store import sql
@@ -322,6 +323,40 @@ class TestFromEighth(UpgradeTestCase):
                           *[unique['name'] for unique in inspector.get_unique_constraints(table)]]
         self.assertIn('operator_requests', names)
         self.assertEqual([], [name for name in names if 'orders' in (name or '')])
+
+
+class TestFromNinth(UpgradeTestCase):
+    """From revision 0009: the events name no parent."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make('0009')
+        self.row = record('ns1', parent='card0')
+        self.fill('hosts', [api.Host(records.HOST_UUID, 'compute-1', 'digest')], ())
+        self.fill('assignments', [self.row], ())
+        self.before = Event(records.HOST_UUID, 'vpmem', 'ns1', 'claimed', 7, self.row.instance_uuid, None, 'c', 'req-1',
+                            '{"to": "b"}')
+        self.fill('events', [self.before], {'parent'})
+
+    def test_events_are_kept_and_new_ones_name_the_parent(self) -> None:
+        self.assertRaises(exception.SchemaMismatch, self.store.events_of_device, 'ns1')
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        self.store.write(delete(self.row))
+        kept, *added = [one.event for one in self.store.events_of_device('ns1')]
+        self.assertEqual(self.before, kept)
+        self.assertEqual([('released', 'card0'), ('freed', 'card0')], [(one.event, one.parent) for one in added])
+        self.assertEqual(added, [one.event for one in self.store.events_of_device('card0')])
+
+    def test_a_run_that_ended_before_it_wrote_the_version_is_done_again(self) -> None:
+        schema.sync(self.store)
+        self.run_statement("UPDATE alembic_version SET version_num = '0009'")
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        self.assertEqual([self.before], [one.event for one in self.store.events_of_device('ns1')])
+
+    def test_the_tables_are_those_of_a_new_store(self) -> None:
+        schema.sync(self.store)
+        new = self.useFixture(self.database()).store
+        self.assertEqual(_columns(new), _columns(self.store))
 
 
 class TestCutShort(UpgradeTestCase):

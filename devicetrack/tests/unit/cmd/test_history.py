@@ -123,6 +123,44 @@ class TextTestCase(HistoryCommandTestCase):
         self.assertIn(f'    mdev/{name}', self.lines('instance', 'history', 'a' * 8 + '-0000-4000-8000-000000000001'))
 
 
+class ParentTestCase(HistoryCommandTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.machine.add_parent('pci_0000_84_00_0', units=2)
+        self.host.audit()
+        self.instances = [self.host.spawn(vgpu=1) for _ in range(2)]
+        self.host.delete(self.instances[0])
+
+    def test_it_has_the_events_of_all_devices_that_it_ever_had(self) -> None:
+        found = self.program.ask('device', 'history', 'mdev/pci_0000_84_00_0')
+        self.assertEqual(
+            [(instance.uuid, event) for instance, events in zip(
+                [*self.instances, self.instances[0]],
+                [('claimed', 'realized', 'started')] * 2 + [('released', 'freed')], strict=True) for event in events],
+            [(row['instance_uuid'], row['event']) for row in found])
+        self.assertEqual({'pci_0000_84_00_0'}, {row['parent'] for row in found})
+        [mine] = {row['device'] for row in found if row['instance_uuid'] == self.instances[0].uuid}
+        self.assertEqual([row for row in found if row['device'] == mine], self.program.ask('device', 'history', mine))
+
+    def test_people_read_the_device_of_a_parent_and_the_parent_of_a_device(self) -> None:
+        [device] = self.host.mdevs()
+        for name, words in (('mdev/pci_0000_84_00_0', f'on compute-7; device mdev/{device};'),
+                            (f'mdev/{device}', 'on compute-7; parent pci_0000_84_00_0;')):
+            self.assertIn(words, ' '.join(map(str.strip, self.lines('device', 'history', name))))
+        self.assertIn('parent pci_0000_84_00_0', ' '.join(self.lines('instance', 'history', self.instances[0].uuid)))
+
+    def test_a_parent_whose_devices_have_no_event_in_that_time_is_known(self) -> None:
+        answer = self.program.run('device', 'history', 'mdev/pci_0000_84_00_0', '--until', '2020-01-01')
+        self.assertEqual((cmd_base.OK, ''), (answer.code, answer.out))
+
+    def test_a_parent_of_a_device_that_is_held_is_known_without_an_event(self) -> None:
+        self.host.store.trim_events(self.host.manager.host_uuid, 1 << 60, 0, 1000)
+        answer = self.program.run('device', 'history', 'mdev/pci_0000_84_00_0')
+        self.assertEqual((cmd_base.OK, ''), (answer.code, answer.out))
+        self.assertIn('there is no event', answer.err)
+
+
 class MoveTestCase(HistoryCommandTestCase):
 
     def test_what_one_event_knows_of_the_hosts_another_one_says(self) -> None:
