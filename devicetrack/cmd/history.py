@@ -52,8 +52,8 @@ class _History(base.Blocks):
     """Base of both commands."""
 
     columns = ('at', 'event', 'device', 'kind', 'identifier', 'scope', 'parent', 'host', 'instance_uuid',
-               'migration_uuid', 'from_host', 'to_host', 'claim_id', 'request_id', 'bytes', 'seconds', 'proof', 'reason',
-               'why', 'by', 'at_ms', 'number', 'host_uuid', 'before_since')
+               'migration_uuid', 'from_host', 'to_host', 'claim_id', 'request_id', 'bytes', 'seconds', 'proof',
+               'reason', 'why', 'by', 'at_ms', 'number', 'host_uuid', 'before_since')
     in_table = ('at', 'event', 'device', 'instance_uuid')
     in_block = tuple(name for name in columns if name not in ('claim_id', 'number', 'host_uuid'))
     prose = ('why',)

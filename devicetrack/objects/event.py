@@ -40,8 +40,8 @@ class Event(NamedTuple):
     (UTC): a label that only the trimming of the history uses. ``instance_uuid``, ``migration_uuid`` and ``claim_id``
     are None where there is none. ``request_id`` is that of the service's context; None for what the manager did by
     itself. ``details`` is a JSON object with the facts that only this sort of event has (:attr:`more`), or None.
-    ``parent`` is the parent that the device's row names; None for a device without one, and for events that are not about
-    a row.
+    ``parent`` is the parent that the device's row names; None for a device without one, and for events that are about
+    no row.
     """
 
     host_uuid: str

@@ -118,7 +118,8 @@ DELETE_LEFTOVER: Final = sa.delete(models.leftovers).where(
 
 ADD_EVENTS: Final = sa.insert(models.events)
 # A name is that of a device, or of the parent of devices.
-_IS_OF_DEVICE: Final = sa.or_(*(models.events.c[name] == sa.bindparam('identifier') for name in ('identifier', 'parent')))
+_IS_OF_DEVICE: Final = sa.or_(models.events.c.identifier == sa.bindparam('identifier'),
+                              models.events.c.parent == sa.bindparam('identifier'))
 EVENTS_OF_DEVICE: Final = _select(models.events, [], ['number']).where(_IS_OF_DEVICE)
 EVENTS_OF_DEVICE_ON_HOST: Final = _select(models.events, ['host_uuid'], ['number']).where(_IS_OF_DEVICE)
 EVENTS_OF_INSTANCE: Final = _select(models.events, ['instance_uuid'], ['number'])

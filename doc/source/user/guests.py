@@ -42,11 +42,20 @@ DOMAIN = """
 """
 
 
-class Guests:
-    """The guests of one libvirt connection. ``guest_config`` returns ``devices`` and ``metadata``."""
+# As everywhere with documents of others: no entities, no network.
+PARSER = etree.XMLParser(resolve_entities=False, no_network=True)
+RUNSTATE = '{http://libvirt.org/schemas/domain/test/1.0}runstate'
 
-    def __init__(self, connection):
-        self.connection = connection
+
+class Guests:
+    """The guests of one libvirt connection. ``guest_config`` returns ``devices`` and ``metadata``.
+
+    On the test driver guests end with their connection. ``node`` is the path of the connection's file: each call also
+    writes the guests there, so that the next connection has them, as a real host has them when its service starts.
+    """
+
+    def __init__(self, connection, node=None):
+        self.connection, self.node = connection, node
 
     @staticmethod
     def definition(name, uuid, devices, metadata):
@@ -59,9 +68,7 @@ class Guests:
         ``DOMAIN`` has no such elements of its own. A service whose definitions have some tells them apart.
         """
         domain = self._domain(uuid)
-        # As everywhere with documents of others: no entities, no network.
-        root = etree.fromstring(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE),
-                                etree.XMLParser(resolve_entities=False, no_network=True))
+        root = etree.fromstring(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE), PARSER)
         found = [*root.iterfind('devices/memory'), *root.iterfind('devices/hostdev')]
         try:
             metadata = domain.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, 'urn:devicetrack:guest-devices:1',
@@ -75,10 +82,12 @@ class Guests:
     def start_guest(self, uuid, devices, metadata=''):
         """Define a guest, in the place of an earlier definition, and start it."""
         self.connection.defineXML(self.definition(f'guest-{uuid}', uuid, devices, metadata)).create()
+        self._keep()
 
     def stop_guest(self, uuid):
         """Stop a guest that runs. It stays defined."""
         self._domain(uuid).destroy()
+        self._keep()
 
     def delete_guest(self, uuid):
         """Stop and undefine a guest; do nothing if there is none."""
@@ -87,6 +96,23 @@ class Guests:
             if domain.isActive():
                 domain.destroy()
             domain.undefine()
+            self._keep()
+
+    def _keep(self):
+        if self.node is None:
+            return
+        tree = etree.parse(self.node, PARSER)
+        root = tree.getroot()
+        for before in root.findall('domain'):
+            root.remove(before)
+        for domain in self.connection.listAllDomains():
+            kept = etree.SubElement(root, 'domain')
+            kept.extend(etree.fromstring(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE), PARSER))
+            kept.set('type', 'test')
+            if not domain.isActive():
+                etree.SubElement(kept, RUNSTATE).text = str(libvirt.VIR_DOMAIN_SHUTOFF)
+        tree.write(f'{self.node}.new')
+        os.replace(f'{self.node}.new', self.node)
 
     def _domain(self, uuid):
         try:

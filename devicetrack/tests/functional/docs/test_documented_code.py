@@ -426,6 +426,44 @@ class DefinitionsTestCase(base.TestCase):
             self.assertEqual([], [one for one in self.connection.listAllDomains() if one.UUIDString() == self.uuid])
 
 
+class KeptGuestsTestCase(base.TestCase):
+    """``Guests`` with the file of its connection."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.node = pathlib.Path(self.temp_dir(), 'host.xml')
+        shutil.copy(DOCS / 'user' / 'host.xml', self.node)
+        self.made = runpy.run_path(GUESTS)['Guests']
+
+    def connect(self) -> Any:
+        connection = libvirt.open(f'test://{self.node}')
+        self.addCleanup(connection.close)
+        return self.made(connection, str(self.node))
+
+    def states(self) -> dict[str, int]:
+        return {domain.UUIDString(): domain.isActive() for domain in self.connect().connection.listAllDomains()}
+
+    def test_the_next_connection_has_them_as_they_were(self) -> None:
+        guests, (runs, off, gone) = self.connect(), [fixtures.Instance().uuid for _ in range(3)]
+        guests.start_guest(runs, [
+            "<hostdev mode='subsystem' type='mdev' model='vfio-pci'>"
+            "<source><address uuid='4b20d080-1b54-4048-85b3-a6a62d165c01'/></source></hostdev>"],
+            "<devices xmlns='urn:devicetrack:guest-devices:1'><device kind='mdev'/></devices>")
+        for uuid in (off, gone):
+            guests.start_guest(uuid, [])
+        guests.stop_guest(off)
+        guests.delete_guest(gone)
+        read = guests.read(runs)
+        self.assertIn('4b20d080-1b54-4048-85b3-a6a62d165c01', read[0][0])
+        self.assertIn('mdev', read[1])
+        self.assertEqual({runs: 1, off: 0}, self.states())
+        later = self.connect()
+        self.assertEqual(read, later.read(runs))
+        later.start_guest(off, [])
+        later.delete_guest(runs)
+        self.assertEqual({off: 1}, self.states())
+
+
 class SourceTestCase(base.TestCase):
     """The source of versions that the page about compatibility has, installed."""
 
