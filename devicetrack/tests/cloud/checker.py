@@ -274,17 +274,24 @@ def has_room(url: str, host: str, specs: Mapping[str, str]) -> bool:
         return bool(ask(f'/allocation_candidates?resources={wanted}&in_tree={node}')['allocation_requests'])
 
 
+def delete_allocations(url: str) -> None:
+    """Delete all allocations of devices."""
+    with _asking(url) as ask:
+        for consumer in _allocations(url):
+            ask(f'/allocations/{consumer}', 'DELETE')
+
+
 @contextlib.contextmanager
-def _asking(url: str) -> Iterator[Callable[[str], Any]]:
+def _asking(url: str) -> Iterator[Callable[..., Any]]:
     """By placement's own API and no client of ours."""
     session = requests.Session()
     session.trust_env = False
     session.headers.update({'X-Auth-Token': trusting.TOKEN, 'OpenStack-API-Version': 'placement 1.39'})
 
-    def ask(path: str) -> Any:
-        answer = session.get(f'{url}{path}', timeout=900)
+    def ask(path: str, method: str = 'GET') -> Any:
+        answer = session.request(method, f'{url}{path}', timeout=900)
         answer.raise_for_status()
-        return answer.json()
+        return answer.json() if answer.content else None
 
     with session:
         yield ask

@@ -93,6 +93,10 @@ class Cloud(fixtures.Fixture):
         """Whether the scheduler can choose a host for another guest of a flavor."""
         return checker.has_room(self.services.placement.url, host.name, FLAVORS[flavor])
 
+    def delete_allocations(self) -> None:
+        """Delete all allocations of devices, whoever they are for."""
+        checker.delete_allocations(self.services.placement.url)
+
     def disagreements(self) -> list[str]:
         """What Nova, placement, libvirt and the record do not agree on, once nothing is under way.
 

@@ -122,6 +122,11 @@ class Host:
         self.machine.cut()
         self._service = self._reader = None
 
+    def undefine(self, uuid: str) -> None:
+        """Stop and undefine a domain, as an operator does by hand."""
+        self.machine.run(['virsh', 'destroy', uuid], check=False)       # it may be off
+        self.machine.run(['virsh', 'undefine', uuid])
+
     def look(self, *fill: str) -> Any:
         """What libvirt and the kernel have: see inside/look.py."""
         [found] = self.read(('look', *fill))
