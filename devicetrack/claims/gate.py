@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from devicetrack import exception
@@ -17,9 +18,12 @@ class StoreBehind(NamedTuple):
     instances: frozenset[str]
 
 
-def behind(views: Views) -> StoreBehind | None:
-    """Say how the store is older than the guests, as one look shows; None if it is not."""
-    lost = lost_rows(views)
+def behind(views: Views, left: Collection[str] = ()) -> StoreBehind | None:
+    """Say how the store is older than the guests, as one look shows; None if it is not.
+
+    :param left: guests that do not count: their instances live elsewhere, and the manager removes them
+    """
+    lost = {key: record for key, record in lost_rows(views).items() if record.instance_uuid not in left}
     if not lost:
         return None
     guests = sorted({record.instance_uuid for record in lost.values()})

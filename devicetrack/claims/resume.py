@@ -122,18 +122,24 @@ class Resume:
         :returns: the instances for which it tried that
         """
         tried: set[str] = set()
-        evacuated = self._service.evacuated_from_here()
-        rows_of = {rows[0].instance_uuid: rows for rows in by_instance(
-            record for record in views.records if record.instance_uuid in evacuated)} if evacuated else {}
-        for uuid in sorted(evacuated):
-            rows = rows_of.get(uuid, [])
-            if (not rows and uuid not in views.usage.domains) or not self._may_remove(uuid, rows, views):
-                continue
+        for uuid, rows in sorted(self.evacuated(views).items()):
             with self._rows.if_idle(uuid) as idle:
                 if idle and sorted(self._rows.of_instance(uuid)) == sorted(rows):
                     tried.add(uuid)
                     _try(uuid, self._remove, uuid, rows, views)
         return tried
+
+    def evacuated(self, views: Views) -> dict[str, list[Record]]:
+        """The rows of each instance that was evacuated from here and left rows or a guest, and did not come back.
+
+        A guest may be here without rows: the host lost its power before the removal of its definition was on the disk.
+        """
+        evacuated = self._service.evacuated_from_here()
+        rows_of = {rows[0].instance_uuid: rows for rows in by_instance(
+            record for record in views.records if record.instance_uuid in evacuated)} if evacuated else {}
+        return {uuid: rows for uuid in evacuated
+                if ((rows := rows_of.get(uuid, [])) or uuid in views.usage.domains)
+                and self._may_remove(uuid, rows, views)}
 
     def _may_remove(self, instance_uuid: str, rows: Sequence[Record], views: Views) -> bool:
         """Whether nothing shows that the instance came back here after its evacuation."""

@@ -10,6 +10,7 @@ from devicetrack.objects import MigrationContext
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.pci_alias import PCIChoice
 from devicetrack.objects.values import DeviceKey
+from devicetrack.store.api import Changes
 from devicetrack.testing import fixtures
 from devicetrack.testing import region as regions
 from devicetrack.testing.compute_service import Flavor
@@ -544,6 +545,41 @@ class EvacuationTestCase(RegionTestCase):
         self.assertEqual({other.uuid}, set(self.one.machine.domains))
         self.assertEqual(b'of the other', self.one.machine.read(D1))
         self.assertEqual([], region.audit())
+
+    def test_a_guest_that_is_there_again_without_its_rows_is_removed_again(self):
+        """As after a power cut before the removal of its definition was on the disk."""
+        region = self.region()
+        instance, other = region.spawn('one', pmem=1), region.spawn('one', pmem=1)
+        left = self.one.machine.domains[instance.uuid]
+        self.one.manager.close()
+        region.evacuate(instance, 'two', pmem=1)
+        self.one.restart()
+        self.assertEqual({other.uuid}, set(self.one.machine.domains))
+        for begin_again in (self.one.restart, self.one.audit):
+            self.one.machine.domains[instance.uuid] = left
+            self.one.machine.write(D0, b'secret')
+            begin_again()
+            self.assertEqual({other.uuid}, set(self.one.machine.domains))
+            self.assertEqual(None, self.one.running.gate.report_only)
+            self.one.audit()
+            # It may have written to its old device, which nobody gets before it is wiped.
+            self.assertEqual((fixtures.WITHHELD + 'unproven', b'secret'),
+                             (self.one.states()['d0'], self.one.machine.read(D0)))
+            self.assertEqual([], self.one.audit())
+        self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['two'])
+
+    def test_it_is_left_alone_if_its_instance_is_here_or_another_guest_has_no_rows_either(self):
+        region = self.region()
+        instance, other = region.spawn('one', pmem=1), region.spawn('one', pmem=1)
+        self.one.service.evacuated = [instance.uuid]
+        self.one.manager.close()
+        for lost, known in ((instance, 'here'), (other, 'elsewhere')):
+            self.one.service.known = {instance.uuid: known, other.uuid: 'here'}
+            self.one.store.store.write(Changes(delete=tuple(self.one.records(lost))))
+            self.one.restart()
+            self.assertIn(lost.uuid, self.one.running.gate.report_only)
+            self.one.audit()
+            self.assertEqual({instance.uuid, other.uuid}, set(self.one.machine.domains))
 
     def test_only_providers_of_this_host_are_claimed(self):
         region = self.region()
