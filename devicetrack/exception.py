@@ -320,9 +320,16 @@ class BadRequest(DeviceTrackError):
 class NoFit(DeviceTrackError):
     """No free device matches a part of the request. Nothing is held.
 
-    ``shortages`` has one :class:`devicetrack.engine.explanation.Shortage` for each such part, which says why.
+    ``shortages`` has one :class:`devicetrack.engine.explanation.Shortage` for each such part, which says why. The text
+    names parents and counts other instances, so it is for operators only.
     """
     shortages: Sequence[Any]
+
+    @property
+    def for_tenant(self) -> str:
+        """The text that the owner of the instance may read: what was asked for, and nothing about the host."""
+        wanted = ', '.join(f'{shortage.wanted} {shortage.resource_class}' for shortage in self.shortages)
+        return f'Not enough devices are free for the instance. It needs: {wanted}.'
 
     def __str__(self) -> str:
         return '; '.join(str(shortage) for shortage in self.shortages)
@@ -341,6 +348,10 @@ class UnknownProvider(NoFit):
         self.others = tuple(others)
         super().__init__(())
         self.args = (self.provider_uuid, self.resource_classes, self.known, self.others)
+
+    @property
+    def for_tenant(self) -> str:
+        return f'Not enough devices are free for the instance. It needs: {", ".join(self.resource_classes)}.'
 
     def __str__(self) -> str:
         unknown = ', '.join(map(repr, (self.provider_uuid, *self.others)))

@@ -32,11 +32,6 @@ _MORE: Final = {'from_host': 'from', 'to_host': 'to', **{name: name for name in 
 # The events of moves. A reader of such an event wants to know the source and the destination.
 _OF_MOVES: Final = (events.MOVED, events.LEAVING, events.STAYED)
 
-# After an event in _OWNING a device has an owner, and after one in _ENDS_OWNING it has none.
-_OWNING: Final = (events.CLAIMED, events.RECOVERED, events.REALIZED, events.STARTED, events.LEAVING, events.STAYED,
-                  events.MOVED, events.RELEASED)
-_ENDS_OWNING: Final = (events.WIPED, events.FREED, events.FORGOTTEN)
-
 
 def moment(text: str) -> int:
     """Parse a time in ISO 8601 into milliseconds since 1970. A time without a zone is local."""
@@ -219,9 +214,9 @@ def _standing(before: Iterable[StoredEvent]) -> list[StoredEvent]:
     last: dict[tuple[str, str, str], StoredEvent] = {}
     for one in before:
         key = one.event.host_uuid, one.event.kind, one.event.identifier
-        if one.event.event in _OWNING:
+        if one.event.event in events.OWNING:
             last[key] = one
-        elif one.event.event in _ENDS_OWNING:
+        elif one.event.event in events.ENDS_OWNING:
             last.pop(key, None)
     return sorted(last.values(), key=lambda one: one.number)
 

@@ -22,12 +22,14 @@ RELEASED: Final = 'released'        # the instance gave it up; it is not free ye
 WIPED: Final = 'wiped'              # it was wiped after that, and its row is gone
 FREED: Final = 'freed'              # its row is gone; it did not have to be wiped
 FORGOTTEN: Final = 'forgotten'      # an operator ended its row or gave it to another owner; nobody took the device back
+# After an event in OWNING the device has an owner, and after one in ENDS_OWNING it has none.
+OWNING: Final = (CLAIMED, RECOVERED, REALIZED, STARTED, LEAVING, STAYED, MOVED, RELEASED)
+ENDS_OWNING: Final = (WIPED, FREED, FORGOTTEN)
 # Events of condition. If one is about a parent, ``identifier`` has the parent's name.
 WITHHELD: Final = 'withheld'
 RETIRED: Final = 'retired'
 ADMITTED: Final = 'admitted'
-EVENTS: Final = (CLAIMED, RECOVERED, REALIZED, STARTED, LEAVING, STAYED, MOVED, RELEASED, WIPED, FREED, FORGOTTEN,
-                 WITHHELD, RETIRED, ADMITTED)
+EVENTS: Final = (*OWNING, *ENDS_OWNING, WITHHELD, RETIRED, ADMITTED)
 
 # Longer ids are cut: those of compute services have 40 characters.
 REQUEST_ID_LENGTH: Final = 64

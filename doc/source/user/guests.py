@@ -51,7 +51,8 @@ class Guests:
     """The guests of one libvirt connection. ``guest_config`` returns ``devices`` and ``metadata``.
 
     On the test driver guests end with their connection. ``node`` is the path of the connection's file: each call also
-    writes the guests there, so that the next connection has them, as a real host has them when its service starts.
+    writes the guests there, so that the next connection has them, as a real host has them when its service starts. Call
+    ``keep`` after ``init_host`` and after an audit: the manager removes the guests of evacuated instances by itself.
     """
 
     def __init__(self, connection, node=None):
@@ -82,12 +83,12 @@ class Guests:
     def start_guest(self, uuid, devices, metadata=''):
         """Define a guest, in the place of an earlier definition, and start it."""
         self.connection.defineXML(self.definition(f'guest-{uuid}', uuid, devices, metadata)).create()
-        self._keep()
+        self.keep()
 
     def stop_guest(self, uuid):
         """Stop a guest that runs. It stays defined."""
         self._domain(uuid).destroy()
-        self._keep()
+        self.keep()
 
     def delete_guest(self, uuid):
         """Stop and undefine a guest; do nothing if there is none."""
@@ -96,9 +97,10 @@ class Guests:
             if domain.isActive():
                 domain.destroy()
             domain.undefine()
-            self._keep()
+            self.keep()
 
-    def _keep(self):
+    def keep(self):
+        """Write the guests of the connection to the file ``node``."""
         if self.node is None:
             return
         tree = etree.parse(self.node, PARSER)

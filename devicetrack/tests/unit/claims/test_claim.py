@@ -220,7 +220,10 @@ class BadRequestTestCase(HostTestCase):
 
     def test_changes_nothing(self):
         host, instance = self.host(devices=2), Instance()
-        self.assertRaises(self.error, host.claim, instance, self.asked)
+        refused = self.assertRaises(self.error, host.claim, instance, self.asked)
+        if isinstance(refused, exception.NoFit):
+            self.assertRegex(refused.for_tenant,
+                             r'^Not enough devices are free for the instance\. It needs: (\d )?CUSTOM_[A-Z0-9_]+\.$')
         self.assertEqual({'d0': FREE, 'd1': FREE}, host.states())
         self.assertEqual([], host.store.written)
         self.assertIsNone(instance.resources)
