@@ -17,6 +17,7 @@ from typing import NamedTuple
 from devicetrack import vocabulary
 from devicetrack.engine import guest_records
 from devicetrack.engine.views import domains_by_device
+from devicetrack.engine.views import named_for_another_kind
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
@@ -91,8 +92,11 @@ def rebuild(host_uuid: str, guests: Sequence[GuestRecord], usage: Usage, invento
     known = {record.instance_uuid for record in rows}
     found = [_rebuilt(host_uuid, key, claimed, users.get(key, set()), usage, there, known)
              for key, claimed in claims.items()]
+    others = named_for_another_kind(
+        usage, {device.key for device in inventory.devices} | there.keys(),
+        lambda key, uuid: any(one.named and one.guest.instance_uuid == uuid for one in claims.get(DeviceKey(*key), ())))
     found += [Rebuilt(FOREIGN, key, None, None, f'{_names(domains)} and records it in no definition: see whose it is')
-              for key, domains in users.items() if key not in claims and key not in there]
+              for key, domains in users.items() if key not in claims and key not in there and key not in others]
     found += [Rebuilt(UNUSED, device.key, None, None, 'no guest records it, and it keeps no bytes')
               if device.kind in byteless else
               Rebuilt(UNRECORDED, device.key, None, None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -92,6 +94,9 @@ class Views(_Views):
                 nowhere.update(((key[0], domain_uuid), (key[0], address)))
             elif owners.get(key) != domain_uuid:
                 strange.add(key)
+        if strange:
+            strange -= named_for_another_kind(
+                self.usage, self.devices, lambda key, domain_uuid: owners.get(key) == domain_uuid)
         return Names(named, strange, nowhere)
 
 
@@ -144,6 +149,25 @@ def domains_by_device(usage: Usage) -> dict[DeviceKey, set[str]]:
         if use.identifier is not None:
             users.setdefault(DeviceKey(use.kind, use.identifier), set()).add(use.domain_uuid)
     return users
+
+
+def named_for_another_kind(usage: Usage, there: Container[Key], is_own: Callable[[Key, str], bool]) -> set[Key]:
+    """The devices that are only another reading of addresses by which domains name devices of their own.
+
+    The kind ``mdev`` takes every UUID for a device of its own, and kinds of other packages have UUIDs too.
+
+    :param there: the devices of the host, which are never such a reading
+    :param is_own: whether a device is a domain's own
+    """
+    own, others = set[tuple[str, str]](), dict[Key, set[tuple[str, str]]]()
+    for use in usage.uses:
+        if use.identifier is not None:
+            key, name = (use.kind, use.identifier), (use.domain_uuid, use.address)
+            if is_own(key, use.domain_uuid):
+                own.add(name)
+            elif key not in there:
+                others.setdefault(key, set()).add(name)
+    return {key for key, names in others.items() if names <= own}
 
 
 def foreign(views: Views) -> set[DeviceKey]:

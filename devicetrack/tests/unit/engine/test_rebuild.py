@@ -58,6 +58,11 @@ class RebuildTestCase(base.TestCase):
         ('one records it and another names it', [guest(recorded(A))], usage(use('x')), [], [],
          [('contested', 'a', 'i')]),
         ('a domain of somebody else', [], usage(use('x')), [], [], [('foreign', 'a', None)]),
+        ('another kind takes what a guest records for its own', [guest(recorded(A))], usage(
+            use('i'), use('i')._replace(kind='mdev', identifier='x')), [], [NEW_A], []),
+        ('and another domain names that too', [guest(recorded(A))], usage(*[
+            one._replace(kind='mdev', identifier='x') for one in (use('i'), use('x'))], use('i')), [], [NEW_A],
+         [('foreign', 'x', None)]),
         ('it has its row', [guest(recorded(A))], usage(use('i')), [AS_RECORDED], [], [('present', 'a', 'i')]),
         ('it has a row of another', [guest(recorded(A))], usage(use('i')), [hosts.row(A, 'j', 'active')], [],
          [('differs', 'a', 'j')]),

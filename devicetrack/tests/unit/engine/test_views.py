@@ -25,6 +25,7 @@ class NamesTestCase(base.BaseTestCase):
         a, b, of_another_kind = hosts.namespace('a'), hosts.namespace('b'), hosts.mdev('a', 'gpu')
         own = [use('vpmem', 'a', ONE), use('mdev', 'a', ONE)]
         rows = [(a, ONE), (of_another_kind, ONE), (b, TWO)]
+        read_by_another = own[0]._replace(kind='mdev', identifier='x')
         for title, uses, named, strange, nowhere in (
                 ('all of them', [*own, use('vpmem', 'b', TWO)], {('vpmem', 'a'), ('mdev', 'a'), ('vpmem', 'b')},
                  set(), set()),
@@ -35,6 +36,14 @@ class NamesTestCase(base.BaseTestCase):
                  {('vpmem', 'a'), ('mdev', 'a'), ('vpmem', 'b')}, {('vpmem', 'b')}, set()),
                 ('one has no row', [*own, use('vpmem', 'c', TWO)], {('vpmem', 'a'), ('mdev', 'a'), ('vpmem', 'c')},
                  {('vpmem', 'c')}, set()),
+                ('two kinds read one address', [*own, read_by_another],
+                 {('vpmem', 'a'), ('mdev', 'a'), ('mdev', 'x')}, set(), set()),
+                ('and another domain names it', [*own, read_by_another, read_by_another._replace(domain_uuid=TWO)],
+                 {('vpmem', 'a'), ('mdev', 'a'), ('mdev', 'x')}, {('mdev', 'x')}, set()),
+                ('and another address', [*own, read_by_another, use('mdev', 'x', ONE)],
+                 {('vpmem', 'a'), ('mdev', 'a'), ('mdev', 'x')}, {('mdev', 'x')}, set()),
+                ('and it is a device of the host', [*own, read_by_another._replace(kind='vpmem', identifier='b')],
+                 {('vpmem', 'a'), ('mdev', 'a'), ('vpmem', 'b')}, {('vpmem', 'b')}, set()),
                 ('an address leads nowhere', [*own, use('vpmem', None, TWO)], {('vpmem', 'a'), ('mdev', 'a')}, set(),
                  {('vpmem', TWO), ('vpmem', 'address of None')})):
             with self.subTest(title):
