@@ -83,8 +83,8 @@ class ClaimManager:
         of the instance. A service whose instances cannot keep objects of this library passes a
         :class:`~devicetrack.claims.instance_fields.ReturnedFields`, and keeps what the calls return
 
-    ``host`` and ``nodename`` are attributes too. ``metering`` reports the work to a :class:`~devicetrack.claims.metering.Meter`, if it has one:
-    :func:`devicetrack.metrics.register` gives it one.
+    ``host`` and ``nodename`` are attributes too. ``metering`` reports the work to a
+    :class:`~devicetrack.claims.metering.Meter`, if it has one: :func:`devicetrack.metrics.register` gives it one.
     """
 
     def __init__(self, host: str, driver: VirtDriver, store: Store, conf: Any, service: ComputeService | None = None,

@@ -93,7 +93,7 @@ class GuestContract(base.KindTestCase):
         name = self.world.devices[0]
         address, = self.kind.addresses(domain_xml.parse(self.definition(self.elements(name))))
         if type(self.kind).other_addresses is api.DeviceKind.other_addresses or address[:1] != '/':
-            self.skipTest('its devices have no paths, or the kind looks nowhere else')
+            self.skipTest('definitions name its devices by no paths, or the kind has no other_addresses')
         disk = f"<disk type='file'><source file='{address}'/><target dev='vda'/></disk>"
         # In a definition that libvirt wrote, only a hint leads to the path. The driver reads other definitions whole.
         config = GuestConfig((disk,), "<other:guest xmlns:other='urn:of-another-program'/>")
@@ -106,7 +106,7 @@ class GuestContract(base.KindTestCase):
         name = self.world.devices[0]
         address, = self.kind.addresses(domain_xml.parse(self.definition(self.elements(name))))
         if address[:1] != '/' and overlaps.PCI_ADDRESS.fullmatch(address) is None:
-            self.skipTest('its devices have neither paths nor PCI addresses')
+            self.skipTest('definitions name its devices neither by paths nor by PCI addresses')
         nodes = installed.nodes(self.kind, self.stock().values())
         ours = DeviceKey(self.kind.name, name)
         self.assertIn(ours, nodes, 'the kind names no node')

@@ -143,10 +143,11 @@ class KindWorld(fixtures.Fixture, abc.ABC):
         raise NotOnThisHost('unreadable')
 
     def cannot_clean(self) -> None:
-        """Make cleaning leave the bytes on the devices without an error.
+        """Let cleaning leave the bytes on the devices, without an error if the kind itself has to notice that.
 
-        A world of a kind that uses :func:`devicetrack.virt.libvirt.wiping.wipe` patches that function in the kind's
-        module, for example by one that does nothing.
+        A kind that uses :func:`devicetrack.virt.libvirt.wiping.wipe` need not read back, because ``wipe`` does. Its
+        world patches that function in the kind's module by one that raises ``CommandFailed``, as ``wipe`` does if
+        nothing proves that the device is clean.
         """
         raise NotOnThisHost('cannot_clean')
 

@@ -560,7 +560,7 @@ class EvacuationTestCase(RegionTestCase):
             self.one.machine.write(D0, b'secret')
             begin_again()
             self.assertEqual({other.uuid}, set(self.one.machine.domains))
-            self.assertEqual(None, self.one.running.gate.report_only)
+            self.assertIsNone(self.one.running.gate.report_only)
             self.one.audit()
             # It may have written to its old device, which nobody gets before it is wiped.
             self.assertEqual((fixtures.WITHHELD + 'unproven', b'secret'),
@@ -577,7 +577,7 @@ class EvacuationTestCase(RegionTestCase):
             self.one.service.known = {instance.uuid: known, other.uuid: 'here'}
             self.one.store.store.write(Changes(delete=tuple(self.one.records(lost))))
             self.one.restart()
-            self.assertIn(lost.uuid, self.one.running.gate.report_only)
+            self.assertIn(lost.uuid, self.one.running.gate.report_only or '')
             self.one.audit()
             self.assertEqual({instance.uuid, other.uuid}, set(self.one.machine.domains))
 

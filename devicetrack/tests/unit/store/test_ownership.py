@@ -30,7 +30,8 @@ class EventsTestCase(base.TestCase):
     scenarios = base.table(
         ('a whole life', events(('claimed', 1, A), ('realized', 2, A), ('started', 3, A), ('released', 4, A),
                                 ('wiped', 5, A)), [(A, 1, 5, 3, 4)]),
-        ('a guest that runs', events(('claimed', 1, A), ('realized', 2, A), ('started', 3, A)), [(A, 1, None, 3, None)]),
+        ('a guest that runs', events(('claimed', 1, A), ('realized', 2, A), ('started', 3, A)),
+         [(A, 1, None, 3, None)]),
         ('a claim without a guest', events(('claimed', 1, A), ('released', 2, A), ('freed', 2, A)),
          [(A, 1, 2, None, None)]),
         ('one after the other', events(('claimed', 1, A), ('started', 2, A), ('released', 3, A), ('wiped', 4, A),
