@@ -92,9 +92,9 @@ def rebuild(host_uuid: str, guests: Sequence[GuestRecord], usage: Usage, invento
     known = {record.instance_uuid for record in rows}
     found = [_rebuilt(host_uuid, key, claimed, users.get(key, set()), usage, there, known)
              for key, claimed in claims.items()]
-    others = named_for_another_kind(
-        usage, {device.key for device in inventory.devices} | there.keys(),
-        lambda key, uuid: any(one.named and one.guest.instance_uuid == uuid for one in claims.get(DeviceKey(*key), ())))
+    own = {(key, claim.guest.instance_uuid) for key, claimed in claims.items() for claim in claimed if claim.named}
+    others = named_for_another_kind(usage, {device.key for device in inventory.devices} | there.keys(),
+                                    lambda key, domain_uuid: (key, domain_uuid) in own)
     found += [Rebuilt(FOREIGN, key, None, None, f'{_names(domains)} and records it in no definition: see whose it is')
               for key, domains in users.items() if key not in claims and key not in there and key not in others]
     found += [Rebuilt(UNUSED, device.key, None, None, 'no guest records it, and it keeps no bytes')

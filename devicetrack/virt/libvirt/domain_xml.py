@@ -46,8 +46,8 @@ class Domain(NamedTuple):
 
     ``memory_paths`` are the sources of persistent memory, ``mdev_uuids`` mediated devices in canonical form (lower
     case, with hyphens), and ``pci_addresses`` PCI devices in the form of sysfs (``0000:3d:00.4``), including network
-    interfaces that are functions. ``live`` says that it is the definition of a running guest. ``record_text`` is our element among the metadata, or ''. It is parsed
-    only on demand, because parsing it takes longer than all the rest.
+    interfaces that are functions. ``live`` says that it is the definition of a running guest. ``record_text`` is our
+    element among the metadata, or ''. It is parsed only on demand, because parsing it takes longer than all the rest.
 
     ``other_paths`` and ``other_pci_addresses`` come from other elements that may also name one of our devices: disks,
     file systems, character devices. Nearly all of them mean other things. ``arguments`` are the arguments that the

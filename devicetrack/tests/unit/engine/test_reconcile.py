@@ -104,7 +104,7 @@ class CompareTestCase(base.TestCase):
         ('another guest than the owner, stopped', views(usage(use('x', running=False)), rows=[row()]),
          [('used by another than its owner', 'warning')]),
         ('owner and another', views(usage(use('i'), use('x')), rows=[row()]), [('used by several', 'critical')]),
-        ('another kind takes the owner\'s device for its own', views(
+        ("another kind takes the owner's device for its own", views(
             usage(use('i'), use('i')._replace(kind='mdev', identifier='x')), rows=[row()]), []),
         ('the same without a row', views(usage(use('x'), use('x')._replace(kind='mdev', identifier='x'))),
          [('used but unrecorded', 'critical'), ('used but unrecorded', 'critical')]),
