@@ -172,8 +172,8 @@ class HostInUse(DeviceTrackError):
 
     def __str__(self) -> str:
         holder = 'another process' if self.pid is None else f'process {self.pid}'
-        return (f'{holder} holds {self.path}: it manages host {self.host}, or another host with the same state_path; '
-                'or it is this process, which has not closed another manager')
+        return (f'{holder} holds {self.path}: it manages host {self.host}, or another host with the same state_path. '
+                'Stop it first; if it is this process, close its manager')
 
 
 class HostIdentityChanged(DeviceTrackError):
@@ -213,7 +213,8 @@ class UnknownHost(DeviceTrackError):
     def __str__(self) -> str:
         known = f'it knows {", ".join(self.known) or "none: its manager makes it when it starts"}'
         if self.host is None:
-            return f'the store has no host of this machine; {known}: name one with --host'
+            return (f'the store has no host of this machine; {known}: name one with --host, or have [devicetrack] '
+                    'machine_id_path name the file with the id that this machine had')
         return f'the store has no host {self.host}; {known}'
 
 

@@ -156,7 +156,8 @@ class Explanation(NamedTuple):
     the stable names of parents by the UUIDs of their providers. ``withheld`` has the withheld devices of the wanted
     classes that no instance holds, with the reasons. ``report_only`` says why the host takes no claims at all, so that
     nothing fits; None if it takes them. ``cordoned`` has the cordoned parents of the wanted classes, with the reasons.
-    ``kept`` has the withheld devices that an instance holds, with the reasons.
+    ``kept`` has the withheld devices that an instance holds, with the reasons. ``mistakes`` are those in the options:
+    until they are corrected no manager of the host starts, so none can serve the request.
     """
 
     fits: bool
@@ -167,6 +168,7 @@ class Explanation(NamedTuple):
     report_only: str | None = None
     cordoned: tuple[Line, ...] = ()
     kept: tuple[Line, ...] = ()
+    mistakes: tuple[str, ...] = ()
 
 
 class Checked(NamedTuple):
@@ -439,7 +441,9 @@ class Observer:
         unknown = tuple(f'{unknown.what}: {unknown.reason}'
                         for unknown in (*views.usage.unknown, *views.inventory.unknown))
         return Explanation(fits, parts, unknown, names, tuple(line for line in held_back if line.status == WITHHELD),
-                           report_only, cordoned, tuple(line for line in held_back if line.status != WITHHELD))
+                           report_only, cordoned, tuple(line for line in held_back if line.status != WITHHELD),
+                           tuple(f'{missing.option} names {missing.key.identifier}: {missing.reason}'
+                                 for missing in withheld.mistakes(views, marks)))
 
     def _ledger(self, views: Views, marks: Marks) -> tuple[ledgers.Ledger, dict[str, str]]:
         """The ledger that a manager would open with these views, and provider names by UUID."""

@@ -183,7 +183,7 @@ class WithheldDevices:
                 self._check_known(target)
             since, earlier = (before.since, before.detail) if before is not None else (int(time.time()), '')
             self._say(target, vocabulary.CORDONED, detail or earlier, since)
-            LOG.warning('Host %(host)s: %(target)s is cordoned: %(detail)s', {
+            LOG.info('Host %(host)s: %(target)s is cordoned: %(detail)s', {
                 'host': self._host, 'target': target, 'detail': detail or earlier or 'no reason given'})
         return self.state_of(target)
 
@@ -198,8 +198,8 @@ class WithheldDevices:
             cordoned = vocabulary.CORDONED in self.marks.get(target, {})
             if cordoned:
                 self._take_back(target, vocabulary.CORDONED)
-                LOG.warning('Host %(host)s: %(target)s is not cordoned any more',
-                            {'host': self._host, 'target': target})
+                LOG.info('Host %(host)s: %(target)s is not cordoned any more',
+                         {'host': self._host, 'target': target})
             else:
                 self._check_known(target)
             return self.state_of(target)._replace(warning=self._warning(target), changed=cordoned)
@@ -248,7 +248,7 @@ class WithheldDevices:
             self._check_unused(key)
             for reason in standing:
                 self._take_back(target, reason)
-            LOG.warning('Host %(host)s: an operator admitted %(target)s', {'host': self._host, 'target': target})
+            LOG.info('Host %(host)s: an operator admitted %(target)s', {'host': self._host, 'target': target})
         return self.state_of(target)
 
     def check_for_wipe(self, key: DeviceKey) -> None:

@@ -141,6 +141,9 @@ class Audit(Repairing):
             raise base.UsageError('--dry-run and --accept go with --repair')
         if parsed_args.accept_move and not parsed_args.accept:
             raise base.UsageError('--accept-move goes with --accept')
+        for name in parsed_args.accept_move:
+            if name.kind is None:
+                raise base.UsageError(f'--accept-move {name} has no kind: say KIND/{name}')
         return super().take_action(parsed_args)
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
@@ -167,7 +170,7 @@ class Audit(Repairing):
     def _plan(self, observer: report.Observer, parsed_args: argparse.Namespace) -> repairs.Plan:
         """Return the plan of repairs, and leave the call that carries it out in ``_then``."""
         accepted = repairs.Accepted(parsed_args.accept, lambda move: any(
-            name.identifier == move.device.identifier and name.kind in (None, move.device.kind)
+            (name.kind, name.identifier) == move.device
             for name in parsed_args.accept_move))
         if parsed_args.dry_run:
             plan = observer.plan(accepted)

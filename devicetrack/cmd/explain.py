@@ -83,6 +83,8 @@ class Explain(base.Lister):
                 self.say(records.report_only(observer.host.name, explanation.report_only))
             elif all(part.fits for part in explanation.parts):
                 self.say('each part would fit alone, but not all together')
+        for mistake in explanation.mistakes:
+            self.say(f'until this is corrected no manager starts: {mistake}')
         for unknown in explanation.unknown:
             self.say(f'could not be read, and counts as none: {unknown}')
         for line in explanation.cordoned[:_SHOWN]:

@@ -48,8 +48,10 @@ def register(conf: cfg.ConfigOpts, group: str, options: Iterable[cfg.Opt]) -> No
         try:
             value = values[option.dest]
         except (cfg.ConfigFileValueError, cfg.ConfigSourceValueError) as error:
-            raise exception.InvalidConfiguration(name, _as_written(conf, group, option),
-                                                 str(error.__context__)) from error
+            reason = str(error.__context__)
+            if reason.startswith('invalid literal for int()'):
+                reason = 'must be a whole number'               # int's own words are for programmers
+            raise exception.InvalidConfiguration(name, _as_written(conf, group, option), reason) from error
         mistake = _mistake(option, value)
         if mistake is not None:
             raise exception.InvalidConfiguration(name, '(empty)' if value in (None, '') else value, mistake)

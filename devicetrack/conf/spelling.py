@@ -61,8 +61,9 @@ def _in_section(conf: cfg.ConfigOpts, section: str, keys: Collection[str], alone
         return
     known = set(conf[section] if section in conf else ()) | set(_OF_THE_DAEMON.get(section, ()))
     if not known:
-        # Each kind itself reports the groups of types that are not enabled, which nothing reads.
-        if ours and not section.startswith(libvirt.vf_group('')):
+        if section.startswith((libvirt.vf_group(''), libvirt.mdev_group(''))):
+            yield f'[{section}]: nothing reads it, because no enabled type has this name'
+        elif ours:
             yield f'[{section}]: there is no such group{_meant(section, _groups(conf))}'
         return
     for key in keys:

@@ -144,7 +144,8 @@ class _Comparison:
             names = ', '.join(domains)
             if len(domains) > 1:
                 yield self._finding(findings.SHARED, vocabulary.CRITICAL, key, f'domains {names} name it',
-                                    'stop all but its owner', domains)
+                                    'stop all but one of them, and see whose it is' if owner is None
+                                    else f'stop all but its owner, {owner.instance_uuid}', domains)
             elif owner is None:
                 yield self._unrecorded(severity, key, domains)
             if owner is not None and owner.instance_uuid not in domains:

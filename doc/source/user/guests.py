@@ -176,8 +176,7 @@ def serve(manager):
     print(f'a manager of {HOST} runs, and audits every {AUDIT_EVERY_S} s, until Ctrl-C', flush=True)
     while True:
         time.sleep(AUDIT_EVERY_S)
-        for finding in manager.update_available_resource(None, HOST):
-            print(f'{finding.severity}: {finding.kind}: {finding.detail}', flush=True)
+        manager.update_available_resource(None, HOST)           # the library logs what it finds
 
 
 def main():

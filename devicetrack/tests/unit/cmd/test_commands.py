@@ -355,6 +355,13 @@ class ExplainTestCase(CommandTestCase):
                          [(part['resource_class'], part['held'], part['instances']) for part in answer.data])
         self.assertIn('2 held by 1 instance', answer.data[0]['explanation'])
 
+    def test_options_with_which_no_manager_starts_are_told(self) -> None:
+        self.host.machine.missing = (Missing(DeviceKey('vpmem', 'd9'), '[libvirt] pmem_namespaces', 'not there'),)
+        answer = self.program.run('explain', '--resource', f'{fixtures.PMEM}=1')
+        self.assertEqual(cmd_base.OK, answer.code)
+        self.assertIn('until this is corrected no manager starts: [libvirt] pmem_namespaces names d9: not there\n',
+                      answer.err)
+
     def test_a_held_device_that_nobody_gets_next_is_told_with_its_reasons(self) -> None:
         self.host.spawn(pmem=2)
         self.host.manager.cordon('vpmem', 'd0', reason='a new DIMM')

@@ -263,6 +263,7 @@ class AcceptMoveTestCase(RepairCommandTestCase):
             if manager_works:
                 self.host.manager.close()
         self.run_to(cmd_base.ATTENTION, 'audit', '--repair', '--accept', '--accept-move', 'vpmem/d1')
+        self.run_to(cmd_base.USAGE, 'audit', '--repair', '--accept', '--accept-move', 'd0')
         self.assertEqual({'d0': self.owner.uuid}, self.host.owners())
 
     def test_the_list_names_device_old_and_new_owner(self) -> None:

@@ -57,7 +57,7 @@ class UpgradeCheckTestCase(base.TestCase):
         self.lines = ('[devicetrack]', 'claim_attempts = many')
         code, results, details = self.check()
         self.assertEqual((FAILURE, FAILURE), (code, results['Configuration']))
-        self.assertIn('claim_attempts', details)
+        self.assertIn('[devicetrack] claim_attempts = many: must be a whole number', details)
 
     def test_options_of_a_device_kind_that_cannot_be_meant(self) -> None:
         self.lines = ('[devicetrack]', 'virt_driver = libvirt', '[libvirt]', 'pmem_namespaces = 4GB')
@@ -80,6 +80,10 @@ class UpgradeCheckTestCase(base.TestCase):
                  '[devicetrack] colour: there is no such option'),
                 (('[devicetrack_vpmen]', 'wipe_wait_s = 3'),
                  '[devicetrack_vpmen]: there is no such group; perhaps devicetrack_vpmem is meant'),
+                (('[vf_559]', 'max_instances = 3'),
+                 '[vf_559]: nothing reads it, because no enabled type has this name'),
+                (('[mdev_nvidia35]', 'max_instances = 3'),
+                 '[mdev_nvidia35]: nothing reads it, because no enabled type has this name'),
                 (('[devicetrack_privileged]', 'helper_command = sudo privsep-helper'), ''),
                 (('[placement]', 'auth-url = http://localhost', 'username = nova'), ''),
                 (('[pci]', 'passthrough_whitelist = {"vendor_id": "8086"}', 'report_in_placement = True',
