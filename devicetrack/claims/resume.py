@@ -145,11 +145,31 @@ class Resume:
         """Whether nothing shows that the instance came back here after its evacuation."""
         arriving = any(record.role == vocabulary.INCOMING or self._comes_here(record, views) for record in rows)
         back = (views.instances or {}).get(instance_uuid) == migrations.INSTANCE_HERE
-        if arriving or back or self._ledger.has_claim_of_this_process(instance_uuid):
+        if (arriving or back or self._ledger.has_claim_of_this_process(instance_uuid)
+                or self._may_move_back(instance_uuid, rows, views)):
             LOG.warning('The compute service says that instance %s was evacuated from here, but it has come back '
-                        'since; its guest and devices stay as they are', instance_uuid)
+                        'since, or may have; its guest and devices stay as they are', instance_uuid)
             return False
         return True
+
+    def _may_move_back(self, instance_uuid: str, rows: Sequence[Record], views: Views) -> bool:
+        """Whether the end of a move away from here may bring the instance back.
+
+        The service may go on naming an evacuation after the instance came back, and even when it leaves again. What it
+        left for that move is here, and is all that a revert has. A move that is older than another one away from here
+        that is done, such as the evacuation, brings nothing back.
+        """
+        left_for = {record.migration_uuid for record in rows if record.role == vocabulary.OLD}
+        if views.migrations is None:
+            return bool(left_for) or not self._service.ends_moves_by_calls
+        moves = [move for move in views.migrations.values() if move.uuid in left_for or (
+            move.instance_uuid == instance_uuid and self._here.is_at(move.source))]
+        done = [move for move in moves if move.outcome == migrations.DONE]
+        # After an error nobody knows where the instance is.
+        not_over = [move for move in moves if move.outcome in (migrations.PENDING, migrations.UNKNOWN)
+                    or move.status == migrations.ERROR]
+        return (not left_for.issubset(views.migrations)
+                or any(not any(move.is_older_than(other) for other in done) for move in not_over))
 
     def _comes_here(self, record: Record, views: Views) -> bool:
         move = (views.migrations or {}).get(record.migration_uuid or '')

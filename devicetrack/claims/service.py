@@ -61,7 +61,8 @@ class MovingService(ComputeService, Protocol):
         """Return the instances that were evacuated from this host and may have left a guest on it.
 
         The manager destroys and undefines their guests here and gives back their devices, unless anything shows that
-        they came back since. None if the service cannot tell now.
+        they came back since. Leave out an instance that came back, even if it is elsewhere again. None if the service
+        cannot tell now.
         """
 
     def create_migration(self, context: Any, instance: Any, nodename: str, move_type: str) -> Any:

@@ -267,12 +267,15 @@ def _leaving(seen: Situation, rows: Sequence[Record]) -> tuple[tuple[Record, str
         record.migration_uuid is None or _is_undone(seen.moves.get(record.migration_uuid)))]
     if not left or seen.running:
         return ()
-    away = [move for move in seen.moves.values()
-            if move.instance_uuid == left[0].instance_uuid and move.outcome in (PENDING, DONE)
+    away = [move for move in seen.moves.values() if move.instance_uuid == left[0].instance_uuid
             and seen.here.is_at(move.source) and not seen.here.is_at(move.destination)]
-    if not away:
+    by_which = [move for move in away if move.outcome in (PENDING, DONE)]
+    if not by_which:
         return ()
-    newest = max(away, key=lambda move: -1 if move.number is None else move.number)
+    newest = max(by_which, key=lambda move: -1 if move.number is None else move.number)
+    # After an error nobody knows where the instance is. An older migration that is done says nothing about that.
+    if newest.outcome == DONE and any(move.status == ERROR and newest.is_older_than(move) for move in away):
+        return ()
     return tuple((record, newest.uuid) for record in left)
 
 
