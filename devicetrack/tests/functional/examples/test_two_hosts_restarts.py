@@ -352,6 +352,33 @@ class TestEvacuationThatWasInterrupted(two_hosts.InterruptedTestCase):
         self.check_finished()
 
 
+class TestComesBackAfterAnEvacuation(two_hosts.InterruptedTestCase):
+
+    def test_what_it_leaves_by_a_later_resize_is_there_for_the_revert(self) -> None:
+        self.one.manager.close()
+        self.one.machine.reboot()
+        self.two.evacuate(self.instance.uuid, self.names['Migration'](
+            str(uuid.uuid4()), 1, self.instance.uuid, 'one', 'two', 'evacuation'))
+        self.restart('one')
+        back = self.names['Migration'](str(uuid.uuid4()), 2, self.instance.uuid, 'two', 'one')
+        self.one.prep_resize(self.instance.uuid, back, self.small)
+        self.two.resize_instance(self.instance.uuid, back)
+        self.one.finish_resize(self.instance.uuid, back)
+        self.two.confirm_resize(self.instance.uuid, back)
+        self.restart('one')
+        self.migration = self.names['Migration'](str(uuid.uuid4()), 3, self.instance.uuid, 'one', 'two')
+        self.hand_over()
+        self.finish()
+        for _ in range(2):
+            self.audit()
+            self.restart('one')
+            self.assertEqual({'one': ['old'], 'two': ['current'] * 2}, self.roles())
+        self.two.revert_resize(self.instance.uuid, self.migration)
+        self.finish_revert()
+        self.audit()
+        self.check_reverted()
+
+
 class TestLiveMigrationThatWasInterrupted(two_hosts.InterruptedTestCase):
 
     def setUp(self) -> None:
