@@ -6,9 +6,12 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.claims import arguments
 from devicetrack.engine.views import lost_rows
 from devicetrack.engine.views import Views
+
+LOG = log.logger(__name__)
 
 
 class StoreBehind(NamedTuple):
@@ -59,7 +62,12 @@ class Gate:
 
     def judge(self, behind: StoreBehind | None) -> None:
         """Take over the verdict of an audit."""
-        self._behind = behind
+        before, self._behind = self._behind, behind
+        if behind is not None and behind != before:
+            LOG.warning('Host %(host)s takes no claims and gives nothing back: %(reason)s',
+                        {'host': self.host, 'reason': behind.reason})
+        elif behind is None and before is not None:
+            LOG.info('Host %s takes claims again: each guest has its rows', self.host)
 
     def disable(self, nodename: str, reason: str) -> None:
         """Refuse new claims.

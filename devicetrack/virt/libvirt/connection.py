@@ -222,8 +222,10 @@ class Connection:
                     raise self._unreachable(error) from error
                 except libvirt.libvirtError as error:
                     raise exception.HypervisorUnreachable(
-                        self._name, f'{_code_of(error)}; check that its daemon runs, and that [libvirt] connection_uri '
-                                    'names it') from error
+                        # No guest is named here, so libvirt's own words can be shown.
+                        self._name, f'{_code_of(error)}: {error.get_error_message()}; check that its daemon runs, that '
+                                    'this user may connect to it, and that [libvirt] connection_uri names it'
+                    ) from error
             return self._raw
 
     def close(self) -> None:

@@ -33,6 +33,9 @@ from scratch_kind import handles
 from scratch_kind import options
 from scratch_kind import privileged
 
+# File systems keep the bytes of no larger file in its inode.
+_IN_THE_INODE = 64 << 10
+
 RESOURCE_CLASS = 'CUSTOM_SCRATCH'
 NO_HANDLE = 'its file system gives no handle, so nobody can tell it from another file of its name'
 
@@ -214,7 +217,9 @@ class Scratch(api.DeviceKind):
     def _has_no_blocks(self, assignment: DeviceAssignment) -> bool:
         try:
             self._check_is_the_device(assignment)
-            return self._status(assignment).st_blocks == 0
+            status = self._status(assignment)
+            # A file system may keep the bytes of a small file in its inode, without a block.
+            return status.st_blocks == 0 and status.st_size > _IN_THE_INODE
         except exception.DriverError:
             return False                # an error would leave all other files unproven, too
 
