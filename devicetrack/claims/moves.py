@@ -247,7 +247,8 @@ class Moves:
     def mark_old(self, instance: Any, migration_uuid: str, ends: tuple[str | None, str | None] | None = None) -> None:
         """At the source of a move, make the rows old at the first call that names the migration.
 
-        The caller works on the instance.
+        A call may be late: rows that a newer migration may have to do with stay as they are. The caller works on the
+        instance.
 
         :param ends: the names of the two hosts, if the caller knows them
         """
@@ -258,18 +259,28 @@ class Moves:
         if not by_calls and any(_came(record, records) for record in records):
             self.settle(instance.uuid)
             records = self._rows.there(instance.uuid)
-        self._life.settle(migrations.Settlement(leave=tuple(
-            (record, migration_uuid) for record in records
-            if migrations.leaves_with(record, records) or (by_calls and _came(record, records)))), note=Note(ends=ends))
+        leaving = [record for record in records
+                   if migrations.leaves_with(record, records) or (by_calls and _came(record, records))]
+        if leaving and not by_calls:
+            asked = {record.migration_uuid for record in leaving if record.migration_uuid is not None}
+            known = self._service.migrations(sorted({migration_uuid, *asked}))
+            leaving = [record for record in leaving
+                       if migrations.may_leave_with(record, migration_uuid, instance.uuid, known, self._here)]
+        self._life.settle(migrations.Settlement(leave=tuple((record, migration_uuid) for record in leaving)),
+                          note=Note(ends=ends))
 
     def drop_at_source(self, instance: Any, migration: Any) -> Fields:
         """Confirm a move: give back the devices that the instance left, and take its others out of the move."""
         with self._rows.working(instance.uuid):
             move = migrations.Move.of(migration)
             if self._here.is_at(move.source) and not self._here.is_at(move.destination) \
-                    and getattr(instance, 'host', None) != self._here.host:
+                    and getattr(instance, 'host', None) != self._here.host and not self._is_here(instance.uuid):
                 self.mark_old(instance, migration.uuid, move.ends)
             return self._confirm(instance, migration.uuid, Note(ends=move.ends))
+
+    def _is_here(self, instance_uuid: str) -> bool:
+        """Whether the service says so. The caller's object may be older than the return of the instance."""
+        return (self._service.instances([instance_uuid]) or {}).get(instance_uuid) == migrations.INSTANCE_HERE
 
     def _confirm(self, instance: Any, migration_uuid: str, note: Note = NO_NOTE) -> Fields:
         """End a move in one transaction, then give back the devices left behind. The caller works on the instance."""

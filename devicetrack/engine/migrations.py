@@ -283,6 +283,26 @@ def _is_undone(move: Move | None) -> bool:
     return move is not None and move.outcome == UNDONE
 
 
+def may_leave_with(record: Record, migration_uuid: str, instance_uuid: str, known: Mapping[str, Move] | None,
+                   here: Endpoint) -> bool:
+    """Whether a migration away from here may take an instance off this device, by all that the service tells.
+
+    It may not if a newer migration left from here or brought the instance back: what the instance has here since then
+    has nothing to do with the older one. If the service cannot tell, an audit finds out later.
+
+    :param record: one for which :func:`leaves_with` is true
+    """
+    move = None if known is None else known.get(migration_uuid)
+    if known is None or move is None:
+        return False
+    if record.migration_uuid is not None:
+        other = known.get(record.migration_uuid)
+        return other is not None and bool(other.is_older_than(move))
+    return not any(move.is_older_than(other) and other.instance_uuid == instance_uuid and (
+        here.is_at(other.source) or (here.is_at(other.destination) and is_completed(other.status) is not False))
+        for other in known.values())
+
+
 def leaves_with(record: Record, rows: Sequence[Record]) -> bool:
     """Whether a migration away from here takes an instance off this device.
 

@@ -122,12 +122,14 @@ class Answers:
                 if one.uuid in uuids or one.source_compute == self._host}
 
     def evacuated_from_here(self) -> list[str]:
-        """Evacuations that are done, until a migration leads back: the guest may have come up here again.
+        """Evacuations that are done, until the instance comes back: its guest may have come up here again.
 
         When the instance has come back and leaves once more, it is not away because of the evacuation.
         """
         migrations = sorted(self._database.migrations(), key=lambda one: one.id)
-        back = {one.instance_uuid: one.id for one in migrations if one.dest_compute == self._host}
+        back = {one.instance_uuid: one.id for one in migrations
+                if one.dest_compute == self._host and one.status not in ('error', 'failed', 'reverted')}
         return [one.instance_uuid for one in migrations
                 if (one.migration_type, one.source_compute, one.status) == ('evacuation', self._host, 'done')
+                and self._database.instance(one.instance_uuid).host != self._host
                 and back.get(one.instance_uuid, -1) < one.id]

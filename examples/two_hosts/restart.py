@@ -36,6 +36,14 @@ def finish_deletes(host: Compute) -> None:
     each((one for one in host.database.instances() if one.host == host.name and one.deleting and not one.deleted),
          lambda instance: host.delete(instance.uuid))
 
+    def leave(instance: Instance) -> None:
+        host.machine.delete_guest(instance.uuid)
+        host.manager.release(CONTEXT, instance)
+
+    # The source of a resize that was confirmed, and then not finished here, before the instance was deleted.
+    each((one for one in host.database.instances()
+          if one.deleting and one.host != host.name and host.manager.resources_of(one.uuid)), leave)
+
 
 def release_unknown(host: Compute) -> None:
     """Release what was claimed for a boot that was never saved; ``start_guests`` goes on with the boots that were."""

@@ -28,15 +28,16 @@ class MovingService:
                 if one.uuid in uuids or (one.source_compute == self.host and one.updated_at > recently)}
 
     def evacuated_from_here(self):
-        """Evacuations that are done, until a migration leads back: the guest may have come up here again.
+        """Evacuations that are done, until the instance comes back: its guest may have come up here again.
 
         When the instance has come back and leaves once more, it is not away because of the evacuation.
         """
+        away = {one.uuid for one in self.database.instances if one.host != self.host}
         back = {one.instance_uuid: one.id for one in sorted(self.database.migrations, key=lambda one: one.id)
-                if one.dest_compute == self.host}
+                if one.dest_compute == self.host and one.status not in ('error', 'failed', 'cancelled', 'reverted')}
         return [one.instance_uuid for one in self.database.migrations
                 if (one.migration_type, one.source_compute, one.status) == ('evacuation', self.host, 'done')
-                and back.get(one.instance_uuid, -1) < one.id]
+                and one.instance_uuid in away and back.get(one.instance_uuid, -1) < one.id]
 
     def create_migration(self, context, instance, nodename, move_type):
         return self.database.create_migration(instance, nodename, move_type)

@@ -352,7 +352,33 @@ class TestEvacuationThatWasInterrupted(two_hosts.InterruptedTestCase):
         self.check_finished()
 
 
+class TestDeletedAfterAConfirmationThatWasInterrupted(two_hosts.InterruptedTestCase):
+
+    def test_the_source_keeps_neither_the_guest_nor_its_device(self) -> None:
+        self.hand_over()
+        self.finish()
+        self.kill_before(self.one.machine, 'delete_guest', self.one.confirm_resize, self.migration)
+        self.two.delete(self.instance.uuid)
+        self.restart('one')
+        self.audit()
+        self.one.manager.wait_for_wipes()
+        self.assertEqual(({'one': [], 'two': []}, [], 'none'),
+                         (self.roles(), self.audit(), self.one.guest_state(self.instance.uuid)))
+
+
 class TestComesBackAfterAnEvacuation(two_hosts.InterruptedTestCase):
+
+    def test_a_migration_back_that_fails_leaves_the_old_guest_to_be_removed(self) -> None:
+        self.one.manager.close()
+        self.two.evacuate(self.instance.uuid, self.names['Migration'](
+            str(uuid.uuid4()), 1, self.instance.uuid, 'one', 'two', 'evacuation'))
+        self.database.save(self.names['Migration'](
+            str(uuid.uuid4()), 2, self.instance.uuid, 'two', 'one', status='error'))
+        # The guest ran on while nobody reached its host.
+        self.one.machine.stop_guest(self.instance.uuid)
+        self.restart('one')
+        self.one.manager.wait_for_wipes()
+        self.assertEqual({'one': [], 'two': ['current']}, self.roles())
 
     def test_what_it_leaves_by_a_later_resize_is_there_for_the_revert(self) -> None:
         self.one.manager.close()

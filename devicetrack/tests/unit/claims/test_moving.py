@@ -205,9 +205,10 @@ class ResizeTestCase(RegionTestCase):
         for confirmed_by_a_call in (True, False):
             region = self.region(devices=1)
             instance = region.spawn('one', pmem=1)
-            older, newer = region.migration(instance, 'two'), region.migration(instance, 'two')
+            older = region.migration(instance, 'two')
             self.two.resize(instance, pmem=1, migration=older)
             self.one.manager.update_usage(None, instance, 'one')
+            newer = region.migration(instance, 'two')
             self.two.resize(instance, pmem=1, migration=newer)
             self.assertEqual(['error', older.uuid], [older.status, self.one.records(instance)[0].migration_uuid])
             region.finish_resize(instance, newer)
@@ -602,6 +603,53 @@ class EvacuationTestCase(RegionTestCase):
         self.assertEqual([('current', 'active')], [row[1:] for row in region.rows(instance)['one']])
         self.assertIn(instance.uuid, self.one.machine.domains)
         self.assertEqual([], region.audit())
+
+
+class LateCallTestCase(RegionTestCase):
+    """A call at the source for a migration that is long over: it is repeated, or comes late."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.moves = self.region()
+        self.instance = self.moves.spawn('one', pmem=1)
+        self.first = self.moves.resize(self.instance, 'two', pmem=1)
+        self.then = Instance(self.instance.uuid, host='two')
+        self.moves.confirm(self.instance, self.first)
+        self.moves.audit()
+        self.moves.confirm(self.instance, self.moves.resize(self.instance, 'one', pmem=1))
+        self.moves.audit()
+        [self.device] = self.one.records(self.instance)
+        self.one.machine.write(self.device.key, b'precious')
+
+    def check_nothing_changes(self, instance: Instance, role: str) -> None:
+        for _ in range(2):
+            self.one.manager.drop_move_claim_at_source(None, instance, self.first)
+            self.assertEqual([(self.device.identifier, role, 'active')], self.moves.rows(self.instance)['one'])
+        self.moves.audit()
+        self.assertEqual(b'precious', self.one.machine.read(self.device.key))
+
+    def test_with_the_object_of_that_time_it_takes_nothing_from_an_instance_that_is_back(self) -> None:
+        self.check_nothing_changes(self.then, 'current')
+
+    def test_what_a_newer_migration_leaves_stays_for_its_revert(self) -> None:
+        third = self.moves.resize(self.instance, 'two', pmem=1)
+        self.one.audit()
+        self.check_nothing_changes(self.instance, 'old')
+        self.moves.revert(self.instance, third)
+        self.assertEqual([(self.device.identifier, 'current', 'active')], self.moves.rows(self.instance)['one'])
+
+    def test_also_while_the_rows_do_not_know_the_newer_migration(self) -> None:
+        third = self.moves.migration(self.instance, 'two')
+        self.instance.host, third.status = 'two', 'post-migrating'
+        self.one.machine.stop_guest(self.instance.uuid)
+        self.one.manager.drop_move_claim_at_source(None, self.instance, self.first)
+        self.assertEqual([(self.device.identifier, 'current', 'active')], self.moves.rows(self.instance)['one'])
+
+    def test_also_while_the_service_cannot_tell(self) -> None:
+        self.moves.resize(self.instance, 'two', pmem=1)
+        self.one.audit()
+        self.one.service.moves = RuntimeError('no database')
+        self.check_nothing_changes(self.instance, 'old')
 
 
 class OldEvacuationTestCase(RegionTestCase):
