@@ -49,7 +49,8 @@ class List(base.Lister):
         parser.add_argument('--status', choices=report.STATUSES, action='append', default=[],
                             metavar='STATUS',
                             help=f'Only lines of this status: {", ".join(report.STATUSES)}. May be repeated.')
-        parser.add_argument('--parent', metavar='NAME', help='Only devices that this parent has or can make.')
+        parser.add_argument('--parent', metavar='[KIND/]NAME', type=options.device_name,
+                            help='Only devices that this parent has or can make.')
         parser.add_argument('--withheld', action='store_true',
                             help='Only withheld devices: why, since when, and which instances have them.')
 
@@ -86,13 +87,17 @@ class List(base.Lister):
             yield [values[column] for column in self.columns]
 
 
-def _check_parent(name: str | None, lines: Sequence[report.Line]) -> None:
+def _is_of(line: report.Line, parent: options.DeviceName | None) -> bool:
+    return parent is None or (parent.kind in (None, line.kind) and parent.identifier == line.parent)
+
+
+def _check_parent(name: options.DeviceName | None, lines: Sequence[report.Line]) -> None:
     """:raises BadRequest: the host has no such parent, or the part of the host with it could not be read"""
-    known = {line.parent for line in lines if line.parent}
-    if name is None or name in known:
+    if name is None or any(line.parent and _is_of(line, name) for line in lines):
         return
+    known = {records.name(line.kind, line.parent) for line in lines if line.parent}
     some = ' (a part of this host could not be read)' if any(line.status == report.UNKNOWN for line in lines) else ''
-    raise exception.BadRequest('parent', name, 'no device of this host has this parent; the parents are '
+    raise exception.BadRequest('parent', str(name), 'no device of this host has this parent; the parents are '
                                f'{", ".join(sorted(known, key=natural.key)) or "none"}{some}')
 
 
@@ -100,8 +105,7 @@ def _is_wanted(line: report.Line, parsed_args: argparse.Namespace) -> bool:
     if parsed_args.withheld and not (line.status == report.WITHHELD or (
             line.reasons and line.status in (report.HELD, report.RELEASING))):
         return False
-    return (not parsed_args.status or line.status in parsed_args.status) and \
-        parsed_args.parent in (None, line.parent)
+    return (not parsed_args.status or line.status in parsed_args.status) and _is_of(line, parsed_args.parent)
 
 
 class Show(base.ShowOne):

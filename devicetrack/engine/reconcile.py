@@ -95,7 +95,8 @@ class _Comparison:
         for kind in sorted(set(Compact(Record, self.views.records).column('kind')) - known):
             yield Finding(findings.VIEW_UNKNOWN, vocabulary.WARNING, findings.NO_DEVICE, None, (), 0,
                           f'{kind}: rows have devices of this kind, and none of the installed device kinds knows it',
-                          'the devices of these rows', 'install what provides the device kind again')
+                          'the devices of these rows',
+                          'install what provides the device kind again, or name the kind in [devicetrack] device_kinds')
 
     def missing_guests(self) -> Iterable[Finding]:
         """Report a hypervisor without any domain if the service says that started instances are here.

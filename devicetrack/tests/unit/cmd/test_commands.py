@@ -115,6 +115,7 @@ class DeviceListTestCase(CommandTestCase):
     def test_lists_what_is_asked_for(self) -> None:
         self.host.spawn(pmem=1)
         for arguments, names in ((('--status', 'free'), {'vpmem/d1'}), (('--parent', 'gpu'), {None}),
+                                 (('--parent', 'mdev/gpu'), {None}),
                                  (('--status', 'free', '--status', 'held'), {'vpmem/d0', 'vpmem/d1'}),
                                  (('--withheld',), set())):
             self.assertEqual(names, {one['device'] for one in self.program.ask('device', 'list', *arguments)})
@@ -124,10 +125,10 @@ class DeviceListTestCase(CommandTestCase):
     def test_a_parent_that_this_host_does_not_have_is_an_error(self) -> None:
         answer = self.program.run('device', 'list', '--parent', 'gpv')
         self.assertEqual((cmd_base.USAGE, ''), (answer.code, answer.out))
-        self.assertIn("'gpv': no device of this host has this parent; the parents are gpu", answer.err)
+        self.assertIn("'gpv': no device of this host has this parent; the parents are mdev/gpu", answer.err)
         self.assertNotIn('could not be read', answer.err)
         self.host.machine.unknown_kinds[fake.MDEV] = 'libvirt failed'
-        self.assertIn('the parents are region0 (a part of this host could not be read)',
+        self.assertIn('the parents are vpmem/region0 (a part of this host could not be read)',
                       self.program.run('device', 'list', '--parent', 'gpu').err)
 
     def test_devices_come_as_people_count(self) -> None:
