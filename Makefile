@@ -78,7 +78,7 @@ thorough-test: $(VENV)/.packages-test
 	$(BIN)/tox run -e py3 --notest
 	@touch $@
 
-# These tests wait for nothing, so there is a worker for each processor. Every class is a group, which balances them.
+# These tests hardly wait, so there is a worker for each processor. Every class is a group, which balances them.
 quick: .tox/py3/.made
 	$(BIN)/tox run -e py3 --skip-pkg-install -- --exclude-list devicetrack/tests/not_quick.txt \
 	    --concurrency 0 --group-regex '([^.(]+[.])+'

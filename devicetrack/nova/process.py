@@ -33,7 +33,7 @@ def choose_threads() -> None:
     """
     os.environ['OS_NOVA_DISABLE_EVENTLET_PATCHING'] = 'true'
     sys.argv[0] = os.path.join(os.path.dirname(sys.argv[0]), 'nova-compute')
-    import nova.cmd.compute  # noqa: F401
+    import nova.cmd.compute  # noqa: F401      # loading it chooses the threads
 
 
 def versions(name: str) -> str:

@@ -6,12 +6,12 @@ import os
 import socket
 from typing import Any
 
-from psycopg2 import extensions  # type: ignore[import-untyped]
+from psycopg2 import extensions  # type: ignore[import-untyped]      # psycopg2 has no types
 
 from devicetrack import watchdog
 
 
-class Cursor(extensions.cursor):         # type: ignore[misc] # psycopg2 has no types
+class Cursor(extensions.cursor):         # type: ignore[misc]
     """Waits for the answer to a statement no longer than its connection does."""
 
     def execute(self, query: Any, vars: Any = None) -> None:
