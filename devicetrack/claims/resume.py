@@ -156,20 +156,12 @@ class Resume:
         """Whether the end of a move away from here may bring the instance back.
 
         The service may go on naming an evacuation after the instance came back, and even when it leaves again. What it
-        left for that move is here, and is all that a revert has. A move that is older than another one away from here
-        that is done, such as the evacuation, brings nothing back.
+        left for that move is here, and is all that a revert has.
         """
         left_for = {record.migration_uuid for record in rows if record.role == vocabulary.OLD}
         if views.migrations is None:
             return bool(left_for) or not self._service.ends_moves_by_calls
-        moves = [move for move in views.migrations.values() if move.uuid in left_for or (
-            move.instance_uuid == instance_uuid and self._here.is_at(move.source))]
-        done = [move for move in moves if move.outcome == migrations.DONE]
-        # After an error nobody knows where the instance is.
-        not_over = [move for move in moves if move.outcome in (migrations.PENDING, migrations.UNKNOWN)
-                    or move.status == migrations.ERROR]
-        return (not left_for.issubset(views.migrations)
-                or any(not any(move.is_older_than(other) for other in done) for move in not_over))
+        return migrations.may_come_back(instance_uuid, left_for, views.migrations, self._here)
 
     def _comes_here(self, record: Record, views: Views) -> bool:
         move = (views.migrations or {}).get(record.migration_uuid or '')

@@ -283,6 +283,23 @@ def _is_undone(move: Move | None) -> bool:
     return move is not None and move.outcome == UNDONE
 
 
+def may_come_back(instance_uuid: str, left_for: Collection[str | None], known: Mapping[str, Move],
+                  here: Endpoint) -> bool:
+    """Whether the end of a migration away from here may bring an instance back.
+
+    A migration that is older than another one away from here that is done, such as an evacuation, brings nothing back.
+
+    :param left_for: the migrations for which the instance has left devices here
+    """
+    moves = [move for move in known.values() if move.uuid in left_for or (
+        move.instance_uuid == instance_uuid and here.is_at(move.source))]
+    done = [move for move in moves if move.outcome == DONE]
+    # After an error nobody knows where the instance is.
+    not_over = [move for move in moves if move.outcome in (PENDING, UNKNOWN) or move.status == ERROR]
+    return (not known.keys() >= set(left_for)
+            or any(not any(move.is_older_than(other) for other in done) for move in not_over))
+
+
 def may_leave_with(record: Record, migration_uuid: str, instance_uuid: str, known: Mapping[str, Move] | None,
                    here: Endpoint) -> bool:
     """Whether a migration away from here may take an instance off this device, by all that the service tells.
