@@ -61,6 +61,10 @@ class File:
         if os.lseek(fd, 0, os.SEEK_END) != size:            # fstat(2) says nothing of a block device
             raise Unproven('its size is not the recorded one')
         self._fd = fd
+        # If somebody wrote before, and the kernel could not bring it to the device, the next fsync(2) says so, once.
+        # An example is a write while the controller changes the size of the blocks. It says nothing of what follows.
+        with contextlib.suppress(OSError):
+            os.fsync(fd)
         self._zeros = memoryview(bytes(CHUNK))
         self._buffer = bytearray(CHUNK)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import pathlib
@@ -326,6 +327,29 @@ class DiscardTestCase(base.TestCase):
         os.pwrite(self.fd, bytes(3 * MIB), 0)
         self.wipe(wiper.READ)
         self.assertEqual(['verify 3'], self.phases)
+
+    def fail_fsync(self, times: int) -> None:
+        """As the kernel does after writes that it could not bring to the device: once for each, to who asks next."""
+        fsync, errors = os.fsync, [OSError(errno.EIO, os.strerror(errno.EIO))] * times
+
+        def failing(fd: int) -> None:
+            if errors:
+                raise errors.pop()
+            fsync(fd)
+
+        self.patch(os, 'fsync', failing)
+
+    def test_a_write_of_others_that_failed_before_is_no_failure_of_the_wipe(self) -> None:
+        self.fail_fsync(1)
+        self.disk = Discarding(self.fd, 3 * MIB)
+        self.wipe(wiper.ZERO)
+        self.assertEqual((['zero 3', 'verify 3'], True), (self.phases, self.is_zero()))
+
+    def test_a_write_of_its_own_that_fails_is(self) -> None:
+        self.fail_fsync(2)
+        self.disk = Discarding(self.fd, 3 * MIB)
+        self.assertRaises(OSError, self.wipe, wiper.ZERO)
+        self.assertEqual(['zero 3'], self.phases)
 
     def test_a_file_discards_nothing(self) -> None:
         self.assertFalse(wiper.File(self.fd, 3 * MIB).discard(0, MIB))

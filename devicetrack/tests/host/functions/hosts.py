@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import contextlib
 import glob
 import json
+import mmap
 import os
 import pathlib
 import re
@@ -132,16 +133,29 @@ class FunctionsTestCase(base.TestCase):
     def fill(self, address: str) -> None:
         """Leave bytes all over a disk, as its guest may."""
         size = machine.DISK_MIB << 20
-        with open(self.block_device(address), 'wb') as disk:
-            disk.write((PATTERN * (size // len(PATTERN) + 1))[:size])
+        with self.direct(address, os.O_WRONLY) as disk, mmap.mmap(-1, size) as content:
+            content[:] = (PATTERN * (size // len(PATTERN) + 1))[:size]
+            self.assertEqual(size, os.pwrite(disk, content, 0))
+
+    @contextlib.contextmanager
+    def direct(self, address: str, flags: int) -> Iterator[int]:
+        """A disk as a guest has it: past the host's page cache, which tells nobody of a write that failed later."""
+        disk = os.open(self.block_device(address), flags | os.O_DIRECT)
+        try:
+            yield disk
+        finally:
+            os.close(disk)
 
     def clear(self, path: str) -> None:
         with open(path, 'wb') as disk:
             disk.write(bytes(machine.DISK_MIB << 20))
 
     def is_zero(self, address: str) -> bool:
-        with open(self.block_device(address), 'rb') as disk:
-            return not any(disk.read())
+        size = machine.DISK_MIB << 20
+        with self.direct(address, os.O_RDONLY) as disk, mmap.mmap(-1, size) as content:
+            content[:] = b'x' * size
+            self.assertEqual(size, os.preadv(disk, [content], 0))
+            return not any(content[:])
 
     def disks(self) -> tuple[dict[str, Any], ...]:
         return tuple({**NVME, 'address': address_of(serial)} for serial in machine.DISKS)
