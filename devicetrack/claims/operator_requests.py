@@ -188,9 +188,21 @@ class OperatorRequests:
         return Answer(DONE, f'{key.kind}/{key.identifier} of instance {record.instance_uuid} was forgotten')
 
     def _release(self, arguments: Mapping[str, Any], wait: bool) -> Answer:
-        records = self._repairs.release(check_uuid('instance_uuid', arguments.get('instance_uuid')), wait)
+        instance_uuid = check_uuid('instance_uuid', arguments.get('instance_uuid'))
+        before = self._keys_of(instance_uuid)
+        try:
+            records = self._repairs.release(instance_uuid, wait)
+        except exception.DriverError as error:
+            gone = sorted(before - self._keys_of(instance_uuid))
+            if not gone:
+                raise
+            # The error is about one device: the operator also has to know of the others.
+            return Answer(FAILED, f'{error}; given back: {", ".join(f"{one.kind}/{one.identifier}" for one in gone)}')
         return Answer(DONE, f'{", ".join(f"{one.kind}/{one.identifier}" for one in records)} of instance '
                             f'{records[0].instance_uuid} {"was given back" if wait else "is being given back"}')
+
+    def _keys_of(self, instance_uuid: str) -> set[DeviceKey]:
+        return {record.key for record in self._store.records_of_instance(self._host_uuid, instance_uuid)}
 
     def _retire(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
         retired = self._repairs.retire(

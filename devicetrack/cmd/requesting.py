@@ -85,7 +85,11 @@ class Requesting(base.ShowOne):
                 self.say(f'{answer.outcome}: {answer.text}')
             return Outcome(_outcome(answer, done), answer.text, request.uuid)
         with progress.watching(self, lambda: wipes_in_words(self.app.driver(host.name), devices)):
-            return self._do(running, verb, done, arguments)
+            outcome = self._do(running, verb, done, arguments)
+        if outcome.outcome == operator_requests.FAILED:
+            self.say(f'{outcome.outcome}: {outcome.text}')
+            self.exit_code = base.ERROR
+        return outcome
 
     def _check(self, check: Callable[[], None]) -> None:
         try:

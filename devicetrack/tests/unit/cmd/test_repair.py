@@ -10,6 +10,7 @@ from typing import Any
 
 import fixtures as base_fixtures
 
+from devicetrack import exception
 from devicetrack.claims import operator_requests
 from devicetrack.claims.repairs import Repairs
 from devicetrack.cmd import audit
@@ -427,6 +428,21 @@ class ReleaseTestCase(RepairCommandTestCase):
         answer = self.program.run('instance', 'release', ANOTHER, '--yes')
         self.assertEqual((cmd_base.ERROR, True), (answer.code, 'it has no devices' in answer.err))
         self.assertEqual(1, len(self.host.records()))
+
+
+    def test_one_that_fails_says_what_went_back_all_the_same(self) -> None:
+        self.host.manager.release(None, self.instance)
+        self.instance = self.host.spawn(pmem=2)
+        self.machine.delete_guest(self.instance.uuid)
+        self.host.manager.close()
+        self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd1', 'a bad block'), times=1)
+        answer = self.release(cmd_base.ERROR, '--yes')
+        text = 'vpmem d1 could not be given back: a bad block; given back: vpmem/d0'
+        self.assertEqual(('failed', text), (answer.data['outcome'], answer.data['text']))
+        self.assertIn(f'failed: {text}', answer.err)
+        self.assertEqual([D1], [record.key for record in self.host.records()])
+        self.release(cmd_base.OK, '--yes')
+        self.assertEqual([], self.host.records())
 
 
 class RequestTestCase(RepairCommandTestCase):
