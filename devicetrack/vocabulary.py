@@ -65,6 +65,7 @@ UNPROVEN_POLICIES: Final = (VERIFY, WIPE, TRUST)
 BLANK: Final = 'blank'
 READ: Final = 'read'
 WIPED: Final = 'wiped'
+NOTHING_KEPT: Final = 'nothing kept'
 
 # The scope of a reason: one device, or every device that a parent has or could make.
 DEVICE: Final = 'device'

@@ -211,6 +211,7 @@ class LockedLedger:
         self._numbers = itertools.count()       # for all ledgers: the next ledger never finds names of an earlier one
         self._ledger: Ledger | None = Ledger(policy, provider_uuid_of, self._numbers)
         self.build = object()
+        self._being_wiped: frozenset[DeviceKey] = frozenset()           # also while there is no ledger
 
     take = _asking(Ledger.take)
     exchange = _asking(Ledger.exchange)
@@ -254,6 +255,8 @@ class LockedLedger:
         ledger = opening.open_ledger(self._policy, self._provider_uuid_of, views, marks, self._numbers)
         for records in by_instance(ledger.not_held(in_doubt)):
             ledger.hold(records)
+        for key in self._being_wiped:
+            ledger.begin_wipe(key)
         with self._lock.held():
             self._ledger, self.build = ledger, object()
 
@@ -272,6 +275,19 @@ class LockedLedger:
     def put_back_on_error(self, hold: Hold) -> _PutBackOnError:
         """Guard the steps between a hold and its record."""
         return _PutBackOnError(self, hold)
+
+    def begin_wipe(self, key: DeviceKey) -> str | None:
+        """As :meth:`.stock.Stock.begin_wipe`. A ledger that is rebuilt meanwhile knows of the wipe, too."""
+        self._being_wiped |= {key}
+        return self._begin_wipe(key)
+
+    _begin_wipe = _asking(Ledger.begin_wipe)
+
+    def end_wipe(self, key: DeviceKey) -> None:
+        self._being_wiped -= {key}
+        self._end_wipe(key)
+
+    _end_wipe = _noting(Ledger.end_wipe)
 
     distrust = _noting(_distrust)
 

@@ -10,8 +10,10 @@ nor :meth:`Unproven.close` waits until it has read a whole device.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import threading
 import time
 from typing import Final
@@ -208,6 +210,10 @@ class Unproven:
             known = self._ledger.device(requested)
             if known is not None:
                 return known, vocabulary.WIPE
+            LOG.warning('%(kind)s %(identifier)s is not wiped: the host does not have it any more',
+                        requested._asdict())
+            with self._lock.held():
+                self._wiping.discard(requested)
 
     def _prove(self, device: DeviceState, how: str) -> None:
         key = _key(device)
@@ -216,7 +222,8 @@ class Unproven:
             raise exception.DeviceInUse(*key, f'instance {rows[key].instance_uuid} has it')
         LOG.info('%(kind)s %(identifier)s has no owner, and nothing proves it clean: %(how)s',
                  {'kind': key.kind, 'identifier': key.identifier, 'how': how})
-        error = self._driver.prove([self._assignment(device)], how)[key]
+        with self._alone(key, how):
+            error = self._driver.prove([self._assignment(device)], how)[key]
         if self._stop.is_set():
             return
         if error is None:
@@ -230,6 +237,22 @@ class Unproven:
         LOG.warning('%s', error)
         self._answer(device, how, error.reason if isinstance(error, exception.DeviceError) else str(error),
                      final=isinstance(error, exception.NotProven))
+
+    @contextlib.contextmanager
+    def _alone(self, key: DeviceKey, how: str) -> Iterator[None]:
+        """Let nobody have a device that a wipe of this one may reach. Reading changes nothing.
+
+        :raises DeviceInUse: somebody has such a device, or this one
+        """
+        if how != vocabulary.WIPE:
+            yield
+            return
+        try:
+            if (reason := self._ledger.begin_wipe(key)) is not None:
+                raise exception.DeviceInUse(*key, reason)
+            yield
+        finally:
+            self._ledger.end_wipe(key)
 
     def _answer(self, device: DeviceState, how: str, why: str, final: bool) -> None:
         """Keep the reason why a device was not admitted. If it is not final, the next audit allows another try.

@@ -273,6 +273,8 @@ class WithheldDevices:
                 'device', str(target), f'{why}. Only forgotten, retired or unproven devices can be wiped; the unproven '
                 f'ones of this host: {withheld.in_short(unproven)}')
         self._check_unused(key)
+        if known is None:
+            raise exception.NotAdmitted(str(target), 'it has just come back: try again after the next audit')
 
     def proven(self, keys: Iterable[DeviceKey], proof: str, by: str = vocabulary.BY_HOST,
                wiped: Mapping[DeviceKey, Wiped] | None = None) -> None:

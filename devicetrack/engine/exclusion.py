@@ -30,8 +30,12 @@ _AGAINST: Final = {
     vocabulary.TOGETHER: (vocabulary.TOGETHER,),
 }
 
+# The reason of a free device that is being wiped on its own, for nobody. A wipe of a card may reach the data of its
+# functions, so nobody may have these meanwhile.
+BEING_WIPED: Final = 'being wiped'
+
 # If a free device is withheld for one of these reasons, somebody whom the ledger does not know has it, or may have it.
-_TAKEN_BY_OTHERS: Final = frozenset((vocabulary.FOREIGN, vocabulary.IN_DOUBT))
+_TAKEN_BY_OTHERS: Final = frozenset((vocabulary.FOREIGN, vocabulary.IN_DOUBT, BEING_WIPED))
 
 _ONLY_EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 
@@ -170,6 +174,8 @@ def _away(kind: str, parent: str) -> str:
 
 def _who_has(unit: Unit) -> str:
     device = f'{unit.pool.kind}/{unit.identifier}'
+    if BEING_WIPED in unit.withheld:
+        return f'a wipe has {device}'
     if unit.state == FREE:
         return f'somebody may have ({withholding.text(unit.withheld & _TAKEN_BY_OTHERS)}) {device}'
     owner = 'somebody' if unit.holding is None else f'instance {unit.holding.instance_uuid}'

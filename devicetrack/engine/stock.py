@@ -16,6 +16,7 @@ import itertools
 from typing import Final
 
 from devicetrack import vocabulary
+from devicetrack.engine.exclusion import BEING_WIPED
 from devicetrack.engine.exclusion import Exclusion
 from devicetrack.engine.exclusion import is_taken
 from devicetrack.engine.pools import Pools
@@ -38,6 +39,7 @@ from devicetrack.objects.values import Record
 # The reason of a held device that the host does not have. The ledger does not know such a device if it is free.
 GONE: Final = 'gone from the host'
 _UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
+_BEING_WIPED: Final = frozenset((vocabulary.UNPROVEN, BEING_WIPED))
 _EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 
 
@@ -348,7 +350,29 @@ class Stock:
 
     def unproven(self) -> list[DeviceState]:
         """The free devices that are withheld because nothing proves them clean, and for no other reason."""
-        return [self._state_of(unit) for unit in self._withheld_units() if unit.withheld == _UNPROVEN]
+        return [self._state_of(unit) for unit in self._withheld_units()
+                if unit.withheld == _UNPROVEN or unit.withheld == _BEING_WIPED]
+
+    def begin_wipe(self, key: DeviceKey) -> str | None:
+        """Keep others from the devices that may not be held beside a free one, until :meth:`end_wipe`.
+
+        :returns: why it may not be wiped; None if it may
+        """
+        unit = self._find(key)
+        if unit is None:
+            return 'the host does not have it'
+        if unit.state != FREE:
+            return 'somebody has it' if unit.holding is None else f'instance {unit.holding.instance_uuid} has it'
+        if vocabulary.EXCLUDED in unit.withheld:
+            return f'{self._exclusion.why(unit)}, and work on this device may affect that one'
+        self._withhold(unit, unit.withheld | {BEING_WIPED})
+        return None
+
+    def end_wipe(self, key: DeviceKey) -> None:
+        """End what :meth:`begin_wipe` began."""
+        unit = self._find(key)
+        if unit is not None:
+            self._withhold(unit, unit.withheld - {BEING_WIPED})
 
     def proven(self, keys: Iterable[DeviceKey]) -> None:
         """Note that devices that nobody holds were proven clean. Other reasons stay."""

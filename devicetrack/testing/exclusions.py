@@ -12,6 +12,7 @@ import itertools
 from typing import NamedTuple
 
 from devicetrack import vocabulary
+from devicetrack.engine import exclusion
 from devicetrack.engine import selection
 from devicetrack.engine.ledger import Ledger
 from devicetrack.objects.values import DeviceKey
@@ -40,7 +41,7 @@ def of_ledger(ledger: Ledger) -> list[ExclusiveDevice]:
     return [ExclusiveDevice(
         unit.key, unit.exclusions, unit.holding.instance_uuid if unit.holding is not None
         else None if unit.state == selection.FREE else 'somebody',
-        unit.state == selection.FREE and bool(unit.withheld & {vocabulary.FOREIGN, vocabulary.IN_DOUBT}),
+        unit.state == selection.FREE and bool(unit.withheld & {vocabulary.FOREIGN, vocabulary.IN_DOUBT, exclusion.BEING_WIPED}),
         vocabulary.EXCLUDED in unit.withheld) for unit in ledger._all_units() if unit.exclusions]
 
 

@@ -100,7 +100,7 @@ class LibvirtDriver(driver.VirtDriver):
         pci_options.register(conf)
         self._topology = numa_sysfs.Topology(conf[pci_options.GROUP].sysfs_root)
         self._proofs = proofs.Proofs(state_path)
-        self._proving = proving.Proving(self._kinds, self._proofs, self._lock, self._usage.read)
+        self._proving = proving.Proving(self._kinds, self._proofs, self._lock, self.own_lock, self._usage.read)
 
     def boot_id(self) -> str:
         try:
@@ -174,7 +174,7 @@ class LibvirtDriver(driver.VirtDriver):
                 self._proving.take_back(DeviceKey(kind.name, name) for name in stock.written)
             if kind.keeps_bytes and not self._trusts:
                 keeping.add(kind.name)
-                unproven += self._proofs.unproven(stock.devices)
+                unproven += self._proofs.unproven(stock.devices, stock.nothing_kept)
         if unreachable is not None and not any(self._kinds[name].configured for name in known):
             raise unreachable
         found, all_devices = overlaps.find(offered), Compact.joined(InventoryDevice, devices)
@@ -198,7 +198,7 @@ class LibvirtDriver(driver.VirtDriver):
         with contextlib.ExitStack() as locks:
             try:
                 lock = locks.enter_context(self._lock(assignment, 0.0))
-                locks.enter_context(self._own_lock(assignment, kind))
+                locks.enter_context(self.own_lock(assignment, kind))
             except filelock.FileLocked:
                 raise _busy(assignment) from None
             except OSError as error:
@@ -227,7 +227,7 @@ class LibvirtDriver(driver.VirtDriver):
                     continue
                 try:
                     lock = locks.enter_context(self._lock(assignment, started + kind.wait_s - time.monotonic()))
-                    locks.enter_context(self._own_lock(assignment, kind))
+                    locks.enter_context(self.own_lock(assignment, kind))
                 except filelock.FileLocked:
                     results[_key(assignment)] = _busy(assignment)
                 except OSError as error:
@@ -247,6 +247,9 @@ class LibvirtDriver(driver.VirtDriver):
                 results[_key(assignment)] = self._proving.give_back(assignment, kind, lock, usage)
                 asked = None
             done = [(assignment, kind) for assignment, kind, _lock in held if results[_key(assignment)] is None]
+            for assignment, kind in done[:-1]:          # the last one was looked at just now
+                results[_key(assignment)] = self._proving.check_unused(assignment, kind)
+            done = [(assignment, kind) for assignment, kind in done if results[_key(assignment)] is None]
             if done:
                 usage = self._usage_or_doubt({kind.name for _assignment, kind in done}, keys)
                 results.update(self._proving.proven([one for one, _kind in done], usage))
@@ -376,7 +379,7 @@ class LibvirtDriver(driver.VirtDriver):
         return self._guests.migration_definitions(device_map, definition)
 
     @staticmethod
-    def _own_lock(assignment: DeviceAssignment, kind: api.DeviceKind) -> contextlib.AbstractContextManager[object]:
+    def own_lock(assignment: DeviceAssignment, kind: api.DeviceKind) -> contextlib.AbstractContextManager[object]:
         """Hold the lock on the node or file that is the device on the host, if there is one.
 
         :raises FileLocked: somebody else holds it, perhaps a manager with another state directory

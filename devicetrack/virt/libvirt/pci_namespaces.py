@@ -84,6 +84,14 @@ def parse(text: str) -> Record:
     return Record(sizes, formats or None, detached, total, unallocated, frozenset(shared))
 
 
+def differ(before: str | None, now: str | None) -> bool:
+    """Whether two texts name other namespaces, or others of their sizes. A text that is unknown or empty names none.
+
+    :raises ValueError: a text is no such record
+    """
+    return bool(before and now) and parse(before or '').sizes != parse(now or '').sizes
+
+
 def _format(text: str) -> nvme_admin.Format:
     found = _FORMAT.fullmatch(text)
     if found is None:

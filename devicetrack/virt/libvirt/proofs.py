@@ -4,18 +4,20 @@ A proof says which device was clean (its details, with its identity), since when
 counts while the host has the same device by that identity, until the device is made ready for a guest. Taking a proof
 back returns only when that is on the disk. So after a crash at any moment, a device has no proof or no guest has it.
 
-The file is a journal: a line with a checksum for each proof and for each proof that was taken back. It is written anew
-when it has become long. If the file cannot be trusted, devices are read again:
+The file has a line with a checksum for each proof; the last line of a device counts. It is written anew when a proof is
+taken back, and when it has become long. If the file cannot be trusted, devices are read again:
 
-- A line that cannot be read may have taken back any proof before it, so those proofs no longer count. Only a torn line
-  after the last newline is ignored: a crash tore it, so the call that wrote it never returned.
+- A line that cannot be read may have said anything, so the proofs before it no longer count. Only a torn line after the
+  last newline is ignored: a crash tore it, so the call that wrote it never returned.
 - The file names its own inode. A copy of it, for example from a backup of the state directory, proves nothing: the copy
-  does not know of the guests that came after it.
+  does not know of the guests that came after it. That holds for a copy that is written into the file, too: since a
+  proof was taken back, the file has another inode.
 - A file that others could write to proves nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -32,16 +34,19 @@ import zlib
 
 from devicetrack import filelock
 from devicetrack import log
+from devicetrack import objects
 from devicetrack import ownfiles
+from devicetrack import vocabulary
 from devicetrack.objects import identity
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.virt.libvirt import pci_namespaces
 
 LOG = log.logger(__name__)
 
 _FORM: Final = 'devicetrack proofs 1'
-_PROVEN, _TAKEN_BACK = '+', '-'
+_PROVEN: Final = '+'
 # The digits of a line's checksum. A tab follows them.
 _CHECKSUM: Final = 8
 # The file is written anew when it has this many lines more than twice the number of proofs that count.
@@ -72,8 +77,12 @@ class Proofs:
         self._lines = 0                         # lines in the file; 0: it must be written anew before a line is added
         self._read: tuple[int, ...] | None = None       # the state of the file when it was last read or written here
 
-    def unproven(self, devices: Iterable[InventoryDevice]) -> list[_Key]:
-        """Return the devices that no proof calls clean. After an error of the file, which is logged, these are all."""
+    def unproven(self, devices: Iterable[InventoryDevice], nothing_kept: Collection[str] = ()) -> list[_Key]:
+        """Return the devices that no proof calls clean. After an error of the file, which is logged, these are all.
+
+        :param nothing_kept: the identifiers of devices that keep nothing of a guest. Their proofs with
+            ``vocabulary.NOTHING_KEPT`` count
+        """
         fields = Compact(InventoryDevice, devices)
         with self._mutex:
             self._refresh()
@@ -84,21 +93,23 @@ class Proofs:
             return [key for key, details in zip(fields.columns('kind', 'identifier'), fields.column('details'),
                                                 strict=True)
                     if (proof := known.get(key)) is None
+                    or (proof[2] == vocabulary.NOTHING_KEPT and key[1] not in nothing_kept)
                     or (proof[0] != details and not self._is_same(key, proof, details))]
 
     def _is_same(self, key: _Key, proof: _Proof, details: str) -> bool:
         """Whether a proof is for the same device, although its details differ now."""
-        same = identity.same_device(proof[0], details)
-        if same:
+        if not _is_same(proof[0], details):
+            return False
+        if _disks_of(details) or not _disks_of(proof[0]):
             self._known[key] = (details, *proof[1:])                    # this is quicker the next time
-        return same
+        return True
 
-    def is_clean(self, key: DeviceKey, details: str) -> bool:
-        """Whether a proof calls this one device clean."""
+    def how(self, key: DeviceKey, details: str) -> str | None:
+        """How this one device was proven clean; None if no proof calls it clean."""
         with self._mutex:
             self._refresh()
             proof = self._known.get((key.kind, key.identifier))
-        return proof is not None and identity.same_device(proof[0], details)
+        return proof[2] if proof is not None and _is_same(proof[0], details) else None
 
     def record(self, proven: Mapping[DeviceKey, str], how: str) -> None:
         """Record that devices are clean. The caller holds their locks.
@@ -111,7 +122,7 @@ class Proofs:
             with self._writing():
                 new: _Known = {(key.kind, key.identifier): (text, now, how) for key, text in proven.items()}
                 self._known.update(new)
-                self._write([_line(_PROVEN, key, proof) for key, proof in new.items()])
+                self._write([_line(key, proof) for key, proof in new.items()])
 
     def take_back(self, keys: Iterable[_Key]) -> None:
         """Take the proofs of devices back: after this returns, no crash brings the proofs back.
@@ -124,7 +135,10 @@ class Proofs:
             if not any(key in self._known for key in wanted):
                 return                          # nearly always when a device is given back
         with self._writing():
-            self._write([_line(_TAKEN_BACK, key) for key in wanted if self._known.pop(key, None) is not None])
+            for key in wanted:
+                self._known.pop(key, None)
+            self._lines = 0
+            self._write([])
 
     # -- the file -----------------------------------------------------------------------------------------------------
 
@@ -169,8 +183,6 @@ class Proofs:
             if len(fields) == 6 and done == _PROVEN:
                 _done, kind, name, when, how, details = fields
                 known[kind, urllib.parse.unquote(name) if '%' in name else name] = details, when, how
-            elif len(fields) == 3 and done == _TAKEN_BACK:
-                known.pop((fields[1], urllib.parse.unquote(fields[2])), None)
             else:
                 LOG.error('Line %(line)d of %(path)s cannot be read: no line before it proves a device clean',
                           {'line': number, 'path': self._path})
@@ -205,7 +217,7 @@ class Proofs:
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             text = ''.join([_checked(f'{_FORM}\t{_itself(fd)}'),
-                            *(_line(_PROVEN, key, proof) for key, proof in known.items())])
+                            *(_line(key, proof) for key, proof in known.items())])
             _write_all(fd, text.encode())
             os.fsync(fd)
             os.rename(new, self._path)
@@ -221,6 +233,16 @@ class Proofs:
         self._read = (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
+def _is_same(proven: str, now: str) -> bool:
+    """Whether details describe what was proven clean: the same device, and no namespaces beside those of a disk then."""
+    return identity.same_device(proven, now) and not pci_namespaces.differ(_disks_of(proven), _disks_of(now))
+
+
+def _disks_of(text: str) -> str | None:
+    disks: str | None = getattr(objects.details.from_text(text), 'disks', None)
+    return disks
+
+
 def _itself(fd: int) -> str:
     """Return a text that tells an open file from a copy of it, and from a later file that got its inode."""
     version = bytearray(8)
@@ -229,12 +251,9 @@ def _itself(fd: int) -> str:
     return f'{os.fstat(fd).st_ino} {int.from_bytes(version[:4], "little")}'
 
 
-def _line(done: str, key: _Key, proof: _Proof | None = None) -> str:
-    fields = [done, key[0], urllib.parse.quote(key[1], safe='')]
-    if proof is not None:
-        details, when, how = proof
-        fields += [when, how, details]          # JSON, which has no tabs and no newlines
-    return _checked('\t'.join(fields))
+def _line(key: _Key, proof: _Proof) -> str:
+    details, when, how = proof                  # details are JSON, which has no tabs and no newlines
+    return _checked('\t'.join((_PROVEN, key[0], urllib.parse.quote(key[1], safe=''), when, how, details)))
 
 
 def _checked(text: str) -> str:

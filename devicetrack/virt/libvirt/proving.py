@@ -44,13 +44,15 @@ class Proving:
 
     :param kinds: by name
     :param lock: takes the lock of one device, waiting at most so many seconds
+    :param own_lock: holds the lock on the node or file that is the device; see :meth:`.LibvirtDriver.own_lock`
     :param usage: asks the hypervisor which domains name devices; its argument are the kinds that must be able to tell
     """
 
     def __init__(self, kinds: Mapping[str, api.DeviceKind], known: proofs.Proofs,
                  lock: Callable[[DeviceAssignment, float], filelock.FileLock],
+                 own_lock: Callable[[DeviceAssignment, api.DeviceKind], contextlib.AbstractContextManager[object]],
                  usage: Callable[[Container[str]], Usage]) -> None:
-        self._kinds, self._proofs, self._lock, self._usage = kinds, known, lock, usage
+        self._kinds, self._proofs, self._lock, self._own_lock, self._usage = kinds, known, lock, own_lock, usage
         self._wipes: dict[DeviceKey, Wiped] = {}       # what the last call that may wipe a device wiped
         self._reading: list[threading.Event] = []       # one for each device that is being read; setting it ends that
 
@@ -84,11 +86,19 @@ class Proving:
 
         :raises DriverError: the device cannot be given back
         """
-        if not (kind.keeps_bytes and assignment.was_only_claimed
-                and self._proofs.is_clean(key_of(assignment), details.to_text(assignment.details))):
+        if not (kind.keeps_bytes and assignment.was_only_claimed and self._is_clean(assignment, kind)):
             return False
         with installed.mistakes(kind, 'is_untouched'):
             return kind.is_untouched(assignment) is True
+
+    def _is_clean(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> bool:
+        how = self._proofs.how(key_of(assignment), details.to_text(assignment.details))
+        return how is not None and (how != vocabulary.NOTHING_KEPT or self._keeps_nothing(assignment, kind))
+
+    @staticmethod
+    def _keeps_nothing(assignment: DeviceAssignment, kind: api.DeviceKind) -> bool:
+        with installed.mistakes(kind, 'keeps_nothing'):
+            return kind.keeps_nothing(assignment) is True
 
     def proven(self, assignments: Iterable[DeviceAssignment], usage: Usage) -> _Results:
         """Record that devices that were taken back are clean, unless somebody uses them by now.
@@ -128,6 +138,21 @@ class Proving:
             return exception.UnclaimFailed(*key, str(failed))
         return None
 
+    def check_unused(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> exception.DriverError | None:
+        """Ask the kind of a device that was taken back again whether anybody uses it."""
+        key = key_of(assignment)
+        try:
+            try:
+                with installed.mistakes(kind, 'check_unused'):
+                    kind.check_unused(assignment)
+            except exception.DriverError as failed:
+                self.take_back((key,))
+                return failed if isinstance(failed, exception.DeviceError) else exception.UnclaimFailed(
+                    *key, str(failed))
+        except exception.DriverError as failed:
+            return exception.UnclaimFailed(*key, str(failed))
+        return None
+
     def wipes_of(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, Wiped]:
         """As :meth:`devicetrack.virt.driver.VirtDriver.wipes_of`."""
         return {key: wiped for key in keys if (wiped := self._wipes.get(key)) is not None}
@@ -137,14 +162,20 @@ class Proving:
 
         :returns: an error for each device that has no proof now
         """
-        keep_bytes = [one for one in assignments if self._kinds[one.kind].keeps_bytes
-                      and not self._proofs.is_clean(key_of(one), details.to_text(one.details))]
-        if keep_bytes:
+        results: _Results = {}
+        clean: list[DeviceAssignment] = []
+        for one in assignments:
+            kind = self._kinds[one.kind]
             try:
-                self._record(keep_bytes, vocabulary.WIPED)
+                if kind.keeps_bytes and not self._is_clean(one, kind):
+                    clean.append(one)
             except exception.DriverError as failed:
-                return {key_of(one): exception.UnclaimFailed(*key_of(one), str(failed)) for one in keep_bytes}
-        return {}
+                results[key_of(one)] = exception.UnclaimFailed(*key_of(one), str(failed))
+        try:
+            self._record(clean, vocabulary.WIPED)
+        except exception.DriverError as failed:
+            results |= {key_of(one): exception.UnclaimFailed(*key_of(one), str(failed)) for one in clean}
+        return results
 
     def take_back(self, keys: Iterable[DeviceKey]) -> None:
         """Forget durably that devices are clean.
@@ -157,8 +188,13 @@ class Proving:
             raise _no_proof(error) from error
 
     def _record(self, assignments: Iterable[DeviceAssignment], how: str) -> None:
+        proven: dict[str, dict[DeviceKey, str]] = {how: {}, vocabulary.NOTHING_KEPT: {}}
+        for one in assignments:
+            kept = not self._keeps_nothing(one, self._kinds[one.kind])
+            proven[how if kept else vocabulary.NOTHING_KEPT][key_of(one)] = details.to_text(one.details)
         try:
-            self._proofs.record({key_of(one): details.to_text(one.details) for one in assignments}, how)
+            for each, devices in proven.items():
+                self._proofs.record(devices, each)
         except OSError as error:
             raise _no_proof(error) from error
 
@@ -180,13 +216,15 @@ class Proving:
                     results[key] = exception.NotProven(*key, NO_KIND if kind is None else 'its kind keeps no bytes')
                     continue
                 try:
-                    lock = self._lock(assignment, 0.0)
+                    lock = locks.enter_context(self._lock(assignment, 0.0))
+                    locks.enter_context(self._own_lock(assignment, kind))
                 except filelock.FileLocked:
                     results[key] = busy(assignment)
                 except OSError as error:
                     results[key] = exception.UnclaimFailed(*key, no_lock(error))
+                except exception.DriverError as error:
+                    results[key] = error
                 else:
-                    locks.enter_context(lock)
                     held.append((assignment, kind, lock))
             if how == vocabulary.BLANK:
                 results |= self._prove_blank(held)

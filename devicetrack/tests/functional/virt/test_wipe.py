@@ -54,6 +54,16 @@ MIB = 1 << 20
 _RATE_MIB_S = 8
 
 
+# A process that the hypervisor does not know, with a namespace open.
+WRITER = textwrap.dedent("""
+    import sys
+    with open(sys.argv[1], 'r+b', buffering=0) as file:
+        file.write(b'dirty')
+        print('written', flush=True)
+        sys.stdin.read()
+""")
+
+
 class NamespaceTestCase(base.TestCase):
     """A host with one namespace, for which a file stands."""
 
@@ -260,6 +270,35 @@ print(json.dumps({'phase': 'failed', 'reason': 'told ' + open('/proc/self/enviro
         error = self.assertRaises(exception.CommandFailed, wiping.wipe, 'ns0', fd, fd, 9 * MIB, 2 * MIB, 0)
         self.assertIn('size', error.reason)
         self.assertEqual(8 * MIB, os.path.getsize(self.path))
+
+
+class SeveralTestCase(NamespaceTestCase):
+
+    def test_one_that_a_process_opens_while_the_next_is_wiped_does_not_go_back(self) -> None:
+        other = os.path.join(self.files, 'ns1')
+        with open(other, 'wb') as file:
+            file.write(os.urandom(8 * MIB))
+        self.configuration.set('libvirt', pmem_namespaces=['4GB:ns0|ns1'], connection_uri='test:///default')
+        driver = self.driver()
+        wanted = [contract.assignment(str(uuid.uuid4()), 'vpmem', device.identifier, None, device.details)
+                  for device in driver.get_inventory().devices]
+        wipe, writers = wiping.wipe, []
+
+        def opened_meanwhile(name: str, *rest: Any, **how: Any) -> None:
+            if name == 'ns1':
+                writer = processes.Process('-c', WRITER, self.path)
+                self.addCleanup(writer.communicate)
+                self.addCleanup(writer.kill)
+                assert writer.stdout is not None
+                writers.append(writer.stdout.readline())
+            wipe(name, *rest, **how)
+
+        self.patch(wiping, 'wipe', opened_meanwhile)
+        answers = driver.unclaim(wanted)
+        self.assertEqual(1, len(writers))
+        self.assertIsInstance(answers[self.key], exception.DeviceInUse)
+        self.assertIsNone(answers[DeviceKey('vpmem', 'ns1')])
+        self.assertEqual({('vpmem', 'ns0')}, set(driver.get_inventory().unproven))
 
 
 class Discarding(wiper.File):

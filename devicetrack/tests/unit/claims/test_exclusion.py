@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 import uuid
 
@@ -66,6 +67,65 @@ class ExclusionTestCase(base.TestCase):
 def a_row(host_uuid: str, device: InventoryDevice, owner: str) -> Record:
     return Record(host_uuid, device.kind, device.identifier, owner, None, vocabulary.CURRENT, vocabulary.ACTIVE, 0,
                   'other', 1, host_uuid, device.resource_class, device.parent, device.numa_node, device.details, 0)
+
+
+class WipeForNobodyTestCase(ExclusionTestCase):
+    """A wipe of a card reaches the data of its functions, also the wipe that an operator asks for."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.wiping, self.go_on = threading.Event(), threading.Event()
+        self.addCleanup(self.go_on.set)
+        host = fixtures.Host()
+        host.machine.resource_classes.update((CARD, FUNCTION))
+        pf = host.machine.add_namespace('pf', 'card', parent=None, exclusions=WHOLE, proven=False)
+        for number in range(2):
+            host.machine.add_namespace(f'vf{number}', 'function', parent='pf', exclusions=PART)
+        slow = host.machine.add_namespace('slow', '4GB', proven=False)
+        host.machine.contents.update({pf: b'old', slow: b'old'})
+        host.machine.before('wipe', lambda: (self.wiping.set(), self.go_on.wait(base.HANGS_S)), times=1)
+        self.host_ = self.useFixture(host)
+        host.running.unproven.wait()
+
+    def admit(self, name: str) -> None:
+        self.host_.manager.admit('vpmem', name, wipe=True)
+
+    def finish(self) -> None:
+        self.go_on.set()
+        self.host_.running.unproven.wait()
+
+    def test_it_waits_for_nobody_who_got_a_function_meanwhile(self) -> None:
+        self.admit('slow')
+        self.wiping.wait(base.HANGS_S)
+        self.admit('pf')
+        instance = self.host_.spawn(request=functions())
+        self.finish()
+        self.assertEqual(b'old', self.host_.machine.read(DeviceKey('vpmem', 'pf')))
+        self.host_.audit()
+        [withheld] = self.host_.manager.list_withheld()
+        self.assertIn(f'instance {instance.uuid} has vpmem/vf0', withheld.causes[vocabulary.UNPROVEN].detail)
+        self.host_.delete(instance)
+        self.host_.wait()
+        self.admit('pf')
+        self.host_.running.unproven.wait()
+        self.assertEqual({FREE}, set(self.host_.states().values()))
+
+    def test_nobody_gets_a_function_while_it_goes_on(self) -> None:
+        self.admit('pf')
+        self.wiping.wait(base.HANGS_S)
+        refused = self.assertRaises(exception.NoFit, self.host_.claim, Instance(), functions())
+        self.assertIn('2 withheld (excluded)', str(refused))
+        self.assertIn('a wipe has vpmem/pf', str(self.host_.manager.list_withheld()))
+        self.finish()
+        self.host_.spawn(request=functions())
+
+    def test_nor_from_a_ledger_that_was_built_again_meanwhile(self) -> None:
+        self.admit('pf')
+        self.wiping.wait(base.HANGS_S)
+        self.host_.running.ledger.discard()
+        self.assertRaises(exception.NoFit, self.host_.claim, Instance(), functions())
+        self.finish()
+        self.host_.spawn(request=functions())
 
 
 class ClaimTestCase(ExclusionTestCase):

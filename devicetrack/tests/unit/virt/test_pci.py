@@ -21,10 +21,12 @@ from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt.kinds import pci
+from devicetrack.virt.libvirt.kinds import pci_erasing
 
 DISK, CARD, BRIDGE = '0000:01:00.0', '0000:03:00.0', '0000:06:00.0'
 NVME = {'vendor_id': '1b36', 'product_id': '0010'}
@@ -511,6 +513,7 @@ class PCITestCase(PCIHostTestCase):
             return os.open(content, os.O_RDONLY)
 
         self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.open_disk', opened))
+        self.patch(pci_erasing, 'asked', lambda *_function: pci_namespaces.Record({}))      # no controller answers here
         assignment = self.assigned(kind)
         with open(os.path.join(self.state_path, 'lock'), 'w') as lock:
             error = self.assertRaises(exception.NotProven, kind.read_through, assignment, lock.fileno(),

@@ -6,18 +6,28 @@ import json
 import os
 import stat
 import threading
+import time
 from typing import Any
+from unittest import mock
+import uuid
 
 import fixtures
 
 from devicetrack import exception
+from devicetrack import filelock
+from devicetrack import vocabulary
 from devicetrack.objects import details
+from devicetrack.objects import values
+from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import nvme
+from devicetrack.tests import base
+from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import test_pci
 from devicetrack.tests.unit.virt.test_pci import BRIDGE
 from devicetrack.tests.unit.virt.test_pci import CARD
 from devicetrack.tests.unit.virt.test_pci import DISK
 from devicetrack.tests.unit.virt.test_pci import NVME
+from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import wiper
@@ -556,3 +566,141 @@ def _runs(pid: str) -> bool:
             return file.read().rpartition(')')[2].split()[0] not in 'ZX'
     except FileNotFoundError:
         return False
+
+
+class ProofTestCase(DiskTestCase):
+    """What a proof of a disk says, and what it does not."""
+
+    def driver(self, policy: str, wait_s: int = 0) -> libvirt_driver.LibvirtDriver:
+        host = self.host
+
+        class PCI(pci.PCI):
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
+                self.host_use = host.use
+
+        self.configuration.set('pci', device_spec=[json.dumps(NVME)])
+        self.configuration.set('devicetrack_pci', sysfs_root=host.root, release_wait_s=wait_s, functions=['all'],
+                               cleaning=[json.dumps({'policy': policy})])
+        node = self.useFixture(libvirt_fixtures.TestNode())
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [PCI], connect=node.connect)
+        self.addCleanup(driver.close)
+        return driver
+
+    def offered(self, driver: libvirt_driver.LibvirtDriver) -> Any:
+        """The disk in the form for drivers, as nobody has realized it."""
+        [device] = driver.get_inventory().devices
+        return contract.assignment(str(uuid.uuid4()), 'pci', DISK, device.parent, device.details)
+
+    def of_a_guest(self, driver: libvirt_driver.LibvirtDriver) -> Any:
+        """The disk of a guest that is gone and left bytes on it."""
+        offered = self.offered(driver)
+        made = driver.realize(offered)
+        self.disk.fill(OLD)
+        return contract.assignment(offered.instance_uuid, 'pci', DISK, offered.parent, made.details,
+                                   generation=values.OF_A_GUEST)
+
+    def is_unproven(self, driver: libvirt_driver.LibvirtDriver) -> bool:
+        return bool(driver.get_inventory().unproven)
+
+    def proves(self, driver: libvirt_driver.LibvirtDriver, how: str) -> Any:
+        [answer] = driver.prove([self.offered(driver)], how).values()
+        return answer
+
+    def test_a_detached_namespace_is_not_proven_whatever_the_policy_would_do_after_a_guest(self) -> None:
+        self.controller.oacs |= 0b1000
+        self.controller.sanicap = 0b111
+        self.controller.add(2).attached = False
+        self.controllers.show(DISK)
+        for policy in ('nvme-sanitize', 'person'):
+            driver = self.driver(policy)
+            self.assertIn('detached namespace 2', str(self.proves(driver, vocabulary.READ)))
+            self.assertTrue(self.is_unproven(driver))
+
+    def test_of_a_person_the_service_asks_no_right_to_ask(self) -> None:
+        def refuses(*_arguments: Any) -> Any:
+            raise PermissionError(13, 'Permission denied')
+
+        self.patch(nvme_admin, 'submit', refuses)
+        driver = self.driver('person')
+        self.assertIsNone(self.proves(driver, vocabulary.READ))
+
+    def test_it_ends_when_another_namespace_is_attached(self) -> None:
+        driver = self.driver('zero')
+        self.assertIsNone(self.proves(driver, vocabulary.READ))
+        self.assertFalse(self.is_unproven(driver))
+        self.controller.add(2).fill(OLD)
+        self.controllers.show(DISK)
+        self.assertTrue(self.is_unproven(driver))
+        self.assertTrue(self.is_unproven(self.driver('zero')))
+
+    def test_it_stays_while_the_namespaces_cannot_be_seen(self) -> None:
+        driver = self.driver('zero')
+        self.assertEqual([None], list(driver.unclaim([self.of_a_guest(driver)]).values()))
+        for given in (True, False):
+            if given:
+                self.give_to_guest()
+                driver.get_inventory()
+        self.assertTrue(self.is_unproven(driver))               # a guest that nobody saw may have it
+
+    def test_what_keeps_nothing_by_its_policy_needs_a_proof_under_another_one(self) -> None:
+        driver = self.driver('none')
+        self.assertIsNone(self.proves(driver, vocabulary.BLANK))
+        self.assertFalse(self.is_unproven(driver))
+        self.assertEqual([None], list(driver.unclaim([self.of_a_guest(driver)]).values()))
+        self.assertEqual((False, True), (self.is_unproven(driver), self.is_unproven(self.driver('zero'))))
+        self.assertFalse(self.is_unproven(self.driver('none')))
+        # A claim from before the change does not go back as it is.
+        driver = self.driver('zero')
+        offered = self.offered(driver)
+        self.assertEqual([None], list(driver.unclaim([offered]).values()))
+        self.assertTrue(self.is_zero())
+        self.assertFalse(self.is_unproven(driver))
+
+    def test_a_wipe_for_nobody_waits_for_who_has_the_function(self) -> None:
+        driver = self.driver('zero')
+        offered = self.offered(driver)
+        self.disk.fill(OLD)
+        path = driver._kinds['pci'].own_path(offered)
+        with filelock.NodeLock(str(path)) as lock:
+            self.assertIsInstance(self.proves(driver, vocabulary.WIPE), exception.DeviceBusy)
+            self.assertFalse(self.is_zero())
+            lock.unlock()
+        self.assertIsNone(self.proves(driver, vocabulary.WIPE))
+
+    def test_a_card_that_comes_in_its_place_during_a_wait_is_left_alone(self) -> None:
+        for shape in ('of the same shape', 'with one more namespace'):
+            driver = self.driver('zero', wait_s=base.HANGS_S)
+            wanted = self.of_a_guest(driver)
+            controller = self.host.controller_of(DISK)
+            state = self.host.path(DISK, f'nvme/{controller}/state')
+            os.rename(state, f'{state}_')                       # it is being reset, and not ready yet
+            others, slept = [], [0.0]
+            monotonic = time.monotonic
+
+            def exchange(seconds: float, more: bool = shape != 'of the same shape') -> None:
+                slept[0] += 100 * seconds
+                if not others:
+                    self.host.remove(DISK)
+                    del self.controllers.controllers[DISK]
+                    self.host.add_nvme(DISK, 'S2')
+                    other = self.controllers.add(DISK)
+                    other.oacs |= 0b1000
+                    if more:
+                        other.add(2)
+                        self.controllers.show(DISK)
+                    others.extend(other.namespaces.values())
+                    for namespace in others:
+                        namespace.fill(OLD)
+
+            with (mock.patch.object(time, 'sleep', exchange),
+                  mock.patch.object(time, 'monotonic', lambda: monotonic() + slept[0])):
+                [answer] = driver.unclaim([wanted]).values()
+            self.assertIsInstance(answer, exception.DeviceError)
+            self.assertTrue(others)
+            self.assertEqual({OLD}, {bytes(namespace.content[:16]) for namespace in others}, shape)
+            self.host.remove(DISK)
+            del self.controllers.controllers[DISK]
+            self.host.add_nvme(DISK, 'S1')
+            self.controller = self.controllers.add(DISK)
+            self.disk = self.controller.namespaces[1]

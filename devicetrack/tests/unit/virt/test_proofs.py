@@ -116,11 +116,10 @@ class DistrustTestCase(ProofsTestCase):
         self.record(NAMES[2])
         self.assertEqual(['b'], self.unproven())
 
-    def test_a_damaged_line_may_have_taken_back_any_proof_before_it(self) -> None:
-        self.proofs.take_back(keys('a'))
+    def test_before_a_damaged_line_nothing_counts(self) -> None:
         self.record(NAMES[2])
         lines = self.lines()
-        lines[-2] = lines[-2].replace(b'\t-\t', b'\t+\t')
+        lines[-2] = lines[-2].replace(b'\t+\t', b'\t-\t')
         self.rewrite(lines)
         self.assertEqual(['a', 'b'], self.unproven())
 
@@ -131,6 +130,12 @@ class DistrustTestCase(ProofsTestCase):
         self.assertEqual((list(NAMES), list(NAMES)), (self.unproven(), self.unproven(of=self.proofs)))
         self.record('b')
         self.assertEqual([NAMES[0], NAMES[2]], self.unproven())
+
+    def test_nor_does_one_that_is_written_over_the_file(self) -> None:
+        before = self.lines()
+        self.proofs.take_back(keys('a'))
+        self.rewrite(before)
+        self.assertEqual(list(NAMES), self.unproven())
 
     def test_a_file_that_others_can_write_to_proves_nothing(self) -> None:
         os.chmod(self.path, 0o666)

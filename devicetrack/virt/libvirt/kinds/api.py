@@ -43,7 +43,8 @@ class Stock(NamedTuple):
     """The stock of one kind: devices that exist, those that can still be made, and those that only options name.
 
     ``written`` are the identifiers of devices that the host itself uses now, so their proofs no longer count. It is for
-    kinds whose devices keep bytes. ``faults`` list where the host differs from the options. The kind fills them in
+    kinds whose devices keep bytes. ``nothing_kept`` are the identifiers of devices of which an operator says that they
+    keep nothing (:meth:`DeviceKind.keeps_nothing`). ``faults`` list where the host differs from the options. The kind fills them in
     :meth:`DeviceKind.stock`, from the host or from the things that :meth:`DeviceKind.prepare` could not make.
     """
 
@@ -52,6 +53,7 @@ class Stock(NamedTuple):
     missing: tuple[Missing, ...] = ()
     written: Collection[str] = ()
     faults: tuple[Fault, ...] = ()
+    nothing_kept: Collection[str] = ()
 
 
 Locked = Callable[[str], AbstractContextManager[bool]]
@@ -311,6 +313,24 @@ class DeviceKind(abc.ABC):
         :raises DeviceBusy: somebody else works on it; nothing was changed
         :raises UnclaimFailed: it is not clean, nothing proves that it is clean, or its identity cannot be told now
         :raises DriverError: anything else, handled like UnclaimFailed. After any error the device stays held
+        """
+
+    def keeps_nothing(self, assignment: DeviceAssignment) -> bool:
+        """Whether an operator says that a device keeps nothing of its guest, so that :meth:`unclaim` cleans nothing.
+
+        A proof of such a device counts only while :meth:`stock` names it in ``nothing_kept``.
+
+        :raises DriverError: that cannot be told
+        """
+        return False
+
+    def check_unused(self, assignment: DeviceAssignment) -> None:
+        """Check once more that nobody has used a device since :meth:`unclaim` returned.
+
+        The driver asks this before the device is free, if it has given back other devices since, which may have taken
+        hours. It asks the hypervisor itself. The default does nothing.
+
+        :raises DriverError: as :meth:`unclaim`; the device stays held
         """
 
     def is_untouched(self, assignment: DeviceAssignment) -> bool:

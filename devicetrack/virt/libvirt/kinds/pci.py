@@ -209,8 +209,11 @@ class PCI(api.DeviceKind):
         # A disk that has the driver for guests now may have been written to by a guest that nobody saw.
         guests = {address for address, (function, _spec) in offered.items()
                   if pci_serials.is_nvme(function) and pci_variants.is_vfio(function.driver)}
+        free_of_bytes = [address for address, (function, _spec) in offered.items()
+                         if self._cleaner.keeps_nothing(function, functions.get)]
         return api.Stock(devices, written=tuple(map(places.name, guests.union(used))),
-                         faults=tuple(self._faults(functions.values(), places)))
+                         faults=tuple(self._faults(functions.values(), places)),
+                         nothing_kept=frozenset(map(places.name, free_of_bytes)))
 
     def _faults(self, functions: Iterable[pci_sysfs.Function], places: pci_places.Places) -> Iterator[Fault]:
         for address, fault in sorted(self._vfs.faults.items()):
@@ -436,7 +439,8 @@ class PCI(api.DeviceKind):
         function = self._there(assignment)
         self._check_known(assignment, function)
         self._wait_for_lookers(assignment, function)
-        self._cleaner.clean(assignment, function, lock_fd)
+        self._check_same(assignment)            # that was a wait
+        self._cleaner.clean(assignment, function, lock_fd, functools.partial(self._check_same, assignment))
         pci_ports.take_away(self.tree, assignment, self._there(assignment))
         self._check_back(assignment)
         self._memory.take_back(assignment.identifier)
@@ -464,6 +468,10 @@ class PCI(api.DeviceKind):
             raise exception.UnclaimFailed(
                 self.name, assignment.identifier, 'its guest or a reset changed its configuration space (identifiers, '
                 f'class, layout and sizes of its registers): it is {config}, recorded was {assignment.details.config}')
+
+    def _check_same(self, assignment: DeviceAssignment) -> None:
+        """:raises DriverError: another function is there than the recorded one, or it may be another one"""
+        self._check_known(assignment, self._there(assignment))
 
     def _check_known(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
         """:raises UnclaimFailed: the function may not be the recorded one"""
@@ -521,6 +529,13 @@ class PCI(api.DeviceKind):
                 raise exception.DeviceInUse(self.name, assignment.identifier, f'the host uses it: {used}')
             time.sleep(_POLL_S)
 
+    def keeps_nothing(self, assignment: DeviceAssignment) -> bool:
+        return self._cleaner.keeps_nothing(self._there(assignment))
+
+    def check_unused(self, assignment: DeviceAssignment) -> None:
+        self._wait_for_lookers(assignment, self._there(assignment))
+        self._check_back(assignment)
+
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
         function = self._there(assignment)
         self._check_known(assignment, function)
@@ -543,8 +558,9 @@ class PCI(api.DeviceKind):
         function = self._there(assignment)
         self._check_known(assignment, function)
         self._wait_for_lookers(assignment, function)
-        self._cleaner.read_through(assignment, function, lock_fd, stop)
-        self._check_known(assignment, self._there(assignment))
+        same = functools.partial(self._check_same, assignment)
+        self._cleaner.read_through(assignment, function, lock_fd, stop, same)
+        same()
 
     # -- guest --------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ The guide for operators says what each policy proves. Policies of controllers ar
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 import errno
 import os
 import threading
@@ -54,9 +55,12 @@ class Cleaner:
         physfn = None if function.physfn is None else (read or self._tree.function)(function.physfn)
         return self._options.cleaning_of(function, physfn)
 
-    def keeps_nothing(self, function: pci_sysfs.Function) -> bool:
-        """Whether the operator says that a function keeps nothing that its next owner could read."""
-        return self.policy(function).name == pci_cleaning.NONE
+    def keeps_nothing(self, function: pci_sysfs.Function, read: Read | None = None) -> bool:
+        """Whether the operator says that a function keeps nothing that its next owner could read.
+
+        :param read: as for :meth:`policy`
+        """
+        return self.policy(function, read).name == pci_cleaning.NONE
 
     def obstacle(self, function: pci_sysfs.Function, read: Read | None = None) -> str | None:
         """Say why the policy of a function cannot be carried out; None if it can, or while that is unknown.
@@ -101,10 +105,12 @@ class Cleaner:
             raise OSError(errno.EINVAL, obstacle)
         return str(pci_erasing.asked(self._tree, function))
 
-    def clean(self, assignment: DeviceAssignment, function: pci_sysfs.Function, lock_fd: int) -> None:
+    def clean(self, assignment: DeviceAssignment, function: pci_sysfs.Function, lock_fd: int,
+              check: Callable[[], None]) -> None:
         """Clean a function, and prove it.
 
         :param lock_fd: as for :meth:`.api.DeviceKind.unclaim`
+        :param check: as for :class:`.pci_erasing.Erasing`
         :raises DriverError: it is not clean
         """
         policy = self.policy(function)
@@ -118,7 +124,7 @@ class Cleaner:
             self._run_program(assignment, function, policy, lock_fd)
             if not pci_serials.is_nvme(function):
                 return
-        erasing = pci_erasing.Erasing(self._tree, assignment, function, lock_fd, self._options.release_wait_s)
+        erasing = pci_erasing.Erasing(self._tree, assignment, function, lock_fd, self._options.release_wait_s, check)
         if policy.name in pci_cleaning.OF_DISKS:        # a program gets the record, and restores what it can
             erasing.restore(policy)
         if policy.name == pci_cleaning.FORMAT:
@@ -144,16 +150,24 @@ class Cleaner:
                                        f'{policy.program} cannot clean it now: {error}') from error
 
     def read_through(self, assignment: DeviceAssignment, function: pci_sysfs.Function, lock_fd: int,
-                     stop: threading.Event) -> None:
-        """As :meth:`.api.DeviceKind.read_through`."""
+                     stop: threading.Event, check: Callable[[], None]) -> None:
+        """As :meth:`.api.DeviceKind.read_through`.
+
+        :param check: as for :class:`.pci_erasing.Erasing`
+        """
         try:
             obstacle = self.obstacle(function)
         except OSError as error:
             obstacle = pci_erasing.unasked(error)
         if obstacle is not None:
             raise exception.NotProven(assignment.kind, assignment.identifier, obstacle)
-        erasing = pci_erasing.Erasing(self._tree, assignment, function, lock_fd, self._options.release_wait_s)
+        erasing = pci_erasing.Erasing(self._tree, assignment, function, lock_fd, self._options.release_wait_s, check)
         disks = erasing.disks()
+        detached = ', '.join(map(str, sorted(self._detached(function))))
+        if detached:
+            raise exception.NotProven(
+                assignment.kind, assignment.identifier, f'its controller has the detached namespace {detached}, which '
+                'nobody can read: delete or attach it, or have the disk wiped, if its policy erases it')
         for disk in disks:
             with erasing.opened(disk, writing=False) as fd:
                 problem = reading.read_through(f'{function.address} {disk.nsid}', fd, lock_fd, disk.size_bytes,
@@ -165,3 +179,19 @@ class Cleaner:
         if erasing.disks() != disks:
             raise exception.NotProven(assignment.kind, assignment.identifier,
                                       'its namespaces changed while they were read')
+
+    def _detached(self, function: pci_sysfs.Function) -> Collection[int]:
+        """Return the namespaces of a disk that no controller has. Its first guest could attach them.
+
+        A policy that erases them does so after a guest, and not before the first one.
+
+        :raises CommandFailed: the controller cannot be asked
+        """
+        if not pci_serials.is_nvme(function):
+            return ()
+        try:
+            return pci_erasing.asked(self._tree, function).detached.keys()
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM) and not self._asks(function, self.policy(function)):
+                return ()                       # a person cleans it, so the service need not have the right to ask
+            raise exception.CommandFailed('ask its controller', pci_erasing.unasked(error)) from error

@@ -109,12 +109,14 @@ class Erasing:
     """Erases the disks of one function, which is back at the host's driver and which nobody uses.
 
     :param wait_s: how long the driver may take to show the disks, and other processes to close them
+    :param check: raises a DriverError if another function than the recorded one is there. It is called before each
+        change, because somebody may exchange a card while this waits
     """
 
     def __init__(self, tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function, lock_fd: int,
-                 wait_s: float) -> None:
+                 wait_s: float, check: Callable[[], None]) -> None:
         self._tree, self._assignment, self._function = tree, assignment, function
-        self._lock_fd, self._wait_s = lock_fd, wait_s
+        self._lock_fd, self._wait_s, self._check_same = lock_fd, wait_s, check
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -231,14 +233,14 @@ class Erasing:
         for nsid in sorted(nsid for nsid, size in now.items() if nsid not in recorded.detached and (
                 nsid not in recorded.sizes or size.size_bytes != recorded.sizes[nsid].size_bytes)):
             LOG.warning('Deleting namespace %d of %s, which its guest made.', nsid, address)
-            self._told(lambda nsid=nsid: privileged.delete_nvme_namespace(              # type: ignore[misc]
+            self._change(lambda nsid=nsid: privileged.delete_nvme_namespace(            # type: ignore[misc]
                 root, address, self._shown_names(), nsid), f'its guest made namespace {nsid}: ')
             del now[nsid]
         # A controller gives a new namespace the lowest free number.
         for nsid in sorted(recorded.sizes.keys() - now.keys()):
             size, form = recorded.sizes[nsid], (recorded.formats or {})[nsid]
             LOG.warning('Making namespace %d of %s again, which its guest deleted.', nsid, address)
-            self._told(lambda nsid=nsid, size=size, form=form: privileged.create_nvme_namespace(  # type: ignore[misc]
+            self._change(lambda nsid=nsid, size=size, form=form: privileged.create_nvme_namespace(  # type: ignore[misc]
                 root, address, self._shown_names(), nsid, size.size_bytes // size.block_bytes, form,
                 nsid in recorded.shared),
                 f'its guest deleted namespace {nsid}, of {size.size_bytes} bytes in blocks of {size.block_bytes} (LBA '
@@ -247,7 +249,7 @@ class Erasing:
     def _attach(self, nsid: int, is_to_be: bool) -> None:
         LOG.info('%s namespace %d %s %s, as it was before its guest.', 'Attaching' if is_to_be else 'Detaching', nsid,
                  'to' if is_to_be else 'from', self._function.address)
-        self._told(lambda: privileged.attach_nvme_namespace(
+        self._change(lambda: privileged.attach_nvme_namespace(
             self._tree.root, self._function.address, self._shown_names(), nsid, is_to_be),
             f'its guest {"detached" if is_to_be else "attached"} namespace {nsid}: ')
 
@@ -266,7 +268,7 @@ class Erasing:
             found = self._told(lambda: asked(self._tree, self._function))
 
     def _format_one(self, nsid: int, form: nvme_admin.Format, erase: int, timeout_s: int) -> None:
-        self._told(lambda: privileged.format_nvme_namespace(
+        self._change(lambda: privileged.format_nvme_namespace(
             self._tree.root, self._function.address, self._names(), nsid, form, erase, timeout_s, self._lock_fd))
         self.disks()
 
@@ -321,8 +323,8 @@ class Erasing:
         """
         action = _SANITIZES[policy.erase]
         self._follow_sanitize()                 # an earlier operation, which proves nothing about this one
-        self._told(lambda: privileged.start_nvme_sanitize(self._tree.root, self._function.address, self._names(),
-                                                          action))
+        self._change(lambda: privileged.start_nvme_sanitize(self._tree.root, self._function.address, self._names(),
+                                                            action))
         status = self._follow_sanitize()
         if not status.is_completed or status.action != action:
             raise self._failed(f'its controller did not sanitize it: SSTAT {status.status}, action {status.action}')
@@ -352,11 +354,20 @@ class Erasing:
                                                      disk.size_bytes, writing),
                         f'its namespace {disk.nsid} cannot be opened: ')
         try:
+            self._check_same()                  # the open disk is one of the function that is there now
             yield fd
         except BaseException:
             os.close(fd)                        # do not unlock it: a wiper may still run, and needs the lock
             raise
         filelock.close(fd)
+
+    def _change(self, call: Callable[[], object], where: str = '') -> None:
+        """Call a privileged function that changes a disk, as :meth:`_told`, if the disk is still the recorded one."""
+        def checked() -> None:
+            self._check_same()
+            call()
+
+        self._told(checked, where)
 
     def _told(self, call: Callable[[], _Answer], where: str = '') -> _Answer:
         """Call a privileged function. Retry while it is busy, since udev looks at each new disk for a moment."""

@@ -181,6 +181,9 @@ class VPMEM(api.DeviceKind):
         filelock.close(fd)
         filelock.close(self._open(assignment, namespace))       # check that nobody has opened it meanwhile
 
+    def check_unused(self, assignment: DeviceAssignment) -> None:
+        self.is_untouched(assignment)
+
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
         filelock.close(self._open(assignment, self._wipeable(assignment)))      # check that it is not open or mapped
         self._wipeable(assignment)
