@@ -334,13 +334,14 @@ class _Comparison:
     def _was_claimed_for_nobody(self, record: Record) -> bool:
         """Whether the service answers, but not about the owner of a row whose guest never started.
 
-        A service that was killed between a claim and its own first save leaves such a row. No later call of it names
-        the instance, and no audit may give the device back: the service may yet boot the instance. A started guest is
+        A service that was killed between a claim and its own first save leaves such a row, and so does one that forgot
+        an instance and its migration after a failed move. No later call of it names the instance, and no audit may give the device back: the service may yet boot the instance. A started guest is
         another case: the service may have a reason not to report it.
         """
         uuid, usage = record.instance_uuid, self.usage
         return (self.views.instances is not None and uuid not in self.states
-                and record.state == vocabulary.CLAIMED and record.migration_uuid is None
+                and record.state == vocabulary.CLAIMED and (record.migration_uuid is None or (
+                    self.views.migrations is not None and record.migration_uuid not in self.views.migrations))
                 and not usage.unknown and uuid not in usage.domains)
 
     def _pending(self, key: Key, owner: str, used: bool, repair: str | None) -> Finding:

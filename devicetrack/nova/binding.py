@@ -159,6 +159,10 @@ class Binding:
         self.check_definition(instance, current)
         return current
 
+    def has(self, instance_uuid: str) -> bool:
+        """Whether an instance has devices here, beside those that are on their way back."""
+        return any(not one.releasing for one in self.manager.held(instance_uuid))
+
     def _before_move(self, instance: Any) -> bool:
         """Whether an instance that moves on this host still has its old devices."""
         moves = {one.migration_uuid for one in self.manager.resources_of(instance.uuid)} - {None}

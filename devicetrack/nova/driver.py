@@ -203,7 +203,7 @@ def check_at_source(original: Callable[..., Any], driver: Any, context: Any, ins
     host = binding.of(driver)
     with errors.as_failed_check(instance):
         asked = wire.question(dest_check_data)
-    if asked is None and host.manager.held(instance.uuid):
+    if asked is None and host.has(instance.uuid):
         raise nova_exception.MigrationPreCheckError(
             reason='The destination does not run devicetrack, and would give the devices of the guest to others too; '
                    'migrate to a host that does, or cold')
@@ -250,7 +250,7 @@ def updated_guest_xml(original: Callable[..., Any], instance: Any, guest: Any, m
     with errors.as_failure(instance):
         partners = wire.device_map(migrate_data)
         if partners is None:
-            if host.manager.held(instance.uuid):
+            if host.has(instance.uuid):
                 raise exception.BadRequest('migrate_data.target_mdevs', None, 'the destination named no devices')
             return original(instance, guest, migrate_data, *args, **kwargs)
         # Let Nova replace everything except our devices, which it would replace by their position.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Iterator
+import contextlib
 from typing import Any
 from typing import Final
 
@@ -44,11 +45,18 @@ def end(host: str, uuids: Collection[str], placement: Any) -> None:
     :param placement: Nova's client for placement
     """
     context = nova_context.get_admin_context()
-    try:
+    with _left_to_the_next_start(host):
         for migration, instance in _taken_back(context, host, uuids):
-            _end(context, migration, instance, placement)
+            with _left_to_the_next_start(host):         # the others are ended all the same
+                _end(context, migration, instance, placement)
+
+
+@contextlib.contextmanager
+def _left_to_the_next_start(host: str) -> Iterator[None]:
+    try:
+        yield
     except (nova_exception.NovaException, keystone.ClientException, oslo_messaging.MessagingException) as error:
-        LOG.warning('Moves away from host %(host)s that were interrupted have to wait for the next start: %(error)s',
+        LOG.warning('A move away from host %(host)s that was interrupted has to wait for the next start: %(error)s',
                     {'host': host, 'error': error})
 
 
@@ -71,8 +79,11 @@ def _taken_back(context: Any, host: str, uuids: Collection[str]) -> Iterator[tup
 
 def _end(context: Any, migration: Any, instance: Any, placement: Any) -> None:
     # A live migration may have failed long ago, and Nova may already have done all of this.
-    if placement.get_allocations_for_consumer(context, migration.uuid):
-        placement.move_allocations(context, migration.uuid, instance.uuid)
+    # Nova's other call for the same takes an error of placement for no allocations.
+    if placement.get_allocs_for_consumer(context, migration.uuid)['allocations']:
+        if placement.move_allocations(context, migration.uuid, instance.uuid) is not True:
+            raise nova_exception.AllocationMoveFailed(source_consumer=migration.uuid, target_consumer=instance.uuid,
+                                                      error='the log of the placement client says why')
     elif migration.status == _ERROR:
         return
     moving = instance.migration_context

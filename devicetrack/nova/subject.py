@@ -14,13 +14,16 @@ from devicetrack.objects import MigrationContext
 
 
 class Subject:
-    """One instance, for one call of the manager."""
+    """One instance, for one call of the manager.
 
-    __slots__ = ('uuid', '_instance', 'resources', 'migration_context')
+    :param host: where it is, if Nova's own record does not say that
+    """
 
-    def __init__(self, instance: Any, resources: InstanceResources | None = None) -> None:
+    __slots__ = ('uuid', '_instance', '_host', 'resources', 'migration_context')
+
+    def __init__(self, instance: Any, resources: InstanceResources | None = None, host: str | None = None) -> None:
         self.uuid: str = instance.uuid
-        self._instance = instance
+        self._instance, self._host = instance, host
         self.resources = resources
         self.migration_context: MigrationContext | None = None
 
@@ -28,7 +31,7 @@ class Subject:
 
     @property
     def host(self) -> Any:
-        return self._instance.host
+        return self._host or self._instance.host
 
     @property
     def node(self) -> Any:

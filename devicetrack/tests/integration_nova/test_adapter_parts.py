@@ -30,6 +30,7 @@ from devicetrack.objects import DevicePair
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import LiveMigrationCheck
 from devicetrack.objects import Provider
+from devicetrack.objects.details import MdevDetails
 from devicetrack.objects.details import VPMEMDetails
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.pci_alias import PCIChoice
@@ -108,11 +109,17 @@ class WireTestCase(base.TestCase):
         asked = wire.question(self.sent(self.data))
         assert asked is not None
         self.assertEqual(uuids.instance, asked.instance_uuid)
-        answer = LiveMigrationCheck(instance_uuid=uuids.instance, devices=[])
-        wire.put_answer(self.data, answer, namespaces('ns0'))
+        answer = LiveMigrationCheck.from_mdevs(uuids.instance, {uuids.a: 't'})
+        # An earlier device of the guest is on its way back.
+        has = InstanceResources.from_tuples(uuids.instance, [
+            (uuids.provider, 'VGPU', identifier, MdevDetails(type='t', parent='p', parent_address=None,
+                                                             device_api='vfio-pci', iommu_group=None, origin='created'))
+            for identifier in (uuids.earlier, uuids.a)])
+        wire.put_answer(self.data, answer, has)
         source = wire.source(self.sent(self.data), self.instance)
         assert source.check is not None
-        self.assertEqual(([], ['ns0']), (source.check.devices, [one.identifier for one in source.resources]))
+        self.assertEqual(([uuids.a], [uuids.a]), ([one.identifier for one in source.check.devices],
+                                                  [one.identifier for one in source.resources]))
         pair = DevicePair(kind='mdev', resource_class='VGPU', source=uuids.a, destination=uuids.b, type='t',
                           element=MDEV.format(uuids.b), seen=None)
         wire.put_map(self.data, DeviceMap.of(uuids.instance, uuids.migration, [pair], ''))

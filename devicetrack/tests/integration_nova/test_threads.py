@@ -1,4 +1,4 @@
-"""The library in a Nova that runs with native threads, which refuses eventlet: any import of it then fails.
+"""The library in a Nova that runs with eventlet, and with native threads, where any import of eventlet fails.
 
 Nova refuses to start when something has loaded eventlet before it chose its threads. Each test is a process of its own.
 """
@@ -13,6 +13,7 @@ import devicetrack
 from devicetrack.tests import base
 
 ROOT = pathlib.Path(devicetrack.__file__).parent
+MIB = 1 << 20
 
 # Our tests are no part of a service, and neither is what only one of its commands loads within a migration.
 _NOT_OF_A_SERVICE = ('tests', 'migrations')
@@ -40,7 +41,7 @@ def modules():
             yield '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
 
 
-class NativeThreadsTestCase(base.TestCase):
+class ProgramTestCase(base.TestCase):
 
     def run_program(self, program):
         environment = {name: value for name, value in os.environ.items() if name != 'OS_NOVA_DISABLE_EVENTLET_PATCHING'}
@@ -48,6 +49,39 @@ class NativeThreadsTestCase(base.TestCase):
                                 env=environment | {'PYTHONPATH': str(ROOT.parent)})
         self.assertEqual((0, ''), (answer.returncode, answer.stderr[-2000:] if answer.returncode else ''))
         return answer.stdout.strip(), answer.stderr
+
+
+class EventletTestCase(ProgramTestCase):
+    """Nova 31 and 33 choose eventlet by default."""
+
+    def test_a_namespace_is_read_and_wiped(self):
+        path = os.path.join(self.temp_dir(), 'ns0')
+        with open(path, 'wb') as file:
+            file.truncate(MIB)
+        program = textwrap.dedent(f"""
+            import os
+            os.environ['OS_NOVA_DISABLE_EVENTLET_PATCHING'] = '0'
+            from nova import monkey_patch
+            monkey_patch.patch()
+            assert monkey_patch.is_patched()
+            import threading
+            from devicetrack.virt.libvirt import reading, wiping
+            lock = os.open({path + '.lock'!r}, os.O_RDWR | os.O_CREAT)
+            device = os.open({path!r}, os.O_RDWR)
+            stop = threading.Event()
+            print(reading.read_through('ns0', device, lock, {MIB}, 0, 0, stop))
+            os.pwrite(device, b'x', 5)
+            print(reading.read_through('ns0', device, lock, {MIB}, 0, 0, stop))
+            wiping.wipe('ns0', device, lock, {MIB}, 0, 0)
+            print(reading.read_through('ns0', device, lock, {MIB}, 0, 0, stop))
+            stop.set()
+            print(reading.read_through('ns0', device, lock, {MIB}, 0, 0, stop))
+        """)
+        self.assertEqual(['None', f'not all zero between bytes 0 and {MIB}', 'None', 'reading it was stopped'],
+                         self.run_program(program)[0].splitlines())
+
+
+class NativeThreadsTestCase(ProgramTestCase):
 
     def test_all_of_it_is_imported_and_a_guest_gets_devices_without_eventlet(self):
         named = list(modules())

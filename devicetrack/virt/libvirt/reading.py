@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import select
 import subprocess
 import sys
 import threading
@@ -20,10 +19,6 @@ from devicetrack.virt.libvirt import wiper
 LOG = log.logger(__name__)
 
 STOPPED: Final = 'reading it was stopped'
-
-# The longest time between a request to stop and the end of the reader.
-_LOOK_EVERY_MS: Final = 200
-_LONGEST_LINE: Final = 4096
 
 
 def read_through(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: int, rate_mib_s: int,
@@ -90,20 +85,17 @@ class _Teller:
 
 
 def _follow(child: subprocess.Popen[bytes], stop: threading.Event, teller: _Teller) -> dict[str, Any]:
-    """Read the child's output until it ends or has to stop; return the last line."""
+    """Read the child's output until it ends or has to stop; return the last line.
+
+    The child says something every second, and that is when this looks whether to stop. In a process that eventlet has
+    patched there is no select.poll(), and pipes have no read1().
+    """
     assert child.stdout is not None
-    poll, rest = select.poll(), b''
     last: dict[str, Any] = {}
-    poll.register(child.stdout, select.POLLIN)
-    while not stop.is_set():
-        if not poll.poll(_LOOK_EVERY_MS):
-            continue
-        said = child.stdout.read1(_LONGEST_LINE)        # type: ignore[attr-defined]
-        if not said:
-            child.wait()
-            break
-        *lines, rest = (rest + said).split(b'\n')
-        if lines:
-            last = children.read(lines[-1])
-            teller.tell(last)
+    for line in child.stdout:
+        if stop.is_set():
+            return last
+        last = children.read(line)
+        teller.tell(last)
+    child.wait()
     return last

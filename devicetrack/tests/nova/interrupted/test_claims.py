@@ -6,6 +6,7 @@ import copy
 from typing import Any
 from unittest import mock
 
+from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from devicetrack import exception
@@ -46,6 +47,19 @@ class AfterNovaTestCase(base.MdevGuests):
                                         check_response_status=[202, 500])
             self._wait_for_migration_status(server, ['error'])
         self.assertEqual({}, dict(self.tracker.tracked_migrations))
+        self.assertEqual(had, {one.identifier for one in binding.of(
+            self.computes['host1'].driver).manager.held(server['id'])})
+
+    def test_a_move_whose_allocations_could_not_be_read_does_not_begin(self) -> None:
+        self.start_compute_with_vgpu('host2')
+        server = self.boot('host1', self.flavor)
+        had = self.mdevs('host1', server)
+        with mock.patch.object(report.SchedulerReportClient, 'get_allocations_for_consumer', autospec=True,
+                               return_value={}):
+            self.api.post_server_action(server['id'], {'migrate': None},
+                                        check_response_status=[202, 409, 500])
+            self._wait_for_migration_status(server, ['error'])
+        self.assertEqual('host1', self.instance(server).host)
         self.assertEqual(had, {one.identifier for one in binding.of(
             self.computes['host1'].driver).manager.held(server['id'])})
 

@@ -11,6 +11,7 @@ from nova import exception as nova_exception
 from nova import objects
 from nova.compute import task_states
 from nova.objects import fields
+from nova.scheduler.client import report
 
 from devicetrack.nova import binding
 from devicetrack.nova import interrupted
@@ -80,6 +81,19 @@ class InterruptedMoveTestCase(base.PmemGuests):
         self.die('pre-migrating', task_states.RESIZE_PREP)
         self.assertEqual('pre-migrating', self.migration.status)
         self.assertNotEqual({}, self.allocations(self.migration.uuid))
+
+    def test_a_placement_that_does_not_answer_is_asked_again_at_the_next_start(self) -> None:
+        client = report.SchedulerReportClient
+        unread = nova_exception.ConsumerAllocationRetrievalFailed(consumer_uuid='a', error='503')
+        for fault in (mock.patch.object(client, 'get_allocs_for_consumer', autospec=True, side_effect=unread),
+                      mock.patch.object(client, 'move_allocations', autospec=True, return_value=None)):
+            with fault as asked:
+                self.die('migrating', task_states.RESIZE_MIGRATING)
+            asked.assert_called()
+            self.assertEqual('migrating', self.migration.status)
+            self.assertIsNotNone(self.instance(self.server).migration_context)
+        self.restart('host1')
+        self.assert_taken_back()
 
     def test_what_cannot_be_ended_waits_for_the_next_start(self) -> None:
         with mock.patch.object(interrupted, '_end', autospec=True, side_effect=nova_exception.AllocationMoveFailed(

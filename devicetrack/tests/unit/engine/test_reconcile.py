@@ -183,6 +183,9 @@ class CompareTestCase(base.TestCase):
          [('view unknown', 'warning')]),
         ('claimed by a migration for one left out', views(rows=[row(state='claimed')._replace(
             migration_uuid='m', role='incoming')], instances={}), []),
+        ('claimed by a migration that the service forgot with its instance', views(rows=[row(state='claimed')._replace(
+            migration_uuid='m', role='incoming')], instances={}, migrations={}),
+         [('owned by an unknown instance', 'warning')]),
         names=('seen', 'expected'))
 
     def test_finds(self):
