@@ -41,7 +41,8 @@ def of_ledger(ledger: Ledger) -> list[ExclusiveDevice]:
     return [ExclusiveDevice(
         unit.key, unit.exclusions, unit.holding.instance_uuid if unit.holding is not None
         else None if unit.state == selection.FREE else 'somebody',
-        unit.state == selection.FREE and bool(unit.withheld & {vocabulary.FOREIGN, vocabulary.IN_DOUBT, exclusion.BEING_WIPED}),
+        unit.state == selection.FREE and bool(
+            unit.withheld & {vocabulary.FOREIGN, vocabulary.IN_DOUBT, exclusion.BEING_WIPED}),
         vocabulary.EXCLUDED in unit.withheld) for unit in ledger._all_units() if unit.exclusions]
 
 

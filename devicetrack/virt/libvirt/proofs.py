@@ -234,7 +234,7 @@ class Proofs:
 
 
 def _is_same(proven: str, now: str) -> bool:
-    """Whether details describe what was proven clean: the same device, and no namespaces beside those of a disk then."""
+    """Whether details describe what was proven clean: the same device, with the namespaces that it had then."""
     return identity.same_device(proven, now) and not pci_namespaces.differ(_disks_of(proven), _disks_of(now))
 
 

@@ -668,39 +668,38 @@ class ProofTestCase(DiskTestCase):
             lock.unlock()
         self.assertIsNone(self.proves(driver, vocabulary.WIPE))
 
-    def test_a_card_that_comes_in_its_place_during_a_wait_is_left_alone(self) -> None:
-        for shape in ('of the same shape', 'with one more namespace'):
-            driver = self.driver('zero', wait_s=base.HANGS_S)
-            wanted = self.of_a_guest(driver)
-            controller = self.host.controller_of(DISK)
-            state = self.host.path(DISK, f'nvme/{controller}/state')
-            os.rename(state, f'{state}_')                       # it is being reset, and not ready yet
-            others, slept = [], [0.0]
-            monotonic = time.monotonic
+    def exchanged_in_a_wait(self, namespaces: int) -> list[Any]:
+        """Give the disk back while somebody puts another one into its slot. Returns the namespaces of that."""
+        driver = self.driver('zero', wait_s=base.HANGS_S)
+        wanted = self.of_a_guest(driver)
+        state = self.host.path(DISK, f'nvme/{self.host.controller_of(DISK)}/state')
+        os.rename(state, f'{state}_')                           # it is being reset, and not ready yet
+        others: list[Any] = []
+        slept, monotonic = [0.0], time.monotonic
 
-            def exchange(seconds: float, more: bool = shape != 'of the same shape') -> None:
-                slept[0] += 100 * seconds
-                if not others:
-                    self.host.remove(DISK)
-                    del self.controllers.controllers[DISK]
-                    self.host.add_nvme(DISK, 'S2')
-                    other = self.controllers.add(DISK)
-                    other.oacs |= 0b1000
-                    if more:
-                        other.add(2)
-                        self.controllers.show(DISK)
-                    others.extend(other.namespaces.values())
-                    for namespace in others:
-                        namespace.fill(OLD)
+        def sleep(seconds: float) -> None:
+            slept[0] += 100 * seconds
+            if not others:
+                self.host.remove(DISK)
+                del self.controllers.controllers[DISK]
+                self.host.add_nvme(DISK, 'S2')
+                other = self.controllers.add(DISK)
+                other.oacs |= 0b1000
+                for nsid in range(2, namespaces + 1):
+                    other.add(nsid)
+                self.controllers.show(DISK)
+                others.extend(other.namespaces.values())
+                for namespace in others:
+                    namespace.fill(OLD)
 
-            with (mock.patch.object(time, 'sleep', exchange),
-                  mock.patch.object(time, 'monotonic', lambda: monotonic() + slept[0])):
-                [answer] = driver.unclaim([wanted]).values()
-            self.assertIsInstance(answer, exception.DeviceError)
-            self.assertTrue(others)
-            self.assertEqual({OLD}, {bytes(namespace.content[:16]) for namespace in others}, shape)
-            self.host.remove(DISK)
-            del self.controllers.controllers[DISK]
-            self.host.add_nvme(DISK, 'S1')
-            self.controller = self.controllers.add(DISK)
-            self.disk = self.controller.namespaces[1]
+        with (mock.patch.object(time, 'sleep', sleep),
+              mock.patch.object(time, 'monotonic', lambda: monotonic() + slept[0])):
+            [answer] = driver.unclaim([wanted]).values()
+        self.assertIsInstance(answer, exception.DeviceError)
+        return others
+
+    def test_a_disk_that_comes_in_its_place_during_a_wait_is_left_alone(self) -> None:
+        self.assertEqual([OLD], [bytes(one.content[:16]) for one in self.exchanged_in_a_wait(1)])
+
+    def test_so_is_one_with_more_namespaces(self) -> None:
+        self.assertEqual([OLD, OLD], [bytes(one.content[:16]) for one in self.exchanged_in_a_wait(2)])

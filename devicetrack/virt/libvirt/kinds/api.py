@@ -44,8 +44,9 @@ class Stock(NamedTuple):
 
     ``written`` are the identifiers of devices that the host itself uses now, so their proofs no longer count. It is for
     kinds whose devices keep bytes. ``nothing_kept`` are the identifiers of devices of which an operator says that they
-    keep nothing (:meth:`DeviceKind.keeps_nothing`). ``faults`` list where the host differs from the options. The kind fills them in
-    :meth:`DeviceKind.stock`, from the host or from the things that :meth:`DeviceKind.prepare` could not make.
+    keep nothing (:meth:`DeviceKind.keeps_nothing`). ``faults`` list where the host differs from the options. The kind
+    fills them in :meth:`DeviceKind.stock`, from the host or from the things that :meth:`DeviceKind.prepare` could not
+    make.
     """
 
     devices: Sequence[InventoryDevice] = ()
