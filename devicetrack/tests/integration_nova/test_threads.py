@@ -81,6 +81,43 @@ class EventletTestCase(ProgramTestCase):
                          self.run_program(program)[0].splitlines())
 
 
+    def test_a_call_into_a_library_stops_no_other_thread_and_has_a_deadline(self):
+        """The library waits for a byte that another thread of the process writes."""
+        program = textwrap.dedent("""
+            import os
+            os.environ['OS_NOVA_DISABLE_EVENTLET_PATCHING'] = '0'
+            from nova import monkey_patch
+            monkey_patch.patch()
+            import ctypes, threading, time
+            from devicetrack.virt.libvirt import bounded
+            library = ctypes.CDLL(None)
+            read, write = os.pipe()
+            def call():
+                return library.read(read, ctypes.create_string_buffer(1), 1)
+            def other():
+                time.sleep(0.1)
+                os.write(write, b'x')
+            threading.Thread(target=other).start()
+            print(bounded.Calls(900, into_c=True).call(call))
+            threading.Thread(target=other).start()
+            print(bounded.Calls(900, into_c=True).natively(call))
+            calls = bounded.Calls(0.5, into_c=True)
+            try:
+                calls.call(call)
+            except bounded.Late as error:
+                print(error, len(calls._unanswered))
+            other()
+            while calls._unanswered:
+                time.sleep(0.01)
+            try:
+                calls.call(lambda: 1 / 0)
+            except ZeroDivisionError as error:
+                print(error)
+        """)
+        self.assertEqual(['1', '1', 'no answer within 0.5 s 1', 'division by zero'],
+                         self.run_program(program)[0].splitlines())
+
+
 class NativeThreadsTestCase(ProgramTestCase):
 
     def test_all_of_it_is_imported_and_a_guest_gets_devices_without_eventlet(self):

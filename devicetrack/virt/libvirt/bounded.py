@@ -3,14 +3,19 @@
 A call into a library cannot be ended from outside. So the thread of a late call goes on waiting and keeps the objects
 that the call needs. The thread is used again once its answer has come. While many calls are unanswered, no further call
 is made: the same daemon would not answer that either.
+
+In a process whose threads are eventlet's, a call into a C library stops all of them until it returns, also the one that
+waits for its answer only so long. There such calls are made in the native threads of eventlet's pool.
 """
 
 from __future__ import annotations
 
 import collections
 from collections.abc import Callable
+import importlib
 import os
 import queue
+import sys
 import threading
 from typing import Any
 from typing import Final
@@ -40,10 +45,11 @@ class Calls:
     """Makes calls.
 
     :param timeout_s: how long each may take
+    :param into_c: the calls do nothing but call a C library: they may run in a native thread beside eventlet's
     """
 
-    def __init__(self, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
+    def __init__(self, timeout_s: float, into_c: bool = False) -> None:
+        self.timeout_s, self._into_c = timeout_s, into_c
         self._begin()
 
     def _begin(self) -> None:
@@ -60,6 +66,8 @@ class Calls:
             self._begin()
         if len(self._unanswered) >= MOST_UNANSWERED:
             raise Late(f'{len(self._unanswered)} earlier calls are not answered yet')
+        if self._into_c and (eventlet := _green()) is not None:
+            return self._call_natively(work, eventlet)
         call = _Call(work)
         try:
             calls = self._idle.pop()
@@ -80,6 +88,24 @@ class Calls:
         result: Answer = answer
         return result
 
+    def natively(self, work: Callable[[], Answer]) -> Answer:
+        """As :meth:`call` if threads are eventlet's. Otherwise ``work`` is done at once, for as long as it takes."""
+        return work() if _green() is None else self.call(work)
+
+    def _call_natively(self, work: Callable[[], Answer], eventlet: Any) -> Answer:
+        call = _Call(work)
+        self._unanswered[id(call)] = call
+
+        def carried_out() -> Answer:
+            try:
+                return call.work()
+            finally:
+                self._unanswered.pop(id(call), None)
+
+        with eventlet.Timeout(self.timeout_s, Late(f'no answer within {self.timeout_s} s')):
+            answer: Answer = eventlet.tpool.execute(carried_out)
+        return answer
+
     def _work(self, calls: queue.SimpleQueue[_Call]) -> None:
         idle, unanswered = self._idle, self._unanswered
         while True:
@@ -95,3 +121,12 @@ class Calls:
             call.answer.put((answer, error))
             # The next call may be long in coming. The objects of this call must not stay in memory until then.
             del call, answer, error
+
+
+def _green() -> Any:
+    """Return eventlet, with its pool of native threads, if it has replaced the threads of this process; else None."""
+    patcher = sys.modules.get('eventlet.patcher')
+    if patcher is None or not patcher.is_monkey_patched('thread'):
+        return None
+    importlib.import_module('eventlet.tpool')
+    return sys.modules['eventlet']

@@ -202,7 +202,7 @@ class Connection:
         self._name = _ACCOUNT.sub('//', self.uri)       # for messages
         self._connect = connect or self._open
         self._shared = connect is not None
-        self._calls = bounded.Calls(timeout_s)
+        self._calls = bounded.Calls(timeout_s, into_c=True)
         self._lock = threading.Lock()
         self._raw: Any = None
 
@@ -305,12 +305,13 @@ class Connection:
         """Read the definitions of a domain; None if it is gone."""
         try:
             with self.calling('virDomainGetXMLDesc', uuid):
-                current = domain.XMLDesc(0)
+                current = self._calls.natively(functools.partial(domain.XMLDesc, 0))
                 # The document itself says whether the guest runs. Another call to ask would be a race, and would cost
                 # half as much as the document.
                 running = _LIVE.match(current) is not None
-                return Definitions(uuid, running, current, domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
-                                   if running and not transient else None)
+                return Definitions(uuid, running, current, self._calls.natively(
+                    functools.partial(domain.XMLDesc, libvirt.VIR_DOMAIN_XML_INACTIVE))
+                    if running and not transient else None)
         except exception.DomainGone:
             return None
         except Refused as error:
