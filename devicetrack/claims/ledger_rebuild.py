@@ -30,9 +30,11 @@ class LedgerRebuild:
             if not self._ledger.is_discarded:
                 return                          # another thread has rebuilt it
             LOG.warning('An interrupt left the ledger in an unknown state; it is rebuilt from the rows and the host')
+            # First: a commit that is answered while the host is read may be in no view.
+            in_doubt = self._rows.in_doubt()
             views, marks = self._views.read(), None
             while marks is not self._withheld.marks:        # operators may change them meanwhile
                 marks = self._withheld.marks
-                self._views.open(views, marks, self._rows.in_doubt())
+                self._views.open(views, marks, in_doubt)
         # Rows came and went while the host was read, and a discarded ledger notes nothing.
         self._rows.follow(self._rows.all())

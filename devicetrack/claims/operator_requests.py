@@ -191,7 +191,7 @@ class OperatorRequests:
         instance_uuid = check_uuid('instance_uuid', arguments.get('instance_uuid'))
         before = self._keys_of(instance_uuid)
         try:
-            records = self._repairs.release(instance_uuid, wait)
+            records = self._repairs.release(instance_uuid, wait, _claims(arguments.get('claims')))
         except exception.DriverError as error:
             gone = sorted(before - self._keys_of(instance_uuid))
             if not gone:
@@ -255,6 +255,14 @@ def _moves(given: Any) -> Collection[Move]:
 
 def _text(arguments: Mapping[str, Any], name: str) -> str:
     return check_text(name, arguments.get(name))
+
+
+def _claims(given: Any) -> frozenset[str] | None:
+    if given is None:
+        return None
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        raise exception.BadRequest('claims', given, 'must be a list of texts')
+    return frozenset(given)
 
 
 def _device(arguments: Mapping[str, Any]) -> DeviceKey:

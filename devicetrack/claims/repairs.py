@@ -299,13 +299,16 @@ class Repairs:
                 raise exception.NotAdopted(instance_uuid, _name(one.device), error)
             LOG.warning('Host %(host)s: %(repair)s', {'host': self._host, 'repair': one})
 
-    def release(self, instance_uuid: str, wait: bool = True) -> list[Record]:
+    def release(self, instance_uuid: str, wait: bool = True,
+                claims: frozenset[str] | None = None) -> list[Record]:
         """Give back the devices of an instance that is over on this host, as an operator confirms.
 
         :param wait: wait for wipes; False wipes devices in the background
+        :param claims: the ids of the claims whose devices the operator saw; None for those of any claim
         :returns: the rows as they were
-        :raises NotReleased: it has no devices here, another operation works on it, it has a domain here, a domain names
-            one of its devices, it is moving, the service says that it is here, or one of these is unknown
+        :raises NotReleased: it has no devices here, or some of a claim that the operator did not see, another operation
+            works on it, it has a domain here, a domain names one of its devices, it is moving, the service says that it
+            is here, or one of these is unknown
         :raises DriverError: a device could not be taken back; its row stays, on its way back, and an audit tries again
         :raises HypervisorUnreachable, StoreError: no answer
         """
@@ -316,6 +319,8 @@ class Repairs:
             records = self._rows.of_instance(instance_uuid)
             if not records:
                 raise exception.NotReleased(instance_uuid, f'it has no devices on host {self._host}')
+            if claims is not None and not claims.issuperset(record.claim_id for record in records):
+                raise exception.NotReleased(instance_uuid, 'it has devices of a newer claim: look again')
             if wait and self._wipes.is_wiping(instance_uuid):
                 raise exception.NotReleased(instance_uuid, _BUSY)
             for _look in range(2):

@@ -63,6 +63,7 @@ class Rows:
         self._finding = locks.FairLock(locks.FINDING)
         self._doubts: dict[int, Doubt] = {}     # each step is one operation of a dict, so threads may share it
         self._numbers = itertools.count()
+        self._under_way: dict[int, Changes] = {}        # the inserts that have no answer yet, as the doubts are kept
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -108,6 +109,8 @@ class Rows:
         :raises OutcomeUnknown: the devices stay held until the store answers; if the commit happened, they go back
         """
         changes = _of_request(changes)
+        number = next(self._numbers)
+        self._under_way[number] = changes       # for a ledger that is built while the store has the commit
         try:
             self._commit(changes)
         except exception.DeviceTaken:
@@ -120,6 +123,8 @@ class Rows:
             self._doubt(hold.instance_uuid, changes, undo=True)
             self._ledger.hold_missing(changes.insert)       # in a ledger rebuilt before the doubt was noted
             raise
+        finally:
+            del self._under_way[number]
 
     def write(self, changes: Changes) -> None:
         """Write rows of one instance whose devices are held. In doubt they stay held until the store answers."""
@@ -162,9 +167,10 @@ class Rows:
         return tuple(self._doubts.values())
 
     def in_doubt(self) -> list[Record]:
-        """The rows that commits of unknown outcome may have written, those of one instance together."""
-        return sorted((record for doubt in self.doubts for record in _touched(doubt.changes)),
-                      key=operator.attrgetter('instance_uuid'))
+        """The rows that commits without an answer may have written, those of one instance together."""
+        changes = [*self._under_way.copy().values(), *(doubt.changes for doubt in self.doubts)]
+        rows = {record.key: record for one in changes for record in _touched(one)}
+        return sorted(rows.values(), key=operator.attrgetter('instance_uuid'))
 
     def doubts_of(self, instance_uuid: str) -> list[Doubt]:
         return [doubt for doubt in self.doubts if doubt.instance_uuid == instance_uuid]
@@ -205,7 +211,7 @@ class Rows:
         """Free the devices held for an instance because of rows that are gone, but none that a claim is taking."""
         with self.if_idle(instance_uuid) as idle:
             if idle:
-                keep = {key for doubt in self.doubts_of(instance_uuid) for key in doubt.changes.keys}
+                keep = {record.key for record in self.in_doubt() if record.instance_uuid == instance_uuid}
                 keep.update(record.key for record in self.of_instance(instance_uuid))
                 self._ledger.free_without_row(instance_uuid, keep)
 

@@ -126,6 +126,6 @@ class Release(requesting.Requesting):
             raise base.UsageError(f'instance {uuid} holds {", ".join(devices)} on host {host.name}: to give '
                                   'them back and have them wiped, add --yes')
         outcome = self.ask(host, operator_requests.RELEASE, RELEASED, parsed_args, [record.key for record in found],
-                           instance_uuid=uuid)
+                           instance_uuid=uuid, claims=sorted({record.claim_id for record in found}))
         return {'outcome': outcome.outcome, 'host': host.name, 'instance_uuid': uuid, 'devices': devices,
                 'text': outcome.text, 'request_uuid': outcome.request}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
 from typing import Any
+from typing import Final
 from xml.sax.saxutils import escape
 
 from devicetrack import exception
@@ -34,6 +35,9 @@ _Named = tuple[str, str, bool, Sequence[str], Sequence[str], bool]
 # What the definitions of one domain say: its UUID, whether it runs, what it names, the devices that its record
 # identifies, and what of it is unknown.
 _Guest = tuple[str, bool, tuple[_Named, ...], tuple[Use, ...], Unknown | None]
+
+
+_READS_FILES: Final = frozenset(('-readconfig', '--readconfig'))
 
 
 class DomainUsage:
@@ -168,7 +172,8 @@ class DomainUsage:
         if problem is not None:
             raise problem
         for domain in (live, inactive):
-            if domain is not None and '-readconfig' in domain.arguments:
+            # QEMU takes an option with one dash or with two.
+            if domain is not None and not _READS_FILES.isdisjoint(domain.arguments):
                 raise exception.InvalidDocument(document, 'qemu:commandline', 'a file that it names may name devices')
 
 

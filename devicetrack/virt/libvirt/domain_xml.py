@@ -32,8 +32,10 @@ _PCI_PARTS = {'domain': (0xffffffff, 4), 'bus': (0xff, 2), 'slot': (0x1f, 2), 'f
 # By tag and type, the elements for PCI devices.
 INTERFACE = 'interface'
 _FUNCTIONS = frozenset((('hostdev', 'pci'), (INTERFACE, 'hostdev')))
-# A PCI address in the text of an argument; QEMU adds the domain 0000.
-_PCI_ADDRESS = re.compile(r'(?<![\w.])(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7])(?![\w.])')
+# A PCI address in the text of an argument. QEMU adds the domain 0000, and takes numbers without their zeroes in front
+# (qdev_prop_pci_host_devaddr in its hw/core/qdev-properties-system.c).
+_PCI_ADDRESS = re.compile(
+    r'(?<![\w.])(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([01]?[0-9a-fA-F])\.([0-7])(?![\w.])')
 
 _RECORD = f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}'
 # Finds attributes one after the other, so that nothing inside a value looks like one.
@@ -165,8 +167,8 @@ def _other_pci_addresses(devices: etree._Element, document: str) -> Iterator[str
 
 def argument_pci_addresses(domain: Domain) -> Sequence[str]:
     """Return everything that looks like a PCI address in the hypervisor's arguments, in the form of sysfs."""
-    return [f'{found[1] or "0000"}:{found[2]}'.lower() for text in domain.arguments
-            for found in _PCI_ADDRESS.finditer(text)]
+    return [f'{int(found[1] or "0", 16):04x}:{int(found[2], 16):02x}:{int(found[3], 16):02x}.{found[4]}'
+            for text in domain.arguments for found in _PCI_ADDRESS.finditer(text)]
 
 
 def hostdevs(devices: etree._Element, sort: str) -> list[etree._Element]:

@@ -187,6 +187,25 @@ class _Blocks:
         return _listed(os.path.join(self._directory, name, 'slaves'))
 
 
+class Disks:
+    """Finds the functions behind the paths of block devices, as definitions name them."""
+
+    def __init__(self, sysfs: str) -> None:
+        self._blocks = _Blocks(sysfs)
+
+    def functions(self, path: str) -> frozenset[str]:
+        """Return the addresses of the functions on which a block device depends. Follows links.
+
+        The character device of a namespace counts as its block device.
+        """
+        for one in dict.fromkeys((path, os.path.realpath(path))):
+            generic = _NVME_GENERIC.fullmatch(one.removeprefix('/dev/'))
+            name = self._blocks.at(one if generic is None else f'/dev/nvme{generic[1]}')
+            if name is not None:
+                return self._blocks.functions(name)
+        return frozenset()
+
+
 class _Processes:
     """The devices that processes have mounted and open.
 

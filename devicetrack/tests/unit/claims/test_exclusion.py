@@ -158,6 +158,26 @@ class ClaimTestCase(ExclusionTestCase):
         self.assertRaises(exception.NoFit, host.claim, Instance(), functions())
         self.assertEqual(['active', 'active', EXCLUDED], sorted(host.states().values()))
 
+    def test_a_claim_excludes_others_while_the_store_has_its_commit_and_the_ledger_is_built_again(self) -> None:
+        host = self.host()
+        has_it, go_on = threading.Event(), threading.Event()
+        self.addCleanup(go_on.set)
+
+        def commit() -> None:
+            has_it.set()
+            go_on.wait(base.HANGS_S)
+
+        host.store.before('write', commit, times=1)
+        claiming = threading.Thread(target=host.claim, args=(Instance(), a_card()))
+        claiming.start()
+        has_it.wait(base.HANGS_S)
+        host.running.ledger.discard()
+        self.assertRaises(exception.NoFit, host.claim, Instance(), functions())
+        go_on.set()
+        claiming.join()
+        self.assertEqual({'pf': 'claimed', 'vf0': EXCLUDED, 'vf1': EXCLUDED}, host.states())
+        self.assertEqual([], host.audit())
+
     def test_a_claim_that_cannot_be_recorded_excludes_nothing(self) -> None:
         host = self.host()
         host.store.before('write', exception.StoreUnavailable('store', 'gone'), times=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests.unit.claims.test_moving import RegionTestCase
 
@@ -126,3 +128,37 @@ class OldEvacuationTestCase(RegionTestCase):
         self.one.audit()
         self.assertEqual([], self.moves.rows(self.instance)['one'])
         self.assertNotIn(self.instance.uuid, self.one.machine.domains)
+
+
+class ShutOffTestCase(RegionTestCase):
+    """A move failed, or so the service says, after its guest had come; then its owner shut it off."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.moves = self.region()
+        self.instance = self.moves.spawn('one', pmem=1)
+        self.migration = self.moves.resize(self.instance, 'two', pmem=1)
+        self.two.machine.stop_guest(self.instance.uuid)
+
+    def test_its_devices_stay_while_nobody_says_where_the_instance_is(self) -> None:
+        known = self.two.service.known
+        for status in ('error', 'failed', 'reverted'):
+            self.migration.status = status
+            answers: tuple[Any, ...] = (None, RuntimeError('no database'), {})
+            for answer in answers:
+                self.two.service.known = answer
+                for begin_again in (self.two.audit, self.two.restart):
+                    begin_again()
+                    self.assertEqual([('current', 'active')],
+                                     [row[1:] for row in self.moves.rows(self.instance)['two']], f'{status} {answer}')
+        self.two.service.known = known
+
+    def test_after_an_error_they_stay_also_without_a_domain(self) -> None:
+        self.migration.status = 'error'
+        self.two.service.known = None
+        self.two.machine.delete_guest(self.instance.uuid)       # as a hard reboot does, which defines it anew
+        self.two.audit()
+        self.assertEqual([('current', 'active')], [row[1:] for row in self.moves.rows(self.instance)['two']])
+        self.two.service.known = {self.instance.uuid: 'elsewhere'}
+        self.two.audit()
+        self.assertEqual([], self.moves.rows(self.instance)['two'])

@@ -430,6 +430,17 @@ class ReleaseTestCase(RepairCommandTestCase):
         self.assertEqual(1, len(self.host.records()))
 
 
+    def test_a_request_whose_answer_was_lost_takes_nothing_from_a_newer_claim(self) -> None:
+        self.assertEqual('requested', self.release(cmd_base.OK, '--yes', '--no-wait').data['outcome'])
+        self.host.store.before('answer_operator_request', exception.StoreUnavailable('store', 'full'), times=1)
+        self.host.audit()
+        self.assertEqual([], self.host.records())
+        self.host.claim(self.instance, pmem=1)
+        self.host.audit()
+        self.assertEqual(['claimed'], [record.state for record in self.host.records()])
+        [answered] = self.host.store.operator_requests()
+        self.assertIn('a newer claim', str(answered.answer))
+
     def test_one_that_fails_says_what_went_back_all_the_same(self) -> None:
         self.host.manager.release(None, self.instance)
         self.instance = self.host.spawn(pmem=2)

@@ -244,3 +244,19 @@ class PropertiesTestCase(testtools.TestCase):
         device, = found.record.devices
         self.assertEqual((identifier, parent), (device.identifier, device.parent))
         self.assertEqual(claim, details.from_text(device.details).label)
+
+
+class ArgumentsTestCase(base.TestCase):
+    """What QEMU reads in its arguments as an address of a PCI device, however it is written."""
+
+    def test_numbers_need_no_zeroes_in_front(self):
+        told = ('vfio-pci,host=0000:3d:00.4', 'vfio-pci,host=3d:0.4', 'vfio-pci,host=0:3d:0.4',
+                'vfio-pci,host=3D:00.4,x', '{"host":"3d:0.4"}')
+        for text in told:
+            domain = domain_xml.Domain(UUID, False, (), (), arguments=(text,))
+            self.assertEqual(['0000:3d:00.4'], list(domain_xml.argument_pci_addresses(domain)), text)
+
+    def test_other_numbers_are_none(self):
+        for text in ('10.0.0.1:80', 'rev=1.2', '-drive', 'a3d:0.4b', '12:34:56:78:9a:bc'):
+            domain = domain_xml.Domain(UUID, False, (), (), arguments=(text,))
+            self.assertEqual([], list(domain_xml.argument_pci_addresses(domain)), text)

@@ -20,6 +20,7 @@ from devicetrack.objects import details
 from devicetrack.objects import values
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import nvme
+from devicetrack.testing import pci_disks
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import test_pci
@@ -703,3 +704,52 @@ class ProofTestCase(DiskTestCase):
 
     def test_so_is_one_with_more_namespaces(self) -> None:
         self.assertEqual([OLD, OLD], [bytes(one.content[:16]) for one in self.exchanged_in_a_wait(2)])
+
+
+class StoppedGuestTestCase(base.TestCase):
+    """A guest that is off has a disk by the path of its block device: no process has that open."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        node, self.host = self.useFixture(libvirt_fixtures.TestNode()), self.useFixture(pci_disks.DiskHost())
+        self.address = self.host.add_disk('0000:01:00.0', 'S1', 1 << 20)
+        self.configuration.set('pci', device_spec=[json.dumps({'vendor_id': '1b36', 'product_id': '0010',
+                                                               'resource_class': 'CUSTOM_DISK'})])
+        self.configuration.set('devicetrack_pci', sysfs_root=self.host.root, release_wait_s=0, functions=['all'],
+                               cleaning=[json.dumps({'policy': 'zero'})])
+        host = self.host
+
+        class PCI(pci.PCI):
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
+                self.host_use = host.use
+
+        self.driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [PCI], connect=node.connect)
+        self.addCleanup(self.driver.close)
+        self.connection = node.connect()
+
+    def define(self, sort: str, source: str) -> None:
+        self.connection.defineXML(
+            f"<domain type='test'><name>guest</name><uuid>{uuid.uuid4()}</uuid><memory>65536</memory>"
+            f"<os><type>hvm</type></os><devices><disk type='{sort}' device='disk'><source {source}/>"
+            "<target dev='vda' bus='virtio'/></disk></devices></domain>")
+
+    def uses(self) -> list[tuple[str, str | None]]:
+        return [(use.kind, use.identifier) for use in self.driver.get_usage().uses]
+
+    def test_it_is_in_use(self) -> None:
+        self.assertEqual([], self.uses())
+        self.define('block', "dev='/dev/nvme0n1'")
+        self.assertEqual([('pci', self.address)], self.uses())
+        [device] = self.driver.get_inventory().devices
+        [error] = self.driver.prove([contract.assignment(
+            str(uuid.uuid4()), 'pci', self.address, device.parent, device.details)], vocabulary.WIPE).values()
+        self.assertIsInstance(error, exception.DeviceInUse)
+
+    def test_so_is_one_in_a_file_of_that_path(self) -> None:
+        self.define('file', "file='/dev/ng0n1'")
+        self.assertEqual([('pci', self.address)], self.uses())
+
+    def test_another_path_is_none_of_them(self) -> None:
+        self.define('block', "dev='/dev/sda'")
+        self.assertEqual([], self.uses())

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 import contextlib
 import functools
 import os
+import re
 import threading
 import time
 from typing import Any
@@ -73,6 +74,8 @@ from devicetrack.virt.libvirt.kinds import pci_vfs
 from devicetrack.virt.libvirt.kinds import placement_names
 
 _POLL_S: Final = 0.2
+# Devices in the text of a hypervisor's argument.
+_PATHS: Final = re.compile(r'/dev/[^\s,;"\'=]+')
 
 
 class _Told(NamedTuple):
@@ -313,7 +316,14 @@ class PCI(api.DeviceKind):
         return domain.pci_addresses
 
     def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
-        return (*domain.other_pci_addresses, *domain_xml.argument_pci_addresses(domain))
+        # When a guest is off, nobody has its disk open, and its definition may name the disk by its path.
+        return (*domain.other_pci_addresses, *domain_xml.argument_pci_addresses(domain),
+                *(path for path in domain.other_paths if path.startswith('/dev/')),
+                *(path for text in domain.arguments for path in _PATHS.findall(text)))
+
+    @property
+    def path_hints(self) -> Sequence[str]:
+        return ('/dev/nvme', '/dev/ng')
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         wanted = set(addresses)
@@ -323,14 +333,23 @@ class PCI(api.DeviceKind):
         if not self.configured and not any(places.name(address) in given for address in wanted):
             return {}
         means: dict[str, str | None] = {}
-        for address in wanted:
+        paths = {address for address in wanted if address.startswith('/')}
+        disks = pci_use.Disks(self.tree.root) if paths else None
+        for path in paths:
+            behind = sorted(disks.functions(path)) if disks is not None else []
+            names = [places.name(one) for one in behind if self._is_ours(self.tree.function(one), places.name(one))]
+            means.update((path, name) for name in names[:1])
+        for address in wanted - paths:
             function, name = self.tree.function(address), places.name(address)
-            if name in given or (function is not None and self._spec_of(function) is not None):
+            if self._is_ours(function, name):
                 means[address] = name
             # Other functions belong to other software. An address without a function may belong to a card that is away.
             elif function is None:
                 means[address] = None
         return means
+
+    def _is_ours(self, function: pci_sysfs.Function | None, name: str) -> bool:
+        return name in self._memory.given or (function is not None and self._spec_of(function) is not None)
 
     # -- realize ------------------------------------------------------------------------------------------------------
 
