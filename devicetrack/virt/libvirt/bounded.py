@@ -98,7 +98,7 @@ class Calls:
 
         def carried_out() -> Answer:
             try:
-                return call.work()
+                return work()
             finally:
                 self._unanswered.pop(id(call), None)
 
