@@ -256,9 +256,10 @@ def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequ
         return (list(new), []) if unclear else ([], [])
     if old and seen.state == INSTANCE_ELSEWHERE:
         return [], []
-    if new and (seen.domain is None or any(record.key in seen.named for record in new)
-                or (unclear and seen.state is None)):
-        return [], []                                   # it may be here, shut off; after an error anything may be true
+    if new and (seen.domain is None or any(record.key in seen.named for record in new)):
+        return [], []                                   # the guest may be here, shut off
+    if unclear and seen.state is None and any(record.role == vocabulary.CURRENT for record in new):
+        return [], []                                   # it has been here, and its domain may be defined anew just now
     return list(old), list(new)
 
 
