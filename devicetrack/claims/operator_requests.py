@@ -258,6 +258,7 @@ def _text(arguments: Mapping[str, Any], name: str) -> str:
 
 
 def _claims(given: Any) -> frozenset[str] | None:
+    """The claims that a request names; None for one from before they were named."""
     if given is None:
         return None
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):

@@ -299,8 +299,7 @@ class Repairs:
                 raise exception.NotAdopted(instance_uuid, _name(one.device), error)
             LOG.warning('Host %(host)s: %(repair)s', {'host': self._host, 'repair': one})
 
-    def release(self, instance_uuid: str, wait: bool = True,
-                claims: frozenset[str] | None = None) -> list[Record]:
+    def release(self, instance_uuid: str, wait: bool = True, claims: frozenset[str] | None = None) -> list[Record]:
         """Give back the devices of an instance that is over on this host, as an operator confirms.
 
         :param wait: wait for wipes; False wipes devices in the background

@@ -80,7 +80,6 @@ class EventletTestCase(ProgramTestCase):
         self.assertEqual(['None', f'not all zero between bytes 0 and {MIB}', 'None', 'reading it was stopped'],
                          self.run_program(program)[0].splitlines())
 
-
     def test_a_call_into_a_library_stops_no_other_thread_and_has_a_deadline(self):
         """The library waits for a byte that another thread of the process writes."""
         program = textwrap.dedent("""

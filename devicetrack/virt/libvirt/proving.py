@@ -145,10 +145,11 @@ class Proving:
             try:
                 with installed.mistakes(kind, 'check_unused'):
                     kind.check_unused(assignment)
-            except exception.DriverError as failed:
-                self.take_back((key,))
-                return failed if isinstance(failed, exception.DeviceError) else exception.UnclaimFailed(
-                    *key, str(failed))
+            except exception.DriverError:
+                self.take_back((key,))          # its user may write to it, and be gone at the next try
+                raise
+        except exception.DeviceError as failed:
+            return failed
         except exception.DriverError as failed:
             return exception.UnclaimFailed(*key, str(failed))
         return None
