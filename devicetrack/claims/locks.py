@@ -22,6 +22,8 @@ import threading
 from typing import Final
 import weakref
 
+from devicetrack import exception
+
 AUDITING: Final = 'auditing'
 INSTANCE: Final = 'instance'
 READING: Final = 'reading'
@@ -102,8 +104,11 @@ class FairLock:
     The first turn in the line has the lock, so one indivisible step both joins the line and takes a free lock. An
     exception (a signal, no memory left) may reach a thread between any two steps. However a thread leaves the ``with``
     block, its turn leaves the line: the line keeps weak references, and a turn ends when nobody refers to it. A turn
-    also ends if its thread asks for the same lock again. Fair locks of oslo.concurrency keep an interrupted waiter for
-    ever.
+    whose end was interrupted also ends if its thread asks for the same lock again. Fair locks of oslo.concurrency keep
+    an interrupted waiter for ever.
+
+    It is not reentrant. A thread that holds it asks again only if a signal handler, or a function that the service
+    handed in, calls the manager in the middle of a call of the same thread.
     """
 
     __slots__ = ('name', '_line', '__weakref__')
@@ -131,6 +136,7 @@ class FairLock:
 
     def leave(self, place: _Place) -> None:
         """End a turn, or the wait for it. Idempotent, since a caller may repeat it after an exception."""
+        place.is_over = True                    # first: an exception may come after each step
         if place.is_traced:
             TRACE.gives_back(self.name)
         line = self._line
@@ -147,12 +153,13 @@ class FairLock:
 class _Place(weakref.ref['Turn']):
     """The place of a turn in the line of its lock."""
 
-    __slots__ = ('lock', 'thread', 'wake', 'is_traced')
+    __slots__ = ('lock', 'thread', 'wake', 'is_traced', 'is_over')
 
     lock: FairLock
     thread: int
     wake: queue.SimpleQueue[None]
     is_traced: bool
+    is_over: bool
 
 
 class Turn:
@@ -168,12 +175,14 @@ class Turn:
         """Return whether the block has the lock.
 
         :raises WrongOrder: the calling thread must not wait for it now
+        :raises ReentrantCall: the calling thread has it, or waits for it further up its stack
         """
         lock = self._lock
         if TRACE.wanted:
             TRACE.asks(lock.name, self._wait)
         place = _Place(self, _left_behind)
         place.lock, place.wake, place.is_traced = lock, queue.SimpleQueue(), False
+        place.is_over = False
         place.thread = threading.get_ident()
         self._place = place
         line = lock._line
@@ -183,8 +192,10 @@ class Turn:
                 self.end()
                 return False
             while (first := line[0]) is not place:
-                if first.thread == place.thread:    # no thread asks twice, so an exception kept the turn from ending
+                if first.is_over:               # an exception kept the turn from leaving the line
                     lock.leave(first)
+                elif first.thread == place.thread:
+                    raise exception.ReentrantCall(lock.name)
                 else:
                     place.wake.get()
             if TRACE.wanted:

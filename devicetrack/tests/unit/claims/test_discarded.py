@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import queue
+import signal
 import threading
 from typing import Any
+from typing import cast
 
 from devicetrack import exception
 from devicetrack.claims import locks
@@ -200,11 +202,93 @@ class FairLockTestCase(base.TestCase):
         self.assertEqual([True], self.together(self.has_it))
         locks.TRACE.held.clear()
 
-    def test_a_turn_that_its_thread_lost_is_over_when_it_asks_again(self) -> None:
+    def test_a_turn_whose_end_was_interrupted_is_over_when_its_thread_asks_again(self) -> None:
         self.patch(locks.TRACE, 'wanted', 0)
         lost = self.lock.turn()
         lost.__enter__()
+
+        class Line:
+            def remove(self, place: object) -> None:
+                raise Interrupt
+
+        line = self.lock._line
+        self.lock._line = cast(Any, Line())
+        self.assertRaises(Interrupt, lost.end)
+        self.lock._line = line
+        self.assertEqual(1, len(line))
         with self.lock.held():
             self.assertEqual([False], self.together(self.has_it))
         lost.end()
         self.assertEqual([True], self.together(self.has_it))
+
+    def test_a_thread_that_has_it_does_not_get_it_again(self) -> None:
+        self.patch(locks.TRACE, 'wanted', 0)
+        with self.lock.held():
+            error = self.assertRaises(exception.ReentrantCall, self.lock.held().__enter__)
+            self.assertEqual(locks.READING, error.lock)
+            self.assertFalse(self.has_it())
+            self.assertEqual([False], self.together(self.has_it))
+        self.assertTrue(self.has_it())
+
+    def test_a_handler_of_a_waiting_thread_does_not_get_it(self) -> None:
+        self.patch(locks.TRACE, 'wanted', 0)
+        errors: list[BaseException] = []
+
+        class Interrupted:
+            """The first wait runs a signal handler, as SimpleQueue.get() does in the main thread."""
+
+            def __init__(self) -> None:
+                self.put = lambda _: None
+
+            def get(self) -> None:
+                outer.end()
+                errors.append(test.assertRaises(exception.ReentrantCall, test.lock.held().__enter__))
+
+        test, outer = self, self.lock.turn()
+        outer.__enter__()
+        waiter = self.lock.turn()
+        self.patch(queue, 'SimpleQueue', Interrupted)
+        self.assertEqual([True], self.together(waiter.__enter__))
+        self.assertEqual(1, len(errors))
+        self.assertFalse(self.has_it())
+        waiter.end()
+        self.assertTrue(self.has_it())
+
+
+class ReentrantCallTestCase(base.TestCase):
+    """A call inside another one of the same thread."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(locks.TRACE, 'wanted', 0)
+        self.host = self.useFixture(fixtures.Host(devices=2))
+
+    def test_a_signal_handler_changes_nothing_in_the_middle_of_a_claim(self) -> None:
+        errors: list[BaseException] = []
+        inner, outer = Instance(), Instance()
+        plain = Ledger._take_from
+
+        def handler(_number: int, _frame: object) -> None:
+            errors.append(self.assertRaises(exception.ReentrantCall, self.host.claim, inner, pmem=1))
+
+        def interrupted(*arguments: Any, **named: Any) -> Any:
+            signal.raise_signal(signal.SIGUSR1)
+            return plain(*arguments, **named)
+
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, handler))
+        self.patch(Ledger, '_take_from', interrupted)
+        self.host.claim(outer, pmem=2)
+        # Once for each device that the outer claim takes.
+        self.assertEqual(({'d0': outer.uuid, 'd1': outer.uuid}, 2), (self.host.held(), len(errors)))
+        self.assertEqual([], self.host.audit())
+
+    def test_the_service_that_calls_while_it_is_asked_gets_an_error(self) -> None:
+        errors: list[BaseException] = []
+        instance = self.host.spawn(pmem=1)
+
+        def asked(*_: object) -> None:
+            errors.append(self.assertRaises(exception.ReentrantCall, self.host.audit))
+
+        self.patch(self.host.service, 'instances', asked)
+        self.host.audit()
+        self.assertEqual(({'d0': instance.uuid}, 1), (self.host.held(), len(errors)))
