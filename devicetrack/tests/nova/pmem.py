@@ -14,9 +14,9 @@ from typing import Final
 from nova.privsep import libvirt as nova_privileged
 
 from devicetrack import filelock
+from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import namespaces
 from devicetrack.virt.libvirt import ndctl
-from devicetrack.virt.libvirt import root
 
 # Of every namespace, whatever Nova's tests say of its size: they are written through.
 SIZE: Final = 8 << 20
@@ -79,7 +79,7 @@ class Source(namespaces.NdctlSource):
     def open(self, namespace: namespaces.Namespace, writing: bool = True) -> int:
         fd = os.open(self._file(namespace), (os.O_RDWR if writing else os.O_RDONLY) | os.O_CLOEXEC)
         try:
-            root.check_alone(fd)
+            device_users.check_alone(fd)
         except BaseException:
             os.close(fd)
             raise

@@ -21,6 +21,7 @@ import uuid
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import ndctl
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
@@ -214,7 +215,7 @@ class DirectorySource(Source):
         fd = self._open(namespace, os.O_RDWR if writing else os.O_RDONLY)
         try:
             # The service opens the file with its own rights: files are for trials, and belong to the service.
-            root.check_alone(fd)
+            device_users.check_alone(fd)
         except BaseException:
             os.close(fd)
             raise

@@ -11,8 +11,8 @@ from devicetrack import filelock
 from devicetrack.tests import base
 from devicetrack.tests import processes
 from devicetrack.tests.functional.virt import test_wipe
+from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import driver as libvirt_driver
-from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt.kinds import vpmem
 
 # A guest that the hypervisor has lost: it maps the file, closes it, and says so.
@@ -110,7 +110,7 @@ class TestUsers(base.TestCase):
     def check(self) -> str:
         fd = os.open(self.nodes[0], os.O_RDONLY)
         self.addCleanup(os.close, fd)
-        return str(self.assertRaises(OSError, root.check_alone, fd))
+        return str(self.assertRaises(OSError, device_users.check_alone, fd))
 
     def test_a_device_is_told_by_its_number_whatever_its_node(self) -> None:
         code = 'import os, sys; os.open(sys.argv[1], os.O_RDONLY); print("ready", flush=True); sys.stdin.read()'
@@ -134,7 +134,7 @@ class TestUsers(base.TestCase):
         os.close(before)
         try:
             fd = os.open(path, os.O_RDWR)
-            root.check_alone(fd)
+            device_users.check_alone(fd)
             filelock.close(fd)
         finally:
             os.write(theirs, b'.')
@@ -157,10 +157,10 @@ class TestUsers(base.TestCase):
 
     def test_a_device_that_is_mapped_is_told_by_its_name(self) -> None:
         """No such device can be mapped here, so the list of mappings is made."""
-        self.patch(root, 'PROCESSES', self.temp_dir())
+        self.patch(device_users, 'PROCESSES', self.temp_dir())
         for pid, mapped in (('7', '/usr/lib/libc.so'), ('8', '/dev/dax0.0'), ('9', '/dev/dax0.0 (deleted)')):
-            os.makedirs(os.path.join(root.PROCESSES, pid, 'fd'))
-            with open(os.path.join(root.PROCESSES, pid, 'maps'), 'w') as maps:
+            os.makedirs(os.path.join(device_users.PROCESSES, pid, 'fd'))
+            with open(os.path.join(device_users.PROCESSES, pid, 'maps'), 'w') as maps:
                 maps.write('7f0000000000-7f0000001000 rw-s 00000000 00:05 123                        \n'
                            f'7f0000001000-7f0000002000 rw-s 00000000 00:05 124                        {mapped}\n')
         self.assertIn('open in process 8, 9', self.check())
