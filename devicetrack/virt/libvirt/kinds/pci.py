@@ -30,7 +30,6 @@ import threading
 import time
 from typing import Any
 from typing import Final
-from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack.objects import details
@@ -60,8 +59,8 @@ from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import pci_cleaner
 from devicetrack.virt.libvirt.kinds import pci_cleaning
-from devicetrack.virt.libvirt.kinds import pci_erasing
 from devicetrack.virt.libvirt.kinds import pci_groups
+from devicetrack.virt.libvirt.kinds import pci_health
 from devicetrack.virt.libvirt.kinds import pci_memory
 from devicetrack.virt.libvirt.kinds import pci_migration
 from devicetrack.virt.libvirt.kinds import pci_nvme_vfs
@@ -76,13 +75,6 @@ from devicetrack.virt.libvirt.kinds import placement_names
 _POLL_S: Final = 0.2
 # Devices in the text of a hypervisor's argument.
 _PATHS: Final = re.compile(r'/dev/[^\s,;"\'=]+')
-
-
-class _Told(NamedTuple):
-    """Answers about physical functions, kept so that each is asked once for all of its virtual functions."""
-
-    controllers: pci_nvme_vfs.Told
-    interfaces_down: dict[str, str | None]
 
 
 class PCI(api.DeviceKind):
@@ -108,6 +100,7 @@ class PCI(api.DeviceKind):
         self._vfs = pci_vfs.Maker(self.tree, self.options.vfs, self.options.vfs_timeout_s)
         self._secondaries = pci_nvme_vfs.Secondaries(self.tree, self.options.vfs)
         self._cleaner = pci_cleaner.Cleaner(self.tree, self.options)
+        self._health = pci_health.Health(self.tree, self.options, self._cleaner, self._secondaries)
         self._migration = pci_migration.Migration(self.tree, attributes.paths(conf))
         self._offered: Sequence[tuple[pci_sysfs.Function, pci_options.DeviceSpec]] = ()
         self._differing: Mapping[str, str] = {}
@@ -158,7 +151,7 @@ class PCI(api.DeviceKind):
             return locked(places.name(address))
 
         self._vfs.make(is_held, locked_there)
-        self._secondaries.bring_online(self._rereading, self._spec_of, is_held, locked_there)
+        self._secondaries.bring_online(self._rereading, self._health.spec_of, is_held, locked_there)
         self._follower.follow(recorded, places)
         # Compare ports last, because follow() may just have found functions at other addresses than their rows say.
         self._differing = dict(pci_ports.differences(self.tree, pci_places.rows(recorded), self._in_guest))
@@ -191,10 +184,10 @@ class PCI(api.DeviceKind):
         serials = self._serials.of([functions[address] for address in sorted(cards) if address in functions], True)
         use = self.host_use()
         used = {address: said for address, (function, _spec) in offered.items()
-                if (said := self._use_of(function, use, functions.get)) is not None}
-        places, followed, told = self._places, self._follower.followed, _Told(pci_nvme_vfs.Told(self.tree), {})
+                if (said := self._health.use_of(function, use, functions.get)) is not None}
+        places, followed, told = self._places, self._follower.followed, self._health.nothing_told()
         problems = {address: places.problem(address) or followed.problem(function)
-                    or self._problem(function, used.get(address), functions.get, told)
+                    or self._health.problem(function, used.get(address), functions.get, told)
                     for address, (function, _spec) in offered.items()}
         groups = pci_groups.of(functions.values())
         devices = [
@@ -227,10 +220,6 @@ class PCI(api.DeviceKind):
                 yield Fault(DeviceKey(self.name, places.name(function.address)), pci_options.SPECS, why)
         for name, differs in sorted(self._differing.items()):
             yield Fault(DeviceKey(self.name, name), pci_ports.OPTION, differs)
-
-    def _spec_of(self, function: pci_sysfs.Function) -> pci_options.DeviceSpec | None:
-        physfn = None if function.physfn is None else self.tree.function(function.physfn)
-        return self.options.ours(function, physfn)
 
     @staticmethod
     def _provider(function: pci_sysfs.Function) -> str:
@@ -266,46 +255,6 @@ class PCI(api.DeviceKind):
             return pci_disks.as_text(pci_disks.disks(self.tree, function.address))
         except (OSError, ValueError):
             return None                         # they are just appearing or vanishing
-
-    def _problem(self, function: pci_sysfs.Function, used: str | None,
-                 read: Callable[[str], pci_sysfs.Function | None], told: _Told) -> str | None:
-        """Return why no guest can have a function now, regardless of its group; None if a guest can.
-
-        :param used: why the host itself uses it, or None
-        :param told: the answers that are known already for other functions
-        """
-        if function.problem is not None:
-            return function.problem
-        if function.iommu_group is None:
-            return 'it is in no IOMMU group: turn the IOMMU on (intel_iommu=on or amd_iommu=on, and in the firmware)'
-        if used is not None:
-            return f'the host uses it: {used}'
-        problem = self._secondaries.problem(function, read, told.controllers)
-        spec = self.options.ours(function, None if function.physfn is None else read(function.physfn))
-        if problem is None and spec is not None and spec.physical_network:
-            problem = pci_ports.problem(self.tree, function, told.interfaces_down)
-        if problem is not None:
-            return problem
-        try:
-            return self._cleaner.obstacle(function, read)
-        except OSError as error:
-            return pci_erasing.unasked(error)
-
-    def _use_of(self, function: pci_sysfs.Function, use: pci_use.HostUse,
-                read: Callable[[str], pci_sysfs.Function | None]) -> str | None:
-        """Return why the host needs a function or one of its virtual functions, which vanish or go offline with it.
-
-        The ledger knows nothing of virtual functions that are not offered. If such a function has the driver for
-        guests, somebody uses it.
-        """
-        said = use.of(function.address)
-        for address in () if said is not None else function.vfs:
-            vf = read(address)
-            if (of_vf := use.of(address)) is not None:
-                return f'{address}, a virtual function of it: {of_vf}'
-            if vf is not None and pci_variants.is_vfio(vf.driver) and self.options.ours(vf, function) is None:
-                return f'{address}, a virtual function of it that is not offered, has the driver {vf.driver}'
-        return said
 
     def node(self, device: InventoryDevice) -> str | None:
         return str(details.peek(device.details).address)
@@ -349,7 +298,7 @@ class PCI(api.DeviceKind):
         return means
 
     def _is_ours(self, function: pci_sysfs.Function | None, name: str) -> bool:
-        return name in self._memory.given or (function is not None and self._spec_of(function) is not None)
+        return name in self._memory.given or (function is not None and self._health.spec_of(function) is not None)
 
     # -- realize ------------------------------------------------------------------------------------------------------
 
@@ -362,7 +311,7 @@ class PCI(api.DeviceKind):
                 self.name, assignment.identifier,
                 f'its secondary controller cannot be brought online: {error.strerror or error}') from error
         function = self._there(assignment)
-        problem = self._problems_of_group(function)
+        problem = self._health.problem_now(function, self.host_use())
         if problem is not None:
             raise exception.RealizeFailed(self.name, assignment.identifier, problem)
         try:
@@ -370,7 +319,7 @@ class PCI(api.DeviceKind):
             privileged.check_host_use(self.tree.root, function.address)
         except OSError as error:
             raise exception.RealizeFailed(self.name, assignment.identifier, str(error.strerror or error)) from error
-        spec = self._spec_of(function)
+        spec = self._health.spec_of(function)
         evidence = self._evidence(function, self.tree.function, recorded=assignment.details)
         unread = pci_serials.unread(assignment.details, evidence)
         if unread is not None and pci_serials.is_known(assignment.details):
@@ -409,18 +358,6 @@ class PCI(api.DeviceKind):
         with open(os.path.join(path, 'config'), 'rb', buffering=0) as header, \
                 open(os.path.join(path, 'resource'), encoding='ascii') as resource:
             return pci_config.stable(header.read(pci_config.HEADER_BYTES), resource.read())
-
-    def _problems_of_group(self, function: pci_sysfs.Function) -> str | None:
-        """Return why no guest can have a function now, for itself or because of its group; None if a guest can."""
-        members = [function] if function.iommu_group is None else [
-            found for address in self.tree.group(function.iommu_group)
-            if (found := self.tree.function(address)) is not None]
-        use, told = self.host_use(), _Told(pci_nvme_vfs.Told(self.tree), {})
-        problems = {one.address: self._problem(one, self._use_of(one, use, self.tree.function), self.tree.function,
-                                               told)
-                    for one in members
-                    if one.address == function.address or self._spec_of(one) is not None}
-        return problems[function.address] or pci_groups.problem(function, pci_groups.of(members), problems)
 
     def _there(self, assignment: DeviceAssignment) -> pci_sysfs.Function:
         """Read the assignment's function.
@@ -541,7 +478,7 @@ class PCI(api.DeviceKind):
         deadline = time.monotonic() + self.options.release_wait_s
         while True:
             use = self.host_use()
-            used = self._use_of(function, use, self.tree.function)
+            used = self._health.use_of(function, use, self.tree.function)
             if used is None:
                 return
             if not use.is_only_open(function.address) or time.monotonic() >= deadline:
@@ -560,7 +497,7 @@ class PCI(api.DeviceKind):
         self._check_known(assignment, function)
         if assignment.identifier in self._memory.given or (function.driver or '') != assignment.details.driver:
             return False
-        return self._use_of(function, self.host_use(), self.tree.function) is None
+        return self._health.use_of(function, self.host_use(), self.tree.function) is None
 
     def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
         blank = []
@@ -587,7 +524,7 @@ class PCI(api.DeviceKind):
         return [self._guest_element(self._there(assignment), assignment.details.port) for assignment in assignments]
 
     def _guest_element(self, function: pci_sysfs.Function, port: Port | None) -> str:
-        spec = self._spec_of(function)
+        spec = self._health.spec_of(function)
         managed = 'yes' if spec is None or spec.managed else 'no'
         domain, bus, rest = function.address.split(':')
         slot, number = rest.split('.')
