@@ -394,10 +394,10 @@ class InstanceHasStaleRows(InstanceHasClaim):
 
 
 class MigrationSuperseded(DeviceTrackError):
-    """A newer migration of the instance has a claim here. Nothing was changed; this migration has failed."""
+    """The instance has a newer migration. Nothing was changed; this migration has failed."""
     migration_uuid: str
     newer_uuid: str
-    template = 'migration {migration_uuid} is older than {newer_uuid}, which has a claim here'
+    template = 'migration {migration_uuid} of its instance is older than {newer_uuid}: the newer one counts'
 
 
 class MigrationUndecided(DeviceTrackError):

@@ -120,14 +120,24 @@ class Life:
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    def take(self, instance_uuid: str, demand: Demand, move: Arrival | None = None) -> list[Record]:
+    def new_claim_id(self) -> str:
+        return f'{self._claim_prefix}-{next(self._claim_numbers):x}'
+
+    def give_up(self, instance_uuid: str, claim_id: str, migration_uuid: str | None) -> None:
+        """Let the next audit give back a claim, if it was recorded: its caller will never have it."""
+        self._given_up.remember(GivenUp(instance_uuid, claim_id, migration_uuid))
+
+    def take(self, instance_uuid: str, demand: Demand, claim_id: str, move: Arrival | None = None) -> list[Record]:
         """Hold and record devices. If the store says that some have owners unknown here, choose again.
 
+        An exception from outside may also come after the devices were recorded and before the caller has them. The
+        caller then calls :meth:`give_up`.
+
+        :param claim_id: a new one, or that of a call that held nothing
         :param move: for an instance that moves here, which may also hold other devices
         :raises NoFit, InstanceHasClaim, NothingWritten: nothing is held
         :raises OutcomeUnknown: the devices stay held until the store answers
         """
-        claim_id = f'{self._claim_prefix}-{next(self._claim_numbers):x}'
         while True:
             try:
                 return self._take(instance_uuid, demand, claim_id, move)
@@ -177,7 +187,7 @@ class Life:
             except exception.NothingWritten:
                 raise
             except BaseException:
-                self._given_up.remember(GivenUp(instance_uuid, claim_id, move and move.migration_uuid))
+                self.give_up(instance_uuid, claim_id, move and move.migration_uuid)
                 raise
 
     def _look_again(self, instance_uuid: str, error: exception.DeviceTrackError) -> bool:

@@ -156,6 +156,7 @@ class LiveMigrations:
         self._check_kinds(kinds)
         _check_post_copy(instance, kinds, post_copy)
         with self._rows.working(instance.uuid):
+            self._moves.check_goes_on(instance.uuid, migration.uuid)
             self._check_seen(instance, device_map)
             self._moves.mark_old(instance, migration.uuid, moves.ends_of(migration))
         return self._driver.migration_definitions(device_map, definition)

@@ -225,10 +225,19 @@ class ClaimManager:
         """
         host = self._open_for(nodename, instance)
         demand = host.views.demand(allocations, getattr(instance, 'flavor', None), instance)
-        records = host.life.take(instance.uuid, demand) if demand.items else []
-        resources = host.life.resources(instance.uuid, records)
-        return Claim(host.life, host.instances, instance, resources, {'resources': resources},
-                     skipped=demand.skipped).keep()
+        life, claim_id = host.life, host.life.new_claim_id()
+        claim = None
+        try:
+            records = life.take(instance.uuid, demand, claim_id) if demand.items else []
+            resources = life.resources(instance.uuid, records)
+            claim = Claim(life, host.instances, instance, resources, {'resources': resources}, skipped=demand.skipped)
+            return claim.keep()
+        except exception.DeviceTrackError:
+            raise
+        except BaseException:
+            if claim is None or not claim.is_over:
+                life.give_up(instance.uuid, claim_id, None)
+            raise
 
     @of_request
     def narrow_claim(self, context: Any, claim: Claim, numa_nodes: Collection[int],
@@ -622,6 +631,7 @@ class ClaimManager:
         ``instance.migration_context`` to None.
 
         :returns: the fields that it set on the instance
+        :raises BadRequest: the service says that the migration was undone, or ended in an error; nothing was changed
         :raises DriverError, StoreError: as :meth:`release`
         """
         return self._started_for(instance, migration).moves.drop_at_source(instance, migration)
@@ -652,7 +662,7 @@ class ClaimManager:
 
         :returns: the fields that it set on the instance
         :raises NodeUnavailable: the node does not belong to this host
-        :raises Exception: as :meth:`drop_move_claim_at_dest`
+        :raises Exception: as :meth:`drop_move_claim_at_dest` or :meth:`drop_move_claim_at_source`
         """
         host = self._started_for(instance)
         host.gate.check_name(nodename)
@@ -708,6 +718,8 @@ class ClaimManager:
         :raises LiveMigrationUnsupported: no running guest with such a device leaves this host; nothing was changed
         :raises PostCopyRefused: a guest with devices cannot use post-copy; nothing was changed
         :raises NoDevicePair: the guest rebooted since the check, and may have seen a newer version; nothing was changed
+        :raises BadRequest: the service says that the migration is over; nothing was changed
+        :raises MigrationSuperseded: the service knows a newer migration of the instance; nothing was changed
         :raises DomainGone: no domain of the instance runs here
         :raises InvalidDocument: a device in its definition has no partner in the map, or cannot be read
         """

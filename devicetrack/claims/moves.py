@@ -77,7 +77,20 @@ class Moves:
         if migration is None:
             migration = self._service.create_migration(context, instance, self._here.node, move_type)
         arguments.migration_uuid(migration)
-        demand = _with_affinity(demand, new.numa_topology)
+        claim_id = self._life.new_claim_id()
+        claim = None
+        try:
+            claim = self._claim(instance, migration, _with_affinity(demand, new.numa_topology), new, partners, claim_id)
+            return claim.keep()
+        except exception.DeviceTrackError:
+            raise
+        except BaseException:
+            if claim is None or not claim.is_over:
+                self._life.give_up(instance.uuid, claim_id, migration.uuid)
+            raise
+
+    def _claim(self, instance: Any, migration: Any, demand: Demand, new: Carried, partners: PartnerSearch | None,
+               claim_id: str) -> Claim:
         with self._rows.working(instance.uuid):
             leaving = self._make_room(instance, migration)
             move = Arrival(instance.uuid, migration.uuid, tuple(leaving or ()), self._old_resources(instance, leaving),
@@ -85,21 +98,21 @@ class Moves:
                            partners.seen if partners is not None else None, ends_of(migration))
             records: list[Record] = []
             if demand.items:
-                records = self._take(demand, move, partners)
+                records = self._take(demand, move, partners, claim_id)
             else:
                 self._life.leave(move)
         resources = self._life.resources(instance.uuid, records)
         return Claim(self._life, self._instances, instance, resources,
                      {'migration_context': move.context(resources)}, migration,
-                     over=not records and not leaving, skipped=demand.skipped).keep()
+                     over=not records and not leaving, skipped=demand.skipped)
 
-    def _take(self, demand: Demand, move: Arrival, partners: PartnerSearch | None) -> list[Record]:
+    def _take(self, demand: Demand, move: Arrival, partners: PartnerSearch | None, claim_id: str) -> list[Record]:
         if partners is None:
-            return self._life.take(move.instance_uuid, demand, move)
+            return self._life.take(move.instance_uuid, demand, claim_id, move)
         for _attempt in range(self._attempts - 1):
             with contextlib.suppress(exception.NoFit):          # another claim may take the chosen devices
-                return self._life.take(move.instance_uuid, partners.choose(demand), move)
-        return self._life.take(move.instance_uuid, partners.choose(demand), move)
+                return self._life.take(move.instance_uuid, partners.choose(demand), claim_id, move)
+        return self._life.take(move.instance_uuid, partners.choose(demand), claim_id, move)
 
     def claim_in_place(self, instance: Any) -> Claim:
         """Return the claim of a rebuild in place. It has the instance's devices, and an abort gives none back."""
@@ -149,9 +162,15 @@ class Moves:
                 continue                        # only the service knows whether it is over
             if this.is_older_than(other):
                 raise exception.MigrationSuperseded(migration.uuid, uuid)
-            if other.is_older_than(this):
+            if other.is_older_than(this) and self._has_no_guest(records, uuid):
                 self._service.fail_migration(uuid)
                 self._life.undo(records, migrations={uuid})
+
+    def _has_no_guest(self, records: Sequence[Record], migration_uuid: str) -> bool:
+        """Whether certainly no domain names the devices that a migration of the instance claimed here."""
+        seen = self._situation(records, self._views.read_for(tuple(records)))
+        return seen.domain is not None and not any(
+            record.key in seen.named for record in records if record.migration_uuid == migration_uuid)
 
     def _old_resources(self, instance: Any, leaving: Sequence[Record] | None) -> InstanceResources | None:
         if leaving is not None:
@@ -196,9 +215,8 @@ class Moves:
         uses = [use for use in usage.uses if use.domain_uuid == uuid and use.identifier is not None]
         named = {DeviceKey(use.kind, str(use.identifier)) for use in uses}
         live = {DeviceKey(use.kind, str(use.identifier)) for use in uses if use.live}
-        there: bool | None = uuid in usage.domains
-        if not there and usage.unknown:
-            there = None
+        # What could not be read may be the domain itself, or the devices that its definition names.
+        there = None if usage.unknown else uuid in usage.domains
         return migrations.Situation(self._here, records, views.migrations, there,
                                usage.runs_here(uuid), named, live, (views.instances or {}).get(uuid))
 
@@ -270,13 +288,43 @@ class Moves:
                           note=Note(ends=ends))
 
     def drop_at_source(self, instance: Any, migration: Any) -> Fields:
-        """Confirm a move: give back the devices that the instance left, and take its others out of the move."""
+        """Confirm a move: give back the devices that the instance left, and take its others out of the move.
+
+        :raises BadRequest: the service says that the move was undone, or ended in an error
+        """
+        move = migrations.Move.of(migration)
+        self._check_not_undone(migration.uuid, move)
         with self._rows.working(instance.uuid):
-            move = migrations.Move.of(migration)
             if self._here.is_at(move.source) and not self._here.is_at(move.destination) \
                     and getattr(instance, 'host', None) != self._here.host and not self._is_here(instance.uuid):
                 self.mark_old(instance, migration.uuid, move.ends)
             return self._confirm(instance, migration.uuid, Note(ends=move.ends))
+
+    def _check_not_undone(self, migration_uuid: str, move: migrations.Move | None = None) -> None:
+        """:raises BadRequest: the service says so, or the caller's object if the service does not know the migration"""
+        move = (self._service.migrations([migration_uuid]) or {}).get(migration_uuid, move)
+        if move is not None and move.outcome == migrations.UNDONE:
+            raise exception.BadRequest('migration', migration_uuid, f'it is {move.status}, and the instance may have '
+                                       'the devices that it would leave: only a migration that was not undone can be '
+                                       'confirmed')
+
+    def check_goes_on(self, instance_uuid: str, migration_uuid: str) -> None:
+        """Check that a migration may still take an instance away, by all that the service tells.
+
+        :raises BadRequest: the service says that it is over
+        :raises MigrationSuperseded: the service knows a newer one of the instance
+        """
+        known = self._service.migrations([migration_uuid]) or {}
+        move = known.get(migration_uuid)
+        if move is None:
+            return
+        if move.outcome in (migrations.DONE, migrations.UNDONE):
+            raise exception.BadRequest('migration', migration_uuid, f'it is {move.status}: other instances may have '
+                                       'the devices that were claimed for it')
+        for other in known.values():
+            if other.instance_uuid == instance_uuid and other.outcome != migrations.UNDONE \
+                    and move.is_older_than(other):
+                raise exception.MigrationSuperseded(migration_uuid, other.uuid)
 
     def _is_here(self, instance_uuid: str) -> bool:
         """Whether the service says so. The caller's object may be older than the return of the instance."""
@@ -350,6 +398,7 @@ class Moves:
             [named] = of_rows
         if prefix == NEW:
             return self.drop_at_destination(instance, named)
+        self._check_not_undone(named)
         with self._rows.working(instance.uuid):
             return self._confirm(instance, named)
 

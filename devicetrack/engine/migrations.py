@@ -151,9 +151,10 @@ class Situation(NamedTuple):
     """Everything that one host knows about one instance that moves.
 
     ``moves`` are the service's migrations by UUID, None when it did not answer. ``domain`` says whether the hypervisor
-    has a domain of the instance, None if that is unknown. ``running`` means that its guest runs, and does not only wait
-    to arrive. ``named`` are the devices that its definitions name, ``live`` those of the running guest. ``state`` is
-    the state of the instance by the service.
+    has a domain of the instance, None if that is unknown, or which devices domains name. ``running`` means that its
+    guest runs, and does not only wait to arrive. ``named`` are the devices that its definitions name, ``live`` those of
+    the running guest; without a known ``domain``, they may lack some. ``state`` is the state of the instance by the
+    service.
     """
 
     here: Endpoint
@@ -225,8 +226,9 @@ def _replaced(seen: Situation, rows: Sequence[Record]) -> tuple[str, ...]:
     for move in here:
         incoming = [record for record in rows
                     if record.migration_uuid == move.uuid and record.role == vocabulary.INCOMING]
-        if incoming and move.outcome == PENDING and not any(record.key in seen.named for record in incoming) and any(
-                move.is_older_than(other) for other in known):
+        if (incoming and move.outcome == PENDING and seen.domain is not None
+                and not any(record.key in seen.named for record in incoming)
+                and any(move.is_older_than(other) for other in known)):
             replaced.append(move.uuid)
     return tuple(sorted(set(replaced)))
 
@@ -248,7 +250,7 @@ def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequ
         return [], []                                   # a guest runs on them, whatever the service says
     if one_host:
         # An error may have come after the guest was defined on its new devices. Then a person must decide.
-        if unclear and (seen.domain is None or any(record.key in seen.named for record in new)):
+        if seen.domain is None or (unclear and any(record.key in seen.named for record in new)):
             return [], []
         return list(old), list(new)
     if new and seen.state == INSTANCE_HERE:

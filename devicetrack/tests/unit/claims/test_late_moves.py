@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from devicetrack import exception
+from devicetrack.testing import compute_service
+from devicetrack.testing.fixtures import a_request
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests.unit.claims.test_moving import RegionTestCase
 
@@ -53,6 +56,99 @@ class LateCallTestCase(RegionTestCase):
         self.one.audit()
         self.one.service.moves = RuntimeError('no database')
         self.check_nothing_changes(self.instance, 'old')
+
+
+class UndoneTestCase(RegionTestCase):
+    """A call that confirms a move, of which the service says that it was undone."""
+
+    def test_the_source_keeps_its_devices(self) -> None:
+        moves = self.region()
+        instance = moves.spawn('one', pmem=1)
+        self.one.machine.write(self.one.records(instance)[0].key, b'the only copy')
+        migration = moves.resize(instance, 'two', pmem=1)
+        self.one.audit()
+        self.one.machine.delete_guest(instance.uuid)
+        for status in ('reverted', 'cancelled', 'failed', 'error'):
+            migration.status = status
+            error = self.assertRaises(exception.BadRequest, self.one.manager.drop_move_claim_at_source, None, instance,
+                                      migration)
+            self.assertIn(f'it is {status}', str(error))
+            self.assertRaises(exception.BadRequest, self.one.manager.drop_move_claim, None, instance, 'one',
+                              prefix='old_')
+        self.assertEqual(([('d0', 'old', 'active')], b'the only copy'), (
+            moves.rows(instance)['one'], self.one.machine.read(self.one.records(instance)[0].key)))
+
+
+class LateDefinitionsTestCase(RegionTestCase):
+    """The source asks for the definitions of a migration whose devices another instance may have by now."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.moves = self.region()
+        self.instance = self.moves.spawn('one', pmem=1)
+        check = self.moves.check(self.instance, 'two')
+        self.migration = self.moves.migration(self.instance, 'two', compute_service.LIVE_MIGRATION)
+        self.map = self.two.prepare_live_migration(self.instance, self.migration, a_request(pmem=1), check)
+
+    def refused(self, kind: type[exception.DeviceTrackError]) -> exception.DeviceTrackError:
+        error: exception.DeviceTrackError = self.assertRaises(
+            kind, self.one.manager.migration_definitions, None, self.instance, self.migration, self.map)
+        self.assertEqual([('d0', 'current', 'active')], self.moves.rows(self.instance)['one'])
+        return error
+
+    def test_it_was_rolled_back(self) -> None:
+        self.migration.status = 'failed'
+        self.two.manager.drop_move_claim_at_dest(None, self.instance, self.migration)
+        self.assertIn('it is failed', str(self.refused(exception.BadRequest)))
+
+    def test_a_newer_one_takes_the_instance_away(self) -> None:
+        newer = self.moves.migration(self.instance, 'two', compute_service.LIVE_MIGRATION)
+        error = self.refused(exception.MigrationSuperseded)
+        self.assertEqual(newer.uuid, vars(error)['newer_uuid'])
+        newer.status = 'failed'
+        self.one.manager.migration_definitions(None, self.instance, self.migration, self.map)
+
+
+class UnreadableGuestTestCase(RegionTestCase):
+    """Nobody can read which devices a guest has, for one audit in the middle of a move."""
+
+    def unread(self, host: Any, instance: Instance) -> None:
+        host.machine.unknown_domains[instance.uuid] = 'no document'
+        host.audit()
+        host.machine.unknown_domains.clear()
+
+    def test_after_a_failed_move_its_devices_stay(self) -> None:
+        for status in ('failed', 'error', 'reverted', 'cancelled'):
+            moves = self.region()
+            instance = moves.spawn('one', pmem=1)
+            migration = moves.migration(instance, 'one')
+            self.one.resize(instance, pmem=1, migration=migration)
+            moves.finish_resize(instance, migration)
+            before = moves.rows(instance)
+            migration.status = status
+            self.unread(self.one, instance)
+            self.assertEqual(before, moves.rows(instance), status)
+
+    def test_after_a_move_that_a_newer_one_replaced_its_devices_stay(self) -> None:
+        moves = self.region()
+        instance = moves.spawn('one', pmem=1)
+        moves.live_migration(instance, 'two', pmem=1).status = 'running'
+        moves.migration(instance, 'two', compute_service.LIVE_MIGRATION)
+        before = moves.rows(instance)
+        self.unread(self.two, instance)
+        self.assertEqual(before, moves.rows(instance))
+
+    def test_a_claim_for_a_newer_move_waits_until_the_guest_has_left(self) -> None:
+        moves = self.region()
+        instance = moves.spawn('one', pmem=1)
+        older = moves.live_migration(instance, 'two', pmem=1)
+        older.status = 'running'
+        before = moves.rows(instance)
+        newer = moves.migration(instance, 'two', compute_service.LIVE_MIGRATION)
+        for unknown in ({}, {instance.uuid: 'no document'}):
+            self.two.machine.unknown_domains.update(unknown)
+            self.assertRaises(exception.InstanceHasStaleRows, self.two.resize, instance, 1, 0, newer)
+            self.assertEqual((before, 'running'), (moves.rows(instance), older.status))
 
 
 class OldEvacuationTestCase(RegionTestCase):
