@@ -118,8 +118,12 @@ class Declarations:
     # -- what guests have seen ----------------------------------------------------------------------------------------
 
     def seen_at_start(self, record: Record) -> str | None:
-        """The version that a guest has seen of a device when it has just started on it."""
-        if _came_running(record):
+        """The version that a guest has seen of a device when the service or the hypervisor reports that it runs.
+
+        A report for an active row may repeat an earlier one. A guest that came running has not booted since, and
+        :meth:`seen_before_start` has raised the version for any other.
+        """
+        if record.state == vocabulary.ACTIVE or _came_running(record):
             return record.seen
         return _as_seen(seen_since_boot(None, self._version_of(record)))
 

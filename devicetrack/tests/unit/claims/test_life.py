@@ -346,3 +346,10 @@ class SeenTestCase(HostTestCase):
         self.fixture.manager.realize(self.context, self.instance)
         self.assertEqual((['2.1.1'], rows), (self.seen(), self.fixture.records()))
         self.assertEqual(written, len(self.fixture.store.written))
+
+    def test_a_second_report_takes_nothing_back(self):
+        self.fixture.manager.realize(self.context, self.instance)
+        self.start()
+        self.declare('2.0.1')
+        self.fixture.manager.started(self.context, self.instance)
+        self.assertEqual(['2.1.1'], self.seen())

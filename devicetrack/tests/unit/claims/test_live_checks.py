@@ -368,6 +368,33 @@ class SeenTestCase(LiveTestCase):
         self.assertEqual(['2.0.1'], self.seen(self.two, self.instance))
         self.region.arrive(self.instance, migration)
 
+    def test_a_guest_that_came_running_has_seen_nothing_more_when_it_is_reported_again(self) -> None:
+        def report_twice() -> None:
+            self.two.manager.started(None, self.instance)
+
+        for version in ('2.1.1', None):
+            for before, after in ((self.two.audit, lambda: None), (lambda: None, report_twice)):
+                self.declare(self.two, version)
+                self.instance = self.region.spawn('one', vgpu=1)
+                migration = self.region.live_migration(self.instance, 'two', vgpu=1)
+                self.one.machine.delete_guest(self.instance.uuid)
+                self.two.machine.arrived(self.instance.uuid)
+                before()
+                self.two.arrived(self.instance)
+                after()
+                migration.status = 'completed'
+                self.assertEqual(['2.0.1'], self.seen(self.two, self.instance))
+                self.region.live_migrate(self.instance, 'one', vgpu=1)
+                self.region.audit()
+                self.one.machine.delete_guest(self.instance.uuid)
+                self.one.manager.release(None, self.instance)
+
+    def test_a_stop_and_a_start_see_the_newer_one(self) -> None:
+        self.region.live_migrate(self.instance, 'two', vgpu=1)
+        self.two.machine.delete_guest(self.instance.uuid)
+        self.two.boot(self.instance)
+        self.assertEqual(['2.1.1'], self.seen(self.two, self.instance))
+
     def test_a_reboot_after_the_check(self) -> None:
         self.region.live_migrate(self.instance, 'two', vgpu=1)
         self.region.audit()
