@@ -25,11 +25,15 @@ from devicetrack.claims.giving import Giving
 from devicetrack.claims.ledger_rebuild import LedgerRebuild
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
+from devicetrack.claims.service import ServiceView
 from devicetrack.claims.views import HostViews
 from devicetrack.claims.wipes import Wipes
 from devicetrack.engine import demand as demands
 from devicetrack.engine import lifecycle
+from devicetrack.engine import migrations
 from devicetrack.engine.demand import Demand
+from devicetrack.engine.migrations import Endpoint
+from devicetrack.engine.migrations import Move
 from devicetrack.engine.migrations import Settlement
 from devicetrack.engine.states import Hold
 from devicetrack.engine.views import used
@@ -102,16 +106,17 @@ class Life:
     :param rebuild: rebuilds the ledger after an interrupt
     :param wipes: wipes devices in the background
     :param attempts: how often a claim chooses devices if the store says that they have owners
+    :param here: this host, as migrations name it
     """
 
     def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, driver: VirtDriver, views: HostViews,
                  declarations: Declarations, given_up: GivenUpClaims, rebuild: LedgerRebuild, giving: Giving,
-                 wipes: Wipes, attempts: int) -> None:
+                 wipes: Wipes, attempts: int, here: Endpoint, service: ServiceView) -> None:
         self.host_uuid = host_uuid
         self._ledger, self._rows, self._driver = ledger, rows, driver
         self._views, self._declarations = views, declarations
         self._given_up, self._rebuild, self._attempts = given_up, rebuild, attempts
-        self._giving, self._wipes = giving, wipes
+        self._giving, self._wipes, self._here, self._service = giving, wipes, here, service
         # Claim ids only have to be unique, over restarts too; a UUID for each would cost more.
         self._claim_prefix = secrets.token_hex(8)
         self._claim_numbers = itertools.count()
@@ -362,7 +367,7 @@ class Life:
         :raises StoreError: the guest runs anyway, and an audit records that
         """
         records = self._rows.of_instance(instance_uuid)
-        used_now = list(records) if self.is_released(records) else self.used_by_guest(records, before_move)
+        used_now = list(records) if self.is_released(records, before_move) else self.used_by_guest(records, before_move)
         old = tuple(record for record in used_now if record.role == vocabulary.OLD)
         self.settle(Settlement(arrive=tuple(record for record in used_now if record not in old), settle=old))
         after = self.used_by_guest(self._rows.of_instance(instance_uuid), before_move)
@@ -539,14 +544,30 @@ class Life:
         beside = [record for record in records if record not in used and record.state != vocabulary.RELEASING]
         return list(map(DeviceAssignment.from_record, used)), list(map(DeviceAssignment.from_record, beside))
 
-    @staticmethod
-    def is_released(records: Sequence[Record]) -> bool:
-        """Whether all devices of an instance are on their way back because it was released.
+    def is_released(self, records: Sequence[Record], before_move: bool) -> bool:
+        """Whether all devices of an instance are on their way back, although its guest should have some here.
 
-        Devices that a move gave up do not count: a guest that should have no other devices starts without any.
+        Devices that the instance has left do not count, and neither do those of a move on this host that was undone: a
+        guest that should have no other devices starts without any. If only such a move may explain the rows, this asks
+        the service. While that is unknown, they count.
+
+        :param before_move: as :meth:`used_by_guest`
         """
-        return (any(record.migration_uuid is None for record in records)
-                and all(record.state == vocabulary.RELEASING for record in records))
+        if not records or any(record.state != vocabulary.RELEASING for record in records):
+            return False
+        if any(record.migration_uuid is None for record in records):
+            return True
+        named = sorted({record.migration_uuid for record in records
+                        if record.migration_uuid is not None and record.role != vocabulary.OLD})
+        if before_move or not named:
+            return False
+        known = self._service.migrations(named) or {}
+        return not all(uuid in known and self._is_undone_here(known[uuid]) for uuid in named)
+
+    def _is_undone_here(self, move: Move) -> bool:
+        """Whether a migration left from this host and was undone, or is about to be."""
+        return self._here.is_at(move.source) and (
+            move.outcome == migrations.UNDONE or move.status == migrations.REVERTING)
 
     def _moves_to_nothing(self, old: Sequence[Record]) -> bool:
         """Whether an instance with only old rows moves on this host to no devices. Then its claim was here."""

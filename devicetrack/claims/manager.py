@@ -329,7 +329,7 @@ class ClaimManager:
             if host.moves.settle_ended(uuid, records, before_move):
                 records = host.rows.of_instance(uuid)
             used = host.life.used_by_guest(records, before_move)
-            if host.life.is_released(records):
+            if host.life.is_released(records, before_move):
                 raise exception.InstanceNotClaimed(uuid, 'not on its way back')
             real = host.life.realize(used)
             host.definitions.bring_one(uuid)

@@ -28,7 +28,7 @@ class ComputeService(Protocol):
 
     An answer of None, an exception or a state that is not listed means unknown, and the manager gives nothing back
     because of it. A service must have :meth:`instances`; the other methods are optional. The manager asks during a
-    start, an audit, ``realize`` and the calls of a move, and never under its lock.
+    start, an audit, ``realize``, ``started`` and the calls of a move, and never under its lock.
     """
 
     def instances(self, uuids: Set[str]) -> Mapping[str, str] | None:

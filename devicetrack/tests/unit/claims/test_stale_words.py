@@ -105,6 +105,55 @@ class NoDevicesTestCase(test_moving.RegionTestCase):
         self.assertRaises(exception.InstanceNotClaimed, self.one.manager.realize, None, instance)
 
 
+class GivenBackTestCase(test_moving.RegionTestCase):
+    """A guest whose devices of a move were all given back runs on none of them."""
+
+    def assert_refused(self, host: Any, instance: Any) -> None:
+        resources, rows = instance.resources, host.records()
+        self.assertRaises(exception.InstanceNotClaimed, host.manager.realize, None, instance)
+        self.assertRaises(exception.InvalidTransition, host.manager.started, None, instance)
+        self.assertEqual((resources, rows), (instance.resources, host.records()))
+
+    def test_at_the_destination_of_a_live_migration(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one', pmem=1)
+        migration = region.live_migration(instance, 'two', pmem=1)
+        self.assertRaises(exception.DeviceInUse, self.two.manager.drop_move_claim_at_dest, None, instance, migration)
+        self.assertEqual([('d0', 'incoming', 'releasing')], region.rows(instance)['two'])
+        silences: list[Any] = [region.migrations, None, RuntimeError('no database'), []]
+        for self.two.service.moves in silences:
+            self.assert_refused(self.two, instance)
+
+    def test_at_the_destination_of_a_resize_where_it_ran(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one', pmem=1)
+        migration = region.resize(instance, 'two', pmem=1)
+        self.assertRaises(exception.DeviceInUse, self.two.manager.drop_move_claim_at_dest, None, instance, migration)
+        self.assertEqual([('d0', 'current', 'releasing')], region.rows(instance)['two'])
+        self.assert_refused(self.two, instance)
+
+    def test_by_a_release_during_a_move(self):
+        for name in ('one', 'two'):
+            region = self.region(devices=2)
+            instance = region.spawn('one', pmem=1)
+            region.resize(instance, name, pmem=1)
+            host = region.hosts[name]
+            self.assertRaises(exception.DeviceInUse, host.manager.release, None, instance)
+            self.assertEqual({'releasing'}, {state for _, _, state in region.rows(instance)[name]})
+            self.assert_refused(host, instance)
+
+    def test_not_by_a_move_on_this_host_when_the_caller_says_that_it_is_undone(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one')
+        migration = region.resize(instance, 'one', pmem=1)
+        self.one.machine.stop_guest(instance.uuid)
+        self.assertRaises(exception.DeviceInUse, self.one.manager.drop_move_claim_at_dest, None, instance, migration)
+        self.one.service.moves = None
+        self.assertRaises(exception.InstanceNotClaimed, self.one.manager.realize, None, instance)
+        self.one.boot(instance, before_move=True)
+        self.assertEqual((), self.one.machine.domains[instance.uuid].live)
+
+
 class StaleContextTestCase(test_moving.RegionTestCase):
     """An instance object that still carries the context of a move marks nothing once the move is over."""
 
