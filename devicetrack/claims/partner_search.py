@@ -83,8 +83,10 @@ def from_declared(devices: Sequence[DeclaredDevice]) -> list[Wanted]:
     """
     found = []
     for index, device in enumerate(devices):
-        data = {name: getattr(device, name) for name in device.fields if device.obj_attr_is_set(name)}
-        facts = facts_from_data(data, f'check.devices[{index}]')
+        where = f'check.devices[{index}]'
+        for name in device.unset_fields():
+            raise exception.BadRequest(f'{where}.{name}', None, 'is missing')
+        facts = facts_from_data({name: getattr(device, name) for name in device.fields}, where)
         found.append(Wanted(device.resource_class, Held(device.identifier, facts, version_seen(device.seen))))
     return found
 

@@ -1,4 +1,4 @@
-"""Objects as texts, for services that carry them in a message of their own, in a key whose value is a string.
+"""Objects that go from host to host: as primitives, or as texts in a message that has room only for a string.
 
 Reading checks every field, at any depth, before an object is made. The versioned object alone would coerce values of
 another type, and leave missing fields unset.
@@ -17,9 +17,11 @@ from oslo_versionedobjects import fields as ovo_fields
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import base
+from devicetrack.objects import details
 
 _DATA = 'versioned_object.data'
 _NAME = 'versioned_object.name'
+_VERSION = 'versioned_object.version'
 # An error shows this many characters of a refused value.
 _SHOWN = 40
 
@@ -48,25 +50,52 @@ class Message(base.DeviceTrackObject):
             primitive = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise exception.MalformedObject(where, f'no JSON: {error}') from error
-        base.check_known(primitive)
-        _check_object(primitive, where, where)
         read: Self = cls.obj_from_primitive(primitive)
         return read
+
+    @classmethod
+    def obj_from_primitive(cls, primitive: Any, context: Any = None) -> Any:
+        """Read a primitive that this release made, or an older one.
+
+        :raises UnknownObject: a class or version in it, at any depth, is newer than this release
+        :raises MalformedObject: it is something else; ``where`` names the field, from the class on
+        """
+        read = super().obj_from_primitive(primitive, context)
+        if read.obj_name() != cls.obj_name():
+            raise _no_object(cls.obj_name(), cls.obj_name())
+        return read
+
+    @classmethod
+    def _obj_from_primitive(cls, context: Any, objver: str, primitive: Any) -> Any:
+        # A service's serializer calls only this method of ours. It may have read the objects in lists already.
+        _check_object(primitive, cls.obj_name(), cls.obj_name())
+        data = dict(primitive[_DATA])
+        for name, field in cls.fields.items():
+            # Otherwise oslo.versionedobjects would read them by obj_from_primitive() of this class.
+            if isinstance(field, ovo_fields.ListOfObjectsField) and data.get(name) is not None:
+                data[name] = [one if isinstance(one, ovo_base.VersionedObject)
+                              else base.DeviceTrackObject.obj_from_primitive(one, context) for one in data[name]]
+        return super()._obj_from_primitive(context, objver, {**primitive, _DATA: data})
 
 
 def _check_object(primitive: Any, wanted: str | None, where: str) -> None:
     """:raises MalformedObject: the value is not a primitive of the class ``wanted``; None means any class of ours"""
+    if isinstance(primitive, ovo_base.VersionedObject):
+        primitive = {_NAME: primitive.obj_name(), _VERSION: primitive.VERSION, _DATA: {
+            name: getattr(primitive, name) for name in primitive.fields if primitive.obj_attr_is_set(name)}}
     name = primitive.get(_NAME) if isinstance(primitive, Mapping) else None
     classes = ovo_base.VersionedObjectRegistry.obj_classes().get(name) if isinstance(name, str) else None
     if primitive is None or classes is None or wanted not in (None, name):
-        raise exception.MalformedObject(where, f'must be a {wanted or "versioned object"}')
+        raise _no_object(where, wanted)
     data = primitive.get(_DATA)
     if not isinstance(data, Mapping):
         raise exception.MalformedObject(where, 'has no data')
+    # Details of an older version have no field that was added since.
+    is_older = issubclass(classes[0], details.DeviceDetails) and primitive.get(_VERSION) != classes[0].VERSION
     for field, kind in classes[0].fields.items():
         if field in data:
             _check_value(data[field], kind, f'{where}.{field}')
-        elif kind.default is ovo_fields.UnspecifiedDefault:
+        elif kind.default is ovo_fields.UnspecifiedDefault and not is_older:
             raise exception.MalformedObject(f'{where}.{field}', 'is missing')
 
 
@@ -101,6 +130,10 @@ def _check_value(value: Any, field: Any, where: str) -> None:
 def _object_of(field: Any) -> str:
     """The name of the class of the objects in a list. oslo.versionedobjects does not make it public."""
     return str(field._type._element_type._type._obj_name)
+
+
+def _no_object(where: str, wanted: str | None) -> exception.MalformedObject:
+    return exception.MalformedObject(where, f'must be a {wanted or "versioned object"}')
 
 
 def _wrong(where: str, value: Any, wanted: str) -> exception.MalformedObject:

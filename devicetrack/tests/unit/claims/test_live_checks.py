@@ -481,3 +481,10 @@ class TenantTestCase(base.TestCase):
         self.assertEqual(('VGPU', 'm', '2.0.0', '2.1.0', 2),
                          (wanted.resource_class, wanted.held.identifier, wanted.seen, str(wanted.held.facts.version),
                           wanted.held.facts.aggregation))
+
+    def test_what_is_not_declared_is_refused(self) -> None:
+        error = self.assertRaises(exception.BadRequest, partner_search.from_declared, [
+            DeclaredDevice(kind='mdev', identifier='m', resource_class='VGPU', type=TYPE, api='vfio-pci',
+                           version_form='numbered', version='2.1.0', offered=[], aggregation=None, obstacle=None,
+                           seen=None)])
+        self.assertEqual('check.devices[0].required', error.where)

@@ -1,6 +1,8 @@
 """Objects as texts and as plain maps, for the messages of other services."""
 
+from collections.abc import Iterator
 import json
+import sys
 from typing import Any
 import uuid
 
@@ -70,18 +72,53 @@ class TextTestCase(base.TestCase):
                 ('InstanceResources', ['assignments', 0, 'details'], 'assignments[0].details', {}),
                 ('InstanceResources', ['assignments', 0, 'role'], 'assignments[0].role', 7)):
             text = changed(MESSAGES[name]().to_text(), path, value)
-            error = self.assertRaises(exception.MalformedObject, getattr(objects, name).from_text, text)
-            self.assertEqual(f'devicetrack.{name}.{where}', error.where)
+            for error in self.errors(getattr(objects, name), text):
+                self.assertEqual(f'devicetrack.{name}.{where}', error.where)
 
     def test_a_field_that_is_missing_is_named(self) -> None:
         for name, path, where in (('DeviceMap', ['pairs', 0, 'element'], 'pairs[0].element'),
                                   ('LiveMigrationCheck', ['devices'], 'devices'),
                                   ('InstanceResources', ['assignments', 0, 'details', 'label'],
                                    'assignments[0].details.label')):
-            text = MESSAGES[name]().to_text()
-            error = self.assertRaises(exception.MalformedObject, getattr(objects, name).from_text,
-                                      changed(text, path, remove=True))
-            self.assertEqual((f'devicetrack.{name}.{where}', 'is missing'), (error.where, error.reason))
+            text = changed(MESSAGES[name]().to_text(), path, remove=True)
+            for error in self.errors(getattr(objects, name), text):
+                self.assertEqual((f'devicetrack.{name}.{where}', 'is missing'), (error.where, error.reason))
+
+    def errors(self, cls: Any, text: str) -> Iterator[exception.MalformedObject]:
+        """The errors of each way in which a service may read a message: as text, as data, and by its serializer."""
+        yield self.assertRaises(exception.MalformedObject, cls.from_text, text)
+        yield self.assertRaises(exception.MalformedObject, cls.obj_from_primitive, json.loads(text))
+        yield self.assertRaises(exception.MalformedObject, samples.Serializer().deserialize_entity, None,
+                                json.loads(text))
+
+    def test_an_object_of_another_class_is_refused(self) -> None:
+        for other in (samples.live_migration_check(), samples.device_map().pairs[0]):
+            error = self.assertRaises(exception.MalformedObject, objects.DeviceMap.obj_from_primitive,
+                                      other.obj_to_primitive())
+            self.assertEqual('devicetrack.DeviceMap', error.where)
+
+    def test_data_whose_parts_a_serializer_has_read(self) -> None:
+        primitive = samples.device_map().obj_to_primitive()
+        primitive['versioned_object.data']['pairs'] = list(samples.device_map().pairs)
+        self.assertEqual(samples.device_map().to_text(), objects.DeviceMap.obj_from_primitive(primitive).to_text())
+        primitive['versioned_object.data']['pairs'] = [objects.DevicePair(kind='mdev')]
+        error = self.assertRaises(exception.MalformedObject, objects.DeviceMap.obj_from_primitive, primitive)
+        self.assertEqual('devicetrack.DeviceMap.pairs[0].resource_class', error.where)
+
+    def test_data_of_the_last_release_are_read(self) -> None:
+        for make in MESSAGES.values():
+            if make().VERSION != '1.0':
+                data = make().obj_to_primitive(target_version='1.0')
+                self.assertEqual([], type(make()).obj_from_primitive(data).unset_fields())
+
+    def test_nesting_deeper_than_the_stack(self) -> None:
+        deep: list[Any] = []
+        for _ in range(2 * sys.getrecursionlimit()):
+            deep = [deep]
+        self.assertRaises(exception.MalformedObject, objects.DeviceMap.obj_from_primitive, deep)
+        # The parser of Python 3.12 reads it.
+        self.patch(json, 'loads', lambda _text: deep)
+        self.assertRaises(exception.MalformedObject, objects.DeviceMap.from_text, '[]')
 
 
 class MapsTestCase(base.TestCase):

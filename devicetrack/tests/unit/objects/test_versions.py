@@ -107,6 +107,14 @@ class StoredByAnOlderReleaseTestCase(WithLampsTestCase):
         self.assertEqual(self.version == '1.2', details.is_current(self.text()))
 
 
+    def test_is_read_inside_a_message(self):
+        resources = samples.resources().obj_to_primitive()
+        resources['versioned_object.data']['assignments'][0]['versioned_object.data']['details'] = json.loads(
+            self.text())
+        [lamp, *_others] = [one.details for one in objects.InstanceResources.obj_from_primitive(resources)]
+        self.assertEqual('red', lamp.colour)
+
+
 class StoredByANewerReleaseTestCase(WithLampsTestCase):
 
     scenarios = base.table(
