@@ -93,6 +93,7 @@ MAX_AMOUNT: Final = 1_000_000
 
 # Canonical: the store compares texts, and a UUID in capitals would be another instance.
 _UUID = re.compile(r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}')
+_SURROGATE = re.compile('[\ud800-\udfff]')
 _NOT_IN_A_CLASS = re.compile('[^A-Z0-9_]')
 _NUMA_PROVIDER = re.compile('numa[0-9]+')
 
@@ -100,6 +101,11 @@ _NUMA_PROVIDER = re.compile('numa[0-9]+')
 def is_uuid(value: object) -> bool:
     """Whether a value is a UUID in its canonical form: text, lower case, with hyphens."""
     return isinstance(value, str) and _UUID.fullmatch(value) is not None
+
+
+def is_text(value: object) -> bool:
+    """Whether a value is text that UTF-8 can write. Half a surrogate pair, which an escape in JSON can make, is not."""
+    return isinstance(value, str) and _SURROGATE.search(value) is None
 
 
 def pmem_resource_class(label: str) -> str:

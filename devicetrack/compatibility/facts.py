@@ -17,6 +17,7 @@ from typing import NamedTuple
 from typing import NoReturn
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 
@@ -219,7 +220,7 @@ def declaration_from_data(data: object, where: str) -> Declaration:
     values = _mapping(data, where)
     sources = _mapping(values.get('sources', {}), f'{where}.sources')
     for subject, source in sources.items():
-        if subject not in SUBJECTS or not isinstance(source, str):
+        if subject not in SUBJECTS or not vocabulary.is_text(source):
             _fail(where, f'sources.{subject}', source, f'must name the source of {", ".join(SUBJECTS)}')
     return Declaration(get_optional_text(values, 'parent', where), facts_from_data(values, where),
                        tuple(sorted(sources.items())), get_optional_text(values, 'driver', where))
@@ -282,7 +283,7 @@ def version_from_data(form: object, text: object, where: str) -> MigrationVersio
 
     :raises BadRequest: the data are something else
     """
-    if not isinstance(text, str):
+    if not isinstance(text, str) or not vocabulary.is_text(text):
         _fail(where, 'version', text, 'must be a text')
     if form == NUMBERED:
         version = parse_version(text)
@@ -310,7 +311,7 @@ def get_text(values: Mapping[str, Any], name: str, where: str) -> str:
     :raises BadRequest: it is missing or not a text
     """
     value = values.get(name)
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not vocabulary.is_text(value):
         _fail(where, name, value, 'must be a text')
     return value
 
@@ -318,14 +319,14 @@ def get_text(values: Mapping[str, Any], name: str, where: str) -> str:
 def get_optional_text(values: Mapping[str, Any], name: str, where: str) -> str | None:
     """Return a text in a mapping, or None if it is missing or None."""
     value = values.get(name)
-    if value is not None and not isinstance(value, str):
+    if value is not None and not vocabulary.is_text(value):
         _fail(where, name, value, 'must be a text, or null')
     return value
 
 
 def _names(values: Mapping[str, Any], name: str, where: str) -> frozenset[str]:
     names = values.get(name, [])
-    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+    if not isinstance(names, list) or not all(map(vocabulary.is_text, names)):
         _fail(where, name, names, 'must be a list of names')
     return frozenset(names)
 

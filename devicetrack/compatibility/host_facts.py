@@ -151,7 +151,7 @@ def read(path: str) -> list[HostFacts]:
             if column not in row and column not in _OPTIONAL:
                 raise exception.BadRequest(where, column, 'is missing; print all columns, without -c')
         name = row.get('host')
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str) or not vocabulary.is_text(name) or not name:
             raise exception.BadRequest(f'{where}.host', name, 'must be the name of a host')
         of_host = found.setdefault(name, [])
         if row.get('problem') is not None and row.get('kind') is None:

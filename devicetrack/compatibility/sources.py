@@ -20,6 +20,7 @@ from stevedore import named
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack import vocabulary
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Look
@@ -180,7 +181,7 @@ def mistake(says: object) -> str | None:
             ('version', _is_version, 'Version of three numbers, Opaque, Unknown or STATELESS'),
             ('required', _is_features, 'frozenset of texts'), ('offered', _is_features, 'frozenset of texts'),
             ('aggregation', lambda units: type(units) is int and units >= 1, 'number of units from 1'),
-            ('obstacle', _is_text, 'text')):
+            ('obstacle', vocabulary.is_text, 'text')):
         value = getattr(says, subject)
         if value is not None and not is_good(value):
             return f'{subject} {_shown(value)}, which is no {expected}'
@@ -190,16 +191,12 @@ def mistake(says: object) -> str | None:
 def _is_version(value: object) -> bool:
     if isinstance(value, Version):
         return parse_version(str(value)) == value
-    return (value is STATELESS or isinstance(value, Opaque) and _is_text(value.text)
-            or isinstance(value, Unknown) and _is_text(value.reason))
+    return (value is STATELESS or isinstance(value, Opaque) and vocabulary.is_text(value.text)
+            or isinstance(value, Unknown) and vocabulary.is_text(value.reason))
 
 
 def _is_features(value: object) -> bool:
-    return isinstance(value, frozenset) and all(map(_is_text, value))
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+    return isinstance(value, frozenset) and all(map(vocabulary.is_text, value))
 
 
 def _shown(value: object) -> str:

@@ -17,6 +17,7 @@ from typing import NoReturn
 import yaml
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.compatibility.facts import parse_version
 from devicetrack.compatibility.facts import Sort
 from devicetrack.compatibility.facts import Unknown
@@ -131,14 +132,22 @@ def parse(text: str, path: str) -> Table:
     :param path: the name of the text in errors
     :raises InvalidConfiguration: something in it is invalid; the message names the line and the element
     """
+    loader = None
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
     except yaml.YAMLError as error:
         mark = getattr(error, 'problem_mark', None)
         where = f'{path}, line {mark.line + 1}' if mark is not None else path
         problem = getattr(error, 'problem', None) or str(error).partition('\n')[0]
         raise exception.InvalidConfiguration(where, 'no YAML', f'{problem}; fix the line or what is before it') \
             from error
+    except (ValueError, OverflowError) as error:
+        # The parser checks neither the number of a character nor that of a version.
+        line = loader.line + 1 if loader is not None else 1
+        raise exception.InvalidConfiguration(
+            f'{path}, line {line}', 'no YAML', 'the number of an escape such as "\\U00110000", or of the version of '
+            'YAML, is too large; fix the line or what is before it') from error
     except RecursionError as error:
         raise exception.InvalidConfiguration(path, 'no table', 'nested too deeply; a table has few levels') from error
     if node is None:
@@ -256,6 +265,8 @@ class _Reader:
         self._visit(node, element)
         if not isinstance(node, yaml.ScalarNode) or not node.value:
             self._fail(node, element, _shown(node), 'must be a word or a number')
+        if not vocabulary.is_text(node.value):
+            self._fail(node, element, _shown(node), 'has half of a surrogate pair, which no file can name')
         return str(node.value)
 
     def _check_has(self, parts: Mapping[str, Any], name: str, node: Any, element: str) -> None:
@@ -279,5 +290,6 @@ def _join(element: str, name: str) -> str:
 
 def _shown(node: Any) -> str:
     if isinstance(node, yaml.ScalarNode):
-        return str(node.value) or 'nothing'
+        value = str(node.value)
+        return (value if vocabulary.is_text(value) else ascii(value)) or 'nothing'
     return 'a list' if isinstance(node, yaml.SequenceNode) else 'a mapping'

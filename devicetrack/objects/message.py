@@ -112,7 +112,7 @@ def _check_value(value: Any, field: Any, where: str) -> None:
     elif isinstance(field, ovo_fields.ObjectField):
         _check_object(value, None, where)
     elif isinstance(field, ovo_fields.ListOfStringsField):
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list) or not all(map(vocabulary.is_text, value)):
             raise _wrong(where, value, 'a list of texts')
     elif isinstance(field, ovo_fields.UUIDField):
         if not vocabulary.is_uuid(value):
@@ -123,7 +123,7 @@ def _check_value(value: Any, field: Any, where: str) -> None:
     elif isinstance(field, (ovo_fields.IntegerField, ovo_fields.NonNegativeIntegerField)):
         if type(value) is not int:
             raise _wrong(where, value, 'a whole number')
-    elif not isinstance(value, str):
+    elif not vocabulary.is_text(value):
         raise _wrong(where, value, 'a text')
 
 
@@ -151,7 +151,7 @@ def check_map(where: str, value: Any) -> Mapping[str, str]:
     for key, one in value.items():
         if not vocabulary.is_uuid(key):
             raise _wrong(f'{where}, a key', key, 'the UUID of a device: lower case, with hyphens')
-        if not isinstance(one, str) or not one:
+        if not vocabulary.is_text(one) or not one:
             raise _wrong(f'{where}[{key}]', one, 'a text')
     return value
 

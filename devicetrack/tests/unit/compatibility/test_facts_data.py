@@ -59,6 +59,10 @@ class MeaninglessTestCase(base.TestCase):
         ('an obstacle without a reason', {'obstacle': True}, '^here.obstacle: True: '),
         ('a source of something else', {'sources': {'colour': 'sysfs'}}, '^here.sources.colour: '),
         ('a driver that is a number', {'driver': 550.54}, '^here.driver: 550.54: must be a text, or null'),
+        ('a type with half of a pair', {'type': '\ud800'}, "^here.type: '.ud800': must be a text"),
+        ('a version with half of a pair', {'version_form': 'opaque', 'version': '\ud800'}, '^here.version: '),
+        ('a feature with half of a pair', {'required': ['\ud800']}, '^here.required: '),
+        ('an obstacle with half of a pair', {'obstacle': '\ud800'}, '^here.obstacle: '),
         ('sources that are a list', {'sources': []}, '^here.sources: '),
         names=('wrong', 'text'))
 

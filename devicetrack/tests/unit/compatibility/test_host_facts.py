@@ -92,6 +92,7 @@ class BrokenFileTestCase(FileTestCase):
         ('units', [{**ROW, 'aggregation': 'two'}], "{}, row 1.aggregation: 'two': must be a number of units"),
         ('features', [{**ROW, 'offered': 'A'}], "{}, row 1.offered: 'A': must be a list of names"),
         ('sources', [{**ROW, 'sources': {'colour': 'x'}}], "{}, row 1.sources.colour: 'x': must name the source"),
+        ('the name of a host', [{**ROW, 'host': '\ud800'}], r"{}, row 1.host: '\ud800': must be the name"),
         ('a row twice', [ROW, PROBLEM, ROW], "{}, row 3: 'compute-7, mdev, gpu, nvidia-35': has a row already"),
         ('a problem twice', [PROBLEM, PROBLEM], "{}, row 2: 'compute-7, vf, 558': has a row already"),
         ('a problem', [{**PROBLEM, 'problem': 1}], '{}, row 1.problem: 1: must be a text'),

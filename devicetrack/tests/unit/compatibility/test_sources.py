@@ -227,6 +227,7 @@ class MistakenAnswerTestCase(SourcesTestCase):
         ('a text as units', _SAID(aggregation='4'),
          "aggregation '4', which is no number of units from 1"),
         ('no units', _SAID(aggregation=0), 'aggregation 0, which is no number of units from 1'),
+        ('half of a pair', _SAID(obstacle='\ud800'), r"obstacle '\ud800', which is no text"),
         ('an obstacle that is none', _SAID(obstacle=True), 'obstacle True, which is no text'),
         names=('says', 'text'))
 

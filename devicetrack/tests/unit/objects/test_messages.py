@@ -66,6 +66,8 @@ class TextTestCase(base.TestCase):
                 ('DeviceMap', ['pairs', 0, 'source'], 'pairs[0].source', ['x']),
                 ('DeviceMap', ['pairs', 0, 'source'], 'pairs[0].source', None),
                 ('DeviceMap', ['post_copy_allowed'], 'post_copy_allowed', 'no'),
+                ('LiveMigrationCheck', ['devices', 0, 'type'], 'devices[0].type', '\ud800'),
+                ('LiveMigrationCheck', ['devices', 0, 'offered'], 'devices[0].offered', ['\ud800']),
                 ('LiveMigrationCheck', ['devices', 0, 'aggregation'], 'devices[0].aggregation', '1'),
                 ('LiveMigrationCheck', ['devices', 0, 'required'], 'devices[0].required', [1]),
                 ('InstanceResources', ['assignments', 0, 'position'], 'assignments[0].position', '0'),
@@ -145,7 +147,8 @@ class MapsTestCase(base.TestCase):
     def test_maps_of_other_things_are_refused(self) -> None:
         for types, targets, where in (
                 (None, {}, 'types'), ({}, [], 'targets'), ({'x': 'y'}, {}, 'types, a key'),
-                ({ONE: 7}, {}, f'types[{ONE}]'), ({ONE: ''}, {}, f'types[{ONE}]'), ({ONE: 'a'}, {}, 'targets'),
+                ({ONE: 7}, {}, f'types[{ONE}]'), ({ONE: ''}, {}, f'types[{ONE}]'),
+                ({ONE: '\ud800'}, {}, f'types[{ONE}]'), ({ONE: 'a'}, {}, 'targets'),
                 ({}, {ONE: THREE}, 'types'), ({ONE: 'a'}, {ONE: "'/>"}, f'targets[{ONE}]'),
                 (self.TYPES, {ONE: THREE, TWO: THREE}, 'targets')):
             error = self.assertRaises(exception.MalformedObject, objects.DeviceMap.from_mdevs, INSTANCE, MIGRATION,
