@@ -66,13 +66,13 @@ class _Group(NamedTuple):
     def __str__(self) -> str:
         shown = ', '.join(sorted(self.names)[:_SHOWN])
         if not shown:
-            return f'{self.kind} to be made on {self.parent}'
+            return f'{self.kind} {self.facts.sort.type} to be made on {self.parent}'
         more = len(self.names) + self.makes - _SHOWN
         return f'{self.kind} {shown}' + (f' and {more} more' if more > 0 else '')
 
     def offers(self, most: int) -> list[Offer]:
         """As many offers as there can be partners, with names that are unique on this host."""
-        made = (f'{number} to be made on {self.parent}' for number in range(self.makes))
+        made = (f'{number} {self.facts.sort.type} to be made on {self.parent}' for number in range(self.makes))
         return [Offer(name, self.facts) for name in itertools.islice((*sorted(self.names), *made), most)]
 
 

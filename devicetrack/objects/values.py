@@ -124,7 +124,8 @@ class Capacity(NamedTuple):
     """How many devices of one type a parent could still make when it was read.
 
     The types of one parent share its capacity, and not linearly: one device of a type may cost any number of devices of
-    another type. Every device that the parent makes starts with the text ``details``.
+    another type. No two of these types have one resource class. Every device that the parent makes starts with the text
+    ``details``.
     """
 
     kind: str

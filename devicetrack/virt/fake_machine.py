@@ -43,7 +43,7 @@ Action = BaseException | Callable[[], object]
 
 @dataclasses.dataclass
 class Parent:
-    """A device that makes mediated devices. Its types share ``units``; a device of a type takes ``costs`` of them."""
+    """A device that makes mediated devices of one type. A device of the type takes ``costs`` of the ``units``."""
 
     name: str
     units: int
@@ -170,9 +170,12 @@ class Machine:
                    resource_class: str = 'VGPU', numa_node: int | None = 0, address: str | None = None) -> None:
         """Add a parent. By default it makes 16 devices of the type ``nvidia-35``, which count as ``VGPU``.
 
-        :param costs: how many of the ``units`` one device of each type takes
+        :param costs: how many of the ``units`` one device of the type takes
+        :raises ValueError: ``costs`` has several types, and a parent makes one type of a resource class
         """
         costs = dict(costs or {'nvidia-35': 1})
+        if len(costs) > 1:
+            raise ValueError(f'{name}: a claim of class {resource_class} could not choose one of {", ".join(costs)}')
         templates = {
             device_type: details_text(
                 MdevDetails, type=device_type, parent=name, parent_address=address, device_api='vfio-pci',

@@ -98,8 +98,8 @@ class VersionsTestCase(LiveTestCase):
         instance = self.region.spawn('one', vgpu=2)
         self.region.live_migrate(instance, 'two', vgpu=2)
         self.assertEqual(['b', 'b'], [record.parent for record in self.two.records(instance)])
-        self.assert_refused('on host two, mdev to be made on a: no: the guest may have seen version 2.1.0, the '
-                            'destination has the older 2.0.0', self.region.spawn('one', vgpu=1), 'two')
+        self.assert_refused('on host two, mdev nvidia-35 to be made on a: no: the guest may have seen version '
+                            '2.1.0, the destination has the older 2.0.0', self.region.spawn('one', vgpu=1), 'two')
 
     def test_the_refusal_names_every_device_that_has_no_partner(self) -> None:
         self.declare(self.one, '2.1.0')
@@ -109,11 +109,14 @@ class VersionsTestCase(LiveTestCase):
         self.two.machine.parents['b'].used = 1
         self.two.audit()
         instance = self.region.spawn('one', vgpu=3)
-        refused = self.assert_refused('mdev to be made on b: partners of other devices', instance, 'two', vgpu=3)
+        refused = self.assert_refused('mdev nvidia-35 to be made on b: partners of other devices', instance, 'two',
+                                      vgpu=3)
         last = max(record.identifier for record in self.one.records(instance))
         self.assertIn(f'; also without a partner: mdev {last}', str(refused))
         found: Any = refused.found
         self.assertEqual((1, 2), (len(found['pairs']), len(found['alone'])))
+        self.assertEqual(['0 nvidia-35 to be made on b'],
+                         [pair['destination']['identifier'] for pair in found['pairs']])
 
     def test_as_many_as_can_find_a_partner(self) -> None:
         self.declare(self.one, '2.0.0', 'a')

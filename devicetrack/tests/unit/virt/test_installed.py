@@ -142,6 +142,10 @@ class StockTestCase(base.TestCase):
         ('a capacity of a parent that is none',
          api.Stock(capacities=(Capacity('tape', 'a/b', 'lto', '', 'CUSTOM_TAPE', None, 1, DETAILS),)),
          "the capacity of a/b for lto has the parent 'a/b'"),
+        ('two types of one class at a parent',
+         api.Stock(capacities=tuple(Capacity('tape', 'drive', device_type, '', 'CUSTOM_TAPE', None, 1, DETAILS)
+                                    for device_type in ('lto', 'dat'))),
+         "parent 'drive' has 2 capacities of class CUSTOM_TAPE"),
         ('a capacity without details',
          api.Stock(capacities=(Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', None, 1, ''),)),
          'the capacity of drive for lto has no details'),

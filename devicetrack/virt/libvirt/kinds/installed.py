@@ -370,6 +370,12 @@ def _check(kind: api.DeviceKind, found: api.Stock, of_each: Sequence[InventoryDe
     if len(set(identifiers)) != len(identifiers):
         twice = next(one for one, count in collections.Counter(identifiers).items() if count > 1)
         raise exception.DeviceKindFailed(name, f'two devices have the identifier {twice!r}')
+    makes = collections.Counter((one.parent, one.resource_class) for one in found.capacities)
+    for (parent, resource_class), count in makes.items():
+        if count > 1:
+            raise exception.DeviceKindFailed(
+                name, f'parent {parent!r} has {count} capacities of class {resource_class}: no claim could choose its '
+                      'type')
 
 
 def _look_well(devices: Compact[InventoryDevice], identifiers: Sequence[Any], name: str, counted_as: frozenset[str],
