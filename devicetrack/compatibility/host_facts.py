@@ -238,13 +238,24 @@ def find_guest(instance_uuid: str, rows: Iterable[Record], names: Mapping[str, s
                hosts: Mapping[str, HostFacts]) -> Guest:
     """Return the current devices of an instance, with their host's declarations about them.
 
+    While an instance moves, these are the devices that it leaves, until it runs on the new ones.
+
     :param rows: all rows of the instance, on all hosts
     :param names: the names of hosts, by UUID
     :param hosts: the facts of hosts, by name
-    :raises CompatibilityUnknown: the rows place the instance on no host, or on two
+    :raises CompatibilityUnknown: the rows place the instance on no host, or on two, or it left a host and the store
+        does not have the other end of the move
     """
-    records = [row for row in rows if row.role == vocabulary.CURRENT and row.state != vocabulary.RELEASING]
+    held = [row for row in rows if row.state != vocabulary.RELEASING]
+    arriving = {row.migration_uuid for row in held if row.role == vocabulary.INCOMING}
+    left = [row for row in held if row.role == vocabulary.OLD]
+    records = [row for row in held if row.role == vocabulary.CURRENT] or [
+        row for row in left if row.migration_uuid in arriving]
     found = sorted({names.get(record.host_uuid, record.host_uuid) for record in records})
+    if not found and left:
+        raise exception.CompatibilityUnknown(
+            instance_uuid, f'migration {left[0].migration_uuid} takes it away from host '
+            f'{names.get(left[0].host_uuid, left[0].host_uuid)}, and the store has none of its devices elsewhere')
     if not found:
         raise exception.CompatibilityUnknown(instance_uuid, 'the store has no device that it has now')
     if len(found) > 1:

@@ -24,6 +24,7 @@ from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
 from devicetrack.store import api as store_api
 from devicetrack.testing import fixtures
+from devicetrack.testing import region as regions
 from devicetrack.tests import base
 from devicetrack.virt import fake
 
@@ -197,6 +198,25 @@ class StoreTestCase(base.TestCase):
         error = self.assertRaises(exception.CompatibilityUnknown, self.guest, fixtures.Instance(uuid='nobody'))
         self.assertEqual('it is unknown whether instance nobody could move: the store has no device that it has now',
                          str(error))
+
+    def test_an_instance_that_moves(self) -> None:
+        region = self.useFixture(regions.Region(parents={'gpu': 4}, shared_store=True))
+        self.store = region.one.store.store
+        instance = region.spawn('one', vgpu=1)
+        migration = region.live_migration(instance, 'two', vgpu=1)
+        self.assertEqual(({'old'}, 'one'), ({role for _, role, _ in region.rows(instance)['one']},
+                                            self.guest(instance).source.host))
+        region.arrive(instance, migration)
+        self.assertEqual('two', self.guest(instance).source.host)
+
+    def test_an_instance_that_moves_to_a_host_with_another_store(self) -> None:
+        region = self.useFixture(regions.Region(parents={'gpu': 4}))
+        self.store = region.one.store.store
+        instance = region.spawn('one', vgpu=1)
+        migration = region.live_migration(instance, 'two', vgpu=1)
+        error = self.assertRaises(exception.CompatibilityUnknown, self.guest, instance)
+        self.assertEqual(f'migration {migration.uuid} takes it away from host one, and the store has none of its '
+                         'devices elsewhere', error.reason)
 
     def test_an_instance_at_two_hosts(self) -> None:
         instance = self.host.spawn(vgpu=1)
