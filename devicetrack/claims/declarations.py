@@ -128,8 +128,11 @@ class Declarations:
         return _as_seen(seen_since_boot(None, self._version_of(record)))
 
     def seen_before_start(self, record: Record) -> str | None:
-        """The version that a guest will have seen of a device that is made ready for it, whether or not it starts."""
-        return record.seen if _came_running(record) else self.seen_at_reboot(record)
+        """The version that a guest will have seen of a device that is made ready for it, whether or not it starts.
+
+        An incoming device has a version only if its guest comes running, so :meth:`seen_at_start` sets any other.
+        """
+        return record.seen if record.role == vocabulary.INCOMING else self.seen_at_reboot(record)
 
     def seen_at_reboot(self, record: Record) -> str | None:
         """The version that a guest may have seen of a device after a reboot."""

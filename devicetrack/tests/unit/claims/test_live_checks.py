@@ -392,6 +392,15 @@ class SeenTestCase(LiveTestCase):
                 self.one.machine.delete_guest(self.instance.uuid)
                 self.one.manager.release(None, self.instance)
 
+    def test_a_resized_guest_sees_what_is_there_when_it_starts(self) -> None:
+        migration = self.region.migration(self.instance, 'two')
+        self.two.resize(self.instance, vgpu=1, migration=migration)
+        self.one.resize_instance(self.instance, migration)
+        self.two.manager.realize(None, self.instance)
+        self.declare(self.two, '2.2.0')                 # before a start that failed is repeated
+        self.two.finish_resize(self.instance, migration)
+        self.assertEqual(['2.2.0'], self.seen(self.two, self.instance))
+
     def test_a_stop_and_a_start_see_the_newer_one(self) -> None:
         self.region.live_migrate(self.instance, 'two', vgpu=1)
         self.two.machine.delete_guest(self.instance.uuid)
