@@ -71,13 +71,13 @@ class Start(NamedTuple):
 
 
 def record_layout(store: HostRows, host: HostRow, wanted: str, report: Report) -> None:
-    """Record whether a host's node is nested or flat after this report.
+    """Record whether a host's node is nested or flat after this report. A report that was refused in part says neither.
 
     :param wanted: the layout that the report tried to reach
     :raises StoreError: the store cannot keep it
     """
-    if report.layout != wanted:
-        return                                  # allocations keep the tree in its present layout
+    if report.layout != wanted or report.refused:
+        return                                  # allocations or a refusal keep the tree in its present layout
     if wanted == tree.NESTED and host.nested_version != healer.VERSION:
         store.set_nested(host.uuid, healer.VERSION, int(time.time()))
     elif wanted == tree.FLAT and host.nested_version is not None:

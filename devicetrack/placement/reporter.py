@@ -6,6 +6,7 @@ import collections
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
+import contextlib
 import threading
 from typing import Final
 from typing import NamedTuple
@@ -98,7 +99,11 @@ class PlacementReporter:
             root = actual.providers.get(wanted.root, wanted.providers[wanted.root])
             if dry_run:
                 return Report(root, *difference, {}, now)
-            changes = [change for change in difference.changes if change.provider.uuid not in refused]
+            # Room that could not be removed at one provider is not added at others.
+            stay = frozenset(name for change in difference.changes if change.provider.uuid in refused
+                             for name in tree.closed(change))
+            changes = [change for change in (tree.without_room(one, stay) for one in difference.changes)
+                       if change.provider.uuid not in refused and change.before != change.after]
             of = len(written) + len(changes)
             for change in changes:
                 uuid = change.provider.uuid
@@ -111,14 +116,15 @@ class PlacementReporter:
                         if uuid == wanted.root and change.before is None:
                             raise               # without the node the other providers have no parent
                         refused[uuid] = error
-                    # Compare anew, since later changes may need this one: devices that move leave before they arrive.
-                    break
                 except errors.PlacementRefused as error:
                     self._names.clear()
                     refused[uuid] = error
                 else:
                     written.append(change)
                     progress(WRITING, len(written), of)
+                    continue
+                # Compare anew, since later changes may need this one: devices that move leave before they arrive.
+                break
             else:
                 return Report(root, tuple(written), difference.left, refused, now)
 
@@ -140,12 +146,10 @@ class PlacementReporter:
         """Return placement's tree, the wanted tree, and the layout of the wanted one."""
         wanted = tree.desired(providers, layout)
         self._seen = self._read(wanted, progress)
-        actual = self._asked(wanted, classes)
-        possible = tree.possible(actual, providers, layout)
-        if possible != layout:
-            wanted = tree.desired(providers, possible)
-            actual = self._asked(wanted, classes)
-        return actual, wanted, possible
+        actual = self._used(tree.Tree(wanted.root, dict(self._seen)), wanted, tree.desired(providers), classes)
+        possible = tree.possible(actual, providers, layout, classes)
+        wanted = tree.desired(providers, possible, tree.held_below(actual, providers, possible))
+        return self._aggregated(actual, wanted), wanted, possible
 
     def _read(self, wanted: tree.Tree, progress: Progress) -> dict[str, tree.ProviderState]:
         """Read all providers of the tree. One whose generation has not changed is not read again."""
@@ -181,21 +185,25 @@ class PlacementReporter:
         return state._replace(inventories=inventories.inventories,
                              generation=min(traits.generation, inventories.generation))
 
-    def _asked(self, wanted: tree.Tree, classes: frozenset[str]) -> tree.Tree:
-        """Return the tree with the usages and aggregates of the providers from which something has to be removed."""
-        states = {}
-        for uuid, state in self._seen.items():
-            try:
-                if state.aggregated is None and uuid not in wanted.providers and tree.MADE in state.traits:
-                    state = self._seen[uuid] = state._replace(
-                        aggregated=bool(self._client.get_aggregates(uuid).aggregates))
-                # Usages are never remembered: a provider keeps its generation when one of its allocations is removed.
-                if tree.to_ask(state, wanted, classes):
-                    state = state._replace(used=self._client.get_usages(uuid))
-            except errors.UnknownProvider:
-                pass                            # a write to it will fail
-            states[uuid] = state
-        return tree.Tree(wanted.root, states)
+    def _used(self, actual: tree.Tree, wanted: tree.Tree, nested: tree.Tree, classes: frozenset[str]) -> tree.Tree:
+        """Return the tree with the usages of the providers where they matter."""
+        states = dict(actual.providers)
+        for uuid in tree.to_ask(actual, wanted, nested, classes):
+            # Usages are never remembered: a provider keeps its generation when one of its allocations is removed.
+            with contextlib.suppress(errors.UnknownProvider):           # a write to it will fail
+                states[uuid] = states[uuid]._replace(used=self._client.get_usages(uuid))
+        return actual._replace(providers=states)
+
+    def _aggregated(self, actual: tree.Tree, wanted: tree.Tree) -> tree.Tree:
+        """Return the tree with the aggregates of the providers that may be deleted."""
+        states = dict(actual.providers)
+        for uuid, state in states.items():
+            if state.aggregated is None and uuid not in wanted.providers and tree.MADE in state.traits:
+                with contextlib.suppress(errors.UnknownProvider):
+                    aggregated = bool(self._client.get_aggregates(uuid).aggregates)
+                    states[uuid] = state._replace(aggregated=aggregated)
+                    self._seen[uuid] = self._seen[uuid]._replace(aggregated=aggregated)
+        return actual._replace(providers=states)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 import hashlib
+from types import MappingProxyType
 from typing import Final
 from typing import NamedTuple
 
@@ -124,21 +125,26 @@ class Difference(NamedTuple):
 
 # -- the wanted tree --------------------------------------------------------------------------------------------------
 
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
-def desired(providers: Iterable[Provider], layout: str = NESTED) -> Tree:
-    """Make the tree that reports these providers, one of which is the node."""
+
+def desired(providers: Iterable[Provider], layout: str = NESTED, held: Mapping[str, int] = _NOTHING) -> Tree:
+    """Make the tree that reports these providers, one of which is the node.
+
+    :param held: from :func:`held_below`: amounts by class that the node reserves in addition
+    """
     states = {provider.uuid: _state(provider) for provider in providers}
     [root] = [state for state in states.values() if state.parent_uuid is None]
     known = frozenset(states)
     if layout == NESTED:
-        return Tree(root.uuid, states, known)
+        return Tree(root.uuid, {**states, root.uuid: _reserving(root, held)}, known)
     everything: dict[str, Inventory] = {}
     for state in states.values():
         for name, inventory in state.inventories.items():
             other = everything.get(name, Inventory(0))
             everything[name] = _inventory(other.total + inventory.total, other.reserved + inventory.reserved)
     # The scheduler looks for migration traits at the provider that counts the device.
-    at_node = root._replace(inventories=everything, traits=root.traits.union(
+    at_node = _reserving(root._replace(inventories=everything), held)._replace(traits=root.traits.union(
         trait for state in states.values() for trait in state.traits if names.is_of_migration(trait)))
     if layout == FLAT:
         return Tree(root.uuid, {root.uuid: at_node}, known)
@@ -158,6 +164,12 @@ def _inventory(total: int, reserved: int) -> Inventory:
     return Inventory(total, min(reserved, total), max_unit=total)
 
 
+def _reserving(state: ProviderState, amounts: Mapping[str, int]) -> ProviderState:
+    return state._replace(inventories={
+        name: _inventory(inventory.total, inventory.reserved + amounts.get(name, 0))
+        for name, inventory in state.inventories.items()})
+
+
 def _in_full(inventory: Inventory) -> Inventory:
     return inventory._replace(reserved=inventory.total)
 
@@ -167,20 +179,56 @@ def counted(providers: Iterable[Provider]) -> frozenset[str]:
     return frozenset(name for provider in providers for name in provider.totals)
 
 
-def possible(actual: Tree, providers: Collection[Provider], layout: str) -> str:
+def counted_below(actual: Tree, nested: Tree, classes: Collection[str]) -> frozenset[str]:
+    """Return the classes that count devices at providers below the node, by the host or by placement.
+
+    :param nested: the nested tree of the host's providers
+    :param classes: the classes that count devices of this host now
+    """
+    return frozenset(name for state in (*_below(nested, nested), *_below(actual, nested)) for name in state.inventories
+                     if name in classes or mark(COUNTS, name) in state.traits)
+
+
+def possible(actual: Tree, providers: Collection[Provider], layout: str, classes: Collection[str]) -> str:
     """Return the layout that can be reported now.
 
     A report moves no allocation. While devices are allocated at the node, their own providers are only announced,
-    because otherwise they would count a guest's devices as free. While devices are allocated at their own providers,
-    the tree stays nested.
+    because otherwise they would count a guest's devices as free. While devices are allocated at their own providers
+    alone, the tree stays nested, also if the host no longer has these providers.
+
+    :param classes: the classes that count devices of this host now
     """
     nested = desired(providers)
-    root = nested.providers[nested.root]
-    below = [state for state in nested.providers.values() if state is not root]
-    moved = {name for state in below for name in state.inventories} - root.inventories.keys()
-    if any(_used(actual, root.uuid, name) for name in moved):
+    own = nested.providers[nested.root].inventories     # what the node counts although the tree is nested
+    classes_below = counted_below(actual, nested, classes)
+    if any(_used(actual, nested.root, name) > (own[name].total if name in own else 0) for name in classes_below):
         return ANNOUNCED if layout == NESTED else layout
-    return NESTED if any(_used(actual, state.uuid, name) for state in below for name in state.inventories) else layout
+    if any(_used(actual, state.uuid, name) for state in _below(actual, nested) for name in classes_below):
+        return NESTED
+    return layout
+
+
+def held_below(actual: Tree, providers: Collection[Provider], layout: str) -> Mapping[str, int]:
+    """Return the amounts by class that are allocated below the node, but whose devices the node counts.
+
+    The node counts the devices of all providers unless the tree is nested. It may also count those of a provider that
+    the host no longer has, if it counts devices of the class itself: a NUMA node's, when the option was set back.
+    """
+    nested = desired(providers)
+    own = nested.providers[nested.root].inventories
+    held: dict[str, int] = {}
+    for state in _below(actual, nested):
+        there = nested.providers[state.uuid].inventories if state.uuid in nested.providers else {}
+        for name, used in (state.used or {}).items():
+            node_counts = layout != NESTED if name in there else name in own
+            if node_counts:
+                held[name] = held.get(name, 0) + used
+    return held
+
+
+def _below(tree: Tree, nested: Tree) -> list[ProviderState]:
+    """Return a tree's providers below the node that count devices of this host, or once did."""
+    return [state for uuid, state in tree.providers.items() if uuid != nested.root and is_ours(state, nested)]
 
 
 def _used(tree: Tree, uuid: str, name: str) -> int:
@@ -208,11 +256,25 @@ def is_marked(traits: Iterable[str]) -> bool:
     return any(trait == MADE or trait.startswith(COUNTS) for trait in traits)
 
 
-def to_ask(state: ProviderState, wanted: Tree, classes: Collection[str]) -> bool:
-    """Whether a provider's usage matters: something of ours has to be removed, or reserved in full."""
-    want = wanted.providers.get(state.uuid)
-    closes = want is not None and any(_room(state, name) > 0 >= _room(want, name) for name in want.inventories)
-    return closes or bool(to_go(state, wanted, classes))
+def to_ask(actual: Tree, wanted: Tree, nested: Tree, classes: Collection[str]) -> list[str]:
+    """Return the providers whose usages matter.
+
+    These are the providers from which something of ours has to be removed, or reserved in full, and with them the
+    node. If the node counts anything else than wanted of a class that is counted below it, these are all of ours:
+    allocations anywhere may keep the tree in its layout.
+    """
+    ours = {uuid: state for uuid, state in actual.providers.items() if is_ours(state, wanted)}
+    root, want = ours.get(wanted.root), wanted.providers[wanted.root]
+    if root is not None and any(root.inventories.get(name) != want.inventories.get(name)
+                                for name in counted_below(actual, nested, classes)):
+        return list(ours)
+    asked = {uuid for uuid, state in ours.items()
+             if to_go(state, wanted, classes) or _closes(state, wanted.providers.get(uuid))}
+    return [uuid for uuid in ours if asked and uuid in asked | {wanted.root}]
+
+
+def _closes(state: ProviderState, want: ProviderState | None) -> bool:
+    return want is not None and any(_room(state, name) > 0 >= _room(want, name) for name in want.inventories)
 
 
 def to_go(state: ProviderState, wanted: Tree, classes: Collection[str]) -> frozenset[str]:
@@ -295,6 +357,24 @@ def _turn(change: Change, wanted: Tree) -> int:
     if after is None:
         return 1
     return 2 if any(_room(after, name) > _room(before, name) for name in after.inventories) else 1
+
+
+def closed(change: Change) -> frozenset[str]:
+    """Return the classes of which a change removes room."""
+    before, after = change
+    return frozenset() if before is None else frozenset(
+        name for name in before.inventories if after is None or _room(after, name) < _room(before, name))
+
+
+def without_room(change: Change, classes: Collection[str]) -> Change:
+    """Return the change without the room of these classes that it adds: that is reserved."""
+    before, after = change
+    if after is None:
+        return change
+    return Change(before, after._replace(inventories={
+        name: inventory if name not in classes else inventory._replace(reserved=max(
+            inventory.reserved, inventory.total - (0 if before is None else _room(before, name))))
+        for name, inventory in after.inventories.items()}))
 
 
 def _room(state: ProviderState, name: str) -> int:

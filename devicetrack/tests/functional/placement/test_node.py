@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 import uuid
 
 from devicetrack import exception
@@ -11,6 +12,7 @@ from devicetrack.placement import healer
 from devicetrack.placement import healing
 from devicetrack.placement import tree
 from devicetrack.placement import values
+from devicetrack.placement.client import Client
 from devicetrack.placement.node import NodeReporter
 from devicetrack.testing import http_proxy
 from devicetrack.testing import placement as placements
@@ -133,6 +135,25 @@ class TestManual(NodeTestCase):
         self.world.delete(instance)
         service.report()
         self.assertEqual(NESTED, self.world.room())
+
+
+class TestRefusedInPart(NodeTestCase):
+    def test_the_layout_is_recorded_by_the_report_that_reaches_it(self) -> None:
+        service = self.service('at_start')
+        with mock.patch.object(Client, 'put_inventories', autospec=True, side_effect=self.refuse_the_node):
+            start = service.start()
+        assert start.report is not None
+        self.assertEqual(([self.world.node], ANNOUNCED, False),
+                         ([*start.report.refused], self.world.room(), self.is_marked))
+        service.report()
+        self.assertEqual((NESTED, True), (self.world.room(), self.is_marked))
+
+    def refuse_the_node(self, client: Client, uuid: str, *arguments: Any) -> values.Inventories:
+        if uuid == self.world.node:
+            raise errors.PlacementRefused(f'PUT {uuid}', 400, 'placement.undefined_code', 'no')
+        return self.put_inventories(client, uuid, *arguments)
+
+    put_inventories = staticmethod(Client.put_inventories)
 
 
 class TestTakenOver(NodeTestCase):

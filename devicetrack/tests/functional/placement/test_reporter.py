@@ -238,8 +238,8 @@ class TestVanished(ReporterTestCase):
         self.assertEqual({VGPU: ours(4, 4)}, self.said('card001')[0])
         self.assertEqual(instance, self.direct.get_allocations(instance.uuid))
         again = self.sync(*self.node.cards(1))
-        self.assertEqual((report.left, [*ONE_LOOK, ('GET', self.path('card001', '/usages'))]),
-                         (again.left, self.asked))
+        self.assertEqual((report.left, {*ONE_LOOK, *(('GET', self.path(name, '/usages')) for name in ('', 'card001'))}),
+                         (again.left, set(self.asked)))
         self.deallocate(instance)
         self.assertEqual((), self.sync(*self.node.cards(1)).left)
         self.assertNotIn('card001', self.there())
@@ -307,6 +307,19 @@ class TestConflict(ReporterTestCase):
         self.assertEqual({VGPU: ours(3)}, self.said('card001')[0])
         self.assertEqual(({}, 0), (self.sync(*self.node.cards(2, VGPU=3)).refused, self.placement.proxy.staged))
         self.assertEqual({VGPU: ours(3)}, self.said('card000')[0])
+
+    def test_that_keeps_room_at_one_provider_gives_none_to_others(self) -> None:
+        self.sync(*self.node.cards(2), layout=tree.FLAT)
+        for number in range(5):
+            self.placement.proxy.before_next('PUT', self.path('', '/inventories'),
+                                             lambda trait=f'{GOLD}_{number}': self.somebody_sets('', trait))
+        report = self.sync(*self.node.cards(2))
+        self.assertEqual([self.node.uuid], [*report.refused])
+        self.assertEqual(({VGPU: ours(8)}, {VGPU: ours(4, 4)}, {VGPU: ours(4, 4)}),
+                         tuple(self.said(name)[0] for name in ('', 'card000', 'card001')))
+        self.assertEqual(({}, 0), (self.sync(*self.node.cards(2)).refused, self.placement.proxy.staged))
+        self.assertEqual(({}, {VGPU: ours(4)}, {VGPU: ours(4)}),
+                         tuple(self.said(name)[0] for name in ('', 'card000', 'card001')))
 
     def test_with_a_provider_that_is_taken_away_at_this_moment(self) -> None:
         self.sync(*self.node.cards(2))
@@ -497,7 +510,8 @@ class TestLayout(ReporterTestCase):
         self.assertEqual((tree.ANNOUNCED, {VGPU: ours(8)}, {VGPU: ours(4, 4)}),
                          (report.layout, self.said()[0], self.said('card001')[0]))
         self.sync(*self.node.cards(2))
-        self.assertEqual([*ONE_LOOK, ('GET', self.path('', '/usages'))], self.asked)
+        self.assertEqual({*ONE_LOOK, *(('GET', self.path(name, '/usages')) for name in ('', 'card000', 'card001'))},
+                         set(self.asked))
         self.deallocate(instance)
         self.assertEqual(tree.NESTED, self.sync(*self.node.cards(2)).layout)
         self.assertEqual(({}, {VGPU: ours(4)}), (self.said()[0], self.said('card001')[0]))
@@ -518,3 +532,61 @@ class TestLayout(ReporterTestCase):
         self.allocate('card000', VGPU=2)
         self.assertEqual(tree.NESTED, self.sync(*self.node.cards(1), layout=tree.FLAT).layout)
         self.assertEqual(({VGPU: ours(4)}, {tree.mark(tree.COUNTS, VGPU)}), self.said('card000'))
+
+
+class TestOffered(ReporterTestCase):
+    """What guests have is offered to nobody, wherever it is allocated and whatever the layout is to be."""
+
+    def offered(self, resource_class: str = VGPU) -> int:
+        return sum(max(0, inventory.total - inventory.reserved - self.direct.get_usages(one.uuid).get(name, 0))
+                   for one in self.direct.get_tree(self.node.uuid)
+                   for name, inventory in self.direct.get_inventories(one.uuid).inventories.items()
+                   if name == resource_class)
+
+    def test_when_the_node_counts_devices_of_a_class_itself(self) -> None:
+        providers = [self.node.provider('', {PMEM: 1}), self.node.provider('numa0', {PMEM: 2}),
+                     self.node.provider('numa1', {PMEM: 2})]
+        self.sync(*providers, layout=tree.FLAT)
+        held = [self.allocate('', **{PMEM: 1}) for _guest in range(4)]
+        self.assertEqual((tree.ANNOUNCED, 1), (self.sync(*providers).layout, self.offered(PMEM)))
+        self.assertEqual((tree.ANNOUNCED, 1), (self.sync(*providers, layout=tree.ANNOUNCED).layout,
+                                               self.offered(PMEM)))
+        for instance in held[1:]:
+            self.deallocate(instance)
+        self.assertEqual((tree.NESTED, 4), (self.sync(*providers).layout, self.offered(PMEM)))
+
+    def test_when_a_parent_with_guests_is_gone_or_not_read(self) -> None:
+        self.sync(*self.node.cards(2))
+        self.allocate('card001', VGPU=3)
+        for layout in (tree.FLAT, tree.ANNOUNCED):
+            for complete in (True, False):
+                report = self.sync(*self.node.cards(1), layout=layout, complete=complete)
+                self.assertEqual((tree.NESTED, 4), (report.layout, self.offered()))
+        self.assertEqual((tree.NESTED, 5), (self.sync(*self.node.cards(2), layout=tree.FLAT).layout, self.offered()))
+
+    def test_when_a_parent_with_guests_is_reserved_in_full(self) -> None:
+        wiping = [*self.node.cards(1), self.node.provider('card001', VGPU=4, reserved=4)]
+        self.sync(*wiping)
+        self.sync(*self.node.cards(2))
+        self.allocate('card001', VGPU=3)
+        self.sync(*wiping)
+        for providers, free in ((wiping, 4), (self.node.cards(2), 5)):
+            self.reporter = PlacementReporter(self.placement.client)
+            self.assertEqual((tree.NESTED, free), (self.sync(*providers, layout=tree.ANNOUNCED).layout,
+                                                   self.offered()))
+
+    def test_when_devices_are_allocated_at_both_levels(self) -> None:
+        self.sync(*self.node.cards(2))
+        below = self.allocate('card000', VGPU=3)
+        self.somebody_counts('', VGPU=ours(1))
+        self.allocate('', VGPU=1)
+        for layout in (tree.NESTED, tree.ANNOUNCED, tree.FLAT):
+            for reporter in (self.reporter, PlacementReporter(self.placement.client)):
+                self.reporter = reporter
+                report = self.sync(*self.node.cards(2), layout=layout)
+                self.assertEqual((tree.FLAT if layout == tree.FLAT else tree.ANNOUNCED, ours(8, 3), 4),
+                                 (report.layout, self.said()[0][VGPU], self.offered()))
+            self.assertEqual((), self.sync(*self.node.cards(2), layout=layout).changes)
+        self.deallocate(below)
+        self.sync(*self.node.cards(2))
+        self.assertEqual((ours(8), 7), (self.said()[0][VGPU], self.offered()))

@@ -68,6 +68,7 @@ def applied(actual: tree.Tree, difference: tree.Difference) -> tree.Tree:
 CARD = provider('card', {VGPU: 4}, {VGPU: 1}, [NVIDIA])
 OTHER_CARD = provider('other', {VGPU: 2})
 NODE = provider('', {PMEM: 3}, {PMEM: 1})
+MARKED = {tree.MADE, tree.mark(tree.COUNTS, VGPU), NVIDIA}
 
 
 class TestDesired(base.TestCase):
@@ -109,16 +110,65 @@ class TestPossible(base.TestCase):
         ('flat, devices at the node', tree.FLAT, {VGPU: 1}, {}, tree.FLAT),
         ('flat, devices at their providers', tree.FLAT, {}, {VGPU: 1}, tree.NESTED),
         ('flat, devices at both', tree.FLAT, {VGPU: 1}, {VGPU: 1}, tree.FLAT),
+        ('nested, devices at both', tree.NESTED, {VGPU: 1}, {VGPU: 1}, tree.ANNOUNCED),
         ('announced, devices at the node', tree.ANNOUNCED, {VGPU: 1}, {}, tree.ANNOUNCED),
         ('announced, devices at their providers', tree.ANNOUNCED, {}, {VGPU: 1}, tree.NESTED),
         names=('layout', 'at_node', 'at_card', 'expected'))
 
     def test_layout(self) -> None:
         actual = placement(node(used=self.at_node), node('card', used=self.at_card))
-        self.assertEqual(self.expected, tree.possible(actual, [NODE, CARD], self.layout))
+        self.assertEqual(self.expected, tree.possible(actual, [NODE, CARD], self.layout, {VGPU, PMEM}))
 
 
-MARKED = {tree.MADE, tree.mark(tree.COUNTS, VGPU), NVIDIA}
+class TestPossibleOfAClassAtBothLevels(base.TestCase):
+    """The node counts one device of a class, and a provider below it two."""
+
+    scenarios = base.table(
+        ('no more at the node than it counts', 1, 0, tree.NESTED),
+        ('more at the node than it counts', 2, 0, tree.ANNOUNCED),
+        ('also below', 1, 2, tree.NESTED),
+        ('more at the node, also below', 2, 2, tree.ANNOUNCED),
+        names=('at_node', 'at_numa', 'expected'))
+
+    def test_layout(self) -> None:
+        actual = placement(node(used={PMEM: self.at_node}), node('numa0', used={PMEM: self.at_numa}))
+        providers = [provider('', {PMEM: 1}), provider('numa0', {PMEM: 2})]
+        self.assertEqual(self.expected, tree.possible(actual, providers, tree.NESTED, {PMEM}))
+
+
+class TestPossibleWithoutAProvider(base.TestCase):
+    scenarios = [(layout, {'layout': layout}) for layout in (tree.FLAT, tree.ANNOUNCED, tree.NESTED)]
+    layout: str
+
+    def test_what_is_allocated_at_one_that_the_host_no_longer_has_keeps_the_tree_nested(self) -> None:
+        gone = node('gone', {VGPU: ours(4, 4)}, MARKED, used={VGPU: 3})
+        self.assertEqual(tree.NESTED, tree.possible(placement(node(), gone), [provider(), OTHER_CARD], self.layout,
+                                                    {VGPU}))
+
+    def test_what_is_allocated_at_one_of_others_does_not(self) -> None:
+        theirs = node('theirs', {VGPU: ours(4)}, used={VGPU: 3})
+        self.assertEqual(self.layout, tree.possible(placement(node(), theirs), [provider(), OTHER_CARD], self.layout,
+                                                    {VGPU}))
+
+
+class TestHeldBelow(base.TestCase):
+    scenarios = base.table(
+        ('flat', tree.FLAT, {VGPU: 3}),
+        ('announced', tree.ANNOUNCED, {VGPU: 3}),
+        ('nested', tree.NESTED, {}),
+        names=('layout', 'expected'))
+
+    def test_is_what_the_node_counts_and_is_allocated_below_it(self) -> None:
+        actual = placement(node(used={VGPU: 1}), node('card', {VGPU: ours(4)}, MARKED, used={VGPU: 3}),
+                           node('gone', {VGPU: ours(4)}, MARKED, used={VGPU: 2}))
+        held = tree.held_below(actual, [NODE, CARD], self.layout)
+        self.assertEqual(self.expected, held)
+        wanted = tree.desired([NODE, CARD], self.layout, held).providers[ROOT].inventories
+        self.assertEqual(None if self.layout == tree.NESTED else ours(4, 4), wanted.get(VGPU))
+
+    def test_also_at_a_provider_that_the_host_no_longer_has_if_the_node_counts_the_class_itself(self) -> None:
+        numa = node('numa0', {PMEM: ours(2)}, {tree.MADE, tree.mark(tree.COUNTS, PMEM)}, used={PMEM: 2})
+        self.assertEqual({PMEM: 2}, tree.held_below(placement(node(), numa), [NODE, CARD], self.layout))
 
 
 class DiffTestCase(base.TestCase):
@@ -260,6 +310,33 @@ class TestOrder(base.TestCase):
         self.assertEqual(['node', 'node_card'], [change.provider.name for change in to_nested.changes])
 
 
+class TestRefused(base.TestCase):
+    """What a change may still do while another one that removes room is refused."""
+
+    def test_a_change_removes_room_of_what_it_lowers(self) -> None:
+        before = node('', {VGPU: ours(4), PMEM: ours(2), **THEIRS})
+        self.assertEqual({VGPU, PMEM}, tree.closed(tree.Change(before, before._replace(
+            inventories={VGPU: ours(4, 1), **THEIRS}))))
+        self.assertEqual({VGPU}, tree.closed(tree.Change(node('card', {VGPU: ours(4)}), None)))
+        self.assertEqual(set(), tree.closed(tree.Change(None, before)))
+
+    def test_a_new_provider_reserves_the_room(self) -> None:
+        change = tree.without_room(tree.Change(None, node('card', {VGPU: ours(4), PMEM: ours(2)})), {VGPU})
+        assert change.after is not None
+        self.assertEqual({VGPU: ours(4, 4), PMEM: ours(2)}, change.after.inventories)
+
+    def test_a_provider_keeps_the_room_that_it_has(self) -> None:
+        before = node('card', {VGPU: ours(3, 1)})
+        for after, expected in ((ours(6), ours(6, 4)), (ours(1), ours(1))):
+            change = tree.without_room(tree.Change(before, node('card', {VGPU: after})), {VGPU})
+            assert change.after is not None
+            self.assertEqual({VGPU: expected}, change.after.inventories)
+
+    def test_what_goes_goes(self) -> None:
+        change = tree.Change(node('card', {VGPU: ours(3, 1)}), None)
+        self.assertEqual(change, tree.without_room(change, {VGPU}))
+
+
 class TestMark(base.TestCase):
     def test_of_a_long_name_fits(self) -> None:
         longest = 'CUSTOM_' + 'X' * 248
@@ -336,8 +413,8 @@ class PlacementMachine(stateful.RuleBasedStateMachine):
                    complete=st.booleans())
     def report(self, providers: list[Provider], layout: str, complete: bool) -> None:
         classes = tree.counted(providers)
-        layout = tree.possible(self.actual, providers, layout)
-        wanted = tree.desired(providers, layout)
+        layout = tree.possible(self.actual, providers, layout, classes)
+        wanted = tree.desired(providers, layout, tree.held_below(self.actual, providers, layout))
         difference = tree.diff(self.actual, wanted, classes, complete)
         before, self.actual = self.actual, applied(self.actual, difference)
 
@@ -352,6 +429,16 @@ class PlacementMachine(stateful.RuleBasedStateMachine):
             everywhere = sum(room(one, name) for one in self.actual.providers.values())
             assert everywhere <= sum(max(0, provider.totals.get(name, 0) - provider.reserved.get(name, 0))
                                      for provider in providers), name
+            # What guests have is not offered, wherever it is allocated.
+            offered = sum(max(0, room(one, name) - (one.used or {}).get(name, 0))
+                          for one in self.actual.providers.values())
+            free = 0
+            for listed in providers:
+                there = self.actual.providers.get(listed.uuid)
+                used = there.used.get(name, 0) if there is not None and there.used else 0
+                total = listed.totals.get(name, 0)
+                free += total - (used if listed.parent_uuid is None else min(used, total))
+            assert offered <= max(0, free), (name, offered, free)
         if not complete:
             assert before.providers.keys() <= self.actual.providers.keys()
 
