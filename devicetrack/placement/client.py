@@ -287,7 +287,8 @@ class Client:
         try:
             answer = self._adapter.request(path, method, raise_exc=False, microversion=MICROVERSION, **options)
         except ks_exceptions.ClientException as error:
-            raise errors.PlacementUnavailable(request, f'{type(error).__name__}: {error}') from error
+            raise errors.PlacementUnavailable(request, f'{type(error).__name__}: {error}',
+                                              getattr(error, 'http_status', None)) from error
         LOG.debug('%s: %s', request, answer.status_code)
         if answer.status_code < 300:
             return answer
@@ -295,7 +296,7 @@ class Client:
         if answer.status_code == 406:
             raise errors.PlacementTooOld(MICROVERSION, detail)
         if answer.status_code >= 500 or answer.status_code in (401, 403, 429):
-            raise errors.PlacementUnavailable(request, f'{answer.status_code} {detail}')
+            raise errors.PlacementUnavailable(request, f'{answer.status_code} {detail}', answer.status_code)
         raise _Refusal(request, answer.status_code, code, detail)
 
 

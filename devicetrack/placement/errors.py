@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Sequence
 from typing import ClassVar
+from typing import Final
 
 from devicetrack.exception import DeviceTrackError
 from devicetrack.placement.values import Result
@@ -32,13 +33,19 @@ class PlacementError(DeviceTrackError):
         vars(self)['_result'] = result
 
 
+# The statuses of an answer that refuses the login, or the role. Nothing was done, and repeating changes nothing.
+FORBIDDEN: Final = (401, 403)
+
+
 class PlacementUnavailable(PlacementError):
     """No answer, an unreadable one, an error of the server, or a refused login. Try later.
 
-    The outcome of the request is unknown. If it was a write, it may have happened.
+    The outcome of the request is unknown. If it was a write, it may have happened, unless ``status`` is one of
+    :data:`FORBIDDEN`. ``status`` is the HTTP status of the answer, None if there was none.
     """
     request: str
     reason: str
+    status: int | None = None
     template = 'placement gave no usable answer to {request}: {reason}'
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import time
 from typing import Final
 from typing import NamedTuple
 
@@ -36,6 +37,10 @@ NESTED: Final = 'healed'
 EMPTY: Final = 'flat and empty'
 GUESTS: Final = 'flat with guests'
 DRIFTED: Final = 'drifted'
+
+# Pauses before a write is repeated that placement answered with a failure.
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 2.0
 
 # Called with the number of a node's consumers that have been read, and the number of all.
 Progress = Callable[[int, int], None]
@@ -75,20 +80,22 @@ class Healing(NamedTuple):
 class Healer:
     """Heals nodes one by one. After an interruption it can be run again: a node is healed as a whole or not at all.
 
-    A node takes one request for each consumer, one for each provider that a consumer moves to, and three more. When
-    others write to the node at the same time, the heal reads their changes and tries again.
+    A node takes one request for each consumer, two for each provider that a consumer moves to, and three more; by the
+    record alone, one in addition. When others write to the node at the same time, the heal reads their changes and
+    tries again.
 
     :param attempts: how often it writes to a node at most when others change it at the same time
+    :param sleep: waits for so many seconds before the next attempt when placement is overloaded or fails
     """
 
-    def __init__(self, client: Client, attempts: int = 20) -> None:
-        self._client, self._attempts = client, attempts
+    def __init__(self, client: Client, attempts: int = 20, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._client, self._attempts, self._sleep = client, attempts, sleep
 
     def at_node(self, node: NodeToHeal) -> list[str]:
         """Return the consumers that hold devices at the node that should be counted below it. One request."""
         records = node.look()[0]
-        return healing.misplaced(node.uuid, _listed(self._client, node).consumers, records,
-                                 healing.classes_below(node.uuid, records, node.providers))
+        listed = _listed(self._client, node).consumers
+        return healing.misplaced(node.uuid, listed, records, _classes_below(self._client, node, listed, records))
 
     def standing(self, node: NodeToHeal, nested: bool) -> str:
         """Return the state of a node, by its record alone. Two requests.
@@ -97,21 +104,15 @@ class Healer:
         """
         records = node.look()[0]
         listed = _listed(self._client, node).consumers
-        classes = set(healing.classes_below(node.uuid, records))
-        if listed:
-            # Add classes without a row that says where they are counted: a consumer without a record may hold them.
-            known = classes | {record.resource_class for record in records}
-            traits = self._client.get_traits(node.uuid).traits
-            classes |= {name for holding in listed.values() for name in holding.resources
-                        if name not in known and tree.mark(tree.COUNTS, name) in traits}
-        if healing.misplaced(node.uuid, listed, records, classes):
+        if healing.misplaced(node.uuid, listed, records, _classes_below(self._client, node, listed, records)):
             return DRIFTED if nested else GUESTS
         return NESTED if nested else EMPTY
 
     def heal(self, node: NodeToHeal, dry_run: bool = False, progress: Progress | None = None) -> Healing:
         """Move every consumer of a node to the providers of its devices, unless there is an obstacle.
 
-        :raises PlacementUnavailable: no usable answer; all have moved or none has: run it again
+        :raises PlacementUnavailable: no usable answer; all have moved or none has: run it again. If placement refused
+            the login or the role, none has
         :raises GenerationConflict, InventoryInUse: others changed the node as often as we tried; none has moved
         :raises NoCapacity, PlacementRefused: placement does not accept the request; none has moved
         """
@@ -146,11 +147,14 @@ class Healer:
                 # PlacementRefused is caught too: placement compares generations before it opens its transaction. If
                 # another write is committed in between, placement misses an inventory, and answers 400, not 409.
                 failures += 1
-                if failures >= self._attempts:
+                if failures >= self._attempts or (isinstance(error, errors.PlacementUnavailable)
+                                                  and error.status in errors.FORBIDDEN):
                     raise
                 LOG.info('%s; reading again', error)
                 if isinstance(error, errors.PlacementUnavailable):
                     lost = moved                    # perhaps only the answer was lost
+                    if error.status is not None:
+                        self._sleep(min(_FIRST_PAUSE_S * 2 ** (failures - 1), _LONGEST_PAUSE_S))
                 run.read_below()
             else:
                 return Healing(HEALED, moved)
@@ -170,6 +174,7 @@ class _Run:
         self._client, self._node, self._dry_run, self._progress = client, node, dry_run, progress
         self._consumers: dict[str, values.Consumer] = {}
         self._below: dict[str, values.Inventories | None] = {}
+        self._used: dict[str, Mapping[str, int]] = {}
 
     def read_below(self) -> None:
         """Read the providers below again.
@@ -178,7 +183,7 @@ class _Run:
         fewer writes of others can come in between.
         """
         for provider in self._below:
-            self._below[provider] = self._inventories(provider)
+            self._read_provider(provider)
 
     def plan(self) -> healing.Plan:
         node = self._node
@@ -186,7 +191,7 @@ class _Run:
         # Read the rows after placement: every listed consumer has its row by now, if it ever gets one; and a later
         # allocation changes the node's generation.
         records, usage = node.look()
-        classes = healing.classes_below(node.uuid, records, node.providers)
+        classes = _classes_below(self._client, node, listed.consumers, records)
         if not healing.misplaced(node.uuid, listed.consumers, records, classes):
             return healing.Plan()
         if not node.complete:
@@ -196,13 +201,13 @@ class _Run:
         self._read_consumers(uuids, listed.consumers)
         beside = [self._client.get_allocations(uuid) for uuid in healing.companions(node.uuid, uuids, records)]
         for provider in sorted(healing.targets(node.uuid, uuids, records) - self._below.keys()):
-            self._below[provider] = self._inventories(provider)
+            self._read_provider(provider)
         root = self._client.get_inventories(node.uuid)
         # Keep the older generation, so that a consumer that came after the listing makes our write conflict.
         inventories = {node.uuid: root._replace(generation=min(root.generation, listed.generation)),
                        **{provider: there for provider, there in self._below.items() if there is not None}}
-        return healing.plan(node.uuid, inventories, [*(self._consumers[uuid] for uuid in uuids), *beside], records,
-                            usage, classes)
+        return healing.plan(node.uuid, inventories, self._used, [*(self._consumers[uuid] for uuid in uuids), *beside],
+                            records, usage, classes)
 
     def _read_consumers(self, uuids: Sequence[str], listed: Mapping[str, values.Holding]) -> None:
         for number, uuid in enumerate(uuids, 1):
@@ -210,6 +215,12 @@ class _Run:
                 self._consumers[uuid] = self._client.get_allocations(uuid)
             if self._progress is not None:
                 self._progress(number, len(uuids))
+
+    def _read_provider(self, provider: str) -> None:
+        self._below[provider] = self._inventories(provider)
+        self._used[provider] = {}
+        with contextlib.suppress(errors.UnknownProvider):
+            self._used[provider] = self._client.get_usages(provider)
 
     def _inventories(self, provider: str) -> values.Inventories | None:
         """Return a provider's inventories, None without a provider; in a dry run, those that would be announced too."""
@@ -223,6 +234,24 @@ class _Run:
             return found
         generation, there = found or (0, {})
         return values.Inventories(generation, {**wanted.inventories, **there})
+
+
+def _classes_below(client: Client, node: NodeToHeal, listed: Mapping[str, values.Holding],
+                   records: Sequence[Record]) -> frozenset[str]:
+    """Return the classes that are counted below a node.
+
+    If not all providers of the host are known, add the classes of ours that somebody holds at the node and of which
+    neither the host nor a row says where they are counted: a consumer without a record may hold them.
+    """
+    classes = healing.classes_below(node.uuid, records, node.providers)
+    if not listed or (node.providers and node.complete):
+        return classes
+    known = classes | tree.counted(node.providers) | {record.resource_class for record in records}
+    unknown = {name for holding in listed.values() for name in holding.resources} - known
+    if not unknown:
+        return classes
+    traits = client.get_traits(node.uuid).traits
+    return classes | {name for name in unknown if tree.mark(tree.COUNTS, name) in traits}
 
 
 def _listed(client: Client, node: NodeToHeal) -> values.ProviderAllocations:

@@ -96,14 +96,16 @@ def companions(root_uuid: str, consumers: Collection[str], records: Iterable[Rec
                   if share.instance_uuid in moving and consumer not in consumers)
 
 
-def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], consumers: Collection[values.Consumer],
-         records: Sequence[Record], usage: Usage | None, classes: Collection[str]) -> Plan:
+def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], used: Mapping[str, Mapping[str, int]],
+         consumers: Collection[values.Consumer], records: Sequence[Record], usage: Usage | None,
+         classes: Collection[str]) -> Plan:
     """Plan how consumers move to the providers of their devices, or name the obstacles.
 
     Inventories change only as much as necessary: the node loses a class that nobody holds there any more, and a
-    provider gets room for the allocations of its devices' owners. The host's next report does the rest.
+    provider gets room for what is allocated there then. The host's next report does the rest.
 
     :param inventories: those of the node and of :func:`targets`, as far as placement has them
+    :param used: the amounts by class that are allocated at each of :func:`targets` now
     :param consumers: all consumers that hold one of ``classes`` at the node, and their :func:`companions`
     :param records: the host's rows, each with the provider and class that its device is counted at now
     :param usage: the devices that guests use; None when the hypervisor cannot be asked
@@ -116,6 +118,7 @@ def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], consumer
     guests = None if usage is None else _Guests(records, usage)
     after: list[values.Consumer] = []
     changed: list[values.Consumer] = []
+    needed = {(provider, name): amount for provider, amounts in used.items() for name, amount in amounts.items()}
     for consumer in sorted(consumers):
         share = shares.get(consumer.uuid)
         if share is None:
@@ -131,10 +134,14 @@ def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], consumer
         after.append(moved)
         if moved.resources != consumer.resources:
             changed.append(moved)
+            for sign, resources in ((1, moved.resources), (-1, consumer.resources)):
+                for provider, amounts in resources.items():
+                    for name, amount in amounts.items():
+                        needed[provider, name] = needed.get((provider, name), 0) + sign * amount
     obstacles += _places(inventories, changed, providers - {root_uuid}, classes)
     if obstacles or not changed:
         return Plan(obstacles=tuple(obstacles))
-    return Plan(_inventories(root_uuid, inventories, after, shares, classes), tuple(changed))
+    return Plan(_inventories(root_uuid, inventories, after, needed, classes), tuple(changed))
 
 
 # -- obstacles --------------------------------------------------------------------------------------------------------
@@ -221,8 +228,11 @@ def _moved(consumer: values.Consumer, share: Share, providers: Collection[str],
 
 
 def _inventories(root_uuid: str, before: Mapping[str, values.Inventories], after: Iterable[values.Consumer],
-                 shares: Mapping[str, Share], classes: Collection[str]) -> dict[str, values.Inventories]:
-    """Return the inventories that must change so that the consumers fit."""
+                 needed: Mapping[tuple[str, str], int], classes: Collection[str]) -> dict[str, values.Inventories]:
+    """Return the inventories that must change so that the consumers fit.
+
+    :param needed: the amount that is allocated after the move, by provider and class
+    """
     stays: dict[str, int] = {}
     for consumer in after:
         for name, amount in consumer.resources.get(root_uuid, {}).items():
@@ -236,9 +246,8 @@ def _inventories(root_uuid: str, before: Mapping[str, values.Inventories], after
                     continue
                 inventory = inventory._replace(reserved=max(0, inventory.total - stays[name]))
             elif name in classes:
-                held = sum(_sum(part, (provider,), name) for share in shares.values()
-                           for part in (share.held, share.leaving))
-                inventory = inventory._replace(reserved=max(0, min(inventory.reserved, inventory.total - held)))
+                inventory = inventory._replace(reserved=max(0, min(
+                    inventory.reserved, inventory.total - needed.get((provider, name), 0))))
             inventories[name] = inventory
         if inventories != found or provider == root_uuid:       # the node's generation makes a new consumer conflict
             wanted[provider] = values.Inventories(generation, inventories)

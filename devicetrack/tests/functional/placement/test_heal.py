@@ -8,8 +8,10 @@ import signal
 import time
 import traceback
 from typing import Any
+from unittest import mock
 import uuid
 
+import fixtures
 from keystoneauth1 import adapter as ks_adapter
 from keystoneauth1 import session as ks_session
 from keystoneauth1 import token_endpoint
@@ -43,7 +45,8 @@ class HealTestCase(base.TestCase):
         self.direct = self.placement.direct
         self.proxy = self.placement.proxy
         self.world = self.useFixture(nodes.FlatHost(self.placement, {'p0': 4, 'p1': 3}, devices=1))
-        self.healer = Healer(self.placement.client, attempts=5)
+        self.pauses: list[float] = []
+        self.healer = Healer(self.placement.client, attempts=5, sleep=self.pauses.append)
 
     def heal(self, hypervisor: bool = True, dry_run: bool = False) -> Healing:
         """Heal; the requests of that are in ``asked`` then."""
@@ -78,7 +81,7 @@ class TestHeal(HealTestCase):
         consumers = sorted([moving, *(instance.uuid for instance in self.instances)])
         self.assertEqual(Healing(healer.HEALED, tuple(consumers)), done)
         self.assert_healed()
-        self.assertEqual(len(consumers) + 2 + 3, len(self.asked))
+        self.assertEqual(len(consumers) + 2 * 2 + 3 + (not self.hypervisor), len(self.asked))
         self.assertEqual([RESHAPE], [request for request in self.asked if request[0] != 'GET'])
 
     def test_gives_room_only_to_what_is_held_and_the_next_report_gives_the_rest(self) -> None:
@@ -92,7 +95,9 @@ class TestHeal(HealTestCase):
     def test_again_does_nothing(self) -> None:
         self.heal(self.hypervisor)
         self.assertEqual(Healing(healer.NOTHING), self.heal(self.hypervisor))
-        self.assertEqual([('GET', f'/resource_providers/{self.world.node}/allocations')], self.asked)
+        node = f'/resource_providers/{self.world.node}'
+        self.assertEqual([('GET', f'{node}/allocations'), *([] if self.hypervisor else [('GET', f'{node}/traits')])],
+                         self.asked)
 
     def test_dry_it_says_what_it_would_do(self) -> None:
         self.assertEqual(Healing(healer.HEALED, tuple(sorted(instance.uuid for instance in self.instances))),
@@ -145,6 +150,26 @@ class TestHeal(HealTestCase):
         self.assertEqual(3, len(self.heal(self.hypervisor).consumers))
         self.assertEqual(2, self.asked.count(RESHAPE))
         self.assert_healed()
+
+    def test_does_not_repeat_a_write_for_which_the_role_is_missing(self) -> None:
+        for status in (401, 403):
+            reshape = self.answering(status)
+            error = self.assertRaises(errors.PlacementUnavailable, self.heal, self.hypervisor)
+            self.assertEqual((status, 1, []), (error.status, reshape.call_count, self.pauses))
+        self.assert_as_it_was()
+
+    def test_pauses_before_it_repeats_a_write_that_failed(self) -> None:
+        for status in (429, 503):
+            self.pauses.clear()
+            reshape = self.answering(status)
+            error = self.assertRaises(errors.PlacementUnavailable, self.heal, self.hypervisor)
+            self.assertEqual((status, 5, [0.1, 0.2, 0.4, 0.8]), (error.status, reshape.call_count, self.pauses))
+        self.assert_as_it_was()
+
+    def answering(self, status: int) -> mock.Mock:
+        """A reshaper that always answers this."""
+        return self.useFixture(fixtures.MockPatchObject(Client, 'reshape', side_effect=errors.PlacementUnavailable(
+            'POST /reshaper', f'{status}', status))).mock
 
     def test_says_what_consumers_are_whose_writer_did_not(self) -> None:
         old = Instance()
@@ -215,6 +240,18 @@ class TestObstacles(HealTestCase):
         done = self.heal(hypervisor=False)
         self.assertEqual([healing.NO_PROVIDER], [one.what for one in done.obstacles])
         self.assert_as_it_was()
+
+    def test_without_the_host_a_class_of_which_nobody_has_a_row_may_be_counted_below(self) -> None:
+        self.world.delete(self.instance)
+        self.world.report(tree.ANNOUNCED)
+        stranger = values.Consumer(str(uuid.uuid4()), {self.world.node: {VGPU: 1}}, None, 'p', 'u', values.INSTANCE)
+        self.direct.put_allocations(stranger)
+        unread = self.world.heal_node()._replace(providers=self.world.manager.providers()[:1], complete=False)
+        for node, obstacle in ((self.world.heal_node(hypervisor=False), healing.NO_RECORD), (unread, healing.UNREAD)):
+            done = self.healer.heal(node)
+            self.assertEqual((healer.LEFT, [obstacle]), (done.outcome, [one.what for one in done.obstacles]))
+            self.assertEqual([stranger.uuid], self.healer.at_node(node))
+            self.assertEqual(healer.GUESTS, self.healer.standing(node, nested=False))
 
     def test_on_the_host_they_are_made(self) -> None:
         self.assertEqual(healer.HEALED, self.heal(dry_run=True).outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 from hypothesis import given
@@ -53,8 +54,9 @@ def flat(total: int, **cards: int) -> dict[str, Inventories]:
 
 
 def planned(inventories: dict[str, Inventories], consumers: list[Consumer], records: list[Record],
-            used: Usage | None = None) -> healing.Plan:
-    return healing.plan(ROOT, inventories, consumers, records, used, healing.classes_below(ROOT, records) | {VGPU})
+            used: Usage | None = None, allocated: Any = MappingProxyType({})) -> healing.Plan:
+    return healing.plan(ROOT, inventories, allocated, consumers, records, used,
+                        healing.classes_below(ROOT, records) | {VGPU})
 
 
 class TestPlan(base.TestCase):
@@ -82,6 +84,13 @@ class TestPlan(base.TestCase):
         for amount, after in ((2, consumer('guest', a={VGPU: 1}, b={VGPU: 1})), (1, consumer('guest', a={VGPU: 1}))):
             plan = planned(flat(4, a=2, b=2), [consumer('guest', node={VGPU: amount})], records, usage(*records))
             self.assertEqual((after,), plan.consumers)
+
+    def test_opens_nothing_for_devices_without_an_allocation(self) -> None:
+        records = [row('1', 'a'), *(row(f'wiped {number}', 'a', 'gone', state=vocabulary.RELEASING)
+                                    for number in range(2)), row('unallocated', 'a', 'other')]
+        for there, reserved in ((0, 3), (2, 1)):
+            plan = planned(flat(4, a=4), [consumer('guest', node={VGPU: 1})], records, allocated={'a': {VGPU: there}})
+            self.assertEqual(Inventory(4, reserved), plan.inventories['a'].inventories[VGPU])
 
     def test_leaves_at_the_node_what_is_counted_there(self) -> None:
         records = [row('1', ROOT, resource_class=PMEM), row('2', 'numa0', resource_class=PMEM)]
@@ -192,7 +201,10 @@ class TestRandomNodes(base.TestCase):
                      for instance, of in held.items()]
         at_node = [one for one in consumers if VGPU in one.resources[ROOT]]
         there = flat(total, a=total, b=total, c=total)
-        plan = planned(there, at_node, records, usage(*records))
+        allocated: dict[str, dict[str, int]] = {
+            provider: {VGPU: sum(one.resources.get(provider, {}).get(VGPU, 0) for one in consumers)}
+            for provider in 'abc'}
+        plan = planned(there, at_node, records, usage(*records), allocated)
         self.assertEqual((), plan.obstacles)
         after = {one.uuid: one.resources for one in (*consumers, *plan.consumers)}
         shares = expected.shares(records, ROOT, tree.NESTED)
