@@ -19,6 +19,7 @@ from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.conf import placement as placement_options
 from devicetrack.objects.values import Record
+from devicetrack.placement import expected
 from devicetrack.placement import tree
 from devicetrack.store.api import Host
 from devicetrack.store.api import Store
@@ -61,10 +62,43 @@ def observe(app: Any, client: Client, parsed_args: argparse.Namespace) -> Observ
     def resolver(host: Host) -> ProvidersByName:
         if app.checked_store.host(host.name) is None:
             raise exception.UnknownHost(host.name, [one.name for one in app.checked_store.hosts()])
-        return ProvidersByName(client, parsed_args.node or host.name, host.uuid)
+        node = parsed_args.node or host.name
+        check_node(client, app.checked_store, host, node, parsed_args.host is not None)
+        return ProvidersByName(client, node, host.uuid)
 
     observer: Observer = app.observer(parsed_args.host, resolver)
     return observer
+
+
+def check_node(client: Client, store: Store, host: Host, node: str, is_named: bool) -> None:
+    """Check that no other host has this node: a command would write this host's devices into its tree.
+
+    A tree with marks of a host is of this one if its node has the host's UUID, if it counts a device of the record, or
+    if an owner of such a device has allocations at the node. Without any record somebody must have named both.
+
+    :param is_named: whether the options name the host, too
+    :raises UsageError: the node is of another host. Nothing was written
+    """
+    if node == host.name:
+        return
+    if store.host(node) is not None:
+        raise base.UsageError(f'--node {node} is the node of another host in the store: name the node of host '
+                              f'{host.name}, or run the command for host {node}')
+    root = client.find_provider(node)
+    if root is None or root.uuid == host.uuid:
+        return
+    uuids = [one.uuid for one in client.get_tree(root.uuid)]
+    if not any(tree.is_marked(client.get_traits(uuid).traits) for uuid in uuids):
+        return
+    records = store.records_of_host(host.uuid)
+    if not records and not is_named:
+        raise base.UsageError(f'--node {node} has devices of a host in placement, and host {host.name} has no record '
+                              f'that they are its own: if it is the node of this host, give --host {host.name}, too')
+    if records and {record.provider_uuid for record in records}.isdisjoint(uuids) and set(
+            expected.shares(records, root.uuid, tree.FLAT)).isdisjoint(
+                client.get_provider_allocations(root.uuid).consumers):
+        raise base.UsageError(f'--node {node} has devices of a host in placement, and none that host {host.name} has '
+                              f'recorded: name the node of host {host.name}')
 
 
 def recorded_node(client: Client, store: Store, host: Host, root: values.Provider) -> healer.NodeToHeal:
@@ -155,7 +189,7 @@ class Sync(base.Lister):
             self.say(base.sentence(error))
         if report.left or report.refused or (report.changes and parsed_args.dry_run):
             self.exit_code = base.ATTENTION
-        if not report.changes and not report.left:
+        if not report.changes and not report.left and not report.refused:
             self.say(f'{report.root.name}: no differences')
         elif parsed_args.dry_run:
             self.say('nothing was done')

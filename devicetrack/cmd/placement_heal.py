@@ -68,7 +68,7 @@ class Heal(base.Lister):
                 'them away from there: set manual, restart the services, and then heal')
         # Import it only here: a host without a scheduler lacks the packages of its client.
         from devicetrack.placement import healer
-        hosts = self._hosts(parsed_args)
+        hosts = self._hosts(client, parsed_args)
         here = host_identity.machine_digest(self.app.conf[manager_options.GROUP].machine_id_path)
         healed = left = moved = 0
         began, pace = time.monotonic(), progress.Pace('node', len(hosts))
@@ -83,10 +83,15 @@ class Heal(base.Lister):
                 so_far = f'{pace.text(number)}: node {name}'
                 shown.show(so_far)
                 healing = self._heal(client, host, name, is_here, parsed_args.dry_run, _teller(shown, so_far))
-                if healing.obstacles:
+                unrecorded = None if parsed_args.dry_run else self._record(host, healing)
+                if healing.obstacles or unrecorded:
                     shown.clear()
                 for obstacle in healing.obstacles:
                     self.say(f'node {name} is not changed: {obstacle}')
+                if unrecorded:
+                    self.exit_code = base.ATTENTION
+                    self.say(f'node {name} is healed, but the store could not record it: {unrecorded}: run the command '
+                             'again')
                 left += healing.outcome == healer.LEFT
                 healed += healing.outcome == healer.HEALED
                 moved += len(healing.consumers)
@@ -104,7 +109,7 @@ class Heal(base.Lister):
         if left:
             self.exit_code = min(base.SOME_LEFT + left, base.MOST_LEFT)
 
-    def _hosts(self, parsed_args: argparse.Namespace) -> list[Host]:
+    def _hosts(self, client: Client, parsed_args: argparse.Namespace) -> list[Host]:
         hosts: list[Host] = self.app.checked_store.hosts()
         if parsed_args.all:
             return hosts
@@ -112,22 +117,29 @@ class Heal(base.Lister):
         found = [host for host in hosts if host.name == name]
         if not found:
             raise exception.UnknownHost(name, [host.name for host in hosts])
+        placement.check_node(client, self.app.checked_store, found[0], parsed_args.node, parsed_args.host is not None)
         return found
 
     def _heal(self, client: Client, host: Host, name: str, is_here: bool, dry_run: bool,
               told: Callable[[int, int], None]) -> Healing:
-        """Heal a node and record the result. An error is an obstacle of this node only."""
+        """Heal a node. An error is an obstacle of this node only."""
         from devicetrack.placement import healer
         from devicetrack.placement import healing
         try:
-            node = self._node(client, host, name, is_here)
-            healed = healer.Healer(client).attempt(node, dry_run, told)
-            if healed.outcome != healer.LEFT and not dry_run and host.nested_version != healer.VERSION:
-                self.app.store.set_nested(host.uuid, healer.VERSION, int(time.time()))
+            return healer.Healer(client).attempt(self._node(client, host, name, is_here), dry_run, told)
         except exception.DeviceTrackError as error:
             failure = healing.Obstacle(None, healing.FAILED, base.sentence(error))
             return healer.Healing(healer.LEFT, obstacles=(failure,))
-        return healed
+
+    def _record(self, host: Host, healing: Healing) -> str | None:
+        """Record that a host's node is healed, unless it was left; return why the store could not."""
+        from devicetrack.placement import healer
+        if healing.outcome != healer.LEFT and host.nested_version != healer.VERSION:
+            try:
+                self.app.store.set_nested(host.uuid, healer.VERSION, int(time.time()))
+            except exception.DeviceTrackError as error:
+                return base.sentence(error)
+        return None
 
     def _node(self, client: Client, host: Host, name: str, is_here: bool) -> NodeToHeal:
         from devicetrack.placement import errors

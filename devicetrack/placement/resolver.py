@@ -33,7 +33,8 @@ class ProvidersByName:
         wanted = f'{self._node}_{name}' if name else self._node
         if wanted not in self._found:
             found = self._client.find_provider(wanted)
-            if found is not None:
+            # Another node may have the name that a provider of this one would have.
+            if found is not None and (not name or found.root_uuid == self.uuid_of('')):
                 self._found |= {one.name: one.uuid for one in (found, *self._client.get_tree(found.uuid))}
         if wanted in self._found:
             return self._found[wanted]

@@ -7,12 +7,14 @@ from typing import Any
 from unittest import mock
 import uuid
 
+from devicetrack import exception
 from devicetrack.cmd import placement_heal
 from devicetrack.cmd import progress
 from devicetrack.placement import healer
 from devicetrack.placement import healing
 from devicetrack.placement import tree
 from devicetrack.placement import values
+from devicetrack.store.sql.store import SQLStore
 from devicetrack.testing import fixtures
 from devicetrack.testing import http_proxy
 from devicetrack.testing import placement as placements
@@ -73,7 +75,7 @@ class TestThisNode(HealTestCase):
             'node': self.here.name, 'host': self.here.name, 'outcome': healer.HEALED, 'moved': 4,
             'checked': placement_heal.HYPERVISOR, 'consumers': consumers, 'obstacles': []}]),
             (answer.code, answer.data))
-        self.assertLessEqual(len(self.placement.requests), len(consumers) + 10)
+        self.assertLessEqual(len(self.placement.requests), len(consumers) + 12)
         self.assertEqual(self.here.expected(tree.NESTED), self.here.held())
         self.assertEqual({self.here.name: healer.VERSION}, self.marks())
         self.assertEqual(guests, self.here.host.machine.domains)
@@ -120,6 +122,24 @@ class TestThisNode(HealTestCase):
         answer = self.heal('--node', 'a-node', '--host', self.here.name, '-f', 'json')
         [row] = answer.data
         self.assertEqual(('a-node', self.here.name), (row['node'], row['host']))
+
+    def test_of_another_host_is_refused(self) -> None:
+        other = self.elsewhere()
+        self.here.spawn()
+        answer = self.heal('--node', other.name, '--host', self.here.name)
+        self.assertEqual((2, True), (answer.code, 'is the node of another host in the store' in answer.err))
+        self.assertEqual({None}, set(self.marks().values()))
+
+    def test_is_healed_although_the_store_cannot_record_it_and_the_next_run_does(self) -> None:
+        self.here.report(tree.ANNOUNCED)
+        with mock.patch.object(SQLStore, 'set_nested', autospec=True,
+                               side_effect=exception.StoreUnavailable('the store', 'locked')):
+            answer = self.heal('--node', self.here.name, '-f', 'json')
+        [row] = answer.data
+        self.assertEqual((3, healer.HEALED, 3), (answer.code, row['outcome'], row['moved']))
+        self.assertIn(f'node {self.here.name} is healed, but the store could not record it: ', answer.err)
+        self.assertEqual((0, {self.here.name: healer.VERSION}),
+                         (self.heal('--node', self.here.name).code, self.marks()))
 
     def test_that_is_to_stay_flat_is_refused_and_may_be_looked_at(self) -> None:
         with open(self.config_file, encoding='utf-8') as file:
@@ -183,6 +203,16 @@ class TestAllNodes(HealTestCase):
                          (answer.code, {row['node']: row['outcome'] for row in answer.data}))
         self.assertIn(f'consumer {stranger}', answer.err)
         self.assertIn('placement gave no usable answer', answer.err)
+
+    def test_not_one_whose_record_is_empty_while_somebody_holds_its_devices(self) -> None:
+        empty = self.elsewhere()
+        stranger = self.disturb(empty)
+        for _run in range(2):
+            answer = self.heal('--all', '-f', 'json')
+            self.assertEqual((11, (healer.LEFT, 0, placement_heal.RECORD)),
+                             (answer.code, self.outcomes(answer)[empty.name]))
+            self.assertIn(f'no record: consumer {stranger}', answer.err)
+            self.assertIsNone(self.marks()[empty.name])
 
     def test_also_by_rows_that_were_written_before_providers_were_looked_up(self) -> None:
         earlier = self.useFixture(nodes.EarlierHost(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from typing import Any
+from unittest import mock
 import uuid
 
 from oslo_config import cfg
@@ -15,6 +16,7 @@ from devicetrack.conf import opts
 from devicetrack.placement import errors
 from devicetrack.placement import tree
 from devicetrack.placement import values
+from devicetrack.placement.client import Client
 from devicetrack.placement.reporter import PlacementReporter
 from devicetrack.placement.resolver import ProvidersByName
 from devicetrack.testing import fixtures
@@ -24,6 +26,7 @@ from devicetrack.testing.fixtures import VGPU
 from devicetrack.tests import base
 from devicetrack.tests.functional.docs.test_documented_code import code_blocks
 from devicetrack.tests.functional.docs.test_documented_code import DOCS
+from devicetrack.tests.functional.placement import nodes
 from devicetrack.tests.unit.cmd import program as programs
 from devicetrack.virt import fake
 
@@ -175,6 +178,68 @@ class TestSync(SyncTestCase):
         self.assertIn('placement gave no usable answer to GET /resource_providers', answer.err)
 
 
+class TestRefused(SyncTestCase):
+    def test_is_a_difference(self) -> None:
+        self.run_sync()
+        self.host.manager.cordon('vpmem', 'd1')
+        with mock.patch.object(Client, 'put_inventories', autospec=True, side_effect=errors.PlacementRefused(
+                'PUT …', 400, 'placement.undefined_code', 'no')):
+            answer = self.run_sync()
+        self.assertEqual((3, ''), (answer.code, answer.out))
+        self.assertIn('placement refused PUT', answer.err)
+        self.assertNotIn('no differences', answer.err)
+
+
+class TestNodeOfAnotherHost(SyncTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.other = self.useFixture(nodes.FlatHost(
+            self.placement, {'q0': 16}, store=self.host.store.store,
+            configuration=self.useFixture(fixtures.Configuration(machine=str(uuid.uuid4())))))
+        self.before = [*self.other.room().values()]
+
+    def refused(self, *arguments: str) -> str:
+        for command in ('sync', 'audit'):
+            answer = self.program.run('placement', command, *arguments, config_file=self.config_file)
+            self.assertEqual((2, ''), (answer.code, answer.out))
+        self.assertEqual(self.before, [*self.other.room().values()])
+        return answer.err
+
+    def test_in_the_store_is_refused(self) -> None:
+        for named in ((), ('--host', self.name)):
+            self.assertIn(f'--node {self.other.name} is the node of another host in the store',
+                          self.refused('--node', self.other.name, *named))
+
+    def test_of_which_nothing_is_recorded_must_be_named_with_the_host(self) -> None:
+        name = self.renamed()
+        self.assertIn(f'give --host {self.name}, too', self.refused('--node', name))
+        self.assertEqual(0, self.run_sync('--node', name, '--host', self.name).code)
+
+    def test_of_which_nothing_recorded_is_there_is_refused(self) -> None:
+        self.host.spawn(vgpu=1)
+        name = self.renamed()
+        for named in ((), ('--host', self.name)):
+            self.assertIn(f'none that host {self.name} has recorded', self.refused('--node', name, *named))
+
+    def test_where_a_recorded_owner_has_allocations_is_its_own(self) -> None:
+        instance = self.host.spawn(vgpu=1)
+        name = self.renamed()
+        self.direct.put_allocations(values.Consumer(instance.uuid, {self.other.node: nodes.CPU}, None, nodes.PROJECT,
+                                                    nodes.USER, values.INSTANCE))
+        self.assertEqual(0, self.run_sync('--node', name).code)
+
+    def test_that_nobody_has_reported_yet_is_its_own(self) -> None:
+        name = f'node-{uuid.uuid4()}'
+        self.placement.provider(None, name)
+        self.assertEqual(0, self.run_sync('--node', name).code)
+
+    def renamed(self) -> str:
+        """Give the other host's node a name that no host of the store has."""
+        name = f'node-{uuid.uuid4()}'
+        self.direct._send('PUT', f'/resource_providers/{self.other.node}', {'name': name})
+        return name
+
+
 class TestLayout(SyncTestCase):
     scenarios = base.table(
         ('off', 'off', {'': {PMEM: ours(3), VGPU: ours(3)}}),
@@ -269,6 +334,12 @@ class TestResolver(base.TestCase):
         root = self.placement.provider(None, self.name)
         resolver = ProvidersByName(self.placement.client, self.name)
         self.assertEqual((root, str(uuid.uuid5(uuid.UUID(root), 'p0'))), (resolver.uuid_of(''), resolver.uuid_of('p0')))
+
+    def test_a_node_of_the_name_of_a_child_is_not_the_child(self) -> None:
+        root = self.placement.provider(None, self.name)
+        self.placement.provider(None, f'{self.name}_p0')
+        self.assertEqual(str(uuid.uuid5(uuid.UUID(root), 'p0')),
+                         ProvidersByName(self.placement.client, self.name).uuid_of('p0'))
 
     def test_a_manager_claims_by_it(self) -> None:
         root = self.placement.provider(None, self.name)
