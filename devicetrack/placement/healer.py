@@ -92,7 +92,10 @@ class Healer:
         self._client, self._attempts, self._sleep = client, attempts, sleep
 
     def at_node(self, node: NodeToHeal) -> list[str]:
-        """Return the consumers that hold devices at the node that should be counted below it. One request."""
+        """Return the consumers that hold devices at the node that should be counted below it.
+
+        One request, or two unless all providers of the host are known.
+        """
         records = node.look()[0]
         listed = _listed(self._client, node).consumers
         return healing.misplaced(node.uuid, listed, records, _classes_below(self._client, node, listed, records))

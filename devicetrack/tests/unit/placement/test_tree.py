@@ -413,10 +413,16 @@ class PlacementMachine(stateful.RuleBasedStateMachine):
                    complete=st.booleans())
     def report(self, providers: list[Provider], layout: str, complete: bool) -> None:
         classes = tree.counted(providers)
-        layout = tree.possible(self.actual, providers, layout, classes)
-        wanted = tree.desired(providers, layout, tree.held_below(self.actual, providers, layout))
-        difference = tree.diff(self.actual, wanted, classes, complete)
-        before, self.actual = self.actual, applied(self.actual, difference)
+        nested = tree.desired(providers)
+        asked = tree.to_ask(self.actual, tree.desired(providers, layout), nested, classes)
+        seen = tree.Tree(ROOT, {uuid: one if uuid in asked else one._replace(used=None)
+                                for uuid, one in self.actual.providers.items()})
+        layout = tree.possible(seen, providers, layout, classes)
+        wanted = tree.desired(providers, layout, tree.held_below(seen, providers, layout))
+        difference = tree.diff(seen, wanted, classes, complete)
+        before, self.actual = self.actual, applied(self.actual, tree.Difference(tuple(
+            change if change.before is None else change._replace(before=self.actual.providers[change.before.uuid])
+            for change in difference.changes), difference.left))
 
         again = tree.diff(self.actual, wanted, classes, complete)
         assert again == tree.Difference((), difference.left), again
