@@ -40,8 +40,8 @@ FORBIDDEN: Final = (401, 403)
 class PlacementUnavailable(PlacementError):
     """No answer, an unreadable one, an error of the server, or a refused login. Try later.
 
-    The outcome of the request is unknown. If it was a write, it may have happened, unless ``status`` is one of
-    :data:`FORBIDDEN`. ``status`` is the HTTP status of the answer, None if there was none.
+    The outcome of the request is unknown. If it was a write, it may have happened, unless ``status`` is 401 or 403.
+    ``status`` is the HTTP status of the answer, None if there was none.
     """
     request: str
     reason: str
