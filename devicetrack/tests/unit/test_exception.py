@@ -16,7 +16,8 @@ from devicetrack.placement import errors as placement_errors
 from devicetrack.virt.libvirt import connection
 
 # What a text leaves out: data for programs, and what its reason says in words.
-NOT_IN_THE_TEXT = {('NoDevicePair', 'found'), ('ParentFull', 'kind'), ('Refused', 'meaning')}
+NOT_IN_THE_TEXT = {('NoDevicePair', 'found'), ('ParentFull', 'kind'), ('PlacementUnavailable', 'status'),
+                   ('Refused', 'meaning')}
 
 
 def classes_below(base: type[exception.DeviceTrackError]) -> Iterator[type[exception.DeviceTrackError]]:
