@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from collections.abc import Set
 from typing import Any
 from typing import Final
@@ -36,6 +37,11 @@ _INVENTORY_IN_USE: Final = 'placement.inventory.inuse'
 _DUPLICATE: Final = 'placement.duplicate_name'
 _PROVIDER_IN_USE: Final = ('placement.resource_provider.inuse', 'placement.resource_provider.cannot_delete_parent')
 _UNDEFINED: Final = 'placement.undefined_code'
+
+# The statuses of placement's answers without a body. A class or a trait that was made is a 201.
+_WITHOUT_BODY: Final = (201, 204)
+# Another program listens there, or a proxy answered.
+_OF_ANOTHER: Final = 'the answer is not one of placement'
 
 Parsed = TypeVar('Parsed')
 
@@ -110,7 +116,7 @@ class Client:
         :raises errors.UnknownProvider: there is no such provider
         """
         try:
-            self._send('DELETE', f'/resource_providers/{uuid}')
+            self._do('DELETE', f'/resource_providers/{uuid}')
         except _Refusal as refusal:
             if refusal.status == 409 and refusal.code in _PROVIDER_IN_USE:
                 raise errors.ProviderInUse(uuid, refusal.detail) from None
@@ -207,10 +213,17 @@ class Client:
         """
         self._write('POST', '/allocations', {consumer.uuid: _consumer_body(consumer) for consumer in consumers})
 
+    def replace_allocations(self, consumers: Sequence[values.Consumer]) -> None:
+        """Replace the allocations of one or more consumers, as :meth:`put_allocations` or :meth:`post_allocations`."""
+        if len(consumers) == 1:
+            self.put_allocations(consumers[0])
+        else:
+            self.post_allocations(consumers)
+
     def delete_allocations(self, consumer_uuid: str) -> bool:
         """Remove all allocations of a consumer, whatever its generation; False if it had none."""
         try:
-            self._send('DELETE', f'/allocations/{consumer_uuid}')
+            self._do('DELETE', f'/allocations/{consumer_uuid}')
         except _Refusal as refusal:
             if refusal.status == 404:
                 return False
@@ -252,7 +265,7 @@ class Client:
     def _write(self, method: str, path: str, body: Any) -> None:
         """Change allocations under their generations."""
         try:
-            self._send(method, path, body, again=False)
+            self._do(method, path, body, again=False)
         except _Refusal as refusal:
             if refusal.conflicts(_CONCURRENT_UPDATE):
                 raise errors.GenerationConflict(refusal.request) from None
@@ -264,7 +277,7 @@ class Client:
 
     def _plain(self, method: str, path: str) -> None:
         try:
-            self._send(method, path)
+            self._do(method, path)
         except _Refusal as refusal:
             raise refusal.plain() from None
 
@@ -273,8 +286,14 @@ class Client:
         try:
             return parsed(answer.json())
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            # Another program listens there, or a proxy answered. An unknown answer is not an empty one.
-            raise errors.PlacementUnavailable(f'{method} {path}', 'the answer is not one of placement') from error
+            # An unknown answer is not an empty one.
+            raise errors.PlacementUnavailable(f'{method} {path}', _OF_ANOTHER) from error
+
+    def _do(self, method: str, path: str, body: Any = None, again: bool = True) -> None:
+        """Send a request that placement answers without a body."""
+        status = self._send(method, path, body, again).status_code
+        if status not in _WITHOUT_BODY:
+            raise errors.PlacementUnavailable(f'{method} {path}', f'{_OF_ANOTHER}: {status}')
 
     def _send(self, method: str, path: str, body: Any = None, again: bool = True) -> requests.Response:
         """:param again: let the adapter repeat a request that could not be delivered"""
@@ -297,6 +316,9 @@ class Client:
             raise errors.PlacementTooOld(MICROVERSION, detail)
         if answer.status_code >= 500 or answer.status_code in (401, 403, 429):
             raise errors.PlacementUnavailable(request, f'{answer.status_code} {detail}', answer.status_code)
+        if code is None:
+            raise errors.PlacementUnavailable(request, f'{_OF_ANOTHER}: {answer.status_code} {detail}',
+                                              answer.status_code)
         raise _Refusal(request, answer.status_code, code, detail)
 
 
@@ -306,13 +328,13 @@ def _of_provider(refusal: _Refusal, provider: str | None) -> errors.PlacementErr
     return refusal.plain()
 
 
-def _reason(answer: requests.Response) -> tuple[str, str]:
-    """Return the code and the text of an error. A proxy that answers instead of placement gives neither."""
+def _reason(answer: requests.Response) -> tuple[str | None, str]:
+    """Return the code and the text of an error. The code is None if a proxy answers instead of placement."""
     try:
         error = answer.json()['errors'][0]
         return str(error.get('code', _UNDEFINED)), ' '.join(str(error.get('detail', '')).split())
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return 'none', str(answer.reason)
+        return None, str(answer.reason)
 
 
 # -- bodies -----------------------------------------------------------------------------------------------------------
@@ -356,6 +378,8 @@ def _consumer(uuid: str, body: Any) -> values.Consumer:
     allocations = {provider: dict(held['resources']) for provider, held in body['allocations'].items()}
     if not allocations:
         return values.Consumer(uuid, {}, None)
+    if not isinstance(body['consumer_generation'], int):
+        raise TypeError('allocations without a generation')
     return values.Consumer(uuid, allocations, body['consumer_generation'], body['project_id'], body['user_id'],
                     body['consumer_type'])
 

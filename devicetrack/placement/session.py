@@ -43,10 +43,12 @@ def open_adapter(conf: cfg.ConfigOpts) -> ks_adapter.Adapter:
     A request times out after ``timeout`` seconds, by default 60, and is repeated ``connect_retries`` times, by default
     3, with growing pauses.
 
-    :raises InvalidConfiguration: there is no such plugin, or the options contradict one another
+    :raises InvalidConfiguration: there is no such plugin, or the options contradict one another or cannot be used
     """
     registry.register(conf, GROUP, _options())
     group = conf[GROUP]
+    if group.timeout == 0:
+        raise exception.InvalidConfiguration(f'[{GROUP}] timeout', group.timeout, 'a request needs more than 0 s')
     try:
         auth = ks_loading.load_auth_from_conf_options(conf, GROUP)
     except ks_exceptions.ClientException as error:

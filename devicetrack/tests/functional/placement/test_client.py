@@ -12,6 +12,7 @@ from keystoneauth1 import adapter as ks_adapter
 from keystoneauth1 import session as ks_session
 from keystoneauth1 import token_endpoint
 from oslo_config import cfg
+import requests
 
 from devicetrack import exception
 from devicetrack.conf import opts
@@ -230,6 +231,41 @@ class TestNoAnswer(ClientTestCase):
         self.assertEqual('1.999', error.wanted)
 
 
+class TestAnswersOfAnother(base.TestCase):
+    """A proxy or a login page answers instead of placement: nobody knows what is there, or what was done."""
+
+    def answered(self, status: int, body: str) -> clients.Client:
+        class Another:
+            def request(self, *_args, **_kwargs) -> requests.Response:
+                answer = requests.Response()
+                answer.status_code, answer._content = status, body.encode()
+                return answer
+
+        return clients.Client(Another())
+
+    def test_not_found_is_not_the_absence_of_a_provider_or_a_consumer(self):
+        client = self.answered(404, '<html>Not Found</html>')
+        for call in (client.get_provider, client.delete_provider, client.get_provider_allocations,
+                     client.delete_allocations, lambda uuid: client.put_traits(uuid, 0, set())):
+            error = self.assertRaises(errors.PlacementUnavailable, call, _NOBODY)
+            self.assertIn('404', error.reason)
+
+    def test_a_page_is_not_the_success_of_a_write(self):
+        consumer = values.Consumer(_NOBODY, {}, 1, 'project', 'user', values.INSTANCE)
+        client = self.answered(200, '<html>Sign in</html>')
+        for call in (lambda: client.put_allocations(consumer), lambda: client.post_allocations([consumer] * 2),
+                     lambda: client.reshape({}, []), lambda: client.delete_allocations(_NOBODY),
+                     lambda: client.delete_provider(_NOBODY), lambda: client.ensure_class('CUSTOM_A'),
+                     lambda: client.ensure_trait('CUSTOM_A')):
+            error = self.assertRaises(errors.PlacementUnavailable, call)
+            self.assertIn('200', error.reason)
+
+    def test_allocations_without_a_generation_are_not_those_of_placement(self):
+        client = self.answered(200, '{"allocations": {"p": {"resources": {"VGPU": 1}}}, "consumer_generation": null, '
+                                    '"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}')
+        self.assertRaises(errors.PlacementUnavailable, client.get_allocations, _NOBODY)
+
+
 class TestOptions(base.TestCase):
 
     def setUp(self) -> None:
@@ -266,6 +302,11 @@ class TestOptions(base.TestCase):
         for text in ('', '[placement]\nauth_type = telepathy\n', '[placement]\nauth_type = password\n',
                      self.named() + 'version = 1\nmin_version = 1\n'):
             self.assertRaises(exception.InvalidConfiguration, clients.Client.from_conf, self.conf_of(text))
+
+    def test_a_timeout_that_gives_no_time(self):
+        error = self.assertRaises(exception.InvalidConfiguration, clients.Client.from_conf,
+                                  self.conf_of(f'{self.named()}timeout = 0\n'))
+        self.assertIn('[placement] timeout = 0.0: ', str(error))
 
     def test_what_an_auth_plugin_lacks_is_said_with_the_option_that_names_it(self):
         for text, said in (('', 'auth_type = None: name an auth plugin'),
