@@ -17,6 +17,11 @@ ACTIVE: Final = 'active'
 RELEASING: Final = 'releasing'
 STATES: Final = (CLAIMED, ACTIVE, RELEASING)
 
+# The two ends of a move.
+CONFIRM: Final = 'confirm'
+REVERT: Final = 'revert'
+MOVE_ENDS: Final = (CONFIRM, REVERT)
+
 # The origin of a device. A created device is removed when it is given back; an adopted one stays.
 CREATED: Final = 'created'
 ADOPTED: Final = 'adopted'

@@ -64,10 +64,16 @@ class Record(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """A migration whose allocations in placement have yet to be removed."""
+    """A confirm or a revert that has yet to reach placement.
+
+    ``verb`` is one of ``vocabulary.MOVE_ENDS``, or None when nobody knows which of them it is. ``own`` are the
+    allocations that the move gave to the instance, as a JSON object; None when they are unknown.
+    """
 
     instance_uuid: str
     migration_uuid: str
+    verb: str | None = None
+    own: str | None = None
 
 
 class Candidate(NamedTuple):

@@ -21,6 +21,8 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 import enum
+import json
+from typing import Final
 from typing import NamedTuple
 from typing import Protocol
 
@@ -28,6 +30,7 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack import vocabulary
 from devicetrack.conf import placement as options
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
@@ -38,6 +41,10 @@ from devicetrack.placement.values import Consumer
 from devicetrack.placement.values import Resources
 
 LOG = log.logger(__name__)
+
+# The generation of a consumer that a server was just making when it was killed. Placement refuses to make that consumer
+# again, and does not show it.
+_HALF_MADE: Final = 0
 
 
 class Policy(enum.Enum):
@@ -71,7 +78,7 @@ class Leftovers(Protocol):
     """Keeps a note of each migration whose end has yet to reach placement. It must outlive the process."""
 
     def record(self, leftover: Leftover) -> None:
-        """Keep a note. May be repeated; the note is kept once."""
+        """Keep a note. It replaces an earlier one of the same migration."""
 
     def remove(self, leftover: Leftover) -> None:
         """Remove a note, if it is there."""
@@ -149,9 +156,8 @@ class AllocationClient:
 
         :raises StoreError: the note cannot be kept; nothing was sent
         """
-        leftover = Leftover(instance_uuid, migration_uuid)
-        if self._leftovers is not None:         # write the note first, in case the process is killed below
-            self._leftovers.record(leftover)
+        leftover = Leftover(instance_uuid, migration_uuid, vocabulary.CONFIRM)
+        self._record(leftover)                  # first, in case the process is killed below
         try:
             result = self._apply(operations.Confirm(migration_uuid))
         except errors.PlacementError as error:
@@ -166,17 +172,23 @@ class AllocationClient:
 
         A revert that fails stays pending, and its note is kept. :meth:`finish_moves` completes it.
 
-        :param old: the least that the instance holds after the revert, as far as known. Without it a revert that
-            happened cannot be told from a confirm, and a second call raises UnknownConsumer
+        :param old: the least that the instance holds after the revert, as far as known; without ``own``, everything
+            that it holds then. Where this cannot tell a revert that happened from a confirm, or it is None, a second
+            call raises UnknownConsumer
         :param own: the allocations that the move gave to the instance; None means those that are found first
         :raises UnknownConsumer: the migration holds nothing, or the instance holds nothing
         :raises NoCapacity: the source's provider has shrunk
         :raises StoreError: the note cannot be kept; nothing was sent
         """
-        leftover = Leftover(instance_uuid, migration_uuid)
-        if self._leftovers is not None:
-            self._leftovers.record(leftover)
-        result = self._apply(operations.Revert(instance_uuid, migration_uuid, own, old))
+        operation = operations.Revert(instance_uuid, migration_uuid, own, old)
+        leftover = Leftover(instance_uuid, migration_uuid, vocabulary.REVERT, _to_text(operation.own))
+        self._record(leftover)
+        try:
+            result = self._apply(operation)
+        except errors.PlacementError:
+            if own is None and operation.own:
+                self._amend(leftover._replace(own=_to_text(operation.own)))
+            raise
         self._forget(leftover)
         return result
 
@@ -191,21 +203,30 @@ class AllocationClient:
         self._forget(leftover)
         return result
 
-    def finish_revert(self, leftover: Leftover) -> values.Result:
+    def finish_revert(self, leftover: Leftover, is_deleted: bool | None = None) -> values.Result:
         """Complete a pending revert, with whatever the migration holds by now.
 
-        Only for a move that the service reports as reverted or cancelled: the instance is where it was before.
+        Only for a move that the service reports as reverted or cancelled: the instance is where it was before. What
+        others allocated to the instance stays, if the note says what the move gave; otherwise all goes that it holds.
 
+        :param is_deleted: for an instance that holds nothing: True removes the migration's allocations, and False gives
+            them to the instance all the same. None means that the service cannot tell
+        :raises UnknownConsumer: the instance holds nothing, and nobody knows whether it was deleted
         :raises NoCapacity: the source's provider has shrunk
         """
-        if self._client.get_allocations(leftover.instance_uuid).exists:
-            result = self._apply(operations.Revert(*leftover, None, None), Policy.MERGE)
-        else:                                   # the instance was deleted meanwhile
-            result = self._apply(operations.Confirm(leftover.migration_uuid), Policy.MERGE)
+        instance_uuid, migration_uuid, _verb, text = leftover
+        if is_deleted and not self._client.get_allocations(instance_uuid).exists:
+            result = self._apply(operations.Confirm(migration_uuid), Policy.MERGE)
+        else:
+            own = None if text is None else json.loads(text)
+            result = self._apply(
+                operations.Revert(instance_uuid, migration_uuid, own, None, create=is_deleted is False),
+                Policy.RETRY if own is None else Policy.MERGE)
         self._forget(leftover)
         return result
 
-    def finish_moves(self, is_completed: Callable[[str], bool | None]) -> dict[Leftover, errors.PlacementError]:
+    def finish_moves(self, is_completed: Callable[[str], bool | None],
+                     is_deleted: Callable[[str], bool | None] | None = None) -> dict[Leftover, errors.PlacementError]:
         """Try to complete every pending confirm and revert.
 
         Call it at each start and in a periodic task of the service. A migration whose end is unknown keeps its
@@ -214,19 +235,22 @@ class AllocationClient:
         :param is_completed: returns whether the service reports the migration with this UUID as completed (True) or
             undone (False); None while it is neither, or the service cannot tell: see
             :func:`devicetrack.engine.migrations.is_completed`
+        :param is_deleted: returns whether the service reports the instance with this UUID as deleted (True) or as one
+            that stays (False); None while it is neither, or the service cannot tell. Without it, a note stays whose
+            move was undone and whose instance holds nothing. An error of either callable counts as None
         :returns: the leftovers that could not be finished; the next call tries again
         :raises StoreError: the leftovers cannot be read
         """
         failed = {}
         for leftover in self._leftovers.kept() if self._leftovers is not None else ():
             try:
-                completed = is_completed(leftover.migration_uuid)
+                completed = _ask(is_completed, leftover.migration_uuid)
                 if completed:
                     self.finish_confirm(leftover)
                 elif not self._client.get_allocations(leftover.migration_uuid).exists:
                     self._forget(leftover)
                 elif completed is False:
-                    self.finish_revert(leftover)
+                    self.finish_revert(leftover, is_deleted and _ask(is_deleted, leftover.instance_uuid))
             except errors.PlacementError as error:
                 LOG.warning('The allocations of migration %(migration)s could not be settled: %(error)s',
                             {'migration': leftover.migration_uuid, 'error': error})
@@ -289,21 +313,51 @@ class AllocationClient:
             error.result = values.Result(operation.name, values.Outcome.PENDING if operation.ends_move else outcome)
             raise
 
-    def _forget(self, leftover: Leftover) -> None:
-        if self._leftovers is None:
-            return
+    def _record(self, leftover: Leftover) -> None:
+        if self._leftovers is not None:
+            self._leftovers.record(leftover)
+
+    def _amend(self, leftover: Leftover) -> None:
+        """Note what the move gave to the instance, if that was only read after the note was recorded."""
         try:
-            self._leftovers.remove(leftover)
+            self._record(leftover)
         except exception.StoreError as error:
-            # The move is over all the same; finish_moves will find that the migration holds nothing.
-            LOG.warning('The note of migration %(migration)s stays for now: %(error)s',
+            LOG.warning('The note of migration %(migration)s lacks what the move gave to its instance: %(error)s',
                         {'migration': leftover.migration_uuid, 'error': error})
+
+    def _forget(self, leftover: Leftover) -> None:
+        if self._leftovers is not None:
+            forget(self._leftovers, leftover)
 
     def _is_revert_possible(self, leftover: Leftover) -> bool | None:
         try:
-            return all(self._client.get_allocations(uuid).exists for uuid in leftover)
+            return all(self._client.get_allocations(uuid).exists
+                       for uuid in (leftover.instance_uuid, leftover.migration_uuid))
         except errors.PlacementError:
             return None
+
+
+def forget(leftovers: Leftovers, leftover: Leftover) -> None:
+    """Remove the note of a move that is over. If the store fails, the note stays for now."""
+    try:
+        leftovers.remove(leftover)
+    except exception.StoreError as error:
+        # The move is over all the same; finish_moves will find that the migration holds nothing.
+        LOG.warning('The note of migration %(migration)s stays for now: %(error)s',
+                    {'migration': leftover.migration_uuid, 'error': error})
+
+
+def _to_text(resources: Resources | None) -> str | None:
+    return None if resources is None else json.dumps(resources, sort_keys=True)
+
+
+def _ask(question: Callable[[str], bool | None], uuid: str) -> bool | None:
+    """Return the service's answer about one move. An error is no answer, and the other moves go on."""
+    try:
+        return question(uuid)
+    except Exception:
+        LOG.exception('The service failed to tell what became of %s', uuid)
+        return None
 
 
 class _Run:
@@ -315,12 +369,15 @@ class _Run:
 
     def __call__(self) -> values.Outcome:
         operation = self._operation
+        types = dict(zip(operation.consumers, operation.types, strict=True))
         views = {uuid: Consumer(uuid, {}, None) for uuid in operation.consumers} | self._read(operation.read_first)
         operation.begin(views)
+        if not operation.is_as_believed(views):         # perhaps because of an earlier call: the others tell
+            views |= self._read(uuid for uuid in operation.consumers if uuid not in operation.read_first)
         failure: errors.PlacementError | None = None
         written = 0
         while not operation.is_done(views):
-            writes = operation.plan(views)
+            writes = [consumer.typed(types[consumer.uuid]) for consumer in operation.plan(views)]
             self._check_policy(failure, views, written)
             failure = self._write(writes)
             written += 1
@@ -333,7 +390,7 @@ class _Run:
             failure = self._named(failure, writes, before, views)
             half_made = [consumer.uuid for consumer in writes if consumer.generation is None]
             if half_made and isinstance(failure, errors.ProviderConflict):
-                views |= {uuid: Consumer(uuid, {}, values.HALF_MADE) for uuid in half_made}
+                views |= {uuid: Consumer(uuid, {}, _HALF_MADE) for uuid in half_made}
                 failure = None                  # one more attempt will show whether it happened
         return values.Outcome.DONE if self.unsure else values.Outcome.REPEATED
 
@@ -350,10 +407,7 @@ class _Run:
     def _write(self, writes: Sequence[Consumer]) -> errors.PlacementError | None:
         """Write; returns the error after which another attempt may succeed."""
         try:
-            if len(writes) == 1:
-                self._client.put_allocations(writes[0])
-            else:
-                self._client.post_allocations(writes)
+            self._client.replace_allocations(writes)
         except (errors.GenerationConflict, errors.PlacementUnavailable) as error:
             return error
         except errors.PlacementRefused as error:
@@ -369,8 +423,8 @@ class _Run:
     def _named(self, failure: errors.PlacementError, writes: Sequence[Consumer], before: operations.Views,
                after: operations.Views) -> errors.PlacementError:
         """Name the consumers that changed, or else the providers, now that all were read again."""
-        moved = [uuid for uuid, view in after.items()
-                 if view.generation != (before[uuid].generation or None)]       # half made counts as not there
+        moved = [uuid for uuid, view in after.items() if view.generation != (
+            before[uuid].generation if before[uuid].exists else None)]          # half made counts as not there
         if moved:
             return errors.ConsumerConflict(self._operation.name, moved)
         if isinstance(failure, errors.GenerationConflict):

@@ -26,11 +26,13 @@ Views: TypeAlias = Mapping[str, Consumer]
 class Operation(abc.ABC):
     """A change of the allocations of some consumers.
 
-    ``name`` is the name of its policy. ``read_first`` names the consumers that must be read before any decision; the
-    others count as new until a conflict shows that they are not. :meth:`begin` is called once, with the first views.
+    ``name`` is the name of its policy. ``types`` has the types of the consumers, in their order. ``read_first`` names
+    the consumers that must be read before any decision; the others count as new until a conflict shows that they are
+    not. :meth:`begin` is called once, with the first views.
     """
 
     name: ClassVar[str]
+    types: ClassVar[tuple[str, ...]] = (values.INSTANCE,)
     ends_move: ClassVar[bool] = False           # if True, a failure leaves the move pending
 
     def __init__(self, consumers: Sequence[str], read_first: Sequence[str]) -> None:
@@ -90,12 +92,13 @@ class Move(Operation):
     """
 
     name = 'move'
+    types = (values.INSTANCE, values.MIGRATION)
 
     def __init__(self, instance: str, migration: str, new: Resources, own: Resources | None) -> None:
         super().__init__((instance, migration), (instance,))
         self._instance, self._migration = instance, migration
         self._new = merging.plain(new)
-        self._own = None if own is None else merging.plain(own)
+        self._said = self._own = None if own is None else merging.plain(own)
 
     def begin(self, views: Views) -> None:
         if self._own is None:
@@ -103,8 +106,12 @@ class Move(Operation):
 
     def is_done(self, views: Views) -> bool:
         # Only a move writes a migration's consumer, and always as a new one: its first generation comes from a move.
-        migration = views[self._migration]
-        return migration.generation == 1 and views[self._instance].resources == self._new
+        migration, held = views[self._migration], views[self._instance].resources
+        if migration.generation != 1:
+            return False
+        return held == self._new or (       # or others put something there, before or since
+            self._said is not None and merging.contains(self._said, migration.resources)
+            and merging.contains(held, self._new))
 
     def is_as_believed(self, views: Views) -> bool:
         return views[self._instance].resources == self._own
@@ -125,6 +132,7 @@ class Confirm(Operation):
     """Removes the migration's allocations."""
 
     name = 'confirm'
+    types = (values.MIGRATION,)
     ends_move = True
 
     def __init__(self, migration: str) -> None:
@@ -149,6 +157,7 @@ class Delete(Confirm):
     """Removes all allocations of a consumer."""
 
     name = 'delete'
+    types = (values.INSTANCE,)
     ends_move = False
 
 
@@ -157,38 +166,50 @@ class Revert(Operation):
 
     :param own: the allocations that the move gave to the instance. In a merge, the instance keeps all others
     :param old: the least that the instance holds after the revert; this tells a revert that happened from a confirm
+    :param create: make the instance's consumer if it holds nothing
     """
 
     name = 'revert'
+    types = (values.INSTANCE, values.MIGRATION)
     ends_move = True
 
-    def __init__(self, instance: str, migration: str, own: Resources | None, old: Resources | None) -> None:
+    def __init__(self, instance: str, migration: str, own: Resources | None, old: Resources | None,
+                 create: bool = False) -> None:
         super().__init__((instance, migration), (instance, migration))
         self._instance, self._migration = instance, migration
-        self._own = None if own is None else merging.plain(own)
-        self._old = old
+        self.own = None if own is None else merging.plain(own)
+        self._old, self._create = merging.plain(old or {}), create
         self._believed: Resources = {}
 
     def begin(self, views: Views) -> None:
         self._believed = views[self._migration].resources
-        if self._own is None:
-            self._own = views[self._instance].resources
+        if self.own is None and self._believed:         # else the move is over, and this is not what it gave
+            self.own = views[self._instance].resources
 
     def is_done(self, views: Views) -> bool:
-        return (self._old is not None and not views[self._migration].exists
-                and merging.contains(views[self._instance].resources, self._old))
+        held = views[self._instance].resources
+        if views[self._migration].exists or not merging.contains(held, self._old):
+            return False
+        # After a confirm the instance has its new allocations, which may contain the old ones.
+        may_be_confirmed = self.own is None or (
+            merging.contains(self.own, self._old) and merging.contains(held, self.own))
+        return bool(self._old) and (held == self._old or not may_be_confirmed)
 
     def is_as_believed(self, views: Views) -> bool:
-        return (views[self._instance].resources == self._own
+        return (views[self._instance].resources == self.own
                 and views[self._migration].resources == self._believed)
 
     def plan(self, views: Views) -> list[Consumer]:
-        assert self._own is not None
         instance, migration = views[self._instance], views[self._migration]
-        for consumer in (migration, instance):
-            if not consumer.exists:
-                raise errors.UnknownConsumer(consumer.uuid)
-        return [instance._replace(resources=merging.merge(self._own, instance.resources, migration.resources)),
+        if not migration.exists:
+            raise errors.UnknownConsumer(self._migration)
+        if not instance.exists:
+            if not self._create:
+                raise errors.UnknownConsumer(self._instance)
+            instance = migration._replace(uuid=self._instance, resources={}, generation=instance.generation,
+                                          type=values.INSTANCE)
+        assert self.own is not None
+        return [instance._replace(resources=merging.merge(self.own, instance.resources, migration.resources)),
                 migration._replace(resources={})]
 
 
@@ -248,6 +269,12 @@ class FinishEvacuation(Part):
 
     def is_done(self, views: Views) -> bool:
         return not views[self._consumer].exists or super().is_done(views)
+
+    def plan(self, views: Views) -> list[Consumer]:
+        writes = super().plan(views)
+        if not writes[0].resources:             # nothing is left of what the evacuation gave at the destination
+            raise errors.ConsumerConflict(self.name, (self._consumer,))
+        return writes
 
     def is_as_believed(self, views: Views) -> bool:
         return self._part(views[self._consumer].resources) == self._part(self._first)

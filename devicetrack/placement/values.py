@@ -14,10 +14,6 @@ MIGRATION: Final = 'MIGRATION'
 # The type that placement returns for a consumer written with a microversion before 1.38; no write may contain it.
 UNTYPED: Final = 'unknown'
 
-# The generation of a consumer that a server was just making when it was killed. Placement refuses to make that consumer
-# again, and does not show it.
-HALF_MADE: Final = 0
-
 # Amounts by provider UUID and resource class.
 Resources: TypeAlias = Mapping[str, Mapping[str, int]]
 
@@ -95,7 +91,12 @@ class Consumer(NamedTuple):
 
     @property
     def exists(self) -> bool:
-        return bool(self.generation)
+        """Whether it holds anything: placement shows no other consumer. Its generation may be 0."""
+        return bool(self.resources)
+
+    def typed(self, kind: str) -> Consumer:
+        """Return it with this type if its writer gave none, because a write must give one now."""
+        return self._replace(type=kind) if self.type == UNTYPED else self
 
 
 class Outcome(enum.Enum):

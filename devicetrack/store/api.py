@@ -387,11 +387,11 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def leftovers(self, host_uuid: str) -> list[Leftover]:
-        """The allocations that a host has yet to remove from placement after moves, ordered by migration. One query."""
+        """The confirms and reverts of a host that have yet to reach placement, ordered by migration. One query."""
 
     @abc.abstractmethod
     def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
-        """Store a leftover until it is removed. May be repeated; it is stored once.
+        """Store a leftover until it is removed. It replaces an earlier one of the same migration.
 
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have been written; call again

@@ -1,4 +1,4 @@
-"""The leftovers of a host, kept in its store: migrations whose allocations have yet to be removed from placement."""
+"""The leftovers of a host, kept in its store: confirms and reverts that have yet to reach placement."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from devicetrack.store.api import Store
 
 
 class HostLeftovers:
-    """The leftovers of a host, for the ``AllocationClient`` that confirms its moves. Every method may block.
+    """The leftovers of a host, for the ``AllocationClient`` that ends its moves. Every method may block.
 
     :param store: in a service, ``ClaimManager.store``
-    :param host_uuid: the host whose service confirms moves: ``ClaimManager.host_uuid``
+    :param host_uuid: the host whose service ends moves: ``ClaimManager.host_uuid``
 
     A method raises StoreUnavailable when nothing was written, and OutcomeUnknown when that is uncertain. It may be
     repeated.
@@ -21,7 +21,7 @@ class HostLeftovers:
         self._store, self._host_uuid = store, host_uuid
 
     def record(self, leftover: Leftover) -> None:
-        """Keep a leftover. May be repeated."""
+        """Keep a leftover. It replaces an earlier one of the same migration."""
         self._store.add_leftover(self._host_uuid, leftover)
 
     def remove(self, leftover: Leftover) -> None:

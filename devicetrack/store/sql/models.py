@@ -16,7 +16,7 @@ from devicetrack.objects import values
 from devicetrack.store import api
 
 # The newest revision under migrations/, named here so that checking a store needs no alembic. A test compares.
-REVISION: Final = '0010'
+REVISION: Final = '0011'
 
 metadata: Final = sa.MetaData()
 
@@ -121,12 +121,14 @@ declarations: Final = sa.Table(
     sa.Column('document', _DOCUMENT, nullable=False),
     **_MARIADB)
 
-# The migrations whose allocations a host has yet to remove from placement after it confirmed a move.
+# The confirms and reverts of a host that have yet to reach placement.
 leftovers: Final = sa.Table(
     'leftovers', metadata,
     sa.Column('host_uuid', sa.String(36), primary_key=True),
     sa.Column('instance_uuid', sa.String(36), nullable=False),
     sa.Column('migration_uuid', sa.String(36), primary_key=True),
+    sa.Column('verb', sa.String(16), nullable=True),
+    sa.Column('own', sa.Text, nullable=True),
     **_MARIADB)
 
 # Events: rows are added, and the oldest deleted. The number tells which came first, because a clock may be set back.

@@ -111,6 +111,8 @@ DELETE_DECLARATIONS: Final = sa.delete(models.declarations).where(*_where(models
 
 LEFTOVERS: Final = _select(models.leftovers, ['host_uuid'], ['migration_uuid'])
 ADD_LEFTOVER: Final = sa.insert(models.leftovers)
+SET_LEFTOVER: Final = sa.update(models.leftovers).where(
+    *_where(models.leftovers, ['host_uuid', 'migration_uuid'], _OF))
 DELETE_LEFTOVER: Final = sa.delete(models.leftovers).where(
     *_where(models.leftovers, ['host_uuid', 'migration_uuid']))
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-import contextlib
 import copy
 import operator
 from typing import Any
@@ -317,8 +316,12 @@ class SQLStore(database.Database, api.Store):
             return convert.leftovers(connection.execute(queries.LEFTOVERS, {'host_uuid': host_uuid}))
 
     def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
-        with contextlib.suppress(db_exc.DBDuplicateEntry):      # it is kept already
-            self._execute(queries.ADD_LEFTOVER, {'host_uuid': host_uuid, **leftover._asdict()})
+        row = {'host_uuid': host_uuid, **leftover._asdict()}
+        try:
+            self._execute(queries.ADD_LEFTOVER, row)
+        except db_exc.DBDuplicateEntry:                         # it is kept already, perhaps with another verb
+            self._execute(queries.SET_LEFTOVER, queries.of(
+                host_uuid=host_uuid, migration_uuid=leftover.migration_uuid) | row)
 
     def remove_leftover(self, host_uuid: str, leftover: Leftover) -> None:
         self._execute(queries.DELETE_LEFTOVER,

@@ -7,19 +7,18 @@ import sys
 from oslo_config import cfg
 
 from devicetrack.conf import opts
-from devicetrack.objects.values import Leftover
 from devicetrack.placement.allocations import AllocationClient
 from devicetrack.store.leftovers import HostLeftovers
 from devicetrack.store.sql import open_store
 
 
-def end(how: str, config_file: str, host_uuid: str, *leftover: str) -> None:
+def end(how: str, config_file: str, host_uuid: str, instance_uuid: str, migration_uuid: str) -> None:
     """Confirm or revert: ``how`` is the name of the call."""
     conf = cfg.ConfigOpts()
     opts.register_options(conf)
     conf(['--config-file', config_file], project='devicetrack')
     leftovers = HostLeftovers(open_store(conf), host_uuid)
-    getattr(AllocationClient.from_conf(conf, leftovers), how)(*Leftover(*leftover))
+    getattr(AllocationClient.from_conf(conf, leftovers), how)(instance_uuid, migration_uuid)
 
 
 if __name__ == '__main__':

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+
+from devicetrack import vocabulary
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
+from devicetrack.placement import values
 from devicetrack.placement.allocations import Policy
 from devicetrack.placement.values import Outcome
+from devicetrack.testing import placement as placements
 from devicetrack.testing.http_proxy import Loss
 from devicetrack.tests import base
 from devicetrack.tests.functional.placement import worlds
@@ -138,6 +143,40 @@ class TestConflicts(Operations):
         self.assertEqual(3, self.written())
 
 
+class TestWrittenByOthers(base.TestCase):
+    """Consumers that another writer left in a form that no write of ours has."""
+
+    scenarios = [(name, {'name': name, 'case': case}) for name, case in worlds.CASES.items() if name != 'spawn']
+    case: worlds.Case
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.world = self.useFixture(worlds.World())
+
+    def assert_done(self) -> None:
+        self.assertEqual((Outcome.DONE, self.case.after(self.world)),
+                         (self.case.call(self.world, self.world.client()).outcome, self.world.held()))
+        for consumer, kind in ((self.world.instance, values.INSTANCE), (self.world.migration, values.MIGRATION)):
+            self.assertIn(self.world.direct.get_allocations(consumer).type, ('', kind))
+
+    def test_without_a_type(self):
+        for name, resources in self.case.before(self.world).items():
+            self.world.write_untyped(getattr(self.world, name), resources)
+        if self.name == 'confirm':              # which does not write the instance
+            self.world.write(self.world.instance, self.world.new)
+        self.assert_done()
+
+    def test_at_generation_zero(self):
+        self.case.prepare(self.world)
+        database = sqlite3.connect(placements.PlacementServer.shared().database_url.removeprefix('sqlite:///'))
+        self.addCleanup(database.close)
+        with database:
+            database.execute('UPDATE consumers SET generation = 0 WHERE uuid IN (?, ?)',
+                             (self.world.instance, self.world.migration))
+        self.assertEqual(0, self.world.direct.get_allocations(self.case.consumer(self.world)).generation)
+        self.assert_done()
+
+
 class TestForcedDelete(base.TestCase):
     """It asks for no generation, so nothing that others do is a conflict."""
 
@@ -215,6 +254,27 @@ class TestWhatWasBelieved(base.TestCase):
                 self.assertEqual(self.world.migration, error.consumer)
         self.assertRaises(errors.UnknownConsumer, self.revert)
 
+    def test_a_confirmed_move_is_no_reverted_one_because_its_new_allocations_contain_the_old(self):
+        source = self.world.source
+        old, new = {source: {worlds.CPU: 1, worlds.GPU: 1}}, {source: {worlds.CPU: 2, worlds.GPU: 1}}
+        part = {source: {worlds.GPU: 1}}
+        self.world.write(self.world.instance, new)
+        for said in ({'old': old, 'own': new}, {'old': part, 'own': new}, {'old': old}, {'old': {}, 'own': old},
+                     {'old': {}}):
+            self.assertRaises(errors.UnknownConsumer, self.revert, **said)
+        self.world.write(self.world.instance, old)
+        for said in ({'old': old, 'own': new}, {'old': part, 'own': new}, {'old': old}, {'old': old, 'own': old}):
+            self.assertEqual(Outcome.REPEATED, self.revert(**said).outcome)
+
+    def test_an_evacuation_ends_only_where_it_has_begun(self):
+        """The instance came back, and the source's part is all that it has."""
+        self.world.write(self.world.instance, self.world.old)
+        for policy in Policy:
+            error = self.assertRaises(errors.ConsumerConflict, self.world.client(policy).finish_evacuation,
+                                      self.world.instance, [self.world.source])
+            self.assertEqual(((self.world.instance,), Outcome.UNCHANGED), (error.consumers, error.result.outcome))
+        self.assertEqual({'instance': self.world.old}, self.world.held())
+
     def test_a_change_of_a_part_that_is_another_by_now(self):
         self.world.write(self.world.instance, {self.world.source: {worlds.CPU: 2, worlds.GPU: 2}})
         for _time in range(2):                  # after one alone it would be as our own write leaves it
@@ -268,6 +328,27 @@ class TestWhatWasBelieved(base.TestCase):
         self.assertEqual(Outcome.DONE, self.move().outcome)
         self.assertEqual(self.world.old, self.world.held()['migration'])
 
+    def test_a_move_whose_answer_was_lost_is_recognized_by_the_next_call_that_says_what_it_moves(self):
+        for policy in (Policy.FAIL, Policy.MERGE):
+            self.world.direct.delete_allocations(self.world.migration)
+            self.world.write(self.world.instance, self.world.old)
+            if policy is Policy.MERGE:
+                self.world.add(self.world.instance, self.world.source)
+            self.world.proxy.before_next('POST', '/allocations', self.world.lose_reads, Loss.ANSWER)
+            self.assertRaises(errors.PlacementUnavailable, self.move, policy, own=self.world.old)
+            held = self.world.held()
+            self.assertEqual(self.world.old, held['migration'])
+            self.assertEqual((Outcome.REPEATED, held),
+                             (self.move(policy, own=self.world.old).outcome, self.world.held()))
+
+    def test_a_move_to_elsewhere_is_another_also_for_a_call_that_says_what_it_moves(self):
+        self.world.write(self.world.instance, self.world.old)
+        self.move(own=self.world.old)
+        elsewhere = {self.world.source: {worlds.CPU: 1}}
+        for policy, error in ((Policy.FAIL, errors.ConsumerExists), (Policy.MERGE, errors.ConsumerExists)):
+            self.assertRaises(error, self.world.client(policy).move, self.world.instance, self.world.migration,
+                              elsewhere, own=self.world.old)
+
     def test_a_move_to_the_same_is_a_move(self):
         self.world.write(self.world.instance, self.world.old)
         for outcome in (Outcome.DONE, Outcome.REPEATED):
@@ -308,7 +389,7 @@ class TestConfirm(base.TestCase):
         self.world = self.useFixture(worlds.World())
         self.case = worlds.CASES['confirm']
         self.case.prepare(self.world)
-        self.leftover = Leftover(self.world.instance, self.world.migration)
+        self.leftover = Leftover(self.world.instance, self.world.migration, vocabulary.CONFIRM)
 
     def confirm(self):
         return self.case.call(self.world, self.world.client())

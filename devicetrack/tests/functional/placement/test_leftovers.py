@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+import uuid
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.engine import migrations
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
+from devicetrack.placement import values
 from devicetrack.placement.allocations import AllocationClient
 from devicetrack.placement.values import Outcome
 from devicetrack.store.leftovers import HostLeftovers
@@ -29,7 +33,8 @@ class LeftoversTestCase(base.TestCase):
         self.world = self.useFixture(worlds.World())
         worlds.CASES['confirm'].prepare(self.world)
         self.host = self.useFixture(fixtures.Host())
-        self.leftover = Leftover(self.world.instance, self.world.migration)
+        self.ends = self.world.instance, self.world.migration
+        self.leftover = Leftover(*self.ends, vocabulary.CONFIRM)
         self.begin()
         self.migration = fixtures.Migration(uuid=self.world.migration, status='confirming')
 
@@ -43,8 +48,8 @@ class LeftoversTestCase(base.TestCase):
         self.assertEqual(self.migration.uuid, migration_uuid)
         return migrations.is_completed(self.migration.status)
 
-    def finish(self) -> list[Any]:
-        return list(self.client.finish_moves(self.is_completed).values())
+    def finish(self, is_deleted: Callable[[str], bool | None] | None = None) -> list[Any]:
+        return list(self.client.finish_moves(self.is_completed, is_deleted).values())
 
 
 class TestKilled(LeftoversTestCase):
@@ -66,11 +71,12 @@ class TestKilled(LeftoversTestCase):
             self.temp_dir(), self.host.conf, '[placement]', 'auth_type = admin_token',
             f'endpoint = {self.world.placement.url}', f'token = {placements.TOKEN}')
         process = processes.Process(ending.__name__, self.how, config_file, self.host.manager.host_uuid,
-                                    *self.leftover)
+                                    *self.ends)
         self.world.proxy.before_next(self.method, '/allocations', process.kill, self.loss)
         process.communicate()
         self.assertEqual(-9, process.returncode)
-        self.assertEqual(([self.leftover], self.holds), (self.leftovers.kept(), 'migration' in self.world.held()))
+        self.assertEqual(([Leftover(*self.ends, self.how)], self.holds),
+                         (self.leftovers.kept(), 'migration' in self.world.held()))
 
         self.host.restart()
         self.begin()
@@ -86,7 +92,7 @@ class TestKilled(LeftoversTestCase):
 class TestRemove(LeftoversTestCase):
     def conflict(self) -> None:
         self.world.proxy.before_next('PUT', '/allocations/', lambda: self.world.touch(self.world.migration))
-        self.assertRaises(errors.ConsumerConflict, self.client.confirm, *self.leftover)
+        self.assertRaises(errors.ConsumerConflict, self.client.confirm, *self.ends)
 
     def test_nothing_of_a_move_that_goes_on(self) -> None:
         self.conflict()
@@ -104,35 +110,98 @@ class TestRemove(LeftoversTestCase):
         self.assertEqual([other], list(failed))
         self.assertEqual(({'instance'}, [other]), (set(self.world.held()), self.leftovers.kept()))
 
+    def test_an_error_of_the_service_about_one_keeps_none_of_the_others(self) -> None:
+        self.conflict()
+        broken = [Leftover(str(uuid.uuid4()), str(uuid.uuid4()), vocabulary.CONFIRM) for _note in range(2)]
+        for leftover in broken:
+            self.leftovers.record(leftover)
+            self.world.write(leftover.migration_uuid, {self.world.source: {worlds.CPU: 1}}, values.MIGRATION)
+
+        def is_completed(migration_uuid: str) -> bool:
+            if migration_uuid != self.world.migration:
+                raise ConnectionError('no answer')
+            return True
+
+        self.assertEqual({}, self.client.finish_moves(is_completed))
+        self.assertCountEqual(broken, self.leftovers.kept())
+        for leftover in broken:
+            self.assertTrue(self.world.direct.get_allocations(leftover.migration_uuid).exists)
+
     def test_what_was_reverted_by_somebody_else_is_forgotten(self) -> None:
         self.conflict()
         self.migration.status = 'reverted'
-        AllocationClient(self.world.direct).revert(*self.leftover)
+        AllocationClient(self.world.direct).revert(*self.ends)
         self.assertEqual(([], []), (self.finish(), self.leftovers.kept()))
         self.assertEqual({'instance': self.world.old}, self.world.held())
 
     def test_without_a_store_nothing_is_sent(self) -> None:
         self.host.store.before('add_leftover', exception.StoreUnavailable('store', 'gone'))
-        self.assertRaises(exception.StoreUnavailable, self.client.confirm, *self.leftover)
+        self.assertRaises(exception.StoreUnavailable, self.client.confirm, *self.ends)
         self.assertEqual([], self.world.placement.requests)
 
     def test_a_note_that_cannot_be_taken_back_spoils_no_confirm(self) -> None:
         self.host.store.before('remove_leftover', exception.StoreUnavailable('store', 'gone'))
-        self.assertEqual(Outcome.DONE, self.client.confirm(*self.leftover).outcome)
+        self.assertEqual(Outcome.DONE, self.client.confirm(*self.ends).outcome)
         self.assertEqual([self.leftover], self.leftovers.kept())
         self.assertEqual(([], []), (self.finish(), self.leftovers.kept()))
 
 
 class TestRevert(LeftoversTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.leftover = self.leftover._replace(verb=vocabulary.REVERT)
+
     def test_of_an_instance_that_was_deleted_meanwhile(self) -> None:
         self.leftovers.record(self.leftover)
         AllocationClient(self.world.direct).delete(self.world.instance)
         self.migration.status = 'reverted'
-        self.assertEqual(([], {}, []), (self.finish(), self.world.held(), self.leftovers.kept()))
+        self.assertEqual(([], {}, []), (self.finish(lambda _uuid: True), self.world.held(), self.leftovers.kept()))
+
+    def test_of_an_instance_that_lost_its_allocations_gives_them_back(self) -> None:
+        """Deleted after a claim that failed, for example."""
+        AllocationClient(self.world.direct).delete(self.world.instance)
+        self.assertRaises(errors.UnknownConsumer, self.client.revert, *self.ends, old=self.world.old)
+        self.migration.status = 'failed'
+        self.assertEqual(([], {'instance': self.world.old}, []),
+                         (self.finish(lambda _uuid: False), self.world.held(), self.leftovers.kept()))
+        found = self.world.direct.get_allocations(self.world.instance)
+        self.assertEqual((worlds.PROJECT, worlds.USER, values.INSTANCE), (found.project_id, found.user_id, found.type))
+
+    def test_of_an_instance_that_holds_nothing_waits_until_the_service_can_tell(self) -> None:
+        def fails(_uuid: str) -> bool:
+            raise ConnectionError('no answer')
+
+        self.leftovers.record(self.leftover)
+        AllocationClient(self.world.direct).delete(self.world.instance)
+        self.migration.status = 'failed'
+        for is_deleted in (None, lambda _uuid: None, fails):
+            [error] = self.finish(is_deleted)
+            self.assertIsInstance(error, errors.UnknownConsumer)
+            self.assertEqual(({'migration': self.world.old}, [self.leftover]),
+                             (self.world.held(), self.leftovers.kept()))
+
+    def test_leaves_the_instance_what_others_put_there(self) -> None:
+        for own in (self.world.new, None):
+            worlds.CASES['revert'].prepare(self.world)
+            self.world.proxy.before_next('POST', '/allocations',
+                                         lambda: self.world.add(self.world.instance, self.world.dest))
+            self.assertRaises(errors.ConsumerConflict, self.client.revert, *self.ends, own=own)
+            self.migration.status = 'reverted'
+            self.assertEqual(([], {'instance': {**self.world.old, self.world.dest: {worlds.NET: 1}}}, []),
+                             (self.finish(), self.world.held(), self.leftovers.kept()))
+
+    def test_a_note_that_cannot_be_completed_hides_no_conflict(self) -> None:
+        def add() -> None:
+            self.world.add(self.world.instance, self.world.dest)
+            self.host.store.before('add_leftover', exception.StoreUnavailable('store', 'gone'))
+
+        self.world.proxy.before_next('POST', '/allocations', add)
+        self.assertRaises(errors.ConsumerConflict, self.client.revert, *self.ends)
+        self.assertEqual([self.leftover], self.leftovers.kept())
 
     def test_without_a_store_nothing_is_sent(self) -> None:
         self.host.store.before('add_leftover', exception.StoreUnavailable('store', 'gone'))
-        self.assertRaises(exception.StoreUnavailable, self.client.revert, *self.leftover)
+        self.assertRaises(exception.StoreUnavailable, self.client.revert, *self.ends)
         self.assertEqual([], self.world.placement.requests)
 
     def test_what_the_instance_got_meanwhile_goes_too(self) -> None:

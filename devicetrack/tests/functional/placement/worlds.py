@@ -33,12 +33,11 @@ class Leftovers:
         self.notes: list[Leftover] = []
 
     def record(self, leftover: Leftover) -> None:
-        if leftover not in self.notes:
-            self.notes.append(leftover)
+        self.remove(leftover)
+        self.notes.append(leftover)
 
     def remove(self, leftover: Leftover) -> None:
-        if leftover in self.notes:
-            self.notes.remove(leftover)
+        self.notes = [note for note in self.notes if note.migration_uuid != leftover.migration_uuid]
 
     def kept(self) -> list[Leftover]:
         return list(self.notes)
@@ -76,6 +75,13 @@ class World(fixtures.Fixture):
         """Somebody writes all of a consumer."""
         found = self.direct.get_allocations(consumer)
         self.direct.put_allocations(values.Consumer(consumer, resources, found.generation, PROJECT, USER, kind))
+
+    def write_untyped(self, consumer: str, resources: values.Resources) -> None:
+        """Somebody whose microversion knows no types writes a new consumer."""
+        answer = self.direct._adapter.put(f'/allocations/{consumer}', microversion='1.36', json={
+            'allocations': {provider: {'resources': amounts} for provider, amounts in resources.items()},
+            'consumer_generation': None, 'project_id': PROJECT, 'user_id': USER})
+        assert answer.status_code == 204, answer.text
 
     def add(self, consumer: str, provider: str) -> None:
         """Somebody else puts something of his own on a consumer."""

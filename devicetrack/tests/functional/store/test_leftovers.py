@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.objects.values import Leftover
 from devicetrack.store import api
 from devicetrack.store.leftovers import HostLeftovers
@@ -41,6 +42,12 @@ class TestLeftovers(StoreTestCase):
         for _ in range(2):
             self.leftovers.remove(ONE)
         self.assertEqual([], self.kept())
+
+    def test_a_later_one_of_a_migration_takes_the_place_of_the_first(self) -> None:
+        self.leftovers.record(OTHER)
+        for changed in ({'verb': vocabulary.CONFIRM}, {'verb': vocabulary.REVERT, 'own': '{"p": {"VGPU": 1}}'}, {}):
+            self.leftovers.record(ONE._replace(**changed))
+            self.assertEqual([ONE._replace(**changed), OTHER], self.kept())
 
     def test_of_many_who_record_one_none_fails(self) -> None:
         answers = self.together(*[functools.partial(store.add_leftover, records.HOST_UUID, ONE)

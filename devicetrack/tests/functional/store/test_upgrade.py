@@ -359,12 +359,38 @@ class TestFromNinth(UpgradeTestCase):
         self.assertEqual(_columns(new), _columns(self.store))
 
 
+class TestFromTenth(UpgradeTestCase):
+    """From revision 0010: leftovers do not say which end of a move they are of."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make('0010')
+        self.run_statement('INSERT INTO leftovers (host_uuid, instance_uuid, migration_uuid) VALUES (:host, :one, :two)',
+                           {'host': records.HOST_UUID, 'one': _LEFTOVER.instance_uuid, 'two': _LEFTOVER.migration_uuid})
+
+    def test_nobody_knows_the_end_of_a_leftover_that_is_there_already(self) -> None:
+        self.assertRaises(exception.SchemaMismatch, self.store.leftovers, records.HOST_UUID)
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        [found] = self.store.leftovers(records.HOST_UUID)
+        self.assertEqual((_LEFTOVER, None, None), (found, found.verb, found.own))
+
+    def test_a_run_that_ended_before_it_wrote_the_version_is_done_again(self) -> None:
+        self.run_statement('ALTER TABLE leftovers ADD COLUMN verb VARCHAR(16)')
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        self.assertEqual([_LEFTOVER], self.store.leftovers(records.HOST_UUID))
+
+    def test_the_tables_are_those_of_a_new_store(self) -> None:
+        schema.sync(self.store)
+        new = self.useFixture(self.database()).store
+        self.assertEqual(_columns(new), _columns(self.store))
+
+
 class TestCutShort(UpgradeTestCase):
     """MariaDB commits after each statement of a migration: one that is cut short leaves the first of them done."""
 
     scenarios = [(f'after {done} of {made}', {'database': databases.MariaDBStore, 'made': made, 'done': done})
                  for made, done in (*(('0001', done) for done in range(1, 6)), ('0004', 1), ('0005', 1),
-                                    ('0007', 1), ('0007', 2))]
+                                    ('0007', 1), ('0007', 2), ('0010', 1))]
     made: str
     done: int
 
