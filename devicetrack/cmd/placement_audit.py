@@ -104,10 +104,9 @@ class Audit(audit_commands.Repairing):
             if plan or left:
                 self.exit_code = base.ATTENTION
         for one in plan:
-            before, after = (consumer.resources if consumer is not None else None
-                             for consumer in (one.before, one.after))
-            yield [host, one.verb, one.before.uuid if one.before is not None else None, one.instance_uuid,
-                   before, after, '; '.join(mismatch.detail for mismatch in one.why)]
+            why = '; '.join(mismatch.detail for mismatch in one.why)
+            for consumer, before, after in one.lines():
+                yield [host, one.verb, consumer, one.instance_uuid, before, after, why]
 
     def _repair(self, auditor: auditors.Auditor, plan: Sequence[Repair]) -> None:
         for repair, error in auditor.repair(plan):

@@ -4,8 +4,8 @@ Four repairs are certain:
 
 - report the host's own inventories;
 - allocate to an instance that is at rest here and whose guest has exactly the devices of its rows;
-- remove the allocations of a migration that was confirmed and that the record no longer has;
-- give such an instance back the allocations of its migration, after a revert.
+- remove the allocations of a migration that is noted as confirmed and that the record no longer has;
+- give such an instance back the allocations of its migration, which is noted as reverted.
 
 While a move begins or ends, placement and the record differ and neither is wrong. A migration that the record does not
 know may have just begun.
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
+import json
 from typing import Final
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.placement import expected
 from devicetrack.placement import merging
+from devicetrack.placement import operations
 from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.expected import Share
@@ -91,7 +93,8 @@ class Views(NamedTuple):
     :param classes: the resource classes that count them
     :param records: the host's rows, each with the provider and class that its device is counted at now
     :param notes: confirms and reverts that have yet to reach placement
-    :param consumers: the consumers that hold any of these devices, or should, as far as they were read
+    :param consumers: the consumers that hold any of these devices, or should, as far as they were read; whoever
+        differs, and the instance of a noted migration that differs, with all that it holds
     """
 
     report: Report
@@ -105,17 +108,32 @@ class Views(NamedTuple):
     consumers: Mapping[str, Consumer]
 
 
+class Change(NamedTuple):
+    """All that a consumer holds before and after a repair. ``after`` has the generation that was read."""
+
+    before: Consumer
+    after: Consumer
+
+
 class Repair(NamedTuple):
-    """One repair. ``before`` and ``after`` are the consumer's states, None for the tree. ``why`` are its mismatches."""
+    """One repair. ``changes`` are made together or not at all; a repair of the tree has none.
+
+    ``consumer`` is the consumer of the first change, and names the repair. ``why`` are its mismatches.
+    """
 
     verb: str
-    before: Consumer | None
-    after: Consumer | None
+    consumer: str | None
+    changes: tuple[Change, ...]
     instance_uuid: str | None
     why: tuple[Mismatch, ...]
 
     def __str__(self) -> str:
-        return f'{self.verb} {self.before.uuid}' if self.before is not None else self.verb
+        return self.verb if self.consumer is None else f'{self.verb} {self.consumer}'
+
+    def lines(self) -> list[tuple[str | None, Resources | None, Resources | None]]:
+        """Return each consumer with what it holds before and after; one line of None for the tree."""
+        return [(before.uuid, before.resources, after.resources)
+                for before, after in self.changes] or [(None, None, None)]
 
 
 def compare(views: Views) -> list[Mismatch]:
@@ -138,12 +156,8 @@ def repairs(views: Views, mismatches: Iterable[Mismatch]) -> list[Repair]:
             together.setdefault((mismatch.repair, consumer), []).append(mismatch)
     found = []
     for (verb, uuid), why in together.items():
-        before = views.consumers[uuid] if uuid is not None else None
-        after = None
-        if before is not None:
-            after = before._replace(resources={} if verb in (REMOVE, REVERT) else seen.wanted(
-                before, {one.resource_class for one in why}))
-        found.append(Repair(verb, before, after, why[0].instance_uuid, tuple(why)))
+        changes = seen.changes(verb, uuid, why) if uuid is not None else ()
+        found.append(Repair(verb, uuid, changes, why[0].instance_uuid, tuple(why)))
     return sorted(found, key=lambda repair: (REPAIRS.index(repair.verb), _growth(repair)))
 
 
@@ -192,13 +206,13 @@ class _Comparison:
         unsure = [mismatch for uuid in sorted({*self._views.consumers, *self._shares[self._views.report.layout]})
                   for mismatch in self._of(uuid)]
         wrong = {mismatch.consumer for mismatch in unsure}
-        notes = {note.migration_uuid: note for note in self._views.notes}
         moves = {record.migration_uuid for record in self._views.records}
-        over = {uuid: notes[uuid].instance_uuid for uuid in wrong
-                if uuid in notes and uuid not in moves and notes[uuid].instance_uuid not in wrong}
-        back = {uuid: notes[uuid].instance_uuid for uuid in wrong
-                if uuid in notes and uuid not in moves and uuid not in over
-                and self._came_back(notes[uuid].instance_uuid, uuid)}
+        ended = {note.migration_uuid: note for note in self._views.notes
+                 if note.migration_uuid in wrong and note.migration_uuid not in moves}
+        over = {uuid: note.instance_uuid for uuid, note in ended.items()
+                if note.verb == vocabulary.CONFIRM and note.instance_uuid not in wrong}
+        back = {uuid: note.instance_uuid for uuid, note in ended.items()
+                if note.verb == vocabulary.REVERT and self._came_back(note.instance_uuid, uuid)}
         # A consumer whose writer gave no type may also be a migration.
         begun = any(mismatch.kind in (LEFT_OVER_MIGRATION, UNRECORDED)
                     and mismatch.consumer not in over and mismatch.consumer not in back
@@ -212,8 +226,8 @@ class _Comparison:
                                              'confirmation is recorded, and no row waits for it')
             elif mismatch.kind == LEFT_OVER_MIGRATION and uuid in back:
                 mismatch = mismatch._replace(repair=REVERT, instance_uuid=back[uuid], proposal='give it back to its '
-                                             'instance: the end of the move is recorded, and the instance has its '
-                                             'devices from before the move')
+                                             'instance: its revert is recorded, and the instance has its devices '
+                                             'from before the move')
             elif mismatch.kind in _IN_PART and uuid in back.values():
                 mismatch = mismatch._replace(repair=REVERT)
             elif mismatch.kind in _IN_PART and not begun and self._is_at_rest(uuid):
@@ -298,6 +312,26 @@ class _Comparison:
 
     # -- the wanted allocations ---------------------------------------------------------------------------------------
 
+    def changes(self, verb: str, uuid: str, why: Sequence[Mismatch]) -> tuple[Change, ...]:
+        """Return what a repair for these mismatches of a consumer changes, the consumer first."""
+        instance_uuid = why[0].instance_uuid
+        if verb == REVERT:
+            assert instance_uuid is not None
+            [own] = [note.own for note in self._views.notes if note.migration_uuid == uuid]
+            return self._planned(operations.Revert(instance_uuid, uuid, None if own is None else json.loads(own), None,
+                                                   create=True))[::-1]
+        if verb == REMOVE:
+            return self._planned(operations.Confirm(uuid))
+        before = self._views.consumers[uuid]
+        after = before._replace(resources=self.wanted(before, {one.resource_class for one in why}))
+        return Change(before, after.typed(values.INSTANCE)),
+
+    def _planned(self, operation: operations.Operation) -> tuple[Change, ...]:
+        before = {uuid: self._views.consumers.get(uuid, Consumer(uuid, {}, None)) for uuid in operation.consumers}
+        operation.begin(before)
+        return tuple(Change(before[after.uuid], after.typed(kind))
+                     for after, kind in zip(operation.plan(before), operation.types, strict=True))
+
     def wanted(self, consumer: Consumer, classes: Collection[str | None]) -> Resources:
         """Return the allocations of a consumer after those of some classes are repaired."""
         share = self._shares[self._views.report.layout][consumer.uuid]
@@ -347,9 +381,7 @@ def _says_more(change: tree.Change) -> bool:
 
 def _growth(repair: Repair) -> int:
     """Return the amount that a repair allocates in addition."""
-    if repair.before is None or repair.after is None:
-        return 0
-    return _sum(repair.after.resources) - _sum(repair.before.resources)
+    return sum(_sum(after.resources) - _sum(before.resources) for before, after in repair.changes)
 
 
 def _fits(have: Resources, held: Resources, leaving: Resources) -> bool:

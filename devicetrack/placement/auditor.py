@@ -12,11 +12,11 @@ from devicetrack.objects import Provider
 from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
+from devicetrack.placement import allocations
 from devicetrack.placement import audit
 from devicetrack.placement import errors
 from devicetrack.placement import tree
 from devicetrack.placement import values
-from devicetrack.placement.allocations import AllocationClient
 from devicetrack.placement.allocations import Leftovers
 from devicetrack.placement.audit import Mismatch
 from devicetrack.placement.audit import Repair
@@ -39,7 +39,7 @@ class Auditor:
     """Audits one node.
 
     It looks twice. A look takes two requests, one for each provider of the tree and two for each that changed since
-    the last look, and one for each consumer that differs.
+    the last look, and one for each consumer that differs and for the instance of a noted migration that differs.
 
     :param look: reads the host anew
     :param layout: the wanted layout
@@ -74,25 +74,14 @@ class Auditor:
                 yield repair, str(error)
 
     def _repair(self, repair: Repair) -> str | None:
-        if repair.before is None:
+        if repair.consumer is None:
             report = self._report(self._look(), dry_run=False)
             return '; '.join(map(str, report.refused.values())) or None
-        if repair.verb == audit.REMOVE:
+        self._client.replace_allocations([change.after for change in repair.changes])
+        if repair.verb in (audit.REMOVE, audit.REVERT):
             assert repair.instance_uuid is not None
-            self._allocations().finish_confirm(Leftover(repair.instance_uuid, repair.before.uuid))
-        elif repair.verb == audit.REVERT:
-            assert repair.instance_uuid is not None
-            self._allocations().finish_revert(Leftover(repair.instance_uuid, repair.before.uuid))
-        else:
-            assert repair.after is not None
-            kind = repair.after.type
-            # The consumer's writer gave no type, but a write must give one now.
-            self._client.put_allocations(repair.after._replace(
-                type=values.INSTANCE if kind == values.UNTYPED else kind))
+            allocations.forget(self._leftovers, Leftover(repair.instance_uuid, repair.consumer))
         return None
-
-    def _allocations(self) -> AllocationClient:
-        return AllocationClient(self._client, leftovers=self._leftovers)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -112,11 +101,11 @@ class Auditor:
                 if classes & holding.resources.keys():
                     before = held.get(uuid, values.Consumer(uuid, {}, holding.generation)).resources
                     held[uuid] = values.Consumer(uuid, {**before, provider: holding.resources}, holding.generation)
-        views = Views(report, self._layout, host.complete, names, classes, host.records, host.usage,
-                      self._leftovers.kept(), held)
-        differ = {mismatch.consumer for mismatch in audit.compare(views)} - {None}
-        return views._replace(consumers={**held, **{
-            uuid: self._client.get_allocations(uuid) for uuid in differ if uuid is not None}})
+        notes = self._leftovers.kept()
+        views = Views(report, self._layout, host.complete, names, classes, host.records, host.usage, notes, held)
+        differ = {mismatch.consumer for mismatch in audit.compare(views) if mismatch.consumer is not None}
+        differ |= {note.instance_uuid for note in notes if note.migration_uuid in differ}
+        return views._replace(consumers={**held, **{uuid: self._client.get_allocations(uuid) for uuid in differ}})
 
     def _names(self, providers: Sequence[Provider]) -> dict[str, str]:
         """Return, by UUID, the names of the providers that count devices of this host now, or once did."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any
 import uuid
 
+from devicetrack import vocabulary
 from devicetrack.placement import audit
 from devicetrack.placement import auditor as auditors
 from devicetrack.placement import errors
@@ -22,6 +24,7 @@ from devicetrack.testing.fixtures import PMEM
 from devicetrack.testing.fixtures import VGPU
 from devicetrack.testing.http_proxy import Loss
 from devicetrack.tests import base
+from devicetrack.tests.functional.placement import worlds
 from devicetrack.tests.unit.cmd import program as programs
 
 CPU = {'VCPU': 2}                           # what the service allocates at the node beside devices
@@ -300,12 +303,20 @@ class TestMigrations(AuditTestCase):
         super().setUp()
         self.instance = self.spawn('_p0')
 
-    def conflict(self, migration: fixtures.Migration) -> None:
-        """A confirm that placement refuses, since somebody else wrote to the migration at that moment."""
-        self.placement.proxy.before_next('PUT', '/allocations/', lambda: self.direct.put_allocations(
+    def conflict(self, migration: fixtures.Migration, how: str = vocabulary.CONFIRM) -> None:
+        """A confirm or revert that placement refuses, since somebody else wrote to the migration at that moment."""
+        self.placement.proxy.before_next(*worlds.CASES[how].writes, lambda: self.direct.put_allocations(
             self.direct.get_allocations(migration.uuid)))
-        self.assertRaises(errors.ConsumerConflict, AllocationClient(
-            self.placement.client, leftovers=self.leftovers).confirm, self.instance.uuid, migration.uuid)
+        self.assertRaises(errors.ConsumerConflict, getattr(AllocationClient(
+            self.placement.client, leftovers=self.leftovers), how), self.instance.uuid, migration.uuid)
+
+    def revert(self, migration: fixtures.Migration) -> None:
+        """What the host does of a revert, which placement refuses."""
+        self.conflict(migration, vocabulary.REVERT)
+        self.host.machine.delete_guest(self.instance.uuid)
+        self.host.manager.drop_move_claim_at_dest(self.host.context, self.instance, migration)
+        self.host.boot(self.instance)
+        migration.status = 'reverted'
 
     def test_that_was_confirmed_and_waits_for_nothing_is_removed(self) -> None:
         migration = self.resize(self.instance, '_p1')
@@ -319,16 +330,47 @@ class TestMigrations(AuditTestCase):
 
     def test_that_was_reverted_on_the_host_alone_is_reverted_here_too(self) -> None:
         migration = self.resize(self.instance, '_p1')
-        self.conflict(migration)
-        self.host.machine.delete_guest(self.instance.uuid)
-        self.host.manager.drop_move_claim_at_dest(self.host.context, self.instance, migration)
-        self.host.boot(self.instance)
-        migration.status = 'reverted'
+        self.revert(migration)
         self.assertCountEqual([(self.instance.uuid, audit.WRONG_PROVIDER, audit.REVERT),
                                (migration.uuid, audit.LEFT_OVER_MIGRATION, audit.REVERT)], self.found())
         self.repaired(f'revert {migration.uuid}')
         self.assertEqual(({}, []), (self.held(migration), self.leftovers.kept()))
         self.assertEqual({self.node: CPU, self.providers['_p0']: {VGPU: 1}}, self.held(self.instance))
+
+    def test_that_was_reverted_to_where_the_devices_count_the_same_is_reverted_here_too(self) -> None:
+        before = self.held(self.instance)
+        migration = self.resize(self.instance, '_p0')
+        self.write(self.instance.uuid, {self.node: {'VCPU': 8}, self.providers['_p0']: {VGPU: 1}})
+        self.revert(migration)
+        self.assertEqual([(migration.uuid, audit.LEFT_OVER_MIGRATION, audit.REVERT)], self.found())
+        plan = self.run_audit('--repair', '--dry-run', '-f', 'json').data
+        self.assertEqual([
+            ('revert', migration.uuid, self.instance.uuid, before, {}),
+            ('revert', self.instance.uuid, self.instance.uuid, {**before, self.node: {'VCPU': 8}}, before),
+        ], [tuple(one[name] for name in ('verb', 'consumer', 'instance_uuid', 'before', 'after')) for one in plan])
+        self.repaired(f'revert {migration.uuid}')
+        self.assertEqual((before, {}, []), (self.held(self.instance), self.held(migration), self.leftovers.kept()))
+
+    def test_what_changed_after_the_plan_is_left_for_the_next_run(self) -> None:
+        for verb, changed in ((audit.REMOVE, 'migration'), (audit.REVERT, 'migration'), (audit.REVERT, 'instance')):
+            self.instance = self.spawn('_p0')
+            migration = self.resize(self.instance, '_p1')
+            if verb == audit.REMOVE:
+                self.conflict(migration)
+                self.confirm(self.instance, migration)
+            else:
+                self.revert(migration)
+            consumer = {'migration': migration.uuid, 'instance': self.instance.uuid}[changed]
+            more = {**self.held(consumer), self.node: {'VCPU': 16}}
+            self.placement.proxy.before_next(*worlds.CASES['move' if verb == audit.REVERT else 'confirm'].writes,
+                                             functools.partial(self.write, consumer, more, self.direct.get_allocations(
+                                                 consumer).type))
+            answer = self.run_audit('--repair')
+            self.assertEqual((3, more), (answer.code, self.held(consumer)))
+            self.assertIn(f'not done: {verb} {migration.uuid}: ', answer.err)
+            self.assertEqual([migration.uuid], [note.migration_uuid for note in self.leftovers.kept()])
+            self.repaired(f'{verb} {migration.uuid}')
+            self.assertEqual(({}, []), (self.held(migration), self.leftovers.kept()))
 
     def test_that_was_reverted_without_a_note_is_left_to_the_service(self) -> None:
         migration = self.resize(self.instance, '_p1')

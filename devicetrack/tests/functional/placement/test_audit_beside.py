@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 import itertools
 
+from devicetrack import vocabulary
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import audit
 from devicetrack.placement import auditor as auditors
@@ -66,7 +67,8 @@ class TestBetween(AuditTestCase):
         end, card = self.move.split()
         yield from self.moved(self.on(card), lambda: host.machine.delete_guest(instance.uuid))
         if end == 'confirm':
-            yield lambda: self.leftovers.record(Leftover(instance.uuid, migration.uuid))    # as it begins
+            yield lambda: self.leftovers.record(Leftover(
+                instance.uuid, migration.uuid, vocabulary.CONFIRM))             # as it begins
             yield from self.in_order([lambda: self.allocations.confirm(instance.uuid, migration.uuid)],
                                      [lambda: ends[0](context, instance, migration)])
         else:

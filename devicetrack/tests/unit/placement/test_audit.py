@@ -115,6 +115,14 @@ class TestConsumers(base.TestCase):
         self.assertEqual(self.expected, found(views(self.records, self.consumers)))
 
 
+CONFIRMED = Leftover('guest', 'move', vocabulary.CONFIRM)
+REVERTED = Leftover('guest', 'move', vocabulary.REVERT)
+
+
+def _after(repair: audit.Repair) -> list[tuple[str, Any]]:
+    return [(change.after.uuid, change.after.resources) for change in repair.changes]
+
+
 class TestNotes(base.TestCase):
     """What a migration holds that is confirmed by a note."""
 
@@ -128,15 +136,22 @@ class TestNotes(base.TestCase):
 
     def test_goes_when_nothing_waits_for_it(self) -> None:
         seen = views(self.records, {**self.consumers, 'move': holds({'b': {VGPU: 1}, 'root': CPU}, MOVE)},
-                     notes=[Leftover('guest', 'move')])
+                     notes=[CONFIRMED])
         [mismatch] = [one for one in audit.compare(seen) if one.consumer == 'move']
         self.assertEqual((audit.LEFT_OVER_MIGRATION, self.repair), (mismatch.kind, mismatch.repair))
         if self.repair is not None:
             [repair] = audit.repairs(seen, [mismatch])
-            self.assertEqual(({}, 'guest'), (repair.after and repair.after.resources, repair.instance_uuid))
+            self.assertEqual(([('move', {})], 'guest'), (_after(repair), repair.instance_uuid))
+
+    def test_stays_unless_the_note_is_of_a_confirm(self) -> None:
+        """The migration may hold what is to go back, and the rows look the same before and after the move."""
+        for verb in (vocabulary.REVERT, None):
+            seen = views([row('a')], {'guest': holds({'a': {VGPU: 1}}), 'move': holds({'b': {VGPU: 1}}, MOVE)},
+                         notes=[CONFIRMED._replace(verb=verb)])
+            self.assertEqual([('move', audit.LEFT_OVER_MIGRATION, None)], found(seen))
 
     def test_of_another_migration_changes_nothing(self) -> None:
-        seen = views(consumers={'move': holds({'b': {VGPU: 1}}, MOVE)}, notes=[Leftover('guest', 'another')])
+        seen = views(consumers={'move': holds({'b': {VGPU: 1}}, MOVE)}, notes=[CONFIRMED._replace(migration_uuid='another')])
         self.assertEqual([('move', audit.LEFT_OVER_MIGRATION, None)], found(seen))
 
 
@@ -144,7 +159,7 @@ class TestReverted(base.TestCase):
     """What a migration still holds after its revert, by a note, for an instance that is back on its devices."""
 
     def views(self, **changes: Any) -> audit.Views:
-        seen = {'records': [row('a')], 'notes': [Leftover('guest', 'move')], 'consumers': {
+        seen = {'records': [row('a')], 'notes': [REVERTED], 'consumers': {
             'guest': holds({'there': {VGPU: 1}, 'root': CPU}), 'move': holds({'a': {VGPU: 1}, 'root': CPU}, MOVE)}}
         return views(**{**seen, **changes})
 
@@ -154,10 +169,32 @@ class TestReverted(base.TestCase):
                           ('move', audit.LEFT_OVER_MIGRATION, audit.REVERT)], found(seen))
         [repair] = audit.repairs(seen, audit.compare(seen))
         self.assertEqual((audit.REVERT, 'move', 'guest', 2),
-                         (repair.verb, repair.before and repair.before.uuid, repair.instance_uuid, len(repair.why)))
+                         (repair.verb, repair.consumer, repair.instance_uuid, len(repair.why)))
+        self.assertEqual([('move', {}), ('guest', {'a': {VGPU: 1}, 'root': CPU})], _after(repair))
+        self.assertEqual([3, 3], [change.after.generation for change in repair.changes])
+
+    def test_goes_back_where_the_devices_are_counted_as_before_the_move(self) -> None:
+        seen = self.views(consumers={'guest': holds({'a': {VGPU: 1}, 'root': {'VCPU': 8}}),
+                                     'move': holds({'a': {VGPU: 1}, 'root': CPU}, MOVE)})
+        [repair] = audit.repairs(seen, audit.compare(seen))
+        self.assertEqual((audit.REVERT, [('move', {}), ('guest', {'a': {VGPU: 1}, 'root': CPU})]),
+                         (repair.verb, _after(repair)))
+
+    def test_goes_back_to_an_instance_that_placement_does_not_know(self) -> None:
+        seen = self.views(consumers={'move': holds({'a': {VGPU: 1}}, MOVE)})
+        [repair] = audit.repairs(seen, audit.compare(seen))
+        self.assertEqual(Consumer('guest', {'a': {VGPU: 1}}, None, 'project', 'user', values.INSTANCE),
+                         repair.changes[1].after)
+
+    def test_leaves_the_instance_what_others_put_there(self) -> None:
+        given = '{"there": {"VGPU": 1}, "root": {"VCPU": 1}}'
+        seen = self.views(notes=[REVERTED._replace(own=given)])
+        [repair] = audit.repairs(seen, audit.compare(seen))
+        self.assertEqual([('move', {}), ('guest', {'a': {VGPU: 1}, 'root': {'VCPU': 3}})], _after(repair))
 
     def test_stays_while_anything_is_uncertain(self) -> None:
-        for changes in ({'notes': ()}, {'records': [row('a', migration='move')]},
+        for changes in ({'notes': ()}, {'notes': [CONFIRMED]}, {'notes': [REVERTED._replace(verb=None)]},
+                        {'records': [row('a', migration='move')]},
                         {'usage': uses('d1')}, {'usage': uses('d0')._replace(unknown=(Unknown('x', 'torn'),))}):
             self.assertEqual({None}, {repair for _consumer, _kind, repair in found(self.views(**changes))})
 
@@ -174,7 +211,7 @@ class TestLayouts(base.TestCase):
     def test_what_is_at_neither_goes_to_the_node(self) -> None:
         seen = views([row('a')], {'guest': holds({'b': {VGPU: 1}, 'root': CPU})}, layout=self.layout)
         [repair] = audit.repairs(seen, audit.compare(seen))
-        self.assertEqual({'root': {**CPU, VGPU: 1}}, repair.after and repair.after.resources)
+        self.assertEqual([('guest', {'root': {**CPU, VGPU: 1}})], _after(repair))
 
     def test_that_is_not_the_one_that_is_wanted_is_said(self) -> None:
         self.assertEqual([(None, audit.OTHER_LAYOUT, None)], found(views(layout=self.layout, wanted=tree.NESTED)))
@@ -184,28 +221,29 @@ class TestRepairs(base.TestCase):
     def test_what_others_put_there_stays(self) -> None:
         seen = views([row('a')], {'guest': holds({'b': {VGPU: 1, 'NET': 1}, 'root': CPU, 'disk': {'DISK_GB': 5}})})
         [repair] = audit.repairs(seen, audit.compare(seen))
-        self.assertEqual((3, {'a': {VGPU: 1}, 'b': {'NET': 1}, 'root': CPU, 'disk': {'DISK_GB': 5}}),
-                         repair.after and (repair.after.generation, repair.after.resources))
+        self.assertEqual([('guest', {'a': {VGPU: 1}, 'b': {'NET': 1}, 'root': CPU, 'disk': {'DISK_GB': 5}})],
+                         _after(repair))
+        self.assertEqual(3, repair.changes[0].after.generation)
 
     def test_only_what_is_wrong_is_changed(self) -> None:
         seen = views([row('a'), row('root', 'd1', resource_class=PMEM)],
                      {'guest': holds({'b': {VGPU: 1}, 'root': {PMEM: 3}})}, uses('d0', 'd1'))
         [repair] = audit.repairs(seen, [one for one in audit.compare(seen) if one.resource_class == VGPU])
-        self.assertEqual({'a': {VGPU: 1}, 'root': {PMEM: 3}}, repair.after and repair.after.resources)
+        self.assertEqual([('guest', {'a': {VGPU: 1}, 'root': {PMEM: 3}})], _after(repair))
 
     def test_all_of_a_consumer_is_one_write(self) -> None:
         seen = views([row('a'), row('root', 'd1', resource_class=PMEM)],
                      {'guest': holds({'b': {VGPU: 1}, 'root': {PMEM: 3}})}, uses('d0', 'd1'))
         [repair] = audit.repairs(seen, audit.compare(seen))
-        self.assertEqual({'a': {VGPU: 1}, 'root': {PMEM: 1}}, repair.after and repair.after.resources)
+        self.assertEqual([('guest', {'a': {VGPU: 1}, 'root': {PMEM: 1}})], _after(repair))
 
     def test_room_is_made_before_it_is_taken(self) -> None:
         both = uses('d0')._replace(uses=(*uses('d0').uses, *uses('d1', instance='other').uses))
         seen = views([row('a'), row('a', 'd1', instance='other')],
                      {'guest': holds({'root': CPU}), 'other': holds({'a': {VGPU: 2}}),
                       'move': holds({'a': {VGPU: 1}}, MOVE)}, both,
-                     notes=[Leftover('gone', 'move')], changes=[tree.Change(None, ROOT)])
-        done = [(one.verb, one.before and one.before.uuid) for one in audit.repairs(seen, audit.compare(seen))]
+                     notes=[CONFIRMED._replace(instance_uuid='gone')], changes=[tree.Change(None, ROOT)])
+        done = [(one.verb, one.consumer) for one in audit.repairs(seen, audit.compare(seen))]
         self.assertEqual([(audit.REMOVE, 'move'), (audit.SYNC, None), (audit.ALLOCATE, 'other'),
                           (audit.ALLOCATE, 'guest')], done)
 
