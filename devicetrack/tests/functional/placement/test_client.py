@@ -235,13 +235,13 @@ class TestAnswersOfAnother(base.TestCase):
     """A proxy or a login page answers instead of placement: nobody knows what is there, or what was done."""
 
     def answered(self, status: int, body: str) -> clients.Client:
-        class Another:
-            def request(self, *_args, **_kwargs) -> requests.Response:
+        class Another(ks_adapter.Adapter):
+            def request(self, *_args: object, **_kwargs: object) -> requests.Response:
                 answer = requests.Response()
                 answer.status_code, answer._content = status, body.encode()
                 return answer
 
-        return clients.Client(Another())
+        return clients.Client(Another(ks_session.Session()))
 
     def test_not_found_is_not_the_absence_of_a_provider_or_a_consumer(self):
         client = self.answered(404, '<html>Not Found</html>')

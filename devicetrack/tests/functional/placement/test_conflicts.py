@@ -259,12 +259,11 @@ class TestWhatWasBelieved(base.TestCase):
         old, new = {source: {worlds.CPU: 1, worlds.GPU: 1}}, {source: {worlds.CPU: 2, worlds.GPU: 1}}
         part = {source: {worlds.GPU: 1}}
         self.world.write(self.world.instance, new)
-        for said in ({'old': old, 'own': new}, {'old': part, 'own': new}, {'old': old}, {'old': {}, 'own': old},
-                     {'old': {}}):
-            self.assertRaises(errors.UnknownConsumer, self.revert, **said)
+        for said, own in ((old, new), (part, new), (old, None), ({}, old), ({}, None)):
+            self.assertRaises(errors.UnknownConsumer, self.revert, old=said, own=own)
         self.world.write(self.world.instance, old)
-        for said in ({'old': old, 'own': new}, {'old': part, 'own': new}, {'old': old}, {'old': old, 'own': old}):
-            self.assertEqual(Outcome.REPEATED, self.revert(**said).outcome)
+        for said, own in ((old, new), (part, new), (old, None), (old, old)):
+            self.assertEqual(Outcome.REPEATED, self.revert(old=said, own=own).outcome)
 
     def test_an_evacuation_ends_only_where_it_has_begun(self):
         """The instance came back, and the source's part is all that it has."""

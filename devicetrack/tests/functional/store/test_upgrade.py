@@ -365,8 +365,8 @@ class TestFromTenth(UpgradeTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.make('0010')
-        self.run_statement('INSERT INTO leftovers (host_uuid, instance_uuid, migration_uuid) VALUES (:host, :one, :two)',
-                           {'host': records.HOST_UUID, 'one': _LEFTOVER.instance_uuid, 'two': _LEFTOVER.migration_uuid})
+        self.run_statement('INSERT INTO leftovers (host_uuid, instance_uuid, migration_uuid) VALUES (:a, :b, :c)',
+                           {'a': records.HOST_UUID, 'b': _LEFTOVER.instance_uuid, 'c': _LEFTOVER.migration_uuid})
 
     def test_nobody_knows_the_end_of_a_leftover_that_is_there_already(self) -> None:
         self.assertRaises(exception.SchemaMismatch, self.store.leftovers, records.HOST_UUID)

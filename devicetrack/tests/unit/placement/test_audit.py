@@ -151,7 +151,8 @@ class TestNotes(base.TestCase):
             self.assertEqual([('move', audit.LEFT_OVER_MIGRATION, None)], found(seen))
 
     def test_of_another_migration_changes_nothing(self) -> None:
-        seen = views(consumers={'move': holds({'b': {VGPU: 1}}, MOVE)}, notes=[CONFIRMED._replace(migration_uuid='another')])
+        seen = views(consumers={'move': holds({'b': {VGPU: 1}}, MOVE)},
+                     notes=[CONFIRMED._replace(migration_uuid='another')])
         self.assertEqual([('move', audit.LEFT_OVER_MIGRATION, None)], found(seen))
 
 
