@@ -58,11 +58,11 @@ class NovaHost:
             return self._plan(look.adopting(), look.resource_classes, node, providers)
 
     def _plan(self, look: Adopting, classes: frozenset[str], node: Any, providers: Any) -> adoption.Plan:
+        classes |= {device.resource_class for device in look.inventory.devices}
         facts = adoption.Host(
-            self._host, self._record.instances(node, look.usage.domains),
+            self._host, self._record.instances(node, look.usage.domains, classes),
             self._record.allocations(providers.uuids.values()), look.usage, look.inventory.devices, providers.uuids,
-            classes | {device.resource_class for device in look.inventory.devices},
-            {row.key: row.instance_uuid for row in look.records})
+            classes, {row.key: row.instance_uuid for row in look.records})
         lines = adoption.plan(facts, lambda uuid, keys: _refusal(look, uuid, keys))
         return adoption.Plan(
             lines, list(look.obstacles()), _unread(look),
@@ -106,6 +106,9 @@ class NovaHost:
     def apply(self, plan: adoption.Plan) -> Iterator[adoption.Line]:
         """Record the devices of a plan, instance by instance, with the checks of :meth:`.ClaimManager.adopt`.
 
+        Moves away from the host that were interrupted are ended, unless Nova reports that the service runs. The next
+        plan can then list their instances.
+
         Each instance gets all of its devices or none, and a line with the result. Nothing is wiped or read in the
         background, whatever ``[devicetrack] unproven_devices`` says. The call may be repeated.
 
@@ -121,6 +124,9 @@ class NovaHost:
                                    self._record.providers(node), node.name)
             undo.callback(manager.close)
             manager.init_host(None, background=False)
+            withheld = {line.instance_uuid for line in plan.lines if line.outcome == adoption.WITHHELD}
+            if withheld and not plan.is_up:
+                self._record.end_moves(node, withheld, manager.placed()[1])
             for line in plan.lines:
                 yield line if line.outcome != adoption.ADOPT else _recorded(
                     line, lambda instance, devices: manager.adopt(None, instance, devices))

@@ -65,6 +65,7 @@ class Instance(NamedTuple):
     :param namespaces: the namespaces in Nova's record of it; while it moves, those of both ends
     :param asked: the labels of the namespaces that its flavor asks for, in the order of ``hw:pmem``
     :param moving: the unfinished move of the instance, and how to end that; '' for none
+    :param wants: the resource classes of devices that its flavor asks for
     """
 
     uuid: str
@@ -73,6 +74,7 @@ class Instance(NamedTuple):
     namespaces: tuple[Namespace, ...] = ()
     asked: tuple[str, ...] = ()
     moving: str = ''
+    wants: frozenset[str] = frozenset()
 
 
 class Host(NamedTuple):
@@ -186,13 +188,14 @@ class _Comparison:
     def lines(self) -> Iterator[Line]:
         for uuid in sorted(self._uses.keys() | self._host.instances.keys()):
             instance = self._host.instances.get(uuid)
-            devices = self._spoken_of(uuid)
+            devices = self._spoken_of(uuid) or self._owned(uuid)
             # An instance that Nova has on another host counts only with the devices that it left here.
             is_here = instance is not None and instance.host == self._host.name
-            if not devices and uuid not in self._uses and not (is_here and self._counted(uuid)):
+            lacks = instance is not None and is_here and bool(self._counted(uuid) or instance.wants)
+            if not devices and uuid not in self._uses and not lacks:
                 continue
             if devices and all(self._host.owners.get(key) == uuid for key in devices):
-                yield Line(ALREADY, uuid, devices, 'recorded before')
+                yield Line(ALREADY, uuid, devices, self._since(uuid, instance, devices))
                 continue
             problem = self._problem(uuid, instance, devices)
             yield Line(ADOPT, uuid, devices, self._evidence(uuid, devices)) if problem is None else Line(
@@ -225,6 +228,11 @@ class _Comparison:
     def _spoken_of(self, uuid: str) -> tuple[DeviceKey, ...]:
         return tuple(dict.fromkeys((*self._named(uuid), *self._recorded(uuid))))
 
+    def _owned(self, uuid: str) -> tuple[DeviceKey, ...]:
+        """Return the devices that have a row for it: nothing else may name the mediated devices of a guest."""
+        return tuple(sorted((key for key, owner in self._host.owners.items() if owner == uuid and key.kind in KINDS),
+                            key=lambda key: (KINDS.index(key.kind), key.identifier)))
+
     def _counted(self, uuid: str) -> dict[tuple[str, str], int]:
         """Return its allocations in placement."""
         return {where: amount for where, amount in self._host.allocations.get(uuid, {}).items()
@@ -237,7 +245,17 @@ class _Comparison:
         problem = self._of_instance(instance) or self._of_definition(uuid, instance) or self._of_others(uuid, devices)
         if problem is None and devices:
             problem = self._refusal(uuid, devices)
-        return problem or self._of_placement(uuid, devices)
+        return problem or self._of_placement(uuid, devices) or self._of_flavor(instance, devices)
+
+    def _since(self, uuid: str, instance: Instance | None, devices: Sequence[DeviceKey]) -> str:
+        """Say that devices were recorded before, and what contradicts that since then."""
+        problem = None
+        if instance is None or not instance.moving:
+            problem = (self._of_instance(instance) or self._of_others(uuid, devices)
+                       or self._of_placement(uuid, devices))
+        return 'recorded before' if problem is None else (
+            f'recorded before, but {problem}; if nova-compute ran here without devicetrack since then, the record is '
+            'out of date: move it away and adopt again')
 
     def _of_instance(self, instance: Instance | None) -> str | None:
         if instance is None:
@@ -245,11 +263,14 @@ class _Comparison:
         if instance.moving:
             return instance.moving
         if instance.deleted:
-            return 'Nova has deleted the instance, and its domain is still here'
+            return f'Nova has deleted the instance{self._still_here(instance)}'
         if instance.host != self._host.name:
             where = 'on no host' if instance.host is None else f'on host {instance.host}'
-            return f'Nova has the instance {where}, and its domain is still here'
+            return f'Nova has the instance {where}{self._still_here(instance)}'
         return None
+
+    def _still_here(self, instance: Instance) -> str:
+        return ', and its domain is still here' if instance.uuid in self._host.usage.domains else ''
 
     def _of_definition(self, uuid: str, instance: Instance | None) -> str | None:
         """Return how its definitions differ from one another or from Nova's record; None if they agree."""
@@ -299,6 +320,13 @@ class _Comparison:
                 return (f'placement counts {counted.get(where, 0)} {resource_class}{at} for it, but it has '
                         f'{has[where]}')
         return None
+
+    @staticmethod
+    def _of_flavor(instance: Instance | None, devices: Sequence[DeviceKey]) -> str | None:
+        if devices or instance is None or not instance.wants:
+            return None
+        return (f'its flavor asks for {", ".join(sorted(instance.wants))}, but nothing names a device of it: it cannot '
+                'start')
 
     def _evidence(self, uuid: str, devices: Iterable[DeviceKey]) -> str:
         """Say why the devices belong to it."""

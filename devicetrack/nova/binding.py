@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import libvirt
 from nova import context as nova_context
+from nova import exception as nova_exception
 import nova.conf
 from nova.virt.libvirt import driver as nova_driver
 
@@ -21,6 +22,7 @@ from devicetrack.claims.claim import Claim
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.conf import manager as options
 from devicetrack.nova import errors
+from devicetrack.nova import interrupted
 from devicetrack.nova import options as nova_options
 from devicetrack.nova import providers
 from devicetrack.nova import resources
@@ -67,7 +69,7 @@ class Binding:
 
     def __init__(self, driver: Any, host: str, settings: Settings) -> None:
         nova_options.check(nova.conf.CONF)
-        self.host, self.nodename = host, driver._host.get_hostname()
+        self.host, self.nodename, self._driver = host, driver._host.get_hostname(), driver
         self.providers = providers.Providers(driver, self.nodename)
         self._service = service.NovaService(host)
         self._reported: list[Provider] = []
@@ -89,6 +91,17 @@ class Binding:
     def close(self) -> None:
         self._counting.close()
         self.manager.close()
+
+    def source(self) -> interrupted.Source:
+        """Return the host as the source of moves that were interrupted."""
+        usage = None
+        try:
+            usage = self.manager.placed()[1]
+        except exception.DeviceTrackError as error:
+            LOG.warning('The domains of host %(host)s could not be read: %(error)s',
+                        {'host': self.host, 'error': error})
+        return interrupted.Source(self.host, self.providers.node_uuid,
+                                  {held.instance_uuid for held in self.manager.held()}, usage)
 
     def audit(self, nodename: str) -> None:
         """Audit the host. After a failed audit nothing is given back until the next one succeeds."""
@@ -125,8 +138,13 @@ class Binding:
     def make_ready(self, instance: Any) -> None:
         """Make the devices of an instance ready, before Nova takes its guest apart or starts it.
 
-        :raises InternalError: they cannot be made ready, or the record has none although the flavor asks for some
+        :raises InternalError: they cannot be made ready, or the record has none although the flavor asks for some, or
+            the guest may run on another host
         """
+        self._check_not_left(instance)
+        self._make_ready(instance)
+
+    def _make_ready(self, instance: Any) -> None:
         with errors.as_failure(instance):
             if not self.manager.realize(None, Subject(instance), self._before_move(instance)):
                 self._check_asks_for_none(instance)
@@ -134,9 +152,9 @@ class Binding:
     def guest_config(self, instance: Any) -> GuestConfig:
         """Return the elements for the guest's definition.
 
-        :raises InternalError: as :meth:`make_ready`
+        :raises InternalError: they cannot be made ready, or the record has none although the flavor asks for some
         """
-        self.make_ready(instance)
+        self._make_ready(instance)
         with errors.as_failure(instance):
             return self.manager.guest_config(Subject(instance), self._before_move(instance))
 
@@ -167,6 +185,24 @@ class Binding:
         """Whether an instance that moves on this host still has its old devices."""
         moves = {one.migration_uuid for one in self.manager.resources_of(instance.uuid)} - {None}
         return bool(moves) and self._service.has_not_moved_yet(moves)
+
+    def _check_not_left(self, instance: Any) -> None:
+        """Refuse to start a second copy of a guest that left by a live migration, and Nova does not know that it did.
+
+        :raises InternalError: the guest may run on another host
+        """
+        if not self.has(instance.uuid):
+            return
+        try:
+            self._driver._host.get_guest(instance)
+        except nova_exception.InstanceNotFound:
+            destination = interrupted.left_for(self.host, instance.uuid, self._driver.virtapi.reportclient)
+            if destination is not None:
+                LOG.error('The guest of instance %(instance)s must not start: libvirt here has no domain of it, and it '
+                          'may run on host %(destination)s since its live migration was interrupted',
+                          {'instance': instance.uuid, 'destination': destination})
+                raise nova_exception.InternalError('The guest may run on another host; the log of the compute service '
+                                                   'says which') from None
 
     def _check_asks_for_none(self, instance: Any) -> None:
         """Refuse a guest without rows whose flavor asks for devices: one from before this adapter would lose them."""

@@ -2,8 +2,8 @@
 
 When the service starts again, Nova clears the task of the instance and starts its guest where it was. Nova does not
 clean up the rest. Placement still has the allocations from the middle of the move: the instance holds those for the
-other host, and the migration holds those for this host. A resize stays ``migrating`` forever, so the other host keeps
-devices for it.
+other host, and the migration holds those for this host. A resize stays ``migrating`` and a live migration ``queued``
+forever, so the other host keeps devices for it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import contextlib
 from typing import Any
 from typing import Final
+from typing import NamedTuple
 
 from keystoneauth1 import exceptions as keystone
 from nova import context as nova_context
@@ -23,74 +24,173 @@ import oslo_messaging
 
 from devicetrack import log
 from devicetrack.nova import service
+from devicetrack.objects.values import Usage
 
 LOG = log.logger(__name__)
 
 # The statuses of a migration while its source works on it. The source has received Nova's call, so no waiting message
-# can begin the move; and the other host was not told to go on. Nova itself sets running live migrations to error.
+# can begin the move; and the other host was not told to go on.
+_RESIZE: Final = ('migrating',)
 _AT_THE_SOURCE: Final = {
-    fields.MigrationType.RESIZE: ('migrating',), fields.MigrationType.MIGRATION: ('migrating',),
-    fields.MigrationType.LIVE_MIGRATION: ('preparing', 'error')}
+    fields.MigrationType.RESIZE: _RESIZE, fields.MigrationType.MIGRATION: _RESIZE,
+    fields.MigrationType.LIVE_MIGRATION: ('queued', 'preparing')}
 _ERROR: Final = 'error'
+# Nova itself sets running live migrations to error, and when its service stops in order, queued ones to cancelled.
+_ENDED: Final = (_ERROR, 'cancelled')
+_ALL: Final = sorted({*_ENDED, *(status for some in _AT_THE_SOURCE.values() for status in some)})
 
 
-def end(host: str, uuids: Collection[str], placement: Any) -> None:
-    """End the moves away from a host whose instances Nova has taken back.
+class Source(NamedTuple):
+    """A host that moves may have left from.
+
+    :param name: its name in Nova
+    :param node_uuid: the UUID of its provider in placement
+    :param uuids: the instances that have devices on it
+    :param usage: its domains; None if libvirt does not answer
+    """
+
+    name: str
+    node_uuid: str
+    uuids: Collection[str]
+    usage: Usage | None
+
+    def has_domain(self, instance_uuid: str) -> bool | None:
+        """Whether libvirt has a domain of an instance; None if that is unknown."""
+        if self.usage is not None and instance_uuid in self.usage.domains:
+            return True
+        return None if self.usage is None or self.usage.unknown else False
+
+
+def end(source: Source, placement: Any) -> None:
+    """End the moves away from a host whose instances Nova has taken back, and remove what others left in placement.
 
     Call it when the service starts, after Nova has checked each instance and before it receives messages: at that time
     nobody works on a move. A move that cannot be ended now is left to the next start; until then none of its devices is
     given to others.
 
-    :param uuids: the instances that have devices on the host
     :param placement: Nova's client for placement
     """
     context = nova_context.get_admin_context()
-    with _left_to_the_next_start(host):
-        for migration, instance in _taken_back(context, host, uuids):
-            with _left_to_the_next_start(host):         # the others are ended all the same
-                _end(context, migration, instance, placement)
+    with _left_to_the_next_start(source):
+        for migration, instance in _taken_back(context, source):
+            with _left_to_the_next_start(source):       # the others are ended all the same
+                _end(context, source, migration, instance, placement)
+    with _left_to_the_next_start(source):
+        for migration in _left_behind(context, source, placement):
+            with _left_to_the_next_start(source):
+                placement.delete_allocation_for_instance(context, migration.uuid, consumer_type='migration')
+                _fail(migration)
+                LOG.warning('Removed the allocations that migration %(migration)s left at host %(host)s: instance '
+                            '%(instance)s lives elsewhere',
+                            {'migration': migration.uuid, 'host': source.name, 'instance': migration.instance_uuid})
+
+
+def was_interrupted(migration: Any, instance: Any) -> bool:
+    """Whether the source's service ended in the middle of a move, and Nova has taken the instance back."""
+    return (instance.host == migration.source_compute and instance.task_state is None
+            and migration.status in _AT_THE_SOURCE.get(migration.migration_type, ()))
+
+
+def left_for(host: str, instance_uuid: str, placement: Any) -> str | None:
+    """Return the host on which a guest may run since its live migration away from here was interrupted; None for none.
+
+    Call it if libvirt here has no domain of the instance. In this case :func:`end` leaves the migration its
+    allocations; all other live migrations lose theirs when they end.
+
+    :raises NovaException, ClientException, MessagingException: no answer
+    """
+    context = nova_context.get_admin_context()
+    last = max(objects.MigrationList.get_by_filters(context, {'instance_uuid': instance_uuid}),
+               key=lambda one: one.id, default=None)
+    if last is None or last.source_compute != host or last.dest_compute == host or not _is_live(last):
+        return None
+    if not placement.get_allocs_for_consumer(context, last.uuid)['allocations']:
+        return None
+    return str(last.dest_compute)
 
 
 @contextlib.contextmanager
-def _left_to_the_next_start(host: str) -> Iterator[None]:
+def _left_to_the_next_start(source: Source) -> Iterator[None]:
     try:
         yield
     except (nova_exception.NovaException, keystone.ClientException, oslo_messaging.MessagingException) as error:
         LOG.warning('A move away from host %(host)s that was interrupted has to wait for the next start: %(error)s',
-                    {'host': host, 'error': error})
+                    {'host': source.name, 'error': error})
 
 
-def _taken_back(context: Any, host: str, uuids: Collection[str]) -> Iterator[tuple[Any, Any]]:
+def _taken_back(context: Any, source: Source) -> Iterator[tuple[Any, Any]]:
     """Yield the last move of each instance, if the move left from here and the instance is here without a task."""
     get = objects.MigrationList.get_by_filters
-    statuses = sorted({status for some in _AT_THE_SOURCE.values() for status in some})
-    moving = {one.instance_uuid: one for one in sorted(
-        get(context, {'source_compute': host, 'status': statuses}), key=lambda one: one.id)
-        if one.instance_uuid in uuids and one.dest_compute != host
-        and one.status in _AT_THE_SOURCE.get(one.migration_type, ())}
+    moving = {one.instance_uuid: one for one in sorted(_away(context, source), key=lambda one: one.id)
+              if one.instance_uuid in source.uuids and (
+                  one.status in _AT_THE_SOURCE[one.migration_type] or _is_live(one))}
     for some in service.batches(sorted(moving)):
         for instance in objects.InstanceList.get_by_filters(
                 context, {'uuid': some, 'deleted': False}, expected_attrs=['migration_context']):
             migration = moving[instance.uuid]
-            if instance.host == host and instance.task_state is None and migration.id == max(
+            if instance.host == source.name and instance.task_state is None and migration.id == max(
                     one.id for one in get(context, {'instance_uuid': instance.uuid})):
                 yield migration, instance
 
 
-def _end(context: Any, migration: Any, instance: Any, placement: Any) -> None:
-    # A live migration may have failed long ago, and Nova may already have done all of this.
+def _left_behind(context: Any, source: Source, placement: Any) -> Iterator[Any]:
+    """Yield the moves with allocations here whose instance has left for another host.
+
+    The move itself took the instance away, if it is a live migration that failed only after the guest had left, or a
+    newer one did.
+    """
+    away = _away(context, source)
+    if not away:
+        return                              # the first start of a host comes before its provider
+    consumers = placement.get_allocations_for_resource_provider(context, source.node_uuid).allocations
+    left: dict[str, list[Any]] = {}
+    for one in away:
+        if one.uuid in consumers:
+            left.setdefault(one.instance_uuid, []).append(one)
+    for some in service.batches(sorted(left)):
+        for instance in objects.InstanceList.get_by_filters(
+                context, {'uuid': some, 'deleted': False}, expected_attrs=[]):
+            if instance.host not in (None, source.name) and source.has_domain(instance.uuid) is False:
+                newest = max(one.id for one in objects.MigrationList.get_by_filters(
+                    context, {'instance_uuid': instance.uuid, 'source_compute': source.name}))
+                yield from (one for one in left[instance.uuid] if _is_live(one) or one.id < newest)
+
+
+def _away(context: Any, source: Source) -> list[Any]:
+    """Return the moves from the host to others that its service cannot continue."""
+    return [one for one in objects.MigrationList.get_by_filters(
+        context, {'source_compute': source.name, 'status': _ALL})
+        if one.dest_compute != source.name and one.migration_type in _AT_THE_SOURCE
+        and one.status in (*_AT_THE_SOURCE[one.migration_type], *_ENDED)]
+
+
+def _is_live(migration: Any) -> bool:
+    return bool(migration.migration_type == fields.MigrationType.LIVE_MIGRATION)
+
+
+def _end(context: Any, source: Source, migration: Any, instance: Any, placement: Any) -> None:
+    facts = {'instance': instance.uuid, 'migration': migration.uuid, 'destination': migration.dest_compute}
+    # A live migration may have ended long ago, and Nova may already have done all of this.
     # Nova's other call for the same takes an error of placement for no allocations.
-    if placement.get_allocs_for_consumer(context, migration.uuid)['allocations']:
-        if placement.move_allocations(context, migration.uuid, instance.uuid) is not True:
-            raise nova_exception.AllocationMoveFailed(source_consumer=migration.uuid, target_consumer=instance.uuid,
-                                                      error='the log of the placement client says why')
-    elif migration.status == _ERROR:
+    has_allocations = bool(placement.get_allocs_for_consumer(context, migration.uuid)['allocations'])
+    if not has_allocations and migration.status in _ENDED:
         return
+    if _is_live(migration) and not source.has_domain(instance.uuid):
+        LOG.warning('Live migration %(migration)s of instance %(instance)s was interrupted, and libvirt here is not '
+                    'known to have a domain of it: its guest may run on host %(destination)s, so its allocations stay '
+                    'as they are', facts)
+        return
+    if has_allocations and placement.move_allocations(context, migration.uuid, instance.uuid) is not True:
+        raise nova_exception.AllocationMoveFailed(source_consumer=migration.uuid, target_consumer=instance.uuid,
+                                                  error='the log of the placement client says why')
     moving = instance.migration_context
     if moving is not None and moving.migration_id == migration.id:
         instance.drop_migration_context()
-    if migration.status != _ERROR:
+    _fail(migration)
+    LOG.warning('Instance %(instance)s stays: migration %(migration)s to %(destination)s was interrupted', facts)
+
+
+def _fail(migration: Any) -> None:
+    if migration.status not in _ENDED:
         migration.status = _ERROR
         migration.save()
-    LOG.warning('Instance %(instance)s stays: migration %(migration)s to %(destination)s was interrupted',
-                {'instance': instance.uuid, 'migration': migration.uuid, 'destination': migration.dest_compute})

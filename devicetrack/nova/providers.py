@@ -32,7 +32,7 @@ class Providers:
     def uuid_of(self, name: str) -> str | None:
         """As :meth:`devicetrack.claims.providers.ProviderResolver.uuid_of`."""
         if not name:
-            return self._node_uuid()
+            return self.node_uuid
         tree, known_as = self._driver.provider_tree, f'{self._nodename}_{name}'
         if tree is None:
             return self._ask_placement().get(known_as)
@@ -41,7 +41,8 @@ class Providers:
         uuid: str = tree.data(known_as).uuid
         return uuid
 
-    def _node_uuid(self) -> str:
+    @property
+    def node_uuid(self) -> str:
         uuid: str = self._driver._host.get_node_uuid()
         return uuid
 
@@ -49,7 +50,7 @@ class Providers:
         if self._in_placement is None:
             try:
                 found = self._driver.virtapi.reportclient.get_providers_in_tree(
-                    nova_context.get_admin_context(), self._node_uuid())
+                    nova_context.get_admin_context(), self.node_uuid)
             except (keystoneauth1_exceptions.ClientException, nova_exception.NovaException) as error:
                 LOG.warning('Placement did not list the providers of this host and will be asked again: %s', error)
                 return {}

@@ -26,10 +26,12 @@ import oslo_messaging
 
 from devicetrack import exception
 from devicetrack.nova import adoption
+from devicetrack.nova import interrupted
 from devicetrack.nova import resources
 from devicetrack.nova import seams
 from devicetrack.nova import service
 from devicetrack.nova import startup
+from devicetrack.objects.values import Usage
 
 # The fields of an instance that are loaded in addition to those of every query.
 _ATTRIBUTES = ['flavor', 'migration_context', 'resources']
@@ -117,23 +119,44 @@ class Record:
             found = objects.Service.get_by_host_and_binary(nova_context.get_admin_context(), self.host, 'nova-compute')
             return found is not None and bool(servicegroup.API().service_is_up(found))
 
-    def instances(self, node: Node, domains: Set[str]) -> dict[str, adoption.Instance]:
+    def instances(self, node: Node, domains: Set[str], classes: Set[str]) -> dict[str, adoption.Instance]:
         """Return the instances that Nova has on the host, those that move from or to it, and those of these domains.
 
+        :param classes: the classes that count devices of the host
         :raises NovaUnavailable: no answer
         """
         context = nova_context.get_admin_context(read_deleted='yes')
         with _asking('the conductor'):
             # Read the migrations first: the instance of a move that begins meanwhile is still on this host.
-            moves = {one.instance_uuid: one for one in objects.MigrationList.get_in_progress_by_host_and_node(
-                nova_context.get_admin_context(), self.host, node.name)}
+            moves = self._moves(node)
             found = {one.uuid: one for one in objects.InstanceList.get_by_host(
                 nova_context.get_admin_context(), self.host, expected_attrs=_ATTRIBUTES)}
             others = sorted((domains | moves.keys()) - found.keys())
             for some in service.batches(others):
                 found.update((one.uuid, one) for one in objects.InstanceList.get_by_filters(
                     context, {'uuid': some}, expected_attrs=_ATTRIBUTES))
-            return {uuid: _instance(one, moves.get(uuid)) for uuid, one in found.items()}
+            return {uuid: _instance(one, moves.get(uuid), classes) for uuid, one in found.items()}
+
+    def _moves(self, node: Node) -> dict[str, Any]:
+        """Return the unfinished moves from and to the host, by instance.
+
+        Nova never ends the record of a move that was interrupted. When the instance has a newer one, it means nothing.
+        """
+        context = nova_context.get_admin_context()
+        found = {one.instance_uuid: one for one in sorted(
+            objects.MigrationList.get_in_progress_by_host_and_node(context, self.host, node.name),
+            key=lambda one: one.id)}
+        return {uuid: one for uuid, one in found.items() if one.id == max(
+            each.id for each in objects.MigrationList.get_by_filters(context, {'instance_uuid': uuid}))}
+
+    def end_moves(self, node: Node, uuids: Set[str], usage: Usage) -> None:
+        """End the moves of these instances away from the host that were interrupted, as the service does at its start.
+
+        Call it while the service is stopped.
+
+        :param usage: the domains of the host
+        """
+        interrupted.end(interrupted.Source(self.host, node.uuid, uuids, usage), report.report_client_singleton())
 
     def providers(self, node: Node) -> Providers:
         """Return the providers of a node.
@@ -161,12 +184,19 @@ class Record:
         return found
 
 
-def _instance(instance: Any, migration: Any) -> adoption.Instance:
+def _instance(instance: Any, migration: Any, classes: Set[str]) -> adoption.Instance:
     moving = instance.migration_context
     lists = [instance.resources] + ([] if moving is None else [moving.old_resources, moving.new_resources])
     return adoption.Instance(
         instance.uuid, instance.host, bool(instance.deleted), tuple(dict.fromkeys(_namespaces(lists))),
-        tuple(hardware.get_vpmems(instance.flavor)), _move(instance, migration))
+        tuple(hardware.get_vpmems(instance.flavor)), _move(instance, migration), _wants(instance, classes))
+
+
+def _wants(instance: Any, classes: Set[str]) -> frozenset[str]:
+    try:
+        return frozenset(resources.asked(instance.flavor, classes))
+    except exception.BadRequest:                # Nova would not have scheduled such a flavor to this host
+        return frozenset()
 
 
 def _namespaces(lists: Iterable[Any]) -> Iterator[adoption.Namespace]:
@@ -180,7 +210,11 @@ def _move(instance: Any, migration: Any) -> str:
     if migration is not None:
         what = (f'migration {migration.uuid} ({migration.migration_type}, from {migration.source_compute} to '
                 f'{migration.dest_compute}) is {migration.status}')
-        return f'{what}: confirm or revert it' if migration.status == 'finished' else f'{what}: wait until it is over'
+        if migration.status == 'finished':
+            return f'{what}: confirm or revert it'
+        if interrupted.was_interrupted(migration, instance):
+            return f'{what}, but it was interrupted: --apply on {migration.source_compute} ends it'
+        return f'{what}: wait until it is over'
     if instance.migration_context is not None:
         return (f'a move of it is not over: Nova keeps the migration context of migration '
                 f'{instance.migration_context.migration_id}')

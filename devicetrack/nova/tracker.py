@@ -254,7 +254,7 @@ def update_available_resource(original: Callable[..., Any], tracker: Any, contex
     """Run Nova's audit first: it makes the providers that our audit looks up."""
     host = binding.if_devices(tracker.driver)
     if host is not None and startup:
-        interrupted.end(tracker.host, {held.instance_uuid for held in host.manager.held()}, tracker.reportclient)
+        interrupted.end(host.source(), tracker.reportclient)
     try:
         original(tracker, context, nodename, startup=startup)
     finally:

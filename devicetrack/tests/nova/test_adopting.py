@@ -275,6 +275,46 @@ class AdoptTestCase(HostTestCase):
         self.assertEqual(adoption.WARNING, moves.result)
         self.assertIn('in the middle of a move: 1;', moves.details)
 
+    def migration(self, status: str, **facts: Any) -> Any:
+        """A live migration of the guest away from the host, as its source's service left it."""
+        made = objects.Migration(
+            nova_context.get_admin_context(), instance_uuid=self.both, migration_type='live-migration', status=status,
+            **{'source_compute': HOST, 'source_node': HOST, 'dest_compute': 'host2', 'dest_node': 'host2', **facts})
+        made.create()
+        return made
+
+    def test_an_instance_whose_move_nobody_continues(self) -> None:
+        left = self.migration('queued')
+        self.stop_service()
+        adopting = self.adopting()
+        plan = adopting.plan()
+        self.assertIn(f'is queued, but it was interrupted: --apply on {HOST} ends it', self.reason(plan, self.both))
+        self.assertEqual([adoption.WITHHELD], [line.outcome for line in adopting.apply(plan._replace(is_up=True))])
+        left.refresh()
+        self.assertEqual('queued', left.status)
+        self.assertEqual([adoption.WITHHELD], [line.outcome for line in adopting.apply(plan)])
+        left.refresh()
+        self.assertEqual('error', left.status)
+        self.assertEqual([adoption.ADOPTED], [line.outcome for line in adopting.apply(adopting.plan())])
+
+    def test_a_move_that_a_newer_one_followed_means_nothing(self) -> None:
+        self.migration('accepted')
+        self.migration('completed', source_compute='host2', source_node='host2', dest_compute=HOST, dest_node=HOST)
+        self.stop_service()
+        self.assertEqual(adoption.ADOPT, self.lines(self.adopting().plan())[self.both][0])
+
+    def test_an_instance_that_lost_what_its_flavor_asks_for(self) -> None:
+        small = self.boot('SMALL')
+        instance = self.instance(small)
+        instance.resources = None
+        instance.save()
+        self.stop_service()
+        self.undefine(small)
+        allocation = self.placement.delete(f'/allocations/{small}')
+        self.assertEqual(204, allocation.status)
+        self.assertIn('its flavor asks for CUSTOM_PMEM_NAMESPACE_SMALL, but nothing names',
+                      self.reason(self.adopting().plan(), small))
+
     def test_whether_it_can_be_done_now(self) -> None:
         before = {check.check: check.result for check in self.adopting().checks()}
         self.assertEqual(adoption.WARNING, before.pop('nova-compute'))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import fixtures
+from nova import context as nova_context
+from nova import objects
 from nova.compute import rpcapi
 from nova.tests.functional.libvirt import base as nova_base
 from oslo_messaging import exceptions as messaging_exceptions
@@ -15,8 +18,7 @@ from devicetrack.tests.nova.stock_failures import base
 _POST = 'nova.compute.rpcapi.ComputeAPI.post_live_migration_at_destination'
 
 
-class LostAnswerTestCase(nova_base.LibvirtMigrationMixin, base.MdevGuests):
-    """The destination has finished, or never heard that it should, and the source waits in vain for its answer."""
+class _Guest(nova_base.LibvirtMigrationMixin, base.MdevGuests):
 
     def setUp(self) -> None:
         # Those that can do it.
@@ -26,6 +28,27 @@ class LostAnswerTestCase(nova_base.LibvirtMigrationMixin, base.MdevGuests):
         self.dest = self.start_compute_with_vgpu('dest')
         self.server = self.boot('src', self.flavor)
         self.definition_at_source = self.fake('src').lookupByUUIDString(self.server['id']).XMLDesc(0)
+
+    def held(self, host: str) -> list[str]:
+        return [held.identifier for held in binding.of(self.computes[host].driver).manager.held(self.server['id'])]
+
+    def allocations(self) -> list[Any]:
+        """The allocations of the instance and of its only migration."""
+        [migration] = objects.MigrationList.get_by_filters(
+            nova_context.get_admin_context(), {'instance_uuid': self.server['id']})
+        return [{provider: found['resources'] for provider, found in
+                 self._get_allocations_by_server_uuid(consumer).items()}
+                for consumer in (self.server['id'], migration.uuid)]
+
+    def assert_moved(self) -> None:
+        self.assertTrue(self.wait_for(lambda: not self.held('src')), self.held('src'))
+        self.assertEqual(set(), self.existing('src'))
+        self.assertEqual(self.mdevs('dest', self.server), set(self.held('dest')))
+        self.assertEqual(1, len(self.held('dest')))
+
+
+class LostAnswerTestCase(_Guest):
+    """The destination has finished, or never heard that it should, and the source waits in vain for its answer."""
 
     def migrate(self, heard: bool = True) -> None:
         original = rpcapi.ComputeAPI.post_live_migration_at_destination
@@ -38,15 +61,6 @@ class LostAnswerTestCase(nova_base.LibvirtMigrationMixin, base.MdevGuests):
         self.useFixture(fixtures.MonkeyPatch(_POST, lose_the_answer))
         self._live_migrate(self.server, 'error', 'ERROR')
         self.assertEqual('dest', self.instance(self.server).host)
-
-    def held(self, host: str) -> list[str]:
-        return [held.identifier for held in binding.of(self.computes[host].driver).manager.held(self.server['id'])]
-
-    def assert_moved(self) -> None:
-        self.assertTrue(self.wait_for(lambda: not self.held('src')), self.held('src'))
-        self.assertEqual(set(), self.existing('src'))
-        self.assertEqual(self.mdevs('dest', self.server), set(self.held('dest')))
-        self.assertEqual(1, len(self.held('dest')))
 
     def test_the_source_gives_its_device_back(self) -> None:
         self.migrate()
@@ -63,6 +77,15 @@ class LostAnswerTestCase(nova_base.LibvirtMigrationMixin, base.MdevGuests):
         self.assertEqual([], self.held('src'))
         self.assert_moved()
 
+    def test_placement_no_longer_counts_the_guest_at_the_source_once_its_service_starts(self) -> None:
+        self.migrate()
+        left = self.fake('src').defineXML(self.definition_at_source)
+        self.src = self.restart_compute_service('src')
+        self.assertNotEqual({}, self.allocations()[1])
+        left.undefine()
+        self.src = self.restart_compute_service('src')
+        self.assertEqual({}, self.allocations()[1])
+
     def test_while_the_source_has_a_domain_of_the_guest_it_keeps_the_device(self) -> None:
         self.migrate()
         left = self.fake('src').defineXML(self.definition_at_source)
@@ -70,3 +93,47 @@ class LostAnswerTestCase(nova_base.LibvirtMigrationMixin, base.MdevGuests):
         self.assertEqual(self.mdevs('src', self.server), set(self.held('src')))
         left.undefine()
         self.assert_moved()
+
+
+class KilledAfterTheCopyTestCase(_Guest):
+    """The source's service was killed after the guest had left, before Nova gave the instance its new host."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        left = threading.Event()
+
+        def leave(*_args: Any, **_kwargs: Any) -> None:
+            self._undefine()
+            left.set()
+
+        with fixtures.MonkeyPatch('nova.compute.manager.ComputeManager._post_live_migration_update_host', leave):
+            self.api.post_server_action(self.server['id'],
+                                        {'os-migrateLive': {'host': 'dest', 'block_migration': 'auto'}})
+            self.assertTrue(left.wait(60))
+            self.moving = self.allocations()
+            self.src = self.restart_compute_service('src')
+
+    def _undefine(self) -> None:
+        domain = self.fake('src').lookupByUUIDString(self.server['id'])
+        domain.destroy()
+        domain.undefine()
+
+    def test_placement_counts_the_guest_on_both_hosts(self) -> None:
+        self.audit()
+        self.assertEqual(self.moving, self.allocations())
+        self.assertEqual(self.mdevs('dest', self.server), set(self.held('dest')))
+
+    def test_the_guest_gets_no_second_copy_at_the_source(self) -> None:
+        self.api.post_server_action(self.server['id'], {'reboot': {'type': 'HARD'}},
+                                    check_response_status=[202, 500])
+        self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
+        self.assertNotIn(self.server['id'], [domain.UUIDString() for domain in self.fake('src')._vms.values()])
+
+    def test_nothing_is_left_at_the_source_once_an_operator_has_corrected_the_host(self) -> None:
+        instance, node = self.instance(self.server), objects.ComputeNode.get_first_node_by_host_for_old_compat(
+            nova_context.get_admin_context(), 'dest')
+        instance.host, instance.node, instance.compute_id = 'dest', node.hypervisor_hostname, node.id
+        instance.save()
+        self.src = self.restart_compute_service('src')
+        self.assert_moved()
+        self.assertEqual([self.moving[0], {}], self.allocations())

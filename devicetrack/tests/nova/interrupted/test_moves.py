@@ -13,6 +13,8 @@ from nova.compute import task_states
 from nova.objects import fields
 from nova.scheduler.client import report
 
+from devicetrack import exception
+from devicetrack.claims import manager
 from devicetrack.nova import binding
 from devicetrack.nova import interrupted
 from devicetrack.tests.nova.stock_failures import base
@@ -55,8 +57,8 @@ class InterruptedMoveTestCase(base.PmemGuests):
     def held(self, host: str) -> list[Any]:
         return list(binding.of(self.computes[host].driver).manager.held(self.server['id']))
 
-    def assert_taken_back(self) -> None:
-        self.assertEqual('error', self.migration.status)
+    def assert_taken_back(self, status: str = 'error') -> None:
+        self.assertEqual(status, self.migration.status)
         self.assertEqual(self.had, self.allocations(self.server['id']))
         self.assertEqual({}, self.allocations(self.migration.uuid))
         self.assertIsNone(self.instance(self.server).migration_context)
@@ -71,6 +73,37 @@ class InterruptedMoveTestCase(base.PmemGuests):
 
     def test_a_live_migration_that_was_prepared(self) -> None:
         self.die('preparing', task_states.MIGRATING, fields.MigrationType.LIVE_MIGRATION)
+        self.assert_taken_back()
+
+    def test_a_live_migration_that_waited_for_others(self) -> None:
+        self.die('queued', task_states.MIGRATING, fields.MigrationType.LIVE_MIGRATION)
+        self.assert_taken_back()
+
+    def test_a_live_migration_that_nova_cancelled_when_its_service_stopped(self) -> None:
+        self.die('cancelled', task_states.MIGRATING, fields.MigrationType.LIVE_MIGRATION)
+        self.assert_taken_back('cancelled')
+
+    def test_a_live_migration_whose_guest_may_have_left_keeps_its_allocations(self) -> None:
+        domain = self.fake('host1').lookupByUUIDString(self.server['id'])
+        domain.destroy()
+        domain.undefine()
+        consumers = self.server['id'], self.migration.uuid
+        before = [self.allocations(consumer) for consumer in consumers]
+        starts: list[Any] = []
+        self.after('_create_guest', starts.append)
+        self.flags(resume_guests_state_on_host_boot=True)
+        self.die('running', task_states.MIGRATING, fields.MigrationType.LIVE_MIGRATION)
+        self.assertEqual(before, [self.allocations(consumer) for consumer in consumers])
+        self.assertEqual([], starts)
+        [said] = {line for line in self.stdlog.logger.output.splitlines() if 'must not start' in line}
+        self.assertIn('host host2', said)
+
+    def test_a_live_migration_is_left_alone_while_libvirt_says_nothing(self) -> None:
+        with mock.patch.object(manager.ClaimManager, 'placed', autospec=True,
+                               side_effect=exception.HypervisorUnreachable('qemu:///system', 'gone')):
+            self.die('queued', task_states.MIGRATING, fields.MigrationType.LIVE_MIGRATION)
+        self.assertEqual('queued', self.migration.status)
+        self.restart('host1')
         self.assert_taken_back()
 
     def test_a_live_migration_that_nova_set_to_error(self) -> None:

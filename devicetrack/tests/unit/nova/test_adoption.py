@@ -112,6 +112,27 @@ class AgreeTestCase(PlanTestCase):
         self.adopted('ns1', 'vgpu0', of=instance('ns1'), uses=[use('ns1'), mdev('vgpu0')], owners=owned,
                      allocations={A: counted(SMALL, cards=[CARD])})
 
+    def test_a_guest_without_a_domain_has_the_mediated_devices_that_were_recorded(self) -> None:
+        [line] = self.plan(instance(wants=frozenset({'VGPU'})), owners={DeviceKey('mdev', 'vgpu0'): A},
+                           allocations={A: counted(cards=[CARD])})
+        self.assertEqual((adoption.ALREADY, (DeviceKey('mdev', 'vgpu0'),), 'recorded before'),
+                         (line.outcome, line.devices, line.reason))
+
+    def test_what_contradicts_a_record_from_before_is_said(self) -> None:
+        """Nova alone may have worked here since then, and given the devices to others."""
+        facts: dict[str, Any] = {'owners': {DeviceKey('vpmem', 'ns1'): A}, 'allocations': {A: counted(SMALL)}}
+        for wanted, changed, instances in (
+                ('', {}, [instance('ns1')]),
+                (', but Nova has deleted the instance, and its domain', {}, [instance('ns1', deleted=True)]),
+                (', but Nova has the instance on host compute-8, and', {}, [instance('ns1', host='compute-8')]),
+                (f', but placement counts 0 {SMALL} for it', {'allocations': {}}, [instance('ns1')]),
+                (f', but ns1 is in the definition or the record of instance {B} too', {},
+                 [instance('ns1'), instance('ns1', uuid=B)])):
+            line = self.plan(*instances, uses=[use('ns1')], **{**facts, **changed})[0]
+            self.assertEqual(adoption.ALREADY, line.outcome)
+            self.assertTrue(line.reason.startswith(f'recorded before{wanted}'), line.reason)
+            self.assertEqual(bool(wanted), 'move it away and adopt again' in line.reason)
+
 
 class DisagreeTestCase(PlanTestCase):
 
@@ -203,6 +224,12 @@ class DisagreeTestCase(PlanTestCase):
     def test_placement_counts_what_nothing_names(self) -> None:
         self.assertEqual('placement counts 1 VGPU at pci_84 for it, but it has 0', self.withheld(
             instance(), allocations={A: counted(cards=[CARD])}))
+
+    def test_a_flavor_that_asks_for_what_nothing_names(self) -> None:
+        asks = instance(wants=frozenset({SMALL}))
+        self.assertEqual(f'its flavor asks for {SMALL}, but nothing names a device of it: it cannot start',
+                         self.withheld(asks))
+        self.assertEqual([], self.plan(asks._replace(host='compute-8')))
 
     def test_a_device_with_a_row_that_went_away(self) -> None:
         self.assertIn('the host does not have gone', self.withheld(
