@@ -476,8 +476,11 @@ def _refuse_release(instance_uuid: str, records: Sequence[Record], views: Views)
             refuse(f'domain {use.domain_uuid} names {use.kind}/{use.identifier}: remove it from the domain')
     if (views.instances or {}).get(instance_uuid) == migrations.INSTANCE_HERE:
         refuse('the compute service says that it lives here: delete it in the service')
+    forgotten = views.instances is not None and instance_uuid not in views.instances
     for uuid in named_migrations(records):
         move = (views.migrations or {}).get(uuid)
+        if move is None and forgotten and views.migrations is not None:
+            continue                        # the service has lost the instance with its migrations, so none goes on
         if move is None or move.outcome in (migrations.PENDING, migrations.UNKNOWN):
             refuse(f'it is moving: migration {uuid} is {"unknown" if move is None else move.status}: end that first')
 

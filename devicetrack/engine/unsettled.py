@@ -92,7 +92,9 @@ class Unsettled:
                 continue
             move = known.get(record.migration_uuid)
             if move is None:
-                stale, status = state == migrations.INSTANCE_ELSEWHERE, 'does not know'
+                lost = (views.instances is not None and state is None and record.state == vocabulary.ACTIVE
+                        and uuid not in usage.domains)
+                stale, status = lost or state == migrations.INSTANCE_ELSEWHERE, 'does not know'
             else:
                 stale = move.outcome in (migrations.DONE, migrations.UNDONE)
                 status = f'calls {move.status}'
@@ -100,6 +102,10 @@ class Unsettled:
                 detail = (f'{record.role} for migration {record.migration_uuid} of {uuid}, which the compute service '
                           f'{status}; what else is known does not settle it')
                 proposal = 'see where the instance runs, and set it and its migration right in the compute service'
+                if move is None and state is None:
+                    detail += ', and neither does it know the instance'
+                    proposal = ('see that the compute service has deleted the instance, or has it elsewhere; then '
+                                'devicetrack-manage instance release')
                 if uuid in usage.domains:
                     detail += ', and the hypervisor has a domain of the instance here'
                     if record.role == vocabulary.OLD and state == migrations.INSTANCE_ELSEWHERE:

@@ -27,13 +27,25 @@ def cleanup_host(original: Callable[..., Any], compute: Any) -> None:
 
 
 @wraps(f'{_COMPUTE}_shutdown_instance')
-@wraps(f'{_COMPUTE}_shelve_offload_instance')
 def leave(original: Callable[..., Any], compute: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
-    """Give devices back after a delete, a failed boot or a shelve, and for a guest whose instance was deleted."""
+    """Give devices back after a delete or a failed boot, and for a guest whose instance was deleted."""
     host = binding.if_devices(compute.driver)
     original(compute, context, instance, *args, **kwargs)
     if host is not None:
         host.release(context, instance)
+
+
+@wraps(f'{_COMPUTE}_shelve_offload_instance')
+def offload(original: Callable[..., Any], compute: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
+    """Give devices back after a shelve, and report at once those that are being wiped.
+
+    Nova has deleted the allocation by then, and after a delete it reports the host by itself.
+    """
+    leave(original, compute, context, instance, *args, **kwargs)
+    host = binding.if_devices(compute.driver)
+    if host is not None and any(held.releasing for held in host.manager.held(instance.uuid)):
+        with errors.left_to_the_audit(instance, 'The report of the devices that go back'):
+            tracker.report(compute.rt, context, host.nodename)
 
 
 @wraps(f'{_COMPUTE}_rebuild_default_impl')

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import contextlib
 from typing import Any
 
+from keystoneauth1 import exceptions as keystone
 from nova import exception as nova_exception
 import oslo_messaging
 
@@ -46,7 +47,8 @@ def left_to_the_audit(instance: Any, what: str) -> Iterator[None]:
     """Log errors of steps after Nova's own work: that is done, so an error must not undo it. The audit goes on."""
     try:
         yield
-    except (exception.DeviceTrackError, nova_exception.NovaException, oslo_messaging.MessagingException) as error:
+    except (exception.DeviceTrackError, nova_exception.NovaException, keystone.ClientException,
+            oslo_messaging.MessagingException) as error:
         LOG.warning('%(what)s of instance %(instance)s has to wait for the next audit: %(error)s',
                     {'what': what, 'instance': instance.uuid, 'error': error})
 

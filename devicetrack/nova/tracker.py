@@ -14,6 +14,8 @@ from typing import Any
 from typing import Final
 
 from nova import exception as nova_exception
+from nova import utils
+from nova.compute import resource_tracker
 
 from devicetrack import exception
 from devicetrack.claims.claim import Claim
@@ -246,6 +248,15 @@ def finish_evacuation(original: Callable[..., Any], tracker: Any, instance: Any,
     if host is not None and migration is not None:
         with errors.left_to_the_audit(instance, 'The end of the evacuation'):
             host.manager.finish_evacuation(None, Subject(instance), host.nodename, migration)
+
+
+def report(tracker: Any, context: Any, nodename: str) -> None:
+    """Report the host to placement now, as Nova does after each of its claims.
+
+    :raises NovaException, ClientException, MessagingException: Nova's own; the next audit reports it
+    """
+    locked = utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
+    locked(tracker._update)(context.elevated(), tracker.compute_nodes[nodename])
 
 
 @wraps(f'{_TRACKER}update_available_resource')

@@ -279,7 +279,7 @@ class AdoptTestCase(HostTestCase):
         """A live migration of the guest away from the host, as its source's service left it."""
         made = objects.Migration(
             nova_context.get_admin_context(), instance_uuid=self.both, migration_type='live-migration', status=status,
-            **{'source_compute': HOST, 'source_node': HOST, 'dest_compute': 'host2', 'dest_node': 'host2', **facts})
+            **{'source_compute': HOST, 'source_node': HOST, 'dest_compute': 'host2', **facts})
         made.create()
         return made
 
@@ -299,7 +299,7 @@ class AdoptTestCase(HostTestCase):
 
     def test_a_move_that_a_newer_one_followed_means_nothing(self) -> None:
         self.migration('accepted')
-        self.migration('completed', source_compute='host2', source_node='host2', dest_compute=HOST, dest_node=HOST)
+        self.migration('completed', source_compute='host2', source_node='host2', dest_compute=HOST)
         self.stop_service()
         self.assertEqual(adoption.ADOPT, self.lines(self.adopting().plan())[self.both][0])
 

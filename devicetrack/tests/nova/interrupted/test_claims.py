@@ -71,6 +71,24 @@ class AfterNovaTestCase(base.MdevGuests):
         audit.assert_called()
 
 
+class OffloadTestCase(base.PmemGuests):
+
+    def reserved(self) -> int:
+        path = f'/resource_providers/{self.compute_rp_uuids["host1"]}/inventories'
+        found: int = self.placement.get(path).body['inventories']['CUSTOM_PMEM_NAMESPACE_SMALL']['reserved']
+        return found
+
+    def test_placement_hears_at_once_what_is_being_wiped(self) -> None:
+        self.start('host1', 'ns_1', 'ns_2')
+        server = self.boot('host1', self.flavor_of(1))
+        binding.of(self.computes['host1'].driver).manager.wait_for_wipes()
+        self.audit()
+        before = self.reserved()
+        with mock.patch('devicetrack.claims.wipes.Wipes.go_on', autospec=True):
+            self._shelve_server(server)
+            self.assertEqual(before + 1, self.reserved())
+
+
 class ReportTestCase(base.MdevGuests):
 
     def test_after_an_interrupt_it_is_what_it_was_and_nothing_is_read_for_it(self) -> None:

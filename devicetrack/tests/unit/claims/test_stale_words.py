@@ -448,6 +448,25 @@ class ReleaseByAnOperatorTestCase(test_moving.RegionTestCase):
         self.assertEqual((NOTHING, FREE, b''),
                          (region.rows(instance), self.one.states()['d0'], self.one.machine.read(D0)))
 
+    def test_of_an_instance_that_the_service_lost_with_its_migration(self):
+        """It moved to another database of the service, and the confirmation could not be recorded here."""
+        region = self.region(devices=1)
+        instance = region.spawn('one', pmem=1)
+        migration = region.resize(instance, 'two', pmem=1)
+        region.audit()
+        self.assertEqual([('d0', 'old', 'active')], region.rows(instance)['one'])
+        self.one.machine.delete_guest(instance.uuid)
+        region.instances.remove(instance)
+        region.migrations.remove(migration)
+        for self.one.service.moves in (None, region.migrations):
+            lost = [finding for finding in self.one.audit() if finding.kind == 'stale migration']
+            self.assertEqual(self.one.service.moves is not None, bool(lost))
+            if not lost:
+                self.assertRaises(exception.NotReleased, self.release, instance)
+        self.assertIn('instance release', lost[0].proposal)
+        self.release(instance)
+        self.assertEqual([], region.rows(instance)['one'])
+
     def test_is_refused_with_the_reason(self):
         def nothing(region: Any, instance: Any) -> None:
             self.one.machine.delete_guest(instance.uuid)
