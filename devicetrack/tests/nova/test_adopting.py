@@ -294,7 +294,7 @@ class AdoptTestCase(HostTestCase):
         self.assertIn(f'is queued, but it was interrupted: --apply on {HOST} ends it', self.reason(plan, self.both))
         self.assertEqual([adoption.WITHHELD], [line.outcome for line in adopting.apply(plan._replace(is_up=True))])
         self.assertEqual('queued', self.status_of(left))
-        self.assertEqual([adoption.WITHHELD], [line.outcome for line in adopting.apply(plan)])
+        self.assertEqual([adoption.WITHHELD], [line.outcome for line in adopting.apply(plan._replace(is_up=False))])
         self.assertEqual('error', self.status_of(left))
         self.assertEqual([adoption.ADOPTED], [line.outcome for line in adopting.apply(adopting.plan())])
 

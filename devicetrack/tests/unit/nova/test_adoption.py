@@ -121,13 +121,14 @@ class AgreeTestCase(PlanTestCase):
     def test_what_contradicts_a_record_from_before_is_said(self) -> None:
         """Nova alone may have worked here since then, and given the devices to others."""
         facts: dict[str, Any] = {'owners': {DeviceKey('vpmem', 'ns1'): A}, 'allocations': {A: counted(SMALL)}}
-        for wanted, changed, instances in (
-                ('', {}, [instance('ns1')]),
-                (', but Nova has deleted the instance, and its domain', {}, [instance('ns1', deleted=True)]),
-                (', but Nova has the instance on host compute-8, and', {}, [instance('ns1', host='compute-8')]),
-                (f', but placement counts 0 {SMALL} for it', {'allocations': {}}, [instance('ns1')]),
-                (f', but ns1 is in the definition or the record of instance {B} too', {},
-                 [instance('ns1'), instance('ns1', uuid=B)])):
+        cases: tuple[tuple[str, dict[str, Any], list[Instance]], ...] = (
+            ('', {}, [instance('ns1')]),
+            (', but Nova has deleted the instance, and its domain', {}, [instance('ns1', deleted=True)]),
+            (', but Nova has the instance on host compute-8, and', {}, [instance('ns1', host='compute-8')]),
+            (f', but placement counts 0 {SMALL} for it', {'allocations': {}}, [instance('ns1')]),
+            (f', but ns1 is in the definition or the record of instance {B} too', {},
+             [instance('ns1'), instance('ns1', uuid=B)]))
+        for wanted, changed, instances in cases:
             line = self.plan(*instances, uses=[use('ns1')], **{**facts, **changed})[0]
             self.assertEqual(adoption.ALREADY, line.outcome)
             self.assertTrue(line.reason.startswith(f'recorded before{wanted}'), line.reason)
