@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
+import uuid
 
 # The role of an assignment in a move of its instance. Without a move every assignment is ``current``.
 CURRENT: Final = 'current'
@@ -111,6 +112,12 @@ def is_uuid(value: object) -> bool:
 def is_text(value: object) -> bool:
     """Whether a value is text that UTF-8 can write. Half a surrogate pair, which an escape in JSON can make, is not."""
     return isinstance(value, str) and _SURROGATE.search(value) is None
+
+
+def as_uuid(value: object) -> str | None:
+    """The canonical form of a UUID object, or of a UUID's text in any case; None for anything else."""
+    text = str(value) if isinstance(value, uuid.UUID) else value.lower() if isinstance(value, str) else None
+    return text if is_uuid(text) else None
 
 
 def pmem_resource_class(label: str) -> str:

@@ -110,8 +110,8 @@ class Rows:
         """
         changes = _of_request(changes)
         number = next(self._numbers)
-        self._under_way[number] = changes       # for a ledger that is built while the store has the commit
         try:
+            self._under_way[number] = changes   # for a ledger that is built while the store has the commit
             self._commit(changes)
         except exception.DeviceTaken:
             raise
@@ -124,7 +124,7 @@ class Rows:
             self._ledger.hold_missing(changes.insert)       # in a ledger rebuilt before the doubt was noted
             raise
         finally:
-            del self._under_way[number]
+            self._under_way.pop(number, None)   # an exception may have come first
 
     def write(self, changes: Changes) -> None:
         """Write rows of one instance whose devices are held. In doubt they stay held until the store answers."""

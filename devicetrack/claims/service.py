@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from collections.abc import Set
 import contextlib
+import reprlib
 import time
 from typing import Any
 from typing import Protocol
+from typing import TypeVar
 
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack import watchdog
-from devicetrack.claims import arguments
 from devicetrack.engine.migrations import Move
 
 LOG = log.logger(__name__)
+
+_Read = TypeVar('_Read')
 
 
 class ComputeService(Protocol):
     """The service's view of its instances and migrations, handed to the manager.
 
     An answer of None, an exception or a state that is not listed means unknown, and the manager gives nothing back
-    because of it. A service must have :meth:`instances`; the other methods are optional. The manager asks during a
+    because of it. An answer with an entry that cannot be read is unknown as a whole. A UUID may be a string or a
+    :class:`uuid.UUID`. A service must have :meth:`instances`; the other methods are optional. The manager asks during a
     start, an audit, ``realize``, ``started`` and the calls of a move, and never under its lock.
     """
 
@@ -97,33 +103,17 @@ class ServiceView:
     def tells_of_evacuations(self) -> bool:
         return hasattr(self._service, 'evacuated_from_here')
 
-    def instances(self, uuids: Iterable[str]) -> Mapping[str, str] | None:
+    def instances(self, uuids: Iterable[str]) -> dict[str, str] | None:
         """The states of these instances, as far as the service knows them."""
-        found = self._ask('instances', frozenset(uuids))
-        if found is None or not self._is_of('instances', found, Mapping):
-            return None
-        return {uuid: state for uuid, state in found.items() if isinstance(uuid, str) and isinstance(state, str)}
+        return self._ask('instances', _states, frozenset(uuids))
 
     def migrations(self, uuids: Sequence[str]) -> dict[str, Move] | None:
         """The migrations with these UUIDs, and others that the service reports."""
-        found = self._ask('migrations', uuids)
-        if found is None or not self._is_of('migrations', found, Mapping):
-            return None
-        known = {}
-        for uuid, migration in found.items():
-            try:
-                known[arguments.check_uuid('uuid', uuid)] = Move.of(migration)
-            except Exception as error:
-                LOG.warning('The compute service gives an invalid answer about migration %(uuid)s: %(error)s',
-                            {'uuid': uuid, 'error': error})
-        return known
+        return self._ask('migrations', _moves, uuids)
 
     def evacuated_from_here(self) -> set[str]:
         """The instances that are known to be evacuated from here."""
-        found = self._ask('evacuated_from_here')
-        if found is None or not self._is_of('evacuated_from_here', found, Collection):
-            return set()
-        return {uuid for uuid in found if vocabulary.is_uuid(uuid)}
+        return self._ask('evacuated_from_here', _evacuated) or set()
 
     def create_migration(self, context: Any, instance: Any, nodename: str, move_type: str) -> Any:
         """Have the service create a migration.
@@ -140,29 +130,28 @@ class ServiceView:
     def fail_migration(self, migration_uuid: str) -> None:
         """Tell the service that a newer migration replaced this one."""
         LOG.warning('Migration %s was replaced by a newer one of its instance', migration_uuid)
-        self._ask('fail_migration', migration_uuid)
+        self._ask('fail_migration', lambda _answer: None, migration_uuid)
 
-    @staticmethod
-    def _is_of(question: str, answer: Any, form: type) -> bool:
-        """Whether an answer has the right form; any other form is unknown. A string is no collection."""
-        if isinstance(answer, form) and not isinstance(answer, (str, bytes)):
-            return True
-        LOG.warning('The compute service gives an invalid answer to %(question)s: %(answer)s',
-                    {'question': question, 'answer': type(answer).__name__})
-        return False
+    def _ask(self, question: str, read: Callable[[Any], _Read], *arguments: Any) -> _Read | None:
+        """Ask the service, and read its answer while its code may still run: the answer may be one that loads lazily.
 
-    def _ask(self, question: str, *arguments: Any) -> Any:
+        :returns: None if the answer is unknown
+        """
         ask = getattr(self._service, question, None)
         if ask is None:
             return None
         try:
             with self._waiting(question):
-                return ask(*arguments)
+                answer = ask(*arguments)
+                return None if answer is None else read(answer)
+        except _Unreadable as error:
+            LOG.warning('The compute service gives an invalid answer to %(question)s, so all of the answer counts as '
+                        'unknown: %(error)s', {'question': question, 'error': error})
         except Exception as error:
             # Any error in the service's own code means that the service cannot tell.
             LOG.warning('The compute service does not answer %(question)s: %(error)s',
                         {'question': question, 'error': type(error).__name__})
-            return None
+        return None
 
     @contextlib.contextmanager
     def _waiting(self, question: str) -> Iterator[None]:
@@ -177,3 +166,55 @@ class ServiceView:
         if time.monotonic() - began > self._late_s:
             LOG.warning('The compute service took %(seconds).0f s to answer %(question)s',
                         {'question': question, 'seconds': time.monotonic() - began})
+
+
+class _Unreadable(Exception):
+    """An answer has another form than the question asks for. The text says where, and why."""
+
+
+def _states(answer: Any) -> dict[str, str]:
+    """Read the states of instances. One that is no text means nothing, as one that is not listed."""
+    states: dict[str, str] = {}
+    for key, state in _form(answer, Mapping).items():
+        uuid = _uuid(key, states)
+        if isinstance(state, str):
+            states[uuid] = state
+    return states
+
+
+def _moves(answer: Any) -> dict[str, Move]:
+    """Read migrations. Without one of them, the others would look like all that there are."""
+    moves: dict[str, Move] = {}
+    for key, migration in _form(answer, Mapping).items():
+        uuid = _uuid(key, moves)
+        try:
+            move = Move.of(migration)
+        except Exception as error:              # the service's own object may load a part of itself only now
+            raise _Unreadable(f'migration {uuid}: {error}') from error
+        if move.uuid != uuid:
+            raise _Unreadable(f'migration {uuid}: its own UUID is {move.uuid}')
+        if move.instance_uuid is None:
+            raise _Unreadable(f'migration {uuid}: it names no instance')
+        moves[uuid] = move
+    return moves
+
+
+def _evacuated(answer: Any) -> set[str]:
+    return {_uuid(one) for one in _form(answer, Collection)}
+
+
+def _form(answer: Any, form: Any) -> Any:
+    """Check that an answer has the right form. A string is no collection."""
+    if isinstance(answer, form) and not isinstance(answer, (str, bytes)):
+        return answer
+    raise _Unreadable(type(answer).__name__)
+
+
+def _uuid(value: Any, others: Container[str] = ()) -> str:
+    """Read a UUID that is not among the ``others`` of the answer, in whatever form."""
+    uuid = vocabulary.as_uuid(value)
+    if uuid is None:
+        raise _Unreadable(f'{reprlib.repr(value)} is no UUID')
+    if uuid in others:
+        raise _Unreadable(f'{uuid} is there twice')
+    return uuid

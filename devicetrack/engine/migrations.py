@@ -14,6 +14,7 @@ from typing import Any
 from typing import Final
 from typing import NamedTuple
 
+from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
@@ -85,13 +86,25 @@ class Move(NamedTuple):
 
     @classmethod
     def of(cls, migration: Any) -> Move:
-        """Read the service's own object."""
+        """Read the service's own object. A part that it lacks is unknown, and a UUID may have any form.
+
+        :raises BadRequest: a part has no meaning
+        """
         def text(name: str) -> str | None:
             value = getattr(migration, name, None)
-            return value if isinstance(value, str) else None
+            if value is None or isinstance(value, str):
+                return value
+            raise exception.BadRequest(f'migration.{name}', value, 'must be a string or None')
 
-        number = getattr(migration, 'id', None)
-        return cls(migration.uuid, number if isinstance(number, int) else None, text('status'), text('instance_uuid'),
+        def uuid(name: str) -> str:
+            found = vocabulary.as_uuid(value := getattr(migration, name, None))
+            if found is None:
+                raise exception.BadRequest(f'migration.{name}', value, 'must be a UUID')
+            return found
+
+        number, instance = getattr(migration, 'id', None), getattr(migration, 'instance_uuid', None)
+        return cls(uuid('uuid'), number if isinstance(number, int) else None, text('status'),
+                   None if instance is None else uuid('instance_uuid'),
                    (text('source_compute'), text('source_node')), (text('dest_compute'), text('dest_node')))
 
     @property
@@ -115,8 +128,8 @@ class Move(NamedTuple):
         """
         if self.outcome in (PENDING, UNKNOWN):
             return True
-        leads_away = here.is_at(self.source) and not here.is_at(self.destination)
-        return leads_away and (self.outcome == DONE or self.status == ERROR)
+        may_lead_away = self.source[0] is None or (here.is_at(self.source) and not here.is_at(self.destination))
+        return may_lead_away and (self.outcome == DONE or self.status == ERROR)
 
     def may_have_removed_domain_from(self, here: Endpoint) -> bool:
         """Whether a host may have no domain of an instance that is still said to be there, because of this migration.

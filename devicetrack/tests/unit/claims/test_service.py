@@ -1,8 +1,10 @@
 """Whatever the compute service answers where a mapping is meant: what means nothing is unknown."""
 
+from collections.abc import Mapping
 import threading
 import types
 from typing import Any
+import uuid
 
 import fixtures as fixtures_of_tests
 
@@ -14,6 +16,7 @@ from devicetrack.testing.region import Region
 from devicetrack.tests import base
 
 INSTANCE = '4f1c9c7e-2d0b-4f0e-9a55-0c6d7e8f9a10'
+MIGRATION = '7b0d5c1e-93a4-4c68-8f21-5e6a7d8c9b01'
 
 
 class Says:
@@ -146,23 +149,116 @@ class ListTestCase(base.TestCase):
                          (view.instances([INSTANCE]), view.migrations([INSTANCE]), view.evacuated_from_here()))
 
 
-class PartTestCase(base.TestCase):
+def migration(**facts):
+    return types.SimpleNamespace(**{'uuid': MIGRATION, 'status': 'finished', 'instance_uuid': INSTANCE, **facts})
 
-    def test_a_part_that_means_nothing_is_left_out(self):
-        def migration(**facts):
-            return types.SimpleNamespace(uuid=INSTANCE, status='error', **facts)
 
-        odd = {INSTANCE: types.SimpleNamespace(
-            uuid=INSTANCE, status=[], source_compute={}), 7: migration(), 'x': None, None: {}}
+class LoadsLazily:
+    """A migration that the service can no longer load."""
+
+    uuid = MIGRATION
+
+    @property
+    def status(self):
+        raise RuntimeError('no session')
+
+
+class GoneMapping(Mapping[str, Any]):
+    """An answer that the service can no longer load."""
+
+    def _fail(self, *_key):
+        raise RuntimeError('no session')
+
+    __getitem__ = __iter__ = __len__ = _fail
+
+
+class FormTestCase(base.TestCase):
+    """The forms in which a service may write the same UUID."""
+
+    scenarios = base.table(
+        ('text', str), ('capitals', str.upper), ('object', uuid.UUID), names=('form',))
+
+    def test_each_is_read(self):
         view = ServiceView(types.SimpleNamespace(
-            instances=lambda _uuids: {INSTANCE: 'here', 7: 'deleted', 'x': [], None: None},
-            migrations=lambda _uuids: odd, evacuated_from_here=lambda: [INSTANCE, 7, None, []]))
-        self.assertEqual({INSTANCE: 'here'}, view.instances([INSTANCE]))
-        self.assertEqual({INSTANCE}, view.evacuated_from_here())
-        known = view.migrations([INSTANCE])
+            instances=lambda _uuids: {self.form(INSTANCE): 'here'},
+            migrations=lambda _uuids: {self.form(MIGRATION): migration(
+                uuid=self.form(MIGRATION), instance_uuid=self.form(INSTANCE))},
+            evacuated_from_here=lambda: [self.form(INSTANCE)]))
+        self.assertEqual(({INSTANCE: 'here'}, {INSTANCE}), (view.instances([INSTANCE]), view.evacuated_from_here()))
+        known = view.migrations([MIGRATION])
         assert known is not None
-        self.assertEqual([(INSTANCE, None, 'unknown', (None, None))],
-                         [(uuid, move.status, move.outcome, move.source) for uuid, move in known.items()])
+        self.assertEqual([(MIGRATION, MIGRATION, INSTANCE)],
+                         [(key, move.uuid, move.instance_uuid) for key, move in known.items()])
+
+
+class PartTestCase(base.TestCase):
+    """One part of an answer cannot be read. It may be the part that keeps a device."""
+
+    scenarios = base.table(
+        ('an attribute that cannot be loaded', {MIGRATION: LoadsLazily()}, 'no session'),
+        ('no migration', {MIGRATION: None}, 'migration.uuid'),
+        ('no instance', {MIGRATION: migration(instance_uuid=None)}, 'names no instance'),
+        ('an instance without a UUID', {MIGRATION: migration(instance_uuid='guest-7')}, 'guest-7'),
+        ('an end that is no name', {MIGRATION: migration(source_compute=b'compute-7')}, 'migration.source_compute'),
+        ('the key of another', {INSTANCE: migration()}, f'its own UUID is {MIGRATION}'),
+        ('a key that is no UUID', {7: migration()}, '7 is no UUID'),
+        ('the same one twice', {MIGRATION: migration(), MIGRATION.upper(): migration()}, 'there twice'),
+        names=('odd', 'why'))
+
+    def test_then_all_migrations_are_unknown_and_the_log_says_which_it_was(self):
+        logged = self.useFixture(fixtures_of_tests.FakeLogger())
+        other = str(uuid.uuid4())
+        answer = {other: migration(uuid=other), **self.odd}
+        view = ServiceView(types.SimpleNamespace(migrations=lambda _uuids: answer))
+        self.assertIsNone(view.migrations([MIGRATION]))
+        [line] = logged.output.splitlines()
+        self.assertIn('an invalid answer to migrations', line)
+        self.assertIn(self.why, line)
+
+    def test_and_the_device_of_an_instance_that_left_by_it_is_not_wiped(self):
+        host = self.useFixture(fixtures.Host(devices=1))
+        guest = host.spawn(pmem=1)
+        host.machine.write(host.records()[0].key, b'all that there is')
+        host.delete_guest(guest.uuid)
+        host.service.known = {guest.uuid: 'elsewhere'}
+        vars(host.service)['migrations'] = lambda _uuids: self.odd
+        before = host.records()
+        host.audit()
+        host.restart()
+        host.audit()
+        self.assertEqual((before, b'all that there is'), (host.records(), host.machine.read(before[0].key)[:17]))
+
+
+class GoneTestCase(base.TestCase):
+    """An answer that fails while it is read."""
+
+    scenarios = base.table(
+        *((question, question) for question in ('instances', 'migrations', 'evacuated_from_here')), names=('question',))
+
+    def test_it_is_unknown_and_audits_and_starts_go_on(self):
+        host = self.useFixture(fixtures.Host(devices=2))
+        host.spawn(pmem=1)
+        before = host.records()
+        logged = self.useFixture(fixtures_of_tests.FakeLogger())
+        vars(host.service)[self.question] = lambda *_uuids: GoneMapping()
+        host.audit()
+        host.restart()
+        self.assertEqual(before, host.records())
+        self.assertIn(f'does not answer {self.question}: RuntimeError', logged.output)
+
+
+class StateTestCase(base.TestCase):
+
+    def test_a_state_that_is_no_text_is_unknown_for_its_instance_alone(self):
+        other = str(uuid.uuid4())
+        view = ServiceView(types.SimpleNamespace(instances=lambda _uuids: {INSTANCE: 'here', other: None}))
+        self.assertEqual({INSTANCE: 'here'}, view.instances([INSTANCE, other]))
+
+    def test_an_entry_of_no_instance_makes_the_answer_unknown(self):
+        for odd in (7, 'x', None):
+            view = ServiceView(types.SimpleNamespace(instances=lambda _uuids, odd=odd: {INSTANCE: 'here', odd: 'deleted'},
+                                                     evacuated_from_here=lambda odd=odd: [INSTANCE, odd]))
+            self.assertEqual((None, set()), (view.instances([INSTANCE]), view.evacuated_from_here()))
 
 
 DEEP = '[' * 200_000 + ']' * 200_000

@@ -1,5 +1,9 @@
 """What becomes of the rows of an instance that moves: a table of situations."""
 
+import types
+import uuid
+
+from devicetrack import exception
 from devicetrack.engine import migrations
 from devicetrack.objects.values import Record
 from devicetrack.tests import base
@@ -217,6 +221,19 @@ class StatusTestCase(base.TestCase):
         self.assertEqual((7, migrations.PENDING, False, True),
                          (found.number, found.outcome, NODE.is_at(found.source), NODE.is_at(found.destination)))
 
+    def test_whatever_form_its_uuids_have(self):
+        for form in (str, str.upper, uuid.UUID):
+            found = migrations.Move.of(types.SimpleNamespace(uuid=form(NEWER), instance_uuid=form(INSTANCE)))
+            self.assertEqual((NEWER, INSTANCE), (found.uuid, found.instance_uuid))
+
+    def test_a_part_that_means_nothing_is_no_part_that_is_unknown(self):
+        """It may be the part by which an instance is known to move."""
+        for facts in ({'uuid': 7}, {'uuid': None}, {'instance_uuid': 7}, {'instance_uuid': 'x'}, {'status': []},
+                      {'source_compute': b'here'}, {'dest_node': {}}):
+            error = self.assertRaises(exception.BadRequest, migrations.Move.of,
+                                      types.SimpleNamespace(**{'uuid': M, **facts}))
+            self.assertIn(f'migration.{next(iter(facts))}', str(error))
+
 
 class TakenAwayTestCase(base.TestCase):
     """Whether an instance that is elsewhere may be there because of a migration."""
@@ -229,6 +246,8 @@ class TakenAwayTestCase(base.TestCase):
         ('an error from here: nobody knows', 'error', AWAY, True),
         ('an error from one other host to another', 'error', BEYOND, False),
         ('undone, from here', 'reverted', AWAY, False),
+        ('completed, and the service does not say from where', 'completed', NOWHERE, True),
+        ('undone, and the service does not say from where', 'reverted', NOWHERE, False),
         ('under way, whichever ends it names', 'migrating', BEYOND, True),
         ('a status that nobody knows', 'mended', BEYOND, True),
         names=('status', 'ends', 'expected'))
