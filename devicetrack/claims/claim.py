@@ -24,7 +24,8 @@ class Claim:
     the guest runs, the guest keeps its devices, and the audit records that it runs. ``migration`` is the migration of a
     claim for a move, else None. ``skipped`` lists the UUIDs of other hosts' providers that the allocations also named,
     with resource classes of this library. ``instance`` is the caller's object. ``fields`` has the values that the claim
-    set on the instance, or would have set: see :class:`.InstanceFields`.
+    set on the instance, or would have set: see :class:`.InstanceFields`. In a forked child of the manager's process, a
+    ``with`` block gives nothing back: the claim belongs to the parent.
     """
 
     __slots__ = ('resources', 'fields', 'claim_id', 'migration', 'skipped', '_life', 'instance', '_instances', '_over',
@@ -62,9 +63,11 @@ class Claim:
         """Give back the devices of this claim, and none of a later claim. A second call does nothing.
 
         :returns: the fields that it set on the instance, with the values from before the claim
+        :raises ForkedManager: this process is a child of the manager's, and the claim belongs to its parent
         :raises DeviceInUse: the guest is still there; its devices stay recorded and held
         :raises DriverError, StoreError: not all devices could be given back; the audit continues
         """
+        self._life.process.check()
         if self._over:
             return {}
         migration_uuid = None if self.migration is None else self.migration.uuid
@@ -79,7 +82,7 @@ class Claim:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
-        if kind is None:
+        if kind is None or not self._life.process.is_this:
             return
         if self._life.guest_may_run_unrecorded(self.instance.uuid):
             LOG.warning('The guest of instance %(instance)s runs, but that could not be recorded: claim %(claim)s '

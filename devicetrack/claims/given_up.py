@@ -37,12 +37,17 @@ class GivenUpClaims:
     """
 
     def __init__(self, state_path: str) -> None:
-        self._directory = os.path.join(state_path, 'given-up')
+        self._directory, self._pid = os.path.join(state_path, 'given-up'), os.getpid()
 
     def remember(self, claim: GivenUp) -> None:
-        """Remember a claim durably. An error of the file system is only logged, since the caller raises another one."""
+        """Remember a claim durably, unless this is a forked child of the manager's process.
+
+        An error of the file system is only logged, since the caller raises another one.
+        """
         if _CLAIM_ID.fullmatch(claim.claim_id) is None:
             return                              # no manager made it, so nothing has it
+        if os.getpid() != self._pid:
+            return                              # a forked child: its parent has the claim, and goes on with it
         path = os.path.join(self._directory, claim.claim_id)
         try:
             ownfiles.make_directory(self._directory)

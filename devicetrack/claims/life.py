@@ -24,6 +24,7 @@ from devicetrack.claims.given_up import GivenUpClaims
 from devicetrack.claims.giving import Giving
 from devicetrack.claims.ledger_rebuild import LedgerRebuild
 from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.own_process import OwnProcess
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.service import ServiceView
 from devicetrack.claims.views import HostViews
@@ -107,12 +108,13 @@ class Life:
     :param wipes: wipes devices in the background
     :param attempts: how often a claim chooses devices if the store says that they have owners
     :param here: this host, as migrations name it
+    :param process: the manager's
     """
 
     def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, driver: VirtDriver, views: HostViews,
                  declarations: Declarations, given_up: GivenUpClaims, rebuild: LedgerRebuild, giving: Giving,
-                 wipes: Wipes, attempts: int, here: Endpoint, service: ServiceView) -> None:
-        self.host_uuid = host_uuid
+                 wipes: Wipes, attempts: int, here: Endpoint, service: ServiceView, process: OwnProcess) -> None:
+        self.host_uuid, self.process = host_uuid, process
         self._ledger, self._rows, self._driver = ledger, rows, driver
         self._views, self._declarations = views, declarations
         self._given_up, self._rebuild, self._attempts = given_up, rebuild, attempts
@@ -431,16 +433,16 @@ class Life:
         If the store fails or a signal interrupts the call, an audit or a start continues.
         """
         claim = GivenUp(instance_uuid, claim_id, migration_uuid)
-        with self._rows.working(instance_uuid):
-            self._unrecorded_starts.discard(instance_uuid)
-            try:
+        try:
+            with self._rows.working(instance_uuid):
+                self._unrecorded_starts.discard(instance_uuid)
                 self._give_back_claim(claim, self._rows.of_instance(instance_uuid))
-            except exception.DriverError:
-                raise                           # its rows are on their way back
-            except BaseException:
-                self._given_up.remember(claim)
-                raise
-            self._given_up.forget(claim_id)
+                self._given_up.forget(claim_id)
+        except exception.DriverError:
+            raise                               # its rows are on their way back
+        except BaseException:                   # also while it waits for the instance
+            self._given_up.remember(claim)
+            raise
 
     def _give_back_claim(self, claim: GivenUp, records: Sequence[Record], wait: bool = True) -> None:
         taken = [record for record in records if record.claim_id == claim.claim_id]

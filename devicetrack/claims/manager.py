@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
-import os
 from typing import Any
 
 from devicetrack import exception
@@ -25,6 +24,7 @@ from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.metering import metered
 from devicetrack.claims.metering import Metering
+from devicetrack.claims.own_process import OwnProcess
 from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.requests import of_request
 from devicetrack.claims.running import Parts
@@ -94,7 +94,7 @@ class ClaimManager:
         self.metering = Metering()
         self._parts = Parts(Endpoint(self.host, self.nodename), driver, store, conf, service, providers,
                             instance_fields or InstanceFields(), self.metering)
-        self._pid = os.getpid()
+        self._process = OwnProcess(self.host)
         self._running: Running | None = None
 
     # -- start and stop -----------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class ClaimManager:
         After an error no other call works, and another process can take the host. If this manager has started already,
         the call is an audit and raises the errors of :meth:`update_available_resource`.
         """
-        self._check_process()
+        self._process.check()
         if self._running is not None:
             return self._started().audit()
         self._running, findings = Running.start(self._parts)
@@ -126,14 +126,14 @@ class ClaimManager:
         return findings
 
     def close(self) -> None:
-        """Release the host. Its devices stay recorded for their instances; :meth:`init_host` starts again."""
+        """Release the host. Its devices stay recorded for their instances; :meth:`init_host` starts again.
+
+        :raises ForkedManager: this process is a child of the manager's; at once, and nothing was released
+        """
+        self._process.check()                   # first: a thread of the parent may have had any lock during the fork
         running, self._running = self._running, None
         if running is not None:
             running.close()
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise exception.ForkedManager(self.host, self._pid)
 
     def _started(self) -> Running:
         """Return the running host, with a ledger, for a call about the whole host.
@@ -152,7 +152,7 @@ class ClaimManager:
         :raises ForkedManager: this process is a child of the manager's
         :raises HostTakenOver: another manager of this host has started since
         """
-        self._check_process()
+        self._process.check()
         running = self._running
         if running is None:
             raise exception.NotReady(self.host)

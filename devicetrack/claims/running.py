@@ -36,6 +36,7 @@ from devicetrack.claims.metering import Metering
 from devicetrack.claims.moves import Moves
 from devicetrack.claims.narrowing import Narrowing
 from devicetrack.claims.operator_requests import OperatorRequests
+from devicetrack.claims.own_process import OwnProcess
 from devicetrack.claims.providers import DerivedProviders
 from devicetrack.claims.providers import KnownProviders
 from devicetrack.claims.providers import ProviderResolver
@@ -110,7 +111,7 @@ class Running:
         self.wipes = Wipes(conf.wipes_at_once, driver, self.ledger, self.rows, self.gate, self.withheld, giving)
         self.life = Life(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations,
                          GivenUpClaims(parts.state_path), self.rebuild, giving, self.wipes, conf.claim_attempts, here,
-                         service)
+                         service, OwnProcess(here.host))
         self.definitions = Definitions(driver, self.rows, self.life, boot)
         self.instances = parts.instances
         self.moves = Moves(here, service, self.instances, self.rows, self.life, self.views, conf.claim_attempts)

@@ -2,6 +2,8 @@
 
 import os
 
+import fixtures as fixtures_of_tests
+
 from devicetrack import exception
 from devicetrack.claims.given_up import GivenUp
 from devicetrack.claims.given_up import GivenUpClaims
@@ -9,6 +11,8 @@ from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
+from devicetrack.tests import interrupts
+from devicetrack.tests.functional.store import processes
 from devicetrack.tests.unit.claims import test_moving
 
 GONE = exception.StoreUnavailable('store', 'gone')
@@ -111,6 +115,18 @@ class AbortTestCase(base.TestCase):
         self.assertRaises(exception.UnclaimFailed, claim.abort)
         self.assertEqual(([], ['releasing']), (self.remembered(), [record.state for record in self.host.records()]))
 
+    def test_an_abort_that_an_exception_ends_while_it_waits_for_its_instance(self):
+        claim = self.host.claim(self.instance, pmem=1)
+
+        def interrupted(_rows, _instance_uuid):
+            raise interrupts.Interrupt
+
+        with fixtures_of_tests.MonkeyPatch('devicetrack.claims.rows.Rows.working', interrupted):
+            self.assertRaises(interrupts.Interrupt, claim.abort)
+        self.assertEqual([claim.claim_id], self.remembered())
+        self.host.audit()
+        self.check_all_is_free()
+
     def give_up(self, instance):
         """A claim that cannot be given back, since the store fails."""
         claim = self.host.claim(instance, pmem=1)
@@ -179,6 +195,10 @@ class FilesTestCase(base.TestCase):
             self.claims.forget('ab-1')
         self.assertEqual([two], GivenUpClaims(self.path).all())
         self.assertEqual({0o600}, {os.stat(os.path.join(self.path, 'given-up', 'ab-2')).st_mode & 0o777})
+
+    def test_a_forked_child_remembers_nothing(self):
+        self.assertIsNone(processes.in_fork(lambda: self.claims.remember(GivenUp('i', 'ab-1', None))))
+        self.assertEqual([], self.claims.all())
 
     def test_what_cannot_be_read_is_left_out_and_left_there(self):
         self.claims.remember(GivenUp('i', 'ab-1', None))

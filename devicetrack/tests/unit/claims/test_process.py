@@ -288,17 +288,37 @@ class ForkTestCase(base.TestCase):
         self.assertEqual(['HostInUse'], lines)
 
     def test_a_child_that_closes_its_copy_of_a_manager_does_not_free_the_host(self):
+        """It waits for no lock either: a thread of the parent may have had any of them during the fork."""
         lines = self.run_program("""
             host.setUp()
-            child = os.fork()
-            if not child:
-                host.manager.close()
-                os._exit(0)
+            with vars(host.running.wipes)['_lock'].held():
+                child = os.fork()
+                if not child:
+                    say(ask(host.manager.close))
+                    os._exit(0)
             os.waitpid(child, 0)
             say(ask(lambda: host.another_manager().init_host(None)))
             os._exit(0)
         """)
-        self.assertEqual(['HostInUse'], lines)
+        self.assertEqual(['ForkedManager', 'HostInUse'], lines)
+
+    def test_a_child_that_leaves_the_block_of_a_claim_does_not_give_it_back(self):
+        lines = self.run_program("""
+            host.setUp()
+            instance, parent = fixtures.Instance(), os.getpid()
+            try:
+                with host.claim(instance, pmem=1) as claim:
+                    if not os.fork():
+                        say(ask(claim.abort))
+                        raise SystemExit
+                    os.wait()
+                    host.audit()
+                    say(sorted(host.states().values()))
+            except SystemExit:
+                os._exit(0 if os.getpid() != parent else 1)
+            os._exit(0)
+        """)
+        self.assertEqual(['ForkedManager', "['claimed', 'free']"], lines)
 
     def test_a_killed_manager_frees_the_host_although_a_child_of_it_lives(self):
         lines = self.run_program("""
