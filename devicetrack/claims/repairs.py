@@ -24,6 +24,7 @@ from devicetrack.claims import withheld
 from devicetrack.claims.life import Life
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
+from devicetrack.claims.service import ServiceView
 from devicetrack.claims.views import HostViews
 from devicetrack.claims.wipes import Wipes
 from devicetrack.claims.withheld import Withheld
@@ -175,9 +176,10 @@ class Repairs:
     """Repairs the rows of a started host."""
 
     def __init__(self, host: str, driver: VirtDriver, ledger: LockedLedger, rows: Rows, views: HostViews, life: Life,
-                 withheld_devices: WithheldDevices, wipes: Wipes) -> None:
+                 withheld_devices: WithheldDevices, wipes: Wipes, service: ServiceView) -> None:
         self._host, self._driver, self._ledger, self._rows = host, driver, ledger, rows
         self._views, self._life, self._withheld, self._wipes = views, life, withheld_devices, wipes
+        self._service = service
         self._do = {findings.ADOPT: self._adopt, findings.UPDATE_DETAILS: self._update,
                     findings.RETRY_RELEASE: self._give, findings.GIVE_BACK: self._give}
 
@@ -307,7 +309,7 @@ class Repairs:
         :returns: the rows as they were
         :raises NotReleased: it has no devices here, or some of a claim that the operator did not see, another operation
             works on it, it has a domain here, a domain names one of its devices, it is moving, the service says that it
-            is here, or one of these is unknown
+            is here, or one of these is unknown. A service that answers and leaves it out does not know it
         :raises DriverError: a device could not be taken back; its row stays, on its way back, and an audit tries again
         :raises HypervisorUnreachable, StoreError: no answer
         """
@@ -323,7 +325,7 @@ class Repairs:
             if wait and self._wipes.is_wiping(instance_uuid):
                 raise exception.NotReleased(instance_uuid, _BUSY)
             for _look in range(2):
-                _refuse_release(instance_uuid, records, self._views.read())
+                _refuse_release(instance_uuid, records, self._views.read(), self._service.is_there)
             LOG.warning('Host %(host)s: releasing instance %(instance)s, as an operator confirmed', {
                 'host': self._host, 'instance': instance_uuid})
             self._wipes.try_now([record.key for record in records])
@@ -458,9 +460,10 @@ def _owned(record: Record | None, host: str, key: DeviceKey, instance_uuid: str)
     return record
 
 
-def _refuse_release(instance_uuid: str, records: Sequence[Record], views: Views) -> None:
+def _refuse_release(instance_uuid: str, records: Sequence[Record], views: Views, asks_service: bool) -> None:
     """Check that the views allow the release of an instance.
 
+    :param asks_service: whether there is a compute service, so that its answer is unknown if there is none
     :raises NotReleased: they do not; says why
     """
     def refuse(reason: str) -> None:
@@ -474,6 +477,8 @@ def _refuse_release(instance_uuid: str, records: Sequence[Record], views: Views)
     for use in views.usage.uses:
         if use.identifier is not None and DeviceKey(use.kind, use.identifier) in keys:
             refuse(f'domain {use.domain_uuid} names {use.kind}/{use.identifier}: remove it from the domain')
+    if views.instances is None and asks_service:
+        refuse('the compute service does not say where it lives: see the log of the service, and try again')
     if (views.instances or {}).get(instance_uuid) == migrations.INSTANCE_HERE:
         refuse('the compute service says that it lives here: delete it in the service')
     forgotten = views.instances is not None and instance_uuid not in views.instances

@@ -95,6 +95,11 @@ class ServiceView:
         self._service, self._late_s = service, late_s
 
     @property
+    def is_there(self) -> bool:
+        """Whether there is a service, whose answer may be unknown."""
+        return self._service is not None
+
+    @property
     def ends_moves_by_calls(self) -> bool:
         """Whether the service reports no migrations at all: a move goes on until a call ends it."""
         return not hasattr(self._service, 'migrations')

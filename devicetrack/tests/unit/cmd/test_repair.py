@@ -395,6 +395,7 @@ class ReleaseTestCase(RepairCommandTestCase):
         super().setUp()
         self.instance = self.host.spawn(pmem=1)
         self.machine.delete_guest(self.instance.uuid)
+        self.host.service.known = {}            # the service answers, and does not know it
 
     def release(self, code: int, *arguments: str) -> program.Answer:
         return self.run_to(code, 'instance', 'release', self.instance.uuid, *arguments)
@@ -429,6 +430,18 @@ class ReleaseTestCase(RepairCommandTestCase):
         self.assertEqual((cmd_base.ERROR, True), (answer.code, 'it has no devices' in answer.err))
         self.assertEqual(1, len(self.host.records()))
 
+    def test_a_service_that_does_not_answer_releases_nothing(self) -> None:
+        """Its guest may be undefined for a moment, as in a hard reboot."""
+        def fail(_uuids: Any) -> Any:
+            raise RuntimeError('no connection')
+
+        self.while_waiting(self.host.audit)
+        for answer in (fail, lambda _uuids: None, lambda _uuids: {'guest-7': 'deleted'}):
+            vars(self.host.service)['instances'] = answer
+            answered = self.release(cmd_base.ERROR, '--yes')
+            self.assertEqual('refused', answered.data['outcome'])
+            self.assertIn('the compute service does not say where it lives', answered.err)
+        self.assertEqual(1, len(self.host.records()))
 
     def test_a_request_whose_answer_was_lost_takes_nothing_from_a_newer_claim(self) -> None:
         self.assertEqual('requested', self.release(cmd_base.OK, '--yes', '--no-wait').data['outcome'])

@@ -34,6 +34,7 @@ class UuidsTestCase(RepairCommandTestCase):
         self.assertIn(f'no device vpmem/{name}: ', answer.err)
 
     def test_an_instance_that_is_released_and_the_request_for_it(self) -> None:
+        self.host.service.known = {}            # the service does not know it
         self.machine.delete_guest(self.instance.uuid)
         for form in self.forms(self.instance.uuid):
             answer = self.program.run('instance', 'release', form)
