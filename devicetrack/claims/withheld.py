@@ -13,6 +13,7 @@ import time
 from typing import Final
 from typing import NamedTuple
 
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.engine import withholding
 from devicetrack.engine.views import Views
@@ -24,9 +25,12 @@ from devicetrack.objects.event import Event
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Record
+from devicetrack.store.api import Host
 from devicetrack.store.api import Store
 from devicetrack.store.api import WithheldRow
 from devicetrack.virt.driver import VirtDriver
+
+LOG = log.logger(__name__)
 
 RETIRED_FROM: Final = 'instance {} had it last'
 FORGOTTEN: Final = 'forgotten while instance {} had it: nothing proves that it is clean'
@@ -102,6 +106,28 @@ def forget(store: Store, host_uuid: str, key: DeviceKey, instance_uuid: str) -> 
     found = withholding.events_of(host_uuid, {target: causes}, {target: after}, now_ms())
     store.set_withheld([WithheldRow(host_uuid, *target, withholding.to_json(after), generation + 1, cause.since)],
                        events=with_owners(found, {row.key: row for row in store.records_of_devices(host_uuid, [key])}))
+
+
+def carry_over(store: Store, before: Host, after: Host) -> None:
+    """Withhold under a machine's new name what is withheld under an earlier one, in one transaction.
+
+    The earlier name keeps none of it. Neither host has a manager that runs.
+
+    :raises StoreError: nothing was carried over, or that is unknown: call again
+    """
+    rows = store.withheld(before.uuid)
+    if not rows:
+        return
+    there = by_target(store.withheld(after.uuid))
+    carried = []
+    for target, (causes, _generation) in by_target(rows).items():
+        known, generation = there.get(target, ({}, 0))
+        carried.append(WithheldRow(after.uuid, *target, withholding.to_json({**causes, **known}), generation + 1,
+                                   int(time.time())))
+    store.set_withheld(carried, rows)
+    LOG.warning('This machine was host %(before)s and is host %(after)s now, where these are withheld too: %(targets)s',
+                {'before': before.name, 'after': after.name,
+                 'targets': ', '.join(str(Target(row.kind, row.scope, row.name)) for row in rows)})
 
 
 def why_unknown(target: Target, parents: Collection[tuple[str, str]],

@@ -359,6 +359,8 @@ class Store(abc.ABC):
                      events: Sequence[Event] = ()) -> None:
         """Write and delete rows of withheld devices and parents of a host, and add events, in one transaction.
 
+        The rows to delete may be of another host, for a machine that has a new name.
+
         If it is repeated, the rows stay right, and the events are there twice.
 
         A row replaces the one of its kind, scope and name. Only the host's manager calls this, or a command that holds

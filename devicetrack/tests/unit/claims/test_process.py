@@ -215,6 +215,37 @@ class IdentityTestCase(HostTestCase):
         another.manager.close()
         self.assertRaises(exception.MachineHasHost, host.restart)
 
+    def test_what_is_withheld_goes_with_the_machine_to_its_new_name_and_back(self):
+        host = self.host(devices=3)
+        for number in range(3):
+            host.manager.cordon('vpmem', f'd{number}', reason=f'slot {number}')
+        host.manager.close()
+        another = self.host(devices=3, name='another', store=host.store.store, ready=False,
+                            configuration=host.configuration)
+        another.manager.init_host(self.context)
+        self.assertEqual({'vpmem/d0': 'slot 0', 'vpmem/d1': 'slot 1', 'vpmem/d2': 'slot 2'}, self.cordoned(another))
+        self.assertRaises(exception.NoFit, another.claim, fixtures.Instance(), pmem=1)
+        another.manager.uncordon('vpmem', 'd0')
+        another.restart()                       # the old name has nothing more to hand on
+        self.assertEqual({'vpmem/d1': 'slot 1', 'vpmem/d2': 'slot 2'}, self.cordoned(another))
+        another.manager.close()
+        host.manager.init_host(self.context)
+        self.assertEqual({'vpmem/d1': 'slot 1', 'vpmem/d2': 'slot 2'}, self.cordoned(host))
+
+    @staticmethod
+    def cordoned(host):
+        return {str(one.target): one.causes['cordoned'].detail for one in host.manager.list_withheld()}
+
+    def test_nothing_is_lost_when_the_store_fails_in_a_start_under_a_new_name(self):
+        host = self.host(devices=1)
+        host.manager.cordon('vpmem', 'd0', reason='slot 0')
+        host.manager.close()
+        another = self.under_another_name(host, configuration=host.configuration)
+        another.store.before('set_withheld', exception.StoreUnavailable('store', 'full'), times=1)
+        self.assertRaises(exception.StoreUnavailable, another.manager.init_host, self.context)
+        another.manager.init_host(self.context)
+        self.assertEqual({'vpmem/d0': 'slot 0'}, self.cordoned(another))
+
     def test_a_machine_is_two_hosts_with_two_stores(self):
         first, second = self.host(devices=1, name='first'), self.host(devices=1, name='second')
         first.spawn(pmem=1)
