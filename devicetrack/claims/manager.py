@@ -442,8 +442,7 @@ class ClaimManager:
         :raises DriverError, HypervisorUnreachable, StoreError: no answer; nothing was recorded
         """
         host, uuid = self._owner_for(instance), instance.uuid
-        keys = [DeviceKey(arguments.check_text('kind', kind), arguments.check_text('identifier', identifier))
-                for kind, identifier in devices]
+        keys = arguments.check_devices(devices)
         host.gate.check_complete(uuid)
         with host.rows.working(uuid):
             host.repairs.adopt(uuid, keys)
@@ -674,6 +673,7 @@ class ClaimManager:
 
         Sets ``instance.resources``, and ``instance.migration_context`` to None.
 
+        :param migration: None means the one that ``instance.migration_context`` names; without a context, none
         :returns: the fields that it set on the instance
         """
         host = self._started_for(instance)
@@ -732,22 +732,25 @@ class ClaimManager:
         """Stop handing out a device or, with ``parent``, all devices that a parent has or could make.
 
         An instance that has such a device keeps it. The cordon lasts until :meth:`uncordon`, also over restarts and
-        while the device is away. Idempotent.
+        while the device is away. Idempotent. A request to uncordon the target that waits for the next audit is older,
+        and is refused.
 
         :returns: why the target is withheld, and the rows of the instances that still have such devices
         :raises BadRequest: this host has no such device or parent
         :raises NothingWritten: it is not cordoned
         :raises OutcomeUnknown: it is cordoned, and the next audit makes sure that the store has it
         """
-        return self._started().withheld.cordon(Target.named(kind, name, parent), reason)
+        return self._started().operator_requests.cordon_now(Target.named(kind, name, parent), reason)
 
     def uncordon(self, kind: str, name: str, parent: bool = False) -> Withheld:
         """End a cordon. Idempotent. Other reasons to withhold the device stay.
 
+        A request to cordon the target that waits for the next audit is older, and is refused.
+
         :raises BadRequest: it is not cordoned, and this host has no such device or parent
         :raises StoreError: it stays cordoned
         """
-        return self._started().withheld.uncordon(Target.named(kind, name, parent))
+        return self._started().operator_requests.uncordon_now(Target.named(kind, name, parent))
 
     def admit(self, kind: str, identifier: str, wipe: bool = False) -> Withheld:
         """Hand out a device again that was forgotten or retired, because somebody knows that it is clean.

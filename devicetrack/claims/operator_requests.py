@@ -30,6 +30,7 @@ from devicetrack.claims.repairs import Move
 from devicetrack.claims.repairs import Outcome
 from devicetrack.claims.repairs import Repairs
 from devicetrack.claims.unproven import Unproven
+from devicetrack.claims.withheld import Withheld
 from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
@@ -85,8 +86,10 @@ def answer_of(request: OperatorRequest) -> Answer | None:
         return None
     try:
         data = json.loads(request.answer)
-        return Answer(str(data['outcome']), str(data['text']), tuple(data.get('repairs', ())),
-                      data.get('changed', True) is True)
+        repairs = tuple(data.get('repairs', ()))
+        if not all(isinstance(one, dict) for one in repairs):
+            raise ValueError('a repair is an object')
+        return Answer(str(data['outcome']), str(data['text']), repairs, data.get('changed', True) is True)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Answer(FAILED, f'the answer cannot be read: {request.answer}')
 
@@ -170,11 +173,38 @@ class OperatorRequests:
         :raises DeviceTrackError: it was not done
         """
         if verb in _CONTRARIES:
-            waiting = self._operator_requests(waiting=True)
-            while (older := _contrary(verb, _target(arguments), waiting)) is not None:
-                self._store_answer(older, Answer(REFUSED, f'a newer command asked to {verb} it'))
-                waiting.remove(older)
+            self._refuse_older(verb, _target(arguments), arguments.get('reason', ''), 'command')
         return self.do(verb, arguments, wait=True)
+
+    def cordon_now(self, target: Target, reason: str) -> Withheld:
+        """Cordon a target for the service. Refuses waiting requests for the opposite as older.
+
+        The errors are those of :meth:`.manager.ClaimManager.cordon`.
+        """
+        self._refuse_older(CORDON, target, reason, 'call of the service')
+        return self._withheld.cordon(target, reason)
+
+    def uncordon_now(self, target: Target) -> Withheld:
+        """End a cordon, as :meth:`cordon_now`."""
+        self._refuse_older(UNCORDON, target, '', 'call of the service')
+        return self._withheld.uncordon(target)
+
+    def _refuse_older(self, verb: str, target: Target, reason: str, newer: str) -> None:
+        """Refuse the waiting requests for the opposite of what is about to be done.
+
+        :param newer: what asks for it now
+        :raises BadRequest: it cannot be done; no request was refused
+        :raises StoreUnavailable: an older request may still wait, and would undo it
+        """
+        self._withheld.check(target, reason)
+        waiting = self._operator_requests(waiting=True)
+        while (older := _contrary(verb, target, waiting)) is not None:
+            try:
+                self._store_answer(older, Answer(REFUSED, f'a newer {newer} asked to {verb} it'))
+            except exception.OutcomeUnknown as error:
+                # Only the answer is in doubt: nothing was cordoned or uncordoned, and the caller tries again.
+                raise exception.StoreUnavailable(error.store, f'request {older.uuid} may still wait') from error
+            waiting.remove(older)
 
     def _repair(self, arguments: Mapping[str, Any], wait: bool) -> Answer:
         # Move only the rows that the author saw: another guest may name the device by now.

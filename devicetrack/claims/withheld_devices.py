@@ -168,6 +168,16 @@ class WithheldDevices:
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
+    def check(self, target: Target, detail: str = '') -> None:
+        """Check that :meth:`cordon` and :meth:`uncordon` can do what they are asked.
+
+        :raises BadRequest: as these
+        """
+        _check_name(target)
+        arguments.check_reason(detail)
+        if vocabulary.CORDONED not in self.marks.get(target, {}):
+            self._check_known(target)
+
     def cordon(self, target: Target, detail: str) -> Withheld:
         """Stop handing out a device, or all devices of a parent; their owners keep them. Idempotent.
 
@@ -175,12 +185,9 @@ class WithheldDevices:
         :raises BadRequest: this host has no such device or parent, or the reason is not one short, printable line
         :raises StoreError: it is not cordoned; after OutcomeUnknown it is, and the next audit stores it
         """
-        _check_name(target)
-        arguments.check_reason(detail)
         with self._marking.held():
+            self.check(target, detail)
             before = self.marks.get(target, {}).get(vocabulary.CORDONED)
-            if before is None:
-                self._check_known(target)
             since, earlier = (before.since, before.detail) if before is not None else (int(time.time()), '')
             self._say(target, vocabulary.CORDONED, detail or earlier, since)
             LOG.info('Host %(host)s: %(target)s is cordoned: %(detail)s', {
@@ -193,15 +200,13 @@ class WithheldDevices:
         :raises BadRequest: it is not cordoned, and this host has no such device or parent
         :raises StoreError: it stays cordoned; after OutcomeUnknown too
         """
-        _check_name(target)
         with self._marking.held():
+            self.check(target)
             cordoned = vocabulary.CORDONED in self.marks.get(target, {})
             if cordoned:
                 self._take_back(target, vocabulary.CORDONED)
                 LOG.info('Host %(host)s: %(target)s is not cordoned any more',
                          {'host': self._host, 'target': target})
-            else:
-                self._check_known(target)
             return self.state_of(target)._replace(warning=self._warning(target), changed=cordoned)
 
     def _warning(self, target: Target) -> str:

@@ -479,6 +479,38 @@ class OperatorRequestTestCase(RepairTestCase):
         self.assertEqual(('withheld: cordoned', operator_requests.DONE),
                          (self.host.states()['d0'], self.answer(cordon).outcome))
 
+    def test_a_call_of_the_service_is_newer_than_what_waits(self) -> None:
+        manager = self.host.manager
+        for verb, call, state in ((operator_requests.UNCORDON, manager.cordon, 'withheld: cordoned'),
+                                  (operator_requests.CORDON, manager.uncordon, FREE)):
+            older = self.waiting(verb)
+            call('vpmem', 'd0')
+            self.host.audit()
+            self.assertEqual((operator_requests.REFUSED, state), (self.answer(older).outcome, self.host.states()['d0']))
+            self.assertIn('a newer call of the service', self.answer(older).text)
+
+    def test_a_call_that_cannot_be_done_refuses_no_request(self) -> None:
+        older = self.waiting(operator_requests.UNCORDON)
+        self.assertRaises(exception.BadRequest, self.host.manager.cordon, 'vpmem', 'd0', reason='two\nlines')
+        self.host.audit()
+        self.assertEqual(operator_requests.DONE, self.answer(older).outcome)
+
+    def test_a_call_does_nothing_while_an_older_request_may_still_wait(self) -> None:
+        self.waiting(operator_requests.UNCORDON)
+        for error in (exception.StoreUnavailable('store', 'full'), exception.OutcomeUnknown('store')):
+            self.host.store.before('answer_operator_request', error, times=1)
+            self.assertRaises(exception.StoreUnavailable, self.host.manager.cordon, 'vpmem', 'd0')
+            self.assertEqual(FREE, self.host.states()['d0'])
+        self.host.manager.cordon('vpmem', 'd0')
+        self.assertEqual('withheld: cordoned', self.host.states()['d0'])
+
+    def waiting(self, verb: str) -> OperatorRequest:
+        """Let a request wait for the next audit."""
+        older = operator_requests.make(self.host.manager.host_uuid, verb, **D0_AS_TARGET,
+                                       **({'reason': ''} if verb == operator_requests.CORDON else {}))
+        self.host.store.add_operator_request(older)
+        return older
+
     def test_a_command_without_a_manager_is_newer_than_what_waits(self) -> None:
         cordon = self.lose_the_answer_of_a_cordon()
         self.host.running.operator_requests.do_now(operator_requests.UNCORDON, D0_AS_TARGET)
@@ -505,5 +537,7 @@ class OperatorRequestTestCase(RepairTestCase):
     def test_an_answer_that_cannot_be_read(self) -> None:
         request = operator_requests.make(ANOTHER, operator_requests.REPAIR)
         self.assertIsNone(operator_requests.answer_of(request))
-        answer = operator_requests.answer_of(request._replace(answer='{'))
-        self.assertEqual(operator_requests.FAILED, answer.outcome if answer else None)
+        for text in ('{', '[]', '{"outcome": "done"}', '{"outcome": "done", "text": "x", "repairs": [1]}',
+                     '{"outcome": "done", "text": "x", "repairs": 1}'):
+            answer = operator_requests.answer_of(request._replace(answer=text))
+            self.assertEqual(operator_requests.FAILED, answer.outcome if answer else None)
