@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Any
 from typing import Final
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.objects.values import DeviceKey
 
 # The longest reason for which a device or a node may not be used, in characters.
 REASON_LENGTH: Final = 255
@@ -35,6 +37,18 @@ def check_text(where: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     raise exception.BadRequest(where, value, 'must be a string')
+
+
+def check_devices(value: Any) -> list[DeviceKey]:
+    """:raises BadRequest: these are not pairs of a kind and an identifier"""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise exception.BadRequest('devices', value, 'must be pairs of a kind and an identifier')
+    devices = []
+    for one in value:
+        if not isinstance(one, (tuple, list)) or len(one) != 2:
+            raise exception.BadRequest('devices', one, 'must be a pair of a kind and an identifier')
+        devices.append(DeviceKey(check_text('kind', one[0]), check_text('identifier', one[1])))
+    return devices
 
 
 def check_affinity(numa_nodes: Any, policy: Any) -> tuple[frozenset[int], str | None]:

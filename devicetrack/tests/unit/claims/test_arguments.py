@@ -162,6 +162,17 @@ class OtherArgumentsTestCase(HostTestCase):
         self.refused('migration.uuid', self.host.manager.resize_claim, None, self.guests[0], 'host',
                      fixtures.a_request(pmem=1), None)
 
+    def test_devices_to_adopt_are_pairs(self):
+        adopt, instance = self.host.manager.adopt, Instance()
+        hostile: Any = (None, 7, 'd1', b'd1', object())
+        for wrong in hostile:
+            self.refused('devices', adopt, None, instance, wrong)
+        hostile = (None, 7, 'd1', (), ('vpmem',), ('vpmem', 'd1', 'd2'), {'vpmem': 'd1', 'kind': 'x'})
+        for wrong in hostile:
+            self.refused('devices', adopt, None, instance, [('vpmem', 'd1'), wrong])
+        for where, wrong in (('kind', (7, 'd1')), ('identifier', ('vpmem', None))):
+            self.refused(where, adopt, None, instance, [wrong])
+
     def test_allocations_are_a_mapping_of_mappings(self):
         root = self.host.manager.host_uuid
         hostile: Any = (0, '', False, [], (), 7, 'VGPU', object(), [(root, {})])

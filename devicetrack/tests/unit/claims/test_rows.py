@@ -170,7 +170,7 @@ class InterruptedTestCase(RowsTestCase):
 
     def test_of_an_insert_before_the_store_has_it_leaves_only_doubts(self):
         """A commit that counts as under way for ever would keep its devices held for ever."""
-        changes, sent = Changes(insert=tuple(self.held_for_rows(pmem=1))), []
+        changes, sent = Changes(insert=tuple(self.held_for_rows(pmem=1))), list[Changes]()
         self.patch(self.rows, '_store', types.SimpleNamespace(write=sent.append, settle=lambda _changes: False))
         for number in itertools.count():
             lines = interrupts.Lines(number)

@@ -256,8 +256,9 @@ class StateTestCase(base.TestCase):
 
     def test_an_entry_of_no_instance_makes_the_answer_unknown(self):
         for odd in (7, 'x', None):
-            view = ServiceView(types.SimpleNamespace(instances=lambda _uuids, odd=odd: {INSTANCE: 'here', odd: 'deleted'},
-                                                     evacuated_from_here=lambda odd=odd: [INSTANCE, odd]))
+            view = ServiceView(types.SimpleNamespace(
+                instances=lambda _uuids, odd=odd: {INSTANCE: 'here', odd: 'deleted'},
+                evacuated_from_here=lambda odd=odd: [INSTANCE, odd]))
             self.assertEqual((None, set()), (view.instances([INSTANCE]), view.evacuated_from_here()))
 
 

@@ -490,3 +490,10 @@ class RequestTestCase(RepairCommandTestCase):
         self.assertEqual(('waiting', '{', None), tuple(shown[name] for name in ('outcome', 'arguments', 'text')))
         answer = self.program.run('request', 'show', ANOTHER)
         self.assertEqual((cmd_base.ERROR, True), (answer.code, 'there is no request' in answer.err))
+
+    def test_one_whose_answer_cannot_be_read(self) -> None:
+        request = operator_requests.make(self.host.manager.host_uuid, operator_requests.REPAIR)
+        self.host.store.add_operator_request(request)
+        self.host.store.answer_operator_request(request.uuid, 1, '{"outcome": "done", "text": "x", "repairs": [1]}')
+        shown = self.run_to(cmd_base.ERROR, 'request', 'show', request.uuid).data
+        self.assertEqual(('failed', True), (shown['outcome'], 'cannot be read' in shown['text']))

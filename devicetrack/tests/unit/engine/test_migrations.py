@@ -1,6 +1,7 @@
 """What becomes of the rows of an instance that moves: a table of situations."""
 
 import types
+from typing import Any
 import uuid
 
 from devicetrack import exception
@@ -228,11 +229,13 @@ class StatusTestCase(base.TestCase):
 
     def test_a_part_that_means_nothing_is_no_part_that_is_unknown(self):
         """It may be the part by which an instance is known to move."""
-        for facts in ({'uuid': 7}, {'uuid': None}, {'instance_uuid': 7}, {'instance_uuid': 'x'}, {'status': []},
-                      {'source_compute': b'here'}, {'dest_node': {}}):
+        odd: list[tuple[str, Any]] = [
+            ('uuid', 7), ('uuid', None), ('instance_uuid', 7), ('instance_uuid', 'x'), ('status', []),
+            ('source_compute', b'here'), ('dest_node', {})]
+        for name, value in odd:
             error = self.assertRaises(exception.BadRequest, migrations.Move.of,
-                                      types.SimpleNamespace(**{'uuid': M, **facts}))
-            self.assertIn(f'migration.{next(iter(facts))}', str(error))
+                                      types.SimpleNamespace(**{'uuid': M, name: value}))
+            self.assertEqual(f'migration.{name}', error.where)
 
 
 class TakenAwayTestCase(base.TestCase):
