@@ -24,6 +24,7 @@ from devicetrack.engine.rebuild import Rebuilt
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import Unknown
 from devicetrack.objects.values import Usage
 from devicetrack.store import api as store_api
 from devicetrack.virt.driver import VirtDriver
@@ -69,21 +70,24 @@ def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any
     """Read the guests and plan the rows that their store had. Changes nothing.
 
     :param store: None if there is none yet
-    :param wipe_unrecorded: wipe every device that no guest records before anybody gets it
+    :param wipe_unrecorded: wipe every device that no guest records before anybody gets it; none while a definition or
+        a record cannot be read
     :param told: called while guests are read, as :meth:`devicetrack.virt.driver.VirtDriver.guest_records` says
     :raises GuestsOfSeveralHosts: the guests do not agree on which host this is
     :raises HostIdentityChanged, MachineHasHost, UnknownHost: store and guests disagree about the host
     :raises HypervisorUnreachable, StoreError: no answer
     """
     options.register(conf)
-    guests = driver.guest_records(told)
+    unread: list[Unknown] = []
+    guests = driver.guest_records(told, unread.append)
     usage, inventory = driver.get_usage(), driver.get_inventory()
     digest = host_identity.machine_digest(conf[options.GROUP].machine_id_path)
     before, host = _identify(name, digest, guests, store)
     rows = [] if store is None else store.records_of_host(host.uuid)
     byteless = {device.kind for device in inventory.devices} - driver.wiped_kinds()
     found = rebuild.rebuild(host.uuid, guests, usage, inventory, rows, byteless)
-    if wipe_unrecorded and not usage.unknown:
+    # A record that cannot be read may have any device, also one that no definition names.
+    if wipe_unrecorded and not usage.unknown and not unread:
         found = _wipe(found, inventory, host.uuid)
     unnamed = driver.unnamed([(DeviceKey(device.kind, device.identifier), device.details)
                               for guest in guests for device in guest.devices])
@@ -92,7 +96,7 @@ def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any
     migrations = {one.row.migration_uuid for one in found if one.outcome == rebuild.WRITE and one.row is not None}
     return Recovery(before, host, _earlier_boot(guests, usage, driver.boot_id()), tuple(found),
                     tuple(sorted(uuid for uuid in migrations if uuid is not None)),
-                    tuple(f'{unknown.what}: {unknown.reason}' for unknown in (*usage.unknown, *inventory.unknown)),
+                    tuple(f'{unknown.what}: {unknown.reason}' for unknown in (*usage.unknown, *unread, *inventory.unknown)),
                     tuple(sorted(unnamed)))
 
 

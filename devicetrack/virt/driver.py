@@ -36,6 +36,7 @@ from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Record
+from devicetrack.objects.values import Unknown
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import WipeProgress
 
@@ -256,7 +257,8 @@ class VirtDriver(abc.ABC):
     # -- existing guests ----------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def guest_records(self, told: Callable[[int, int], None] | None = None) -> Sequence[GuestRecord]:
+    def guest_records(self, told: Callable[[int, int], None] | None = None,
+                      unread: Callable[[Unknown], object] | None = None) -> Sequence[GuestRecord]:
         """Read the records in guests' definitions: in the live one of a running guest, else in the inactive one.
 
         If a record cannot be read or belongs to another instance than its domain, the driver omits it and logs a
@@ -264,6 +266,7 @@ class VirtDriver(abc.ABC):
 
         :param told: called after each domain, with how many were read and how many there are. Threads may call it at
             the same time, so the numbers need not arrive in order. An exception from it ends this call
+        :param unread: called for each record that is omitted, as ``told``: which devices it has is unknown
         :raises HypervisorUnreachable: no answer
         """
 

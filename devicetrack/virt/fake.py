@@ -142,7 +142,8 @@ class FakeHost(fake_machine.Machine):
             return fake_guests.definition(domain.uuid, (fake_guests.element(_kind_of(address), address)
                                                         for address in domain.defined or ()), domain.metadata)
 
-    def guest_records(self, told: Callable[[int, int], None] | None = None) -> list[GuestRecord]:
+    def guest_records(self, told: Callable[[int, int], None] | None = None,
+                      unread: Callable[[Unknown], object] | None = None) -> list[GuestRecord]:
         found = []
         with self.lock:
             domains = [domain for domain in self.domains.values() if domain.uuid not in self.unknown_domains]
@@ -153,6 +154,8 @@ class FakeHost(fake_machine.Machine):
                 record = domain.record
             except exception.InvalidDocument as error:
                 LOG.warning('The device record of %s cannot be read: %s', error.document, error.reason)
+                if unread is not None:
+                    unread(Unknown(f'the device record of {error.document}', error.reason))
             else:
                 found += [] if record is None else [record]
         return found
@@ -462,9 +465,10 @@ class FakeDriver(driver.VirtDriver):
                          for assignment in assignments)
         return GuestConfig(elements, metadata.element(assignments, flavor, beside, self.machine.boot))
 
-    def guest_records(self, told: Callable[[int, int], None] | None = None) -> Sequence[GuestRecord]:
+    def guest_records(self, told: Callable[[int, int], None] | None = None,
+                      unread: Callable[[Unknown], object] | None = None) -> Sequence[GuestRecord]:
         self.machine.enter('guest_records')
-        return self.machine.guest_records(told)
+        return self.machine.guest_records(told, unread)
 
     def destroy_guest(self, domain_uuid: str) -> None:
         self.machine.enter('destroy_guest')

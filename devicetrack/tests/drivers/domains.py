@@ -14,6 +14,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import RecordedDevice
+from devicetrack.objects.values import Unknown
 from devicetrack.tests.drivers import case
 from devicetrack.tests.drivers import worlds
 from devicetrack.virt import metadata
@@ -81,7 +82,9 @@ class DomainContract(case.DriverTestCase):
                      config.metadata.replace('claim=', 'secret=')):
             self.world.start_guest(self.instance, config._replace(metadata=text), define=False)
             log = self.useFixture(fixtures.FakeLogger())
-            self.assertEqual([], list(self.driver.guest_records()))
+            unread: list[Unknown] = []
+            self.assertEqual([], list(self.driver.guest_records(unread=unread.append)))
+            self.assertEqual([True], [self.instance in unknown.what for unknown in unread])
             self.assertIn(self.instance, log.output)
             self.assertNotIn('secret', log.output)
             self.world.stop_guest(self.instance)

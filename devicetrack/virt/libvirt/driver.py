@@ -316,8 +316,9 @@ class LibvirtDriver(driver.VirtDriver):
             elements.update(zip(map(_key, ours), installed.guest_elements(kind, ours), strict=True))
         return tuple(elements[_key(assignment)] for assignment in assignments)
 
-    def guest_records(self, told: Callable[[int, int], None] | None = None) -> Sequence[GuestRecord]:
-        return self._guests.records(told)
+    def guest_records(self, told: Callable[[int, int], None] | None = None,
+                      unread: Callable[[Unknown], object] | None = None) -> Sequence[GuestRecord]:
+        return self._guests.records(told, unread)
 
     def destroy_guest(self, domain_uuid: str) -> None:
         self._guests.destroy(domain_uuid)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
+import functools
 
 import libvirt
 
@@ -19,6 +20,7 @@ from devicetrack.objects import DeviceMap
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import MigrationDefinitions
+from devicetrack.objects.values import Unknown
 from devicetrack.virt import metadata
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
@@ -81,9 +83,11 @@ class Guests:
                 found.add(domain.uuid)
         return frozenset(found.intersection(running))
 
-    def records(self, told: Callable[[int, int], None] | None = None) -> list[GuestRecord]:
+    def records(self, told: Callable[[int, int], None] | None = None,
+                unread: Callable[[Unknown], object] | None = None) -> list[GuestRecord]:
         """As :meth:`devicetrack.virt.driver.VirtDriver.guest_records`."""
-        return [record for record in self._hypervisor.definitions(_record, told) if record is not None]
+        read = functools.partial(_record, unread=unread)
+        return [record for record in self._hypervisor.definitions(read, told) if record is not None]
 
     def destroy(self, domain_uuid: str) -> None:
         """As :meth:`devicetrack.virt.driver.VirtDriver.destroy_guest`."""
@@ -253,7 +257,8 @@ class Guests:
         return found
 
 
-def _record(found: connection.Definitions | connection.Unreadable) -> GuestRecord | None:
+def _record(found: connection.Definitions | connection.Unreadable,
+            unread: Callable[[Unknown], object] | None) -> GuestRecord | None:
     """Read a domain's record of its devices; None if it has no record that can be read."""
     record, problem = None, None
     if isinstance(found, connection.Unreadable):
@@ -269,6 +274,8 @@ def _record(found: connection.Definitions | connection.Unreadable) -> GuestRecor
         record, problem = None, 'it belongs to another instance'
     if problem is not None:
         LOG.warning('The device record of domain %s cannot be read: %s', found.uuid, problem)
+        if unread is not None:
+            unread(Unknown(f'the device record of domain {found.uuid}', problem))
     return record
 
 

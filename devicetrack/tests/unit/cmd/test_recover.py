@@ -74,6 +74,22 @@ class LostStoreTestCase(RecoverTestCase):
         """A row without what counts its writes, and what a definition from before the device was made cannot know."""
         return record._replace(generation=0, created_at=0)
 
+    def test_nothing_is_wiped_while_the_record_of_a_guest_cannot_be_read(self) -> None:
+        """No definition names a device that its guest has left in a move, and only the record knows it."""
+        instance = self.host.spawn(pmem=1)
+        self.machine.write(D0, b'what a revert needs')
+        self.host.resize(instance, pmem=1)
+        self.machine.stop_guest(instance.uuid)
+        self.host.boot(instance)
+        domain = self.machine.domains[instance.uuid]
+        domain.metadata = domain.metadata.replace('claim=', 'torn=')
+        self.lose_the_store()
+        found = self.recover('--wipe-unrecorded', code=cmd_base.ATTENTION)
+        self.assertEqual({('d0', 'unrecorded'), ('d1', 'foreign')}, self.outcomes(found))
+        self.assertIn(f'could not be read: the device record of domain {instance.uuid}', self.said)
+        self.host.restart()
+        self.assertEqual(b'what a revert needs', self.machine.read(D0))
+
     def test_says_how_many_guests_are_read(self) -> None:
         for _number in range(2):
             self.host.spawn(pmem=1, vgpu=1)
