@@ -15,7 +15,6 @@ import weakref
 from devicetrack import exception
 from devicetrack import filelock
 from devicetrack import ownfiles
-from devicetrack.claims import withheld
 from devicetrack.conf import manager as manager_options
 from devicetrack.store import api as store_api
 
@@ -121,8 +120,6 @@ def new_host(name: str, digest: str) -> store_api.Host:
 def identify(store: store_api.Store, name: str, machine_id_path: str) -> store_api.Host:
     """Return the host's row, and create it at the first start.
 
-    What the store withheld while this machine had another name is withheld under this one from now on.
-
     :raises HostIdentityChanged: the name belongs to another machine
     :raises MachineHasHost: this machine has devices in the store under another name
     """
@@ -131,14 +128,12 @@ def identify(store: store_api.Store, name: str, machine_id_path: str) -> store_a
     if known is not None and known.machine_id != digest:
         raise exception.HostIdentityChanged(name)
     # A device is unique within its host: under a second name, all devices of the machine would be free again.
-    others = [other for other in store.hosts() if other.machine_id == digest and other.name != name]
-    for other in others:
-        rows = len(store.records_of_host(other.uuid))
-        if rows:
-            raise exception.MachineHasHost(name, other.name, rows)
+    for other in store.hosts():
+        if other.machine_id == digest and other.name != name:
+            rows = len(store.records_of_host(other.uuid))
+            if rows:
+                raise exception.MachineHasHost(name, other.name, rows)
     if known is None:
         known = new_host(name, digest)
         store.add_host(known)
-    for other in others:                        # at each start, since an earlier one may have ended here
-        withheld.carry_over(store, other, known)
     return known

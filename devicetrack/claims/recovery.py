@@ -96,7 +96,8 @@ def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any
     migrations = {one.row.migration_uuid for one in found if one.outcome == rebuild.WRITE and one.row is not None}
     return Recovery(before, host, _earlier_boot(guests, usage, driver.boot_id()), tuple(found),
                     tuple(sorted(uuid for uuid in migrations if uuid is not None)),
-                    tuple(f'{unknown.what}: {unknown.reason}' for unknown in (*usage.unknown, *unread, *inventory.unknown)),
+                    tuple(f'{unknown.what}: {unknown.reason}'
+                          for unknown in (*usage.unknown, *unread, *inventory.unknown)),
                     tuple(sorted(unnamed)))
 
 

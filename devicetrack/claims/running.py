@@ -13,6 +13,7 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack.claims import locks
 from devicetrack.claims import scheduling
+from devicetrack.claims import withheld
 from devicetrack.claims.audit import Audit
 from devicetrack.claims.audit import log_findings
 from devicetrack.claims.boot import Boot
@@ -146,6 +147,7 @@ class Running:
             undo.enter_context(HostLock(parts.here.host, parts.state_path))
             parts.store.check()
             host = identify(parts.store, parts.here.host, conf.machine_id_path)
+            withheld.carry_over(parts.store, host)
             # Before the first read: an older manager can write nothing more, and its earlier writes are visible.
             running = cls(host._replace(epoch=parts.store.take_epoch(host.uuid)), parts)
             began = time.perf_counter()

@@ -108,26 +108,32 @@ def forget(store: Store, host_uuid: str, key: DeviceKey, instance_uuid: str) -> 
                        events=with_owners(found, {row.key: row for row in store.records_of_devices(host_uuid, [key])}))
 
 
-def carry_over(store: Store, before: Host, after: Host) -> None:
-    """Withhold under a machine's new name what is withheld under an earlier one, in one transaction.
+def carry_over(store: Store, host: Host) -> None:
+    """Withhold at a host what is withheld at earlier hosts of its machine: the machine has another name now.
 
-    The earlier name keeps none of it. Neither host has a manager that runs.
+    The earlier hosts keep none of it. They have no rows and no manager that runs. Every start calls this, since the one
+    before may have ended here.
 
-    :raises StoreError: nothing was carried over, or that is unknown: call again
+    :raises StoreError: of one earlier host nothing was carried over, or that is unknown
     """
-    rows = store.withheld(before.uuid)
-    if not rows:
-        return
-    there = by_target(store.withheld(after.uuid))
+    for earlier in store.hosts():
+        if earlier.machine_id == host.machine_id and earlier.uuid != host.uuid:
+            rows = store.withheld(earlier.uuid)
+            if rows:
+                _carry_over(store, earlier, host, rows)
+
+
+def _carry_over(store: Store, earlier: Host, host: Host, rows: Sequence[WithheldRow]) -> None:
+    there = by_target(store.withheld(host.uuid))
     carried = []
     for target, (causes, _generation) in by_target(rows).items():
         known, generation = there.get(target, ({}, 0))
-        carried.append(WithheldRow(after.uuid, *target, withholding.to_json({**causes, **known}), generation + 1,
+        carried.append(WithheldRow(host.uuid, *target, withholding.to_json({**causes, **known}), generation + 1,
                                    int(time.time())))
     store.set_withheld(carried, rows)
-    LOG.warning('This machine was host %(before)s and is host %(after)s now, where these are withheld too: %(targets)s',
-                {'before': before.name, 'after': after.name,
-                 'targets': ', '.join(str(Target(row.kind, row.scope, row.name)) for row in rows)})
+    LOG.warning('The machine of host %(host)s was host %(earlier)s before; what was withheld there is withheld here '
+                'now: %(targets)s', {'host': host.name, 'earlier': earlier.name,
+                                     'targets': ', '.join(str(Target(row.kind, row.scope, row.name)) for row in rows)})
 
 
 def why_unknown(target: Target, parents: Collection[tuple[str, str]],
