@@ -24,7 +24,7 @@ class Host(NamedTuple):
     ``machine_id`` is a digest, never the machine id itself. ``boot_id`` names the boot in which a manager of this host
     last set it, or is None. When placement counts the host's devices at providers of their own, ``nested_version`` is
     the version of that layout and ``nested_at`` says since when, in seconds since 1970 and only as a label; else both
-    are None. ``epoch`` counts the managers that have started.
+    are None. ``epoch`` is a number that every start of a manager raises, by a random step; at first it is 0.
     """
 
     uuid: str
@@ -214,7 +214,8 @@ class Store(abc.ABC):
     def take_epoch(self, host_uuid: str) -> int:
         """Raise the epoch of a host, for a manager that starts. It waits for transactions of older epochs.
 
-        A later read sees all that older managers have written, and they write nothing more.
+        A later read sees all that older managers have written, and they write nothing more. The step is random: no
+        epoch comes a second time, even if the store was restored from a backup or made anew in between.
 
         :returns: the epoch, for :meth:`at_epoch`
         :raises UnknownHost: the store has no such host

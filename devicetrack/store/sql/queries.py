@@ -45,7 +45,7 @@ ADD_HOST: Final = sa.insert(models.hosts)
 SET_OF_HOST: Final = sa.update(models.hosts).where(*_where(models.hosts, ['uuid'], _OF))
 
 AT_EPOCH: Final = models.at_epoch(sa.bindparam('host_uuid'), sa.bindparam('epoch'))
-NEXT_EPOCH: Final = SET_OF_HOST.values(epoch=models.hosts.c.epoch + 1)
+NEXT_EPOCH: Final = SET_OF_HOST.values(epoch=models.hosts.c.epoch + sa.bindparam('step'))
 EPOCH: Final = sa.select(models.hosts.c.epoch).where(*_where(models.hosts, ['uuid']))
 
 # A database that cannot be written refuses these. In any other they change nothing.

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import copy
 import operator
+import secrets
 from typing import Any
 from typing import Final
 
@@ -34,6 +35,10 @@ from devicetrack.store.sql.backend import Fault
 
 # For each host. A request that waits is never dropped.
 ANSWERED_OPERATOR_REQUESTS_KEPT: Final = 100
+
+# Two random steps are the same once in four thousand million pairs. After a million starts an epoch still fits into the
+# 53 bits that readers of JSON may have for a number.
+LONGEST_STEP: Final = 1 << 32
 
 # The fields of an operator request before this one are the question; the others are the answer.
 _ASKED: Final = api.OperatorRequest._fields.index('answered_at')
@@ -389,8 +394,17 @@ def _try_to_write(connection: sa.Connection) -> None:
 # -- transactions of several statements -------------------------------------------------------------------------------
 
 
+def _step() -> int:
+    """By how much the next epoch is later than the last one: by a random number.
+
+    A store that is restored or made anew has an older epoch, or none. Counted by ones, the next manager would get the
+    epoch of one that took its own since the backup and still runs, and both would pass the fence.
+    """
+    return 1 + secrets.randbelow(LONGEST_STEP)
+
+
 def _take_epoch(connection: sa.Connection, host_uuid: str) -> int | None:
-    connection.execute(queries.NEXT_EPOCH, queries.of(uuid=host_uuid))
+    connection.execute(queries.NEXT_EPOCH, queries.of(uuid=host_uuid) | {'step': _step()})
     taken: int | None = connection.execute(queries.EPOCH, {'uuid': host_uuid}).scalar()
     return taken
 
@@ -418,7 +432,7 @@ def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host) 
     for kept in (models.withheld, models.leftovers, models.events):
         connection.execute(sa.update(kept).where(kept.c.host_uuid == before.uuid).values(host_uuid=after.uuid))
     connection.execute(sa.delete(table).where(table.c.uuid == before.uuid))
-    epoch = max(after.epoch, found[before.identity].epoch + 1)          # later than any epoch of the old host
+    epoch = max(after.epoch, found[before.identity].epoch) + _step()    # later than any epoch of the old host
     connection.execute(sa.insert(table).values(after._replace(epoch=epoch)._asdict()))
 
 

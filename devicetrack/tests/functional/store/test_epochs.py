@@ -13,6 +13,7 @@ from devicetrack.objects.event import Event
 from devicetrack.objects.values import Leftover
 from devicetrack.store import api
 from devicetrack.store.sql import models
+from devicetrack.store.sql import store as sql_store
 from devicetrack.testing import databases
 from devicetrack.tests import base
 from devicetrack.tests.functional.store import records
@@ -26,6 +27,7 @@ from devicetrack.tests.functional.store.records import update
 from devicetrack.tests.functional.store.test_contract import StoreTestCase
 
 HOST = api.Host(records.HOST_UUID, 'compute-1', 'digest')
+ANOTHER = HOST._replace(machine_id='another')
 OTHER = api.Host('0' * 36, 'compute-2', 'another digest')
 
 
@@ -44,13 +46,56 @@ class EpochTestCase(StoreTestCase):
 class TestEpochs(EpochTestCase):
     def test_every_epoch_is_later_than_the_one_before(self) -> None:
         taken = [self.store.take_epoch(HOST.uuid) for _start in range(3)]
-        self.assertEqual([1, 2, 3], taken)
-        self.assertEqual([3, 0], [host.epoch for host in self.store.hosts()])
+        self.assertEqual(sorted({*taken}), taken)
+        self.assertEqual([taken[-1], 0], [host.epoch for host in self.store.hosts()])
+
+    def test_no_epoch_comes_again_after_a_restore(self) -> None:
+        self.store.take_epoch(HOST.uuid)
+        [backup, _other] = self.store.hosts()
+        older = self.started()
+        self.put_back(backup)
+        newer = self.started(self.fixture.open())
+        self.assertRaises(exception.HostTakenOver, older.check_epoch)
+        self.assertRaises(exception.HostTakenOver, older.write, insert(record('ns0')))
+        newer.write(insert(record('ns0')))
+
+    def test_no_epoch_comes_again_in_a_store_that_is_made_anew(self) -> None:
+        older = self.started()
+        self.put_back(HOST)
+        newer = self.started(self.fixture.open())
+        self.assertRaises(exception.HostTakenOver, older.write, insert(record('ns0')))
+        newer.write(insert(record('ns0')))
+
+    def test_no_epoch_comes_again_when_a_machine_took_the_name_after_the_backup(self) -> None:
+        self.store.replace_host(HOST, ANOTHER)
+        older = self.store.at_epoch(self.store.host(HOST.name))
+        self.put_back(HOST)
+        self.store.replace_host(HOST, ANOTHER)
+        self.assertRaises(exception.HostTakenOver, older.write, insert(record('ns0')))
+
+    def test_steps_are_random_and_fit_into_the_column_for_ever(self) -> None:
+        steps = []
+        for host in (HOST, OTHER):
+            before = 0
+            for _start in range(5):
+                epoch = self.store.take_epoch(host.uuid)
+                steps.append(epoch - before)
+                before = epoch
+        self.assertEqual(10, len({*steps}))
+        self.assertLessEqual(max(steps), sql_store.LONGEST_STEP)
+        self.assertLess(1_000_000 * sql_store.LONGEST_STEP, 1 << 53)
+
+    def put_back(self, host: api.Host) -> None:
+        """Give the store the row that a host had before."""
+        table = models.hosts
+        self.store.transact(lambda connection: connection.execute(
+            sa.update(table).where(table.c.name == host.name).values(host._asdict())))
 
     def test_two_that_start_at_once_get_two_epochs(self) -> None:
         stores = [self.store, self.fixture.open()]
         taken = self.together(*[functools.partial(store.take_epoch, HOST.uuid) for store in stores])
-        self.assertCountEqual([1, 2], taken)
+        self.assertEqual(2, len({*taken}))
+        self.assertEqual(max(taken), self.store.hosts()[0].epoch)
 
     def test_an_unknown_host_has_none(self) -> None:
         error = self.assertRaises(exception.UnknownHost, self.store.take_epoch, 'f' * 36)
@@ -58,7 +103,7 @@ class TestEpochs(EpochTestCase):
 
     def test_a_machine_that_takes_a_name_has_an_epoch_of_its_own(self) -> None:
         older = self.started()
-        self.store.replace_host(HOST, HOST._replace(machine_id='another'))
+        self.store.replace_host(HOST, ANOTHER)
         self.assertRaises(exception.HostTakenOver, older.write, insert(record('ns0')))
 
 
@@ -69,6 +114,7 @@ class TestFence(EpochTestCase):
         self.mine = [record(f'ns{number}') for number in range(3)]
         self.older.write(insert(*self.mine))
         self.newer = self.started(self.fixture.open())
+        self.newest = self.store.host(HOST.name)
 
     def assert_refused(self, store: api.Store, changes: api.Changes) -> None:
         before = self.store.records()
@@ -128,7 +174,7 @@ class TestFence(EpochTestCase):
         for call in calls:
             self.assertRaises(exception.HostTakenOver, call)
         self.assertEqual(told, self.store.events_of_device('ns0'))
-        self.assertEqual((HOST._replace(epoch=2), [request], [], [], []), (
+        self.assertEqual((self.newest, [request], [], [], []), (
             self.store.host(HOST.name), self.store.operator_requests(), self.store.withheld(HOST.uuid),
             self.store.declarations(), self.store.leftovers(HOST.uuid)))
 
@@ -170,7 +216,7 @@ class TestTakingOver(EpochTestCase):
 
     def test_who_takes_over_waits_for_what_the_older_one_is_just_writing(self) -> None:
         row, found = record('ns0'), []
-        self.started()
+        epoch = self.store.take_epoch(HOST.uuid)
         second = self.fixture.open()
 
         def take_over() -> None:
@@ -178,7 +224,7 @@ class TestTakingOver(EpochTestCase):
             found.extend(second.records())
 
         def write(connection: sa.Connection) -> None:
-            connection.execute(models.at_epoch(HOST.uuid, 1)).one()
+            connection.execute(models.at_epoch(HOST.uuid, epoch)).one()
             connection.execute(sa.insert(models.assignments).values(row._asdict()))
             taking.start()
             taking.join(0.5)

@@ -7,6 +7,7 @@ from typing import Any
 from devicetrack import exception
 from devicetrack.objects.values import Leftover
 from devicetrack.store import api
+from devicetrack.store.sql import store as sql_store
 from devicetrack.testing import databases
 from devicetrack.testing import staged_store
 from devicetrack.tests import base
@@ -18,6 +19,7 @@ from devicetrack.tests.functional.store.records import record
 
 _HOST = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1')
 _OTHER = api.Host('0' * 36, 'compute-2', 'digest')
+_EPOCH = 5
 _ROW = record('ns0')
 _REQUEST = api.OperatorRequest('0' * 36, _HOST.uuid, 'cordon', '{}', 1)
 _LEFTOVER = Leftover('1' * 36, records.MIGRATION_UUID)
@@ -30,9 +32,9 @@ _CALLS: list[tuple[str, tuple[Any, ...], Any]] = [
     ('host', ('compute-2',), None),
     ('set_boot_id', (_HOST.uuid, 'boot-2'), None),
     ('set_nested', (_HOST.uuid, 1, 5), None),
-    ('take_epoch', (_HOST.uuid,), 1),
+    ('take_epoch', (_HOST.uuid,), _EPOCH),
     ('check_epoch', (), None),
-    ('hosts', (), [_HOST._replace(boot_id='boot-2', nested_version=1, nested_at=5, epoch=1)]),
+    ('hosts', (), [_HOST._replace(boot_id='boot-2', nested_version=1, nested_at=5, epoch=_EPOCH)]),
     ('write', (insert(_ROW)._replace(contexts=(put(context(_ROW)),)),), None),
     ('settle', (insert(_ROW),), True),
     ('records', (), [_ROW]),
@@ -66,6 +68,7 @@ class TestStagedStore(base.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.store = staged_store.StagedStore(self.useFixture(databases.SQLiteStore()).store)
+        self.patch(sql_store, '_step', lambda: _EPOCH)
 
     def test_every_call_reaches_the_store_and_can_be_made_to_fail(self) -> None:
         for name, args, answer in _CALLS:
@@ -79,7 +82,7 @@ class TestStagedStore(base.TestCase):
         self.assertRaises(exception.StoreUnavailable, self.store.replace_host, _OTHER, after)
         self.assertEqual(_OTHER, self.store.host('compute-2'))
         self.store.replace_host(_OTHER, after)
-        self.assertEqual(after._replace(epoch=1), self.store.host('compute-2'))
+        self.assertEqual(after._replace(epoch=_EPOCH), self.store.host('compute-2'))
 
     def test_no_call_is_left_out(self) -> None:
         self.assertEqual(api.Store.__abstractmethods__ - {'name', 'close', 'at_epoch', 'is_taken_over'},

@@ -224,7 +224,7 @@ class TestFromSixth(UpgradeTestCase):
         self.assertRaises(exception.SchemaMismatch, self.store.take_epoch, self.host.uuid)
         schema.sync(self.store)
         self.assertEqual([self.host], self.store.hosts())
-        self.assertEqual(1, self.store.take_epoch(self.host.uuid))
+        self.assertGreater(self.store.take_epoch(self.host.uuid), 0)
 
     def test_a_run_that_ended_before_it_wrote_the_version_is_done_again(self) -> None:
         self.run_statement('ALTER TABLE hosts ADD COLUMN epoch BIGINT NOT NULL DEFAULT 0')
