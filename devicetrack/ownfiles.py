@@ -7,8 +7,10 @@ group nor others may write to it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import pathlib
 import stat
 
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
@@ -22,12 +24,17 @@ class NotOurs(PermissionError):
 
 
 def make_directory(path: str) -> None:
-    """Make a directory with mode 0700, or check the one that is there.
+    """Make a directory and the parents that it lacks with mode 0700, or check the one that is there.
 
     :raises NotOurs: another user could change it
     :raises OSError: it cannot be made
     """
-    os.makedirs(path, mode=0o700, exist_ok=True)
+    # os.makedirs would give the parents the mode that the umask leaves.
+    directory = pathlib.Path(path)
+    for one in reversed((directory, *directory.parents)):
+        if not one.is_dir():
+            with contextlib.suppress(FileExistsError):      # made meanwhile, or the check says what it is
+                one.mkdir(mode=0o700)
     check_directory(path)
 
 

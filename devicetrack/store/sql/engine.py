@@ -67,6 +67,9 @@ def place(conf: cfg.ConfigOpts, state_path: str | None = None) -> Place:
     except (sa_exc.ArgumentError, ValueError):
         # The URL is neither shown nor chained: it may hold a password.
         raise exception.InvalidConfiguration(OPTION, '(not shown)', 'it is no SQLAlchemy URL') from None
+    if '@' in f'{url.host}{"" if url.get_backend_name() == "sqlite" else url.database}':
+        # SQLAlchemy ends the password at the first @, and takes the rest of it for a part of the host or the database.
+        raise exception.InvalidConfiguration(OPTION, '(not shown)', 'write @ in a password as %40')
     shown = url.set(username=None, password=None, query={}).render_as_string(hide_password=True)
     driver = url.drivername
     if driver in ('sqlite', 'sqlite+pysqlite'):
@@ -86,7 +89,8 @@ def place(conf: cfg.ConfigOpts, state_path: str | None = None) -> Place:
 
 
 def _file(path: str, conf: cfg.ConfigOpts) -> Place:
-    path = os.path.abspath(path)
+    # SQLite takes what follows two slashes for the name of a machine.
+    path = '/' + os.path.abspath(path).lstrip('/')
     options = conf[store_conf.GROUP]
     url = sa.URL.create('sqlite', database='file:' + urllib.parse.quote(path), query={
         'uri': 'true',

@@ -101,7 +101,8 @@ class MariaDB(backend.Backend):
         with connection.cursor() as cursor:
             # READ COMMITTED locks the rows that are written, and no gaps between them. A wait for a lock that ends with
             # an error leaves half of a transaction behind, which we always undo.
-            cursor.execute(f'SET SESSION innodb_lock_wait_timeout = {self.patience.busy_s},'
+            # Without autocommit, whatever the URL says: else every statement would be a transaction of its own.
+            cursor.execute(f'SET SESSION autocommit = 0, innodb_lock_wait_timeout = {self.patience.busy_s},'
                            f' lock_wait_timeout = {self.patience.busy_s},'
                            f' max_statement_time = {self.patience.statement_s}')
             cursor.execute('SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED')

@@ -12,7 +12,9 @@ from typing import Any
 from typing import Final
 from typing import NamedTuple
 
+from oslo_db import exception as db_exc
 import sqlalchemy as sa
+from sqlalchemy import exc as sa_exc
 
 from devicetrack import exception
 from devicetrack import log
@@ -138,6 +140,7 @@ def _make_file(store: Database) -> None:
 
 def _upgrade(store: Database, connection: sa.Connection) -> None:
     from alembic import command
+    from alembic import util
     if connection.dialect.name == 'postgresql':
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_NUMBER)))
     elif connection.dialect.name == 'mysql':
@@ -146,6 +149,10 @@ def _upgrade(store: Database, connection: sa.Connection) -> None:
         lock = f'{_LOCK_NAME} {connection.engine.url.database}'[:64]
         if not connection.execute(sa.select(sa.func.get_lock(lock, store.backend.patience.busy_s))).scalar():
             raise exception.StoreUnavailable(store.name, 'another process brings its schema up to date: wait for it')
+    else:
+        # One transaction for all revisions, which takes SQLite's lock now. If alembic began one for each itself, another
+        # process could come in between.
+        connection.begin()
     try:
         with _alembic:
             alembic_config = config()
@@ -154,9 +161,17 @@ def _upgrade(store: Database, connection: sa.Connection) -> None:
         if connection.dialect.name == 'mysql':
             # Before the lock goes: the next process must see the version, or it makes the tables again.
             connection.commit()
+    except util.CommandError as error:
+        raise exception.StoreUnavailable(
+            store.name, f'its schema cannot be brought up to date ({error}): see that nothing else changes the schema, '
+                        f'and {SYNC}') from error
     finally:
         if connection.dialect.name == 'mysql':
-            connection.execute(sa.select(sa.func.release_lock(lock)))
+            try:
+                connection.execute(sa.select(sa.func.release_lock(lock)))
+            except (sa_exc.SQLAlchemyError, db_exc.DBError):
+                # The lock ends with its session. An earlier error is the one to report.
+                connection.invalidate()
 
 
 class Migrated(NamedTuple):

@@ -67,7 +67,8 @@ def happened(changes: api.Changes, found: Mapping[Any, Record]) -> bool:
 
     First look for rows that only the lost transaction can have written. Then look for rows that it cannot have left as
     they are. Others may have changed rows since. A later generation of the same claim was made from ours, because a row
-    has one writer at a time, and each writer names the generation that it read.
+    has one writer at a time, and each writer names the generation that it read. The details do not count: a command
+    that converts them to this release's version leaves the generation as it is.
     """
     for inserted in changes.insert:
         row = found.get(inserted[:3])
@@ -76,7 +77,7 @@ def happened(changes: api.Changes, found: Mapping[Any, Record]) -> bool:
     for before, after in changes.update:
         row = found.get(before[:3])
         if row is not None and row.claim_id == after.claim_id and row.generation >= after.generation:
-            return row.generation > after.generation or row == after
+            return row.generation > after.generation or row._replace(details=after.details) == after
     for before in (*(update.before for update in changes.update), *changes.delete):
         row = found.get(before[:3])
         if row is not None and row.claim_id == before.claim_id and row.generation == before.generation:

@@ -115,6 +115,15 @@ class TestFile(base.TestCase):
         self.assertEqual(dict.fromkeys(names, 384),
                          {name: os.stat(os.path.join(directory, name)).st_mode & 0o777 for name in names})
 
+    def test_the_parents_that_the_directory_lacks_are_for_their_owner_too(self) -> None:
+        umask = os.umask(0)
+        self.addCleanup(os.umask, umask)
+        path = os.path.join(self.fixture.directory, 'a', 'b', 'c')
+        self.fixture.conf.set_override('state_path', path, 'devicetrack')
+        schema.sync(self.fixture.open())
+        made = [os.path.join(self.fixture.directory, name) for name in ('a', 'a/b', 'a/b/c')]
+        self.assertEqual([0o700] * 3, [os.stat(one).st_mode & 0o777 for one in made])
+
     def test_the_file_is_as_durable_as_promised(self) -> None:
         schema.sync(self.store)
         self.store.write(insert(record('ns0')))
@@ -123,12 +132,13 @@ class TestFile(base.TestCase):
         self.assertEqual((2,), connection.execute('PRAGMA synchronous').fetchone())
 
     def test_an_odd_path_is_a_path(self) -> None:
-        path = os.path.join(self.fixture.directory, 'a b%20c?d#e')
-        self.fixture.conf.set_override('state_path', path, 'devicetrack')
-        store = self.fixture.open()
-        schema.sync(store)
-        store.write(insert(record('ns0')))
-        self.assertTrue(os.path.exists(os.path.join(path, 'devicetrack.sqlite')))
+        odd = [os.path.join(self.fixture.directory, 'a b%20c?d#e'), f'/{self.fixture.directory}/slashes']
+        for path in odd:
+            self.fixture.conf.set_override('state_path', path, 'devicetrack')
+            store = self.fixture.open()
+            schema.sync(store)
+            store.write(insert(record('ns0')))
+            self.assertTrue(os.path.exists(os.path.join(path, 'devicetrack.sqlite')))
 
     def _put(self, content: bytes) -> None:
         os.makedirs(os.path.dirname(self.fixture.path))
@@ -445,6 +455,17 @@ class TestPostgreSQL(base.TestCase):
 
 
 class TestMariaDB(base.TestCase):
+    def test_a_url_with_autocommit_has_transactions_all_the_same(self) -> None:
+        fixture = self.useFixture(databases.MariaDBStore())
+        store = databases.open_store(databases.configuration(
+            connection=f'{fixture.server.text_url(fixture.database)}&autocommit=true'))
+        self.addCleanup(store.close)
+        row, never = record('ns0'), record('ns1')
+        store.write(insert(row))
+        self.assertRaises(exception.StaleAssignment, store.write, api.Changes(
+            delete=(row,), update=update(never).update))
+        self.assertEqual([row], fixture.store.records())
+
     def test_the_writing_connection_alone_takes_several_statements_in_one_go(self) -> None:
         store = self.useFixture(databases.MariaDBStore()).store
         rows = tuple(record(f'ns{number}') for number in range(3))

@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 from alembic import autogenerate
+from alembic import command
 from alembic import script
+from alembic import util
 from alembic.runtime import migration
 import sqlalchemy as sa
 
@@ -89,6 +91,45 @@ class TestSync(StoreTestCase):
         self.assertEqual([models.REVISION] * 2, answers)
         for store in stores:
             store.check()
+
+
+class TestSyncInOneTransaction(StoreTestCase):
+    """Where DDL may be part of a transaction."""
+
+    scenarios = [one for one in databases.SCENARIOS if one[1]['database'] is not databases.MariaDBStore]
+
+    def test_no_other_process_sees_some_of_the_revisions(self) -> None:
+        fixture = self.useFixture(self.database(synced=False))
+        other, seen = fixture.open(), []
+
+        @sa.event.listens_for(fixture.store.engine, 'before_cursor_execute')
+        def look(connection: Any, cursor: Any, statement: str, *_args: Any) -> None:
+            if statement.lstrip().startswith('UPDATE alembic_version'):
+                seen.append(schema.revision(other))
+
+        schema.sync(fixture.store)
+        self.assertEqual([None] * (len(list(script.ScriptDirectory(schema.MIGRATIONS).walk_revisions())) - 1), seen)
+        self.assertEqual(models.REVISION, schema.revision(other))
+
+
+class TestSyncThatFails(StoreTestCase):
+    def test_an_error_of_alembic_is_one_of_the_store(self) -> None:
+        fixture = self.useFixture(self.database(synced=False))
+        self.patch(command, 'upgrade', lambda *_args: (_ for _ in ()).throw(util.CommandError('Overlapping')))
+        error = self.assertRaises(exception.StoreUnavailable, schema.sync, fixture.store)
+        self.assertIn('db sync', error.reason)
+
+    def test_the_lock_of_a_lost_connection_does_not_hide_what_failed(self) -> None:
+        fixture = self.useFixture(self.database(synced=False))
+
+        def lose(config: Any, _revision: str) -> None:
+            connection = config.attributes['connection']
+            if connection.dialect.name == 'mysql':
+                connection.connection.dbapi_connection._force_close()
+            raise ArithmeticError('first')
+
+        self.patch(command, 'upgrade', lose)
+        self.assertRaises(ArithmeticError, schema.sync, fixture.store)
 
 
 class TestSyncByConfiguration(StoreTestCase):

@@ -16,6 +16,9 @@ from devicetrack.tests import base
 class TestPlace(base.TestCase):
     scenarios = base.table(
         ('file', 'sqlite:////srv/x/store.db', 'SQLite file /srv/x/store.db', 'sqlite'),
+        ('file with @', 'sqlite:////srv/x@y/store.db', 'SQLite file /srv/x@y/store.db', 'sqlite'),
+        ('@ in a password', 'postgresql://me:s%40cret@db/devices', 'PostgreSQL database devices at db',
+         'postgresql+psycopg2'),
         ('postgresql', 'postgresql://me:secret@db:5433/devices', 'PostgreSQL database devices at db:5433',
          'postgresql+psycopg2'),
         ('postgresql socket', 'postgresql+psycopg2://me:secret@/devices?host=/run/pg',
@@ -36,6 +39,11 @@ class TestPlace(base.TestCase):
 class TestDefaultPlace(base.TestCase):
     def test_unset_means_a_file_in_the_state_directory(self) -> None:
         self.assertEqual(f'{self.state_path}/devicetrack.sqlite', engine.place(self.conf).path)
+
+    def test_two_slashes_are_one(self) -> None:
+        at = engine.place(self.conf, f'/{self.state_path}')
+        self.assertEqual((f'{self.state_path}/devicetrack.sqlite', f'file:{self.state_path}/devicetrack.sqlite'),
+                         (at.path, at.url.database))
 
 
 class TestTLS(base.TestCase):
@@ -59,6 +67,9 @@ class TestRefused(base.TestCase):
         ('another database', 'oracle://me:secret@db/devices', 'it must start with'),
         ('another driver', 'mysql+mysqldb://me:secret@db/devices', 'it must start with'),
         ('no URL', 'me:secret@db', 'it is no SQLAlchemy URL'),
+        ('@ in a password', 'postgresql://me:se@secret@db/devices', 'write @ in a password as %40'),
+        ('@ and / in a password', 'mysql+pymysql://me:se@x/secret@db/devices', 'write @ in a password as %40'),
+        ('@ in a password of another database', 'oracle://me:se@secret@db/devices', 'write @ in a password as %40'),
         ('a port that is none', 'postgresql://me:secret@db:port/devices', 'it is no SQLAlchemy URL'),
         names=('connection', 'reason'))
     connection: str

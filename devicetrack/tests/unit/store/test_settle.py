@@ -30,6 +30,7 @@ class TestHappened(base.TestCase):
         ('two inserted, another claim has one', insert(_OURS, _SECOND), (_THEIRS,), False),
         ('updated', update(_OURS), (_ON,), True),
         ('updated, and again since', update(_OURS), (moved_on(_ON),), True),
+        ('updated, and its details converted since', update(_OURS), (_ON._replace(details='{}'),), True),
         ('not updated', update(_OURS), (_OURS,), False),
         ('updated by somebody else', update(_OURS), (_OTHERWISE,), False),
         ('to be updated, gone', update(_OURS), (), False),
