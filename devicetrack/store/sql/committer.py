@@ -29,6 +29,10 @@ from devicetrack.store.sql.backend import Fault
 # A transaction has at most this many members, so that its first member does not wait for ever for the others.
 MEMBERS_A_BATCH: Final = 64
 
+# If this many members of a batch wait for a lock in vain, each by itself, the lock is probably one that all of them need,
+# as that of their host's row. Else the last of them would wait for as many timeouts as there are members.
+_LOCKED_ALONE: Final = 2
+
 
 class Refused(Exception):
     """The store refuses these changes: a key exists, a row moved on, or their writer is of an older epoch.
@@ -220,9 +224,12 @@ class Committer:
             self._answer(batch, fault)
             return
         # The store refused one of them and wrote nothing. So each is tried by itself.
+        locked = 0
         for index, ticket in enumerate(batch):
             fault = self._transact((ticket,))
-            if fault is not None and self._is_of_all(fault) and fault.cause is not Cause.IN_DOUBT:
+            locked += fault is not None and fault.cause is Cause.LOCKED
+            if fault is not None and (locked == _LOCKED_ALONE or self._is_of_all(fault)) and (
+                    fault.cause is not Cause.IN_DOUBT):
                 self._answer(batch[index:], fault)
                 return
             self._answer((ticket,), fault)

@@ -279,6 +279,23 @@ class TestCommitter(base.TestCase):
         self.assertEqual([['first'], ['a', 'b'], ['a'], ['b']],
                          [*self.database.transactions[:2], *sorted(self.database.transactions[2:])])
 
+    def test_the_lock_that_one_waits_for_fails_no_other(self) -> None:
+        answers = self.gathered(*self.calls('a', 'b', 'c'), in_the_turn=functools.partial(self.lock, 'a'))
+        self.assertEqual([type(None), exception.StoreUnavailable, type(None), type(None)], list(map(type, answers)))
+
+    def test_a_lock_that_all_wait_for_is_waited_for_thrice(self) -> None:
+        answers = self.gathered(*self.calls('a', 'b', 'c', 'd', 'e'),
+                                in_the_turn=functools.partial(self.lock, *'abcde'))
+        self.assertEqual([exception.StoreUnavailable] * 5, list(map(type, answers[1:])))
+        self.assertEqual([1, 5, 1, 1], list(map(len, self.database.transactions)))
+
+    def lock(self, *identifiers: str) -> None:
+        def wait_in_vain(keys: list[str]) -> None:
+            if {*keys} & {*identifiers}:
+                raise _Error(Cause.LOCKED)
+
+        self.database.at_statement = wait_in_vain
+
     def test_nothing_is_tried_again_after_a_disconnect(self) -> None:
         self.database.at_statement = lambda keys: (_ for _ in ()).throw(_Error(Cause.GONE))
         self.assertRaises(exception.StoreUnavailable, self.commit, 'ns0')
