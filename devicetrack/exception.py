@@ -613,7 +613,10 @@ class HostTakenOver(NothingWritten):
 
 
 class StoreUnavailable(NothingWritten):
-    """The store is gone, read-only, full or locked; ``reason`` says which. Nothing was written."""
+    """The store is gone, read-only, full or locked, or cannot hold a value. ``reason`` says which.
+
+    Nothing was written.
+    """
     store: str
     reason: str
     template = '{store}: {reason}'

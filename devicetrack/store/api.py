@@ -187,6 +187,7 @@ class Store(abc.ABC):
     def add_host(self, host: Host) -> None:
         """Record a new host.
 
+        :raises InvalidConfiguration: its name begins or ends with a blank; nothing was written
         :raises HostIdentityChanged: another machine took the name meanwhile
         """
 

@@ -55,6 +55,7 @@ class Cause(enum.Enum):
     NO_SCHEMA = 'a table or column is missing'
     NOT_A_STORE = 'it is not a database'
     TOO_SLOW = 'a statement took longer than it may'
+    UNFIT = 'a value is too long, out of range or has a character that the database cannot hold'
     IN_DOUBT = 'the database cannot say what it did'
     OTHER = 'the database refused the statement'
 
@@ -288,9 +289,11 @@ class Backend(abc.ABC):
         """The meaning of an error of the driver, of SQLAlchemy or of oslo.db."""
         self._account.hide(error)
         origin = origin_of(error)
-        # An error that is not the driver's comes from the operating system (a socket, a file), or is a mistake of ours.
+        # An error that is not the driver's comes from the operating system (a socket, a file), from Python's own
+        # conversion of a value, or is a mistake of ours.
         cause = (self.cause_of(origin) if isinstance(origin, self.Error)
-                 else Cause.GONE if isinstance(origin, OSError) else Cause.OTHER)
+                 else Cause.GONE if isinstance(origin, OSError)
+                 else Cause.UNFIT if isinstance(origin, (ValueError, OverflowError)) else Cause.OTHER)
         code = self.code_of(origin) if isinstance(origin, self.Error) else ''
         detail = ' '.join(part for part in (type(origin).__name__, code) if part)
         return Fault(cause, f'{cause.value} ({detail})', error)

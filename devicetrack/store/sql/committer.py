@@ -29,8 +29,8 @@ from devicetrack.store.sql.backend import Fault
 # A transaction has at most this many members, so that its first member does not wait for ever for the others.
 MEMBERS_A_BATCH: Final = 64
 
-# If this many members of a batch wait for a lock in vain, each by itself, the lock is probably one that all of them need,
-# as that of their host's row. Else the last of them would wait for as many timeouts as there are members.
+# If this many members of a batch wait for a lock in vain, each by itself, the lock is probably one that all of them
+# need, as that of their host's row. If each were tried, the last would wait for as many timeouts as there are members.
 _LOCKED_ALONE: Final = 2
 
 

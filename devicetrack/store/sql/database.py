@@ -35,6 +35,7 @@ _REMEDIES: Final = {
     Cause.FULL: 'make room for it',
     Cause.LOCKED: 'look for the transaction that stays open, or raise [devicetrack_database] busy_timeout_s',
     Cause.CONFLICT: 'try again',
+    Cause.UNFIT: 'the database is well; look at the names and numbers that the call was given',
     Cause.TOO_SLOW: 'see what keeps the database busy, or raise [devicetrack_database] statement_timeout_s',
 }
 

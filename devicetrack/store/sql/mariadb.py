@@ -45,6 +45,9 @@ _CAUSES: Final = {
     1836: Cause.READ_ONLY,
     1021: Cause.FULL,
     1114: Cause.FULL,
+    1264: Cause.UNFIT,          # out of range
+    1366: Cause.UNFIT,          # a character that the column cannot hold
+    1406: Cause.UNFIT,          # too long
     1054: Cause.NO_SCHEMA,
     1146: Cause.NO_SCHEMA,
     1044: Cause.GONE,

@@ -38,6 +38,7 @@ _CAUSES: Final = {
     '57014': Cause.TOO_SLOW,
 }
 _CAUSES_OF_CLASSES: Final = {
+    '22': Cause.UNFIT,
     '08': Cause.GONE,
     '28': Cause.GONE,
     '53': Cause.GONE,       # too many connections, out of memory

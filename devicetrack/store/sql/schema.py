@@ -150,8 +150,8 @@ def _upgrade(store: Database, connection: sa.Connection) -> None:
         if not connection.execute(sa.select(sa.func.get_lock(lock, store.backend.patience.busy_s))).scalar():
             raise exception.StoreUnavailable(store.name, 'another process brings its schema up to date: wait for it')
     else:
-        # One transaction for all revisions, which takes SQLite's lock now. If alembic began one for each itself, another
-        # process could come in between.
+        # One transaction for all revisions, which takes SQLite's lock now. alembic would begin one for each revision,
+        # and another process could come in between.
         connection.begin()
     try:
         with _alembic:

@@ -27,6 +27,7 @@ _CAUSES: Final = {
     sqlite3.SQLITE_FULL: Cause.FULL,
     sqlite3.SQLITE_CANTOPEN: Cause.GONE,
     sqlite3.SQLITE_IOERR: Cause.GONE,
+    sqlite3.SQLITE_TOOBIG: Cause.UNFIT,
     sqlite3.SQLITE_NOTADB: Cause.NOT_A_STORE,
     sqlite3.SQLITE_CORRUPT: Cause.NOT_A_STORE,
     sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: Cause.DUPLICATE,

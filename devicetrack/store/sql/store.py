@@ -94,6 +94,10 @@ class SQLStore(database.Database, api.Store):
             return convert.hosts(connection.execute(queries.HOSTS).all())
 
     def add_host(self, host: api.Host) -> None:
+        if host.name != host.name.strip(' '):
+            raise exception.InvalidConfiguration(
+                'host', f'"{host.name}"', 'it begins or ends with a blank, and MariaDB takes names for one that differ '
+                                          'only in blanks at their end: give the host another name')
         try:
             self._execute(queries.ADD_HOST, host._asdict())
         except db_exc.DBDuplicateEntry as error:

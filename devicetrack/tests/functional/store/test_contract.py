@@ -61,6 +61,13 @@ class TestHosts(StoreTestCase):
         self.assertEqual('compute-1', error.host)
         self.assertEqual([host], self.store.hosts())
 
+    def test_a_name_with_a_blank_at_an_end_is_refused(self) -> None:
+        for name in ('compute-1 ', ' compute-1'):
+            error = self.assertRaises(exception.InvalidConfiguration, self.store.add_host,
+                                      api.Host(records.HOST_UUID, name, 'digest'))
+            self.assertEqual(f'"{name}"', error.value)
+        self.assertEqual([], self.store.hosts())
+
     def test_the_boot_of_a_host_is_kept(self) -> None:
         host = api.Host(records.HOST_UUID, 'compute-1', 'digest')
         other = api.Host('0' * 36, 'compute-2', 'digest', 'boot-0')

@@ -68,7 +68,7 @@ class TestEpochs(EpochTestCase):
 
     def test_no_epoch_comes_again_when_a_machine_took_the_name_after_the_backup(self) -> None:
         self.store.replace_host(HOST, ANOTHER)
-        older = self.store.at_epoch(self.store.host(HOST.name))
+        older = self.store.at_epoch(self.store.hosts()[0])
         self.put_back(HOST)
         self.store.replace_host(HOST, ANOTHER)
         self.assertRaises(exception.HostTakenOver, older.write, insert(record('ns0')))

@@ -92,6 +92,19 @@ class TestValues(StoreTestCase):
         self.assertEqual([], self.store.records())
 
 
+    def test_a_value_that_does_not_fit_is_not_called_a_fault_of_the_store(self) -> None:
+        unfit = [record('ns0', position=1 << 70), record('\ud800')]
+        if self.database is not databases.SQLiteStore:
+            unfit += [record('x' * 256), record('ns0', position=1 << 31)]
+        if self.database is databases.PostgreSQLStore:
+            unfit += [record('ns\0')]
+        for row in unfit:
+            error = self.assertRaises(exception.StoreUnavailable, self.store.write, insert(row))
+            self.assertIn('a value is too long, out of range', error.reason)
+            self.assertIn('the database is well', error.reason)
+        self.store.write(insert(record('ns0')))
+
+
 class TestFile(base.TestCase):
     def setUp(self) -> None:
         super().setUp()
