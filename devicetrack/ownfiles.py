@@ -7,7 +7,6 @@ group nor others may write to it.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import pathlib
@@ -32,9 +31,7 @@ def make_directory(path: str) -> None:
     # os.makedirs would give the parents the mode that the umask leaves.
     directory = pathlib.Path(path)
     for one in reversed((directory, *directory.parents)):
-        if not one.is_dir():
-            with contextlib.suppress(FileExistsError):      # made meanwhile, or the check says what it is
-                one.mkdir(mode=0o700)
+        one.mkdir(mode=0o700, exist_ok=True)
     check_directory(path)
 
 
