@@ -6,6 +6,9 @@ code proves and wipes it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from collections.abc import Sequence
+import contextlib
 import json
 import os
 from typing import Any
@@ -69,12 +72,12 @@ class Source(namespaces.NdctlSource):
     def _file(self, namespace: namespaces.Namespace) -> str:
         return file_of(self._directory_of(self._hypervisor.raw().fake.getHostname()), namespace.name)
 
-    def is_blank(self, namespace: namespaces.Namespace) -> bool:
-        fd = os.open(self._file(namespace), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return namespaces.is_hole(fd)
-        finally:
-            os.close(fd)
+    def blank(self, found: Iterable[namespaces.Namespace]) -> Sequence[namespaces.Namespace]:
+        with contextlib.ExitStack() as opened:
+            files = {os.open(self._file(namespace), os.O_RDONLY | os.O_CLOEXEC): namespace for namespace in found}
+            for fd in files:
+                opened.callback(filelock.close, fd)
+            return namespaces.unused_holes(files)
 
     def open(self, namespace: namespaces.Namespace, writing: bool = True) -> int:
         fd = os.open(self._file(namespace), (os.O_RDWR if writing else os.O_RDONLY) | os.O_CLOEXEC)

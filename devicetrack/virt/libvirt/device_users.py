@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
 import contextlib
 import errno
+import itertools
 import os
 import stat
 import time
+from typing import Final
+from typing import NamedTuple
 
 from devicetrack import filelock
 
@@ -17,6 +25,8 @@ PROCESSES = '/proc'
 FORK_S = 1.0
 _POLL_S = 0.01
 _ENDED = 0
+# To search the mappings of a process for each of more files takes longer than to look at every mapping.
+_FEW: Final = 8
 
 
 def check_alone(fd: int) -> None:
@@ -28,48 +38,103 @@ def check_alone(fd: int) -> None:
     :raises BlockingIOError: somebody else has the lock
     :raises OSError: EBUSY: another process has it open or mapped; else, its users are unknown
     """
-    if not filelock.flock(fd):
-        raise BlockingIOError(errno.EAGAIN, 'somebody else holds its lock')
-    name = os.path.basename(os.readlink(f'/proc/self/fd/{fd}'))
-    deadline, seen = time.monotonic() + FORK_S, set[int]()
-    while users := _users_of(os.fstat(fd), name):
+    error = check_each_alone((fd,))[fd]
+    if error is not None:
+        raise error
+
+
+def check_each_alone(fds: Iterable[int]) -> Mapping[int, OSError | None]:
+    """As :func:`check_alone` for several open devices and files, whose users are sought all at once.
+
+    :returns: for each descriptor None, or the error: somebody else has the lock, or another process has it open
+    :raises OSError: the users are unknown
+    """
+    answers: dict[int, OSError | None] = {}
+    wanted: list[_Wanted] = []
+    for fd in fds:
+        if filelock.flock(fd):
+            answers[fd] = None
+            wanted.append(_wanted(fd))
+        else:
+            answers[fd] = BlockingIOError(errno.EAGAIN, 'somebody else holds its lock')
+    deadline, seen = time.monotonic() + FORK_S, set[tuple[int, int]]()
+    while users := _users_of(wanted):
         # A process that forks to run a program has in the child, for a moment, every descriptor that was open in any of
         # its threads. Such a child of this process has our descriptors, and writes nothing. A child of another process
         # may have descriptors that its parent has closed since.
-        parents = {pid: _forked_from(pid) for pid in users}
-        if all(parent == os.getpid() for parent in parents.values()):
-            break
-        of_their_own = {pid for pid, parent in parents.items() if parent is None}
+        parents = {pid: _forked_from(pid) for pid in set(itertools.chain(*users.values()))}
+        users = {fd: pids for fd, pids in users.items() if any(parents[pid] != os.getpid() for pid in pids)}
+        of_their_own = {(fd, pid) for fd, pids in users.items() for pid in pids if parents[pid] is None}
         # A process that began to run its program between the two looks has closed the inherited descriptors.
-        if time.monotonic() >= deadline or seen & of_their_own:
-            raise OSError(errno.EBUSY, f'open in process {", ".join(map(str, users))}')
-        seen = of_their_own
-        time.sleep(_POLL_S)
+        in_use = {fd for fd, _pid in seen & of_their_own} if time.monotonic() < deadline else set(users)
+        for fd in in_use:
+            answers[fd] = OSError(errno.EBUSY, f'open in process {", ".join(map(str, users[fd]))}')
+        wanted = [one for one in wanted if one.fd in users.keys() - in_use]
+        if wanted:
+            seen = of_their_own
+            time.sleep(_POLL_S)
+    return answers
 
 
-def _users_of(wanted: os.stat_result, name: str) -> list[int]:
-    """Find the other processes that have a device or a file open or mapped.
+class _Wanted(NamedTuple):
+    """An open device or file whose users are sought, by what is seen of it in processes that have it open or map it."""
 
-    A device is recognized by its number, whatever node it was opened by; QEMU has nodes of its own. A mapping shows no
-    number, so there a device is recognized by its name. A process of root that cannot be looked at is not counted: the
-    kernel may protect the first process of a host. A file stands for a device when somebody tries the library without
-    root; for a file, no process that cannot be looked at is counted.
+    fd: int
+    is_device: bool
+    opened: tuple[int, ...]
+    mapped: tuple[bytes, ...]
 
-    :raises OSError: a process of another user cannot be looked at, so the users of the device are unknown
+
+def _wanted(fd: int) -> _Wanted:
+    status = os.fstat(fd)
+    opened = _opened(status)
+    if _is_device(status):
+        # A mapping shows no number, so there a device is recognized by its name.
+        return _Wanted(fd, True, opened, (os.path.basename(os.readlink(f'/proc/self/fd/{fd}')).encode(),))
+    number = b'%02x:%02x' % (os.major(status.st_dev), os.minor(status.st_dev))
+    return _Wanted(fd, False, opened, (number, b'%d' % status.st_ino))
+
+
+def _is_device(status: os.stat_result) -> bool:
+    return stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
+
+
+def _opened(status: os.stat_result) -> tuple[int, ...]:
+    """Identify an open device or file. A device has its number at every node; QEMU has nodes of its own."""
+    return ((stat.S_IFMT(status.st_mode), status.st_rdev) if _is_device(status)
+            else (stat.S_IFMT(status.st_mode), status.st_dev, status.st_ino))
+
+
+def _users_of(wanted: Collection[_Wanted]) -> dict[int, list[int]]:
+    """Find the other processes that have devices or files open or mapped; return them by the descriptors here.
+
+    A process of root that cannot be looked at is not counted: the kernel may protect the first process of a host. A
+    file stands for a device when somebody tries the library without root; for a file, no process that cannot be looked
+    at is counted.
+
+    :raises OSError: a process of another user cannot be looked at, so the users of a device are unknown
     """
-    found = []
-    for pid in filter(str.isdecimal, os.listdir(PROCESSES)):
-        process = os.path.join(PROCESSES, pid)
+    if not wanted:
+        return {}
+    sought = collections.defaultdict[tuple[object, ...], list[int]](list)
+    for one in wanted:
+        sought[one.opened].append(one.fd)
+        sought[one.mapped].append(one.fd)
+    found = collections.defaultdict[int, list[int]](list)
+    for pid in sorted(map(int, filter(str.isdecimal, os.listdir(PROCESSES)))):
+        process = os.path.join(PROCESSES, str(pid))
+        used: set[int] = set()
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):        # it has ended
             try:
-                if int(pid) != os.getpid() and (any(
-                        _is_same(entry.path, wanted) for entry in os.scandir(os.path.join(process, 'fd')))
-                        or _maps(process, wanted, name)):
-                    found.append(int(pid))
+                if pid != os.getpid():
+                    for sign in itertools.chain(_open_in(process), _mapped_in(process, wanted)):
+                        used.update(sought.get(sign, ()))
             except PermissionError:
-                if not stat.S_ISREG(wanted.st_mode) and os.stat(process).st_uid != 0:
+                if any(one.is_device for one in wanted) and os.stat(process).st_uid != 0:
                     raise
-    return sorted(found)
+        for fd in used:
+            found[fd].append(pid)
+    return dict(found)
 
 
 def _forked_from(pid: int) -> int | None:
@@ -89,33 +154,31 @@ def _forked_from(pid: int) -> int | None:
     return parent if runs[0] == runs[1] else None
 
 
-def _is_same(descriptor: str, wanted: os.stat_result) -> bool:
-    try:
-        status = os.stat(descriptor)
-    except FileNotFoundError:
-        return False                    # it was closed
-    except PermissionError:
-        os.readlink(descriptor)         # the kernel refuses this too if the process may not be looked at
-        return False                    # a user's file system (FUSE) refuses root, and has no device nodes
-    if stat.S_ISCHR(wanted.st_mode) or stat.S_ISBLK(wanted.st_mode):
-        return stat.S_IFMT(status.st_mode) == stat.S_IFMT(wanted.st_mode) and status.st_rdev == wanted.st_rdev
-    return os.path.samestat(status, wanted)
+def _open_in(process: str) -> Iterator[tuple[int, ...]]:
+    """Yield what a process has open, as :func:`_opened` identifies it."""
+    for entry in os.scandir(os.path.join(process, 'fd')):
+        try:
+            yield _opened(os.stat(entry.path))
+        except FileNotFoundError:
+            pass                            # it was closed
+        except PermissionError:
+            # The kernel refuses this too if the process may not be looked at. If it does not, the file is of a user's
+            # file system (FUSE), which refuses root, and has no device nodes.
+            os.readlink(entry.path)
 
 
-def _maps(process: str, wanted: os.stat_result, name: str) -> bool:
-    """Whether a process maps the device or file (proc(5), ``/proc/pid/maps``): a mapping outlives the descriptor."""
-    is_device = stat.S_ISCHR(wanted.st_mode) or stat.S_ISBLK(wanted.st_mode)
-    number = b'%02x:%02x' % (os.major(wanted.st_dev), os.minor(wanted.st_dev))
-    sought = name.encode() if is_device else b' %s %d ' % (number, wanted.st_ino)
+def _mapped_in(process: str, wanted: Collection[_Wanted]) -> Iterator[tuple[bytes, ...]]:
+    """Yield what a process maps, as in :class:`_Wanted` (proc(5), ``/proc/pid/maps``): it may have closed that since.
+
+    A process that maps nothing of what is wanted may yield nothing.
+    """
     with open(os.path.join(process, 'maps'), 'rb') as file:
         maps = file.read()
-    if sought not in maps:                  # as in nearly all processes, of which a host has hundreds
-        return False
+    # Nearly all processes map none of it, and a host has hundreds.
+    if len(wanted) <= _FEW and not any(b' '.join(one.mapped) in maps for one in wanted):
+        return
     for line in filter(None, maps.split(b'\n')):
-        _addresses, _rights, _offset, where, inode, *path = line.split(None, 5)
-        if is_device:
-            if path and os.path.basename(path[0].removesuffix(b' (deleted)')) == sought:
-                return True
-        elif (where, inode) == (number, b'%d' % wanted.st_ino):
-            return True
-    return False
+        _addresses, _rights, _offset, number, inode, *path = line.split(None, 5)
+        yield number, inode
+        if path:
+            yield os.path.basename(path[0].removesuffix(b' (deleted)')),

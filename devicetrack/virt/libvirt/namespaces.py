@@ -8,7 +8,10 @@ from __future__ import annotations
 import abc
 import collections
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import errno
 import functools
@@ -58,7 +61,7 @@ class Namespace(NamedTuple):
 class Source(abc.ABC):
     """Reads the namespaces of this host.
 
-    All their paths begin with ``beginning``. ``has_holes`` says that :meth:`is_blank` may be true for a namespace.
+    All their paths begin with ``beginning``. ``has_holes`` says that :meth:`blank` may return namespaces.
     """
 
     beginning: str
@@ -83,9 +86,12 @@ class Source(abc.ABC):
         :raises CommandFailed, InvalidDocument: as :meth:`read`
         """
 
-    def is_blank(self, namespace: Namespace) -> bool:
-        """Whether the file system tells, without reading a byte, that all bytes of a namespace are zero."""
-        return False
+    def blank(self, namespaces: Iterable[Namespace]) -> Sequence[Namespace]:
+        """Find the namespaces of which the file system tells, without reading a byte, that all bytes are zero.
+
+        A namespace that :meth:`open` would refuse is left out.
+        """
+        return ()
 
     @abc.abstractmethod
     def open(self, namespace: Namespace, writing: bool = True) -> int:
@@ -196,20 +202,18 @@ class DirectorySource(Source):
         except OSError as error:
             raise exception.CommandFailed(f'list {self._directory}', str(error.strerror)) from error
 
-    def is_blank(self, namespace: Namespace) -> bool:
-        try:
-            fd = self._open(namespace, os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            status = os.fstat(fd)
-            if (_file_uuid(namespace.name, status.st_ino), status.st_size) != (namespace.uuid, namespace.size_bytes):
-                return False
-            return is_hole(fd)
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
+    def blank(self, namespaces: Iterable[Namespace]) -> Sequence[Namespace]:
+        with contextlib.ExitStack() as opened:
+            found: dict[int, Namespace] = {}
+            for namespace in namespaces:
+                with contextlib.suppress(OSError):
+                    fd = self._open(namespace, os.O_RDONLY)
+                    opened.callback(filelock.close, fd)
+                    status = os.fstat(fd)
+                    if (_file_uuid(namespace.name, status.st_ino), status.st_size) == (namespace.uuid,
+                                                                                       namespace.size_bytes):
+                        found[fd] = namespace
+            return unused_holes(found)
 
     def open(self, namespace: Namespace, writing: bool = True) -> int:
         fd = self._open(namespace, os.O_RDWR if writing else os.O_RDONLY)
@@ -237,6 +241,19 @@ class DirectorySource(Source):
             return True
         lock.unlock()
         return False
+
+
+def unused_holes(files: Mapping[int, Namespace]) -> Sequence[Namespace]:
+    """Find the files that are holes, and that no other process has open, mapped or locked. Takes their locks.
+
+    :param files: the namespaces that open files stand for, by the descriptors
+    """
+    holes = [fd for fd in files if is_hole(fd)]
+    with contextlib.suppress(OSError):          # their users are unknown
+        alone = device_users.check_each_alone(holes)
+        # A process may have written to a file just before it closed it.
+        return [files[fd] for fd in holes if alone[fd] is None and is_hole(fd)]
+    return ()
 
 
 def is_hole(fd: int) -> bool:

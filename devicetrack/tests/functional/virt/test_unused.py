@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import textwrap
 from typing import Any
+import uuid
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack import vocabulary
 from devicetrack.tests import base
 from devicetrack.tests import processes
+from devicetrack.tests.drivers import contract
 from devicetrack.tests.functional.virt import test_wipe
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import driver as libvirt_driver
@@ -56,6 +59,24 @@ class TestLostGuest(UnusedTestCase):
 
     def test_keeps_what_it_maps(self) -> None:
         self._is_kept('maps')
+
+    def test_keeps_a_hole_from_being_proven(self) -> None:
+        for name in ('ns0', 'ns1'):
+            with open(os.path.join(self.files, name), 'wb') as file:
+                file.truncate(8 * test_wipe.MIB)
+        self.configuration.set('libvirt', pmem_namespaces=['4GB:ns0|ns1'])
+        driver = self.driver()
+        both = [contract.assignment(str(uuid.uuid4()), 'vpmem', device.identifier, None, device.details)
+                for device in driver.get_inventory().devices]
+        for how in ('has open', 'maps'):
+            guest = self.guest(how)
+            answers = driver.prove(both, vocabulary.BLANK)
+            self.assertIsInstance(answers[self.key], exception.NotProven)
+            self.assertEqual({self.key}, set(driver.get_inventory().unproven))
+            guest.kill()
+            guest.wait()
+        driver.prove(both, vocabulary.BLANK)
+        self.assertEqual([], list(driver.get_inventory().unproven))
 
 
 class TestOwnLock(UnusedTestCase):

@@ -353,7 +353,8 @@ class DeviceKind(abc.ABC):
         """Find the devices whose bytes are all zero, as far as the host knows that without reading any of them.
 
         For a kind that keeps bytes. The driver has the devices' locks, nobody owns the devices, and no domain names
-        them. The default finds none.
+        them. A kind that can tell leaves out a device that a process has open or mapped: the process may be a guest
+        that the hypervisor does not know. The default finds none.
 
         :param assignments: the devices, as assignments of nobody
         :returns: the identifiers of the zero devices

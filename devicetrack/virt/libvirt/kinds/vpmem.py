@@ -213,13 +213,13 @@ class VPMEM(api.DeviceKind):
         if not self._source.has_holes:
             return ()
         found = self._source.read()
-        blank = []
+        recorded = []
         for assignment in assignments:
             with contextlib.suppress(exception.DeviceGone):
                 namespace = self._recorded(assignment, found)
-                if namespace.problem is None and self._source.is_blank(namespace):
-                    blank.append(assignment.identifier)
-        return blank
+                if namespace.problem is None:
+                    recorded.append(namespace)
+        return [namespace.name for namespace in self._source.blank(recorded)]
 
     def read_through(self, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
         namespace = self._wipeable(assignment)
