@@ -461,8 +461,8 @@ class PCIHost(host_files.HostFiles):
                         for entry in os.scandir(self.path(address)) if entry.name.startswith('virtfn')})
         return None
 
-    def _is_open(self, number: int) -> bool:
-        return self._has_guest(number) or self._is_group_open(number)
+    def _is_open(self, number: int, sysfs: str | None = None) -> bool:
+        return self._has_guest(number) or self._is_group_open(number, sysfs)
 
     def _has_guest(self, group: int) -> bool:
         return any(self._functions[address].group == group for address in self._open)

@@ -137,9 +137,9 @@ class Cards(fixtures.Fixture):
         self._set_type(root, address, number)
         self._list_types(card)
 
-    def _is_open(self, number: int) -> bool:
+    def _is_open(self, number: int, sysfs: str | None = None) -> bool:
         return (any(self._functions[function].group == number for function in self._open)
-                or self._is_group_open(number))
+                or self._is_group_open(number, sysfs))
 
     def _on(self, card: str) -> list[str]:
         """The types that the functions of a card have."""

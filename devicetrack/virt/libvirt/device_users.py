@@ -76,8 +76,22 @@ def check_each_alone(fds: Iterable[int]) -> Mapping[int, OSError | None]:
     return answers
 
 
+def users_of(devices: Mapping[int, str]) -> list[int]:
+    """Find the other processes that have one of these character devices open or mapped.
+
+    :param devices: their names by their numbers, as in ``st_rdev``
+    :raises OSError: a process of another user cannot be looked at, so the users are unknown
+    """
+    found = _users_of([_Wanted(number, True, (stat.S_IFCHR, number), (name.encode(),))
+                       for number, name in devices.items()])
+    return sorted(set(itertools.chain(*found.values())))
+
+
 class _Wanted(NamedTuple):
-    """An open device or file whose users are sought, by what is seen of it in processes that have it open or map it."""
+    """A device or file whose users are sought, by what is seen of it in processes that have it open or map it.
+
+    ``fd`` is a descriptor of it here, or another number that names it.
+    """
 
     fd: int
     is_device: bool

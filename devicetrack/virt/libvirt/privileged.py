@@ -93,8 +93,11 @@ def is_dax_locked(path: str) -> bool:
 def is_vfio_group_open(number: int) -> bool:
     """Whether a process has a VFIO group open, or a device of it.
 
-    This opens the group for a moment. Another process that tries to open it in that moment finds it busy.
+    This opens the group for a moment. Another process that tries to open it in that moment finds it busy. If there is
+    no node of the group, this looks for processes that have a device of it open: the kernel may have no VFIO groups.
 
+    :param number: of the IOMMU group
+    :raises FileNotFoundError: no device of the group has a driver of VFIO's
     :raises OSError: the kernel gave another error, or there is no privileged daemon
     """
     return bool(_run('is_vfio_group_open', number))

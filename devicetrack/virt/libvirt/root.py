@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
 import pathlib
 import re
@@ -186,15 +187,46 @@ def _check_dax(name: str, number: int, size_bytes: int) -> None:
         raise OSError(errno.EINVAL, f'it has {size} bytes, not {size_bytes}')
 
 
-def is_vfio_group_open(number: int) -> bool:
+def is_vfio_group_open(number: int, sysfs: str | None = None) -> bool:
+    """As :func:`devicetrack.virt.libvirt.privileged.is_vfio_group_open`.
+
+    :param sysfs: where sysfs is; by default :data:`SYSFS`
+    """
     _check_number(number)
     try:
         os.close(os.open(f'{VFIO}/{number}', os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
+    except FileNotFoundError:
+        nodes = _vfio_nodes(SYSFS if sysfs is None else sysfs, number)
+        if nodes is None:
+            raise
+        return bool(device_users.users_of(nodes))
     except OSError as error:
         if error.errno == errno.EBUSY:
             return True
         raise
     return False
+
+
+def _vfio_nodes(sysfs: str, number: int) -> dict[int, str] | None:
+    """Find the character devices by which a process may have a function of an IOMMU group open by VFIO.
+
+    They count if this process sees no node of the VFIO group: the kernel may be built without VFIO groups (Linux:
+    Documentation/driver-api/vfio.rst, "VFIO Device cdev"), or this process may not see the host's ``/dev/vfio``.
+
+    :returns: their names by their numbers; None if no function of the group has a driver of VFIO's
+    :raises OSError: there are none, although a function has such a driver
+    """
+    functions = glob.glob(os.path.join(glob.escape(sysfs), f'kernel/iommu_groups/{number}/devices/*'))
+    nodes = {}
+    for path in (*(os.path.join(sysfs, 'class/vfio', name) for name in (f'{number}', f'noiommu-{number}')),
+                 *(path for function in functions for path in glob.glob(f'{glob.escape(function)}/vfio-dev/*'))):
+        with contextlib.suppress(FileNotFoundError), open(os.path.join(path, 'dev'), encoding='ascii') as file:
+            nodes[os.makedev(*map(int, file.read().split(':')))] = os.path.basename(path)
+    if nodes:
+        return nodes
+    if any('vfio' in os.path.basename(os.path.realpath(os.path.join(function, 'driver'))) for function in functions):
+        raise OSError(errno.EIO, f'the kernel shows no VFIO device of the IOMMU group {number}')
+    return None
 
 
 def remove_lost_definitions() -> None:
@@ -438,7 +470,7 @@ def check_no_guest(sysfs: str, address: str) -> None:
     """
     with contextlib.suppress(FileNotFoundError):        # no group, no VFIO driver in it, or the function went away
         group = os.readlink(os.path.join(sysfs, 'bus/pci/devices', address, 'iommu_group'))
-        if is_vfio_group_open(int(os.path.basename(group))):
+        if is_vfio_group_open(int(os.path.basename(group)), sysfs):
             raise OSError(errno.EBUSY, f'a guest has {address}, or another function of its IOMMU group')
 
 

@@ -141,6 +141,15 @@ class TestUsers(base.TestCase):
         self.assertEqual('ready', process.stdout.readline().strip())
         self.assertIn(str(process.pid), self.check())
 
+    def test_processes_that_have_a_device_open_are_found_without_opening_it(self) -> None:
+        code = 'import os, sys; os.open(sys.argv[1], os.O_RDONLY); print("ready", flush=True); sys.stdin.read()'
+        process = processes.Process('-c', code, self.nodes[1])
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.assertEqual('ready', process.stdout.readline().strip())
+        self.assertIn(process.pid, device_users.users_of({os.makedev(1, 7): 'dax0.0', os.makedev(1, 8): 'another'}))
+        self.assertNotIn(process.pid, device_users.users_of({os.makedev(1, 8): 'another'}))
+
     def test_a_child_of_ours_that_has_not_run_its_program_yet_is_no_user(self) -> None:
         """Another thread forks it while the device is open here; on a busy machine it waits for a processor then."""
         path = os.path.join(self.temp_dir(), 'file')

@@ -12,6 +12,7 @@ import fixtures
 
 from devicetrack.testing import pci
 from devicetrack.tests import base
+from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
@@ -175,6 +176,50 @@ class ResetTestCase(StepTestCase):
             for method in (None, 'flr'):
                 self.refused(errno.EBUSY, f'a guest has {NVME}', privileged.reset, NVME, method)
         self.assertEqual([], self.host.resets)
+
+
+class NoGroupTestCase(StepTestCase):
+    """A kernel without VFIO groups, or a process that does not see them: there is no node of the group."""
+
+    NUMBER = os.makedev(511, 7)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.give_to_guests(NVME)
+        group = self.read(NVME).iommu_group
+        os.unlink(os.path.join(root.VFIO, str(group)))
+        self.group = f'class/vfio/{group}'
+        self.users: list[int] = []
+        self.patch(device_users, 'users_of', lambda devices: self.users if self.NUMBER in devices else [])
+
+    def has(self, node: str) -> None:
+        path = os.path.join(self.sysfs, node)
+        os.makedirs(path)
+        with open(os.path.join(path, 'dev'), 'w') as file:
+            file.write(f'{os.major(self.NUMBER)}:{os.minor(self.NUMBER)}\n')
+
+    def check_is_kept(self) -> None:
+        self.users.append(812)
+        for step, arguments in ((privileged.unbind, ()), (privileged.reset, (None,))):
+            self.refused(errno.EBUSY, f'a guest has {NVME}', step, NVME, *arguments)
+        self.users.clear()
+        privileged.reset(self.sysfs, NVME, None)
+        self.assertEqual([(NVME, 'flr bus')], self.host.resets)
+
+    def test_what_a_guest_has_by_its_own_device_is_kept(self) -> None:
+        self.has(f'bus/pci/devices/{NVME}/vfio-dev/vfio0')
+        self.check_is_kept()
+
+    def test_what_a_guest_has_by_a_group_without_a_node_here_is_kept(self) -> None:
+        self.has(self.group)
+        self.check_is_kept()
+
+    def test_what_nothing_tells_of_is_kept(self) -> None:
+        self.refused(errno.EIO, 'the kernel shows no VFIO device', privileged.reset, NVME, None)
+
+    def test_a_function_without_a_driver_for_guests_has_no_guest(self) -> None:
+        privileged.reset(self.sysfs, IGB, None)
+        self.assertEqual([(IGB, 'flr pm bus')], self.host.resets)
 
 
 class VirtualFunctionsTestCase(StepTestCase):

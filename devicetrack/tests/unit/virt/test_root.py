@@ -35,7 +35,7 @@ class MdevTestCase(base.TestCase):
             self.assertEqual('1\n', file.read())
 
     def test_one_that_is_open_is_not_removed(self) -> None:
-        self.patch(root, 'is_vfio_group_open', lambda _number: True)
+        self.patch(root, 'is_vfio_group_open', lambda _number, _sysfs=None: True)
         error = self.assertRaises(OSError, root.remove_mdev, UUID)
         self.assertEqual((errno.EBUSY, 0), (error.errno, os.path.getsize(self.remove)))
 
