@@ -1,8 +1,8 @@
 """Calls with a timeout: another thread makes the call, and the caller waits for its answer only so long.
 
 A call into a library cannot be ended from outside. So the thread of a late call goes on waiting and keeps the objects
-that the call needs. The thread is used again once its answer has come. While many calls are unanswered, no further call
-is made: the same daemon would not answer that either.
+that the call needs. The thread is used again once its answer has come. While many calls are late, no further call is
+made: the same daemon would not answer that either. A call waits for a place while too many others are on their way.
 
 In a process whose threads are eventlet's, a call into a C library stops all of them until it returns, also the one that
 waits for its answer only so long. There such calls are made in the native threads of eventlet's pool.
@@ -17,12 +17,15 @@ import os
 import queue
 import sys
 import threading
+import time
 from typing import Any
 from typing import Final
 from typing import TypeVar
 
-# More calls than a host's operations wait for at a time, and few enough threads to do no harm.
+# More calls than a host's operations usually wait for at a time, and few enough threads to do no harm.
 MOST_UNANSWERED: Final = 16
+# A thread of eventlet's pool cannot wake one of eventlet's own, so whoever waits for a place looks so often.
+_POLL_S: Final = 0.02
 
 Answer = TypeVar('Answer')
 
@@ -31,14 +34,23 @@ class Late(Exception):
     """No answer came in time. The call may still be carried out."""
 
 
+class NotMade(Late):
+    """The call was not made: too many earlier ones have no answer yet."""
+
+
 class _Call:
     """A call on its way, and its answer: a value, or an error that was raised."""
 
-    __slots__ = ('work', 'answer')
+    __slots__ = ('work', 'about', 'deadline', 'answer')
 
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self.work = work
+    def __init__(self, work: Callable[[], Any], about: str | None, timeout_s: float) -> None:
+        self.work, self.about = work, about
+        self.deadline = time.monotonic() + timeout_s
         self.answer: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
 
 
 class Calls:
@@ -56,28 +68,31 @@ class Calls:
         self._pid = os.getpid()
         self._idle: collections.deque[queue.SimpleQueue[_Call]] = collections.deque()
         self._unanswered: dict[int, _Call] = {}
+        self._placing = threading.Lock()
 
-    def call(self, work: Callable[[], Answer]) -> Answer:
+    def call(self, work: Callable[[], Answer], about: str | None = None) -> Answer:
         """Return or raise what ``work`` does.
 
-        :raises Late: no answer in time, or too many earlier calls have no answer yet
+        :param about: what the call asks about, for :meth:`is_late`
+        :raises NotMade: too many earlier calls have no answer yet; ``work`` is never done
+        :raises Late: no answer in time
         """
-        if self._pid != os.getpid():            # the threads are the parent's
-            self._begin()
-        if len(self._unanswered) >= MOST_UNANSWERED:
-            raise Late(f'{len(self._unanswered)} earlier calls are not answered yet')
+        call = self._placed(work, about)
         if self._into_c and (eventlet := _green()) is not None:
-            return self._call_natively(work, eventlet)
-        call = _Call(work)
+            result: Answer = self._call_natively(call, eventlet)
+            return result
         try:
-            calls = self._idle.pop()
-        except IndexError:
-            calls = queue.SimpleQueue()
-            threading.Thread(target=self._work, args=(calls,), name='devicetrack-libvirt', daemon=True).start()
-        self._unanswered[id(call)] = call
-        calls.put(call)
+            try:
+                calls = self._idle.pop()
+            except IndexError:
+                calls = queue.SimpleQueue()
+                threading.Thread(target=self._work, args=(calls,), name='devicetrack-libvirt', daemon=True).start()
+            calls.put(call)
+        except BaseException:
+            self._unanswered.pop(id(call), None)
+            raise
         try:
-            answer, error = call.answer.get(timeout=self.timeout_s)
+            answer, error = call.answer.get(timeout=call.left_s)
         except queue.Empty:
             raise Late(f'no answer within {self.timeout_s} s') from None
         if error is not None:
@@ -85,26 +100,49 @@ class Calls:
                 raise error
             finally:
                 del error                       # else it would refer to this frame, which refers to it
-        result: Answer = answer
+        result = answer
         return result
 
-    def natively(self, work: Callable[[], Answer]) -> Answer:
-        """As :meth:`call` if threads are eventlet's. Otherwise ``work`` is done at once, for as long as it takes."""
-        return work() if _green() is None else self.call(work)
+    def natively(self, work: Callable[[], Answer], about: str | None = None) -> Answer:
+        """As :meth:`call` if threads are eventlet's. Otherwise this thread does ``work``, for as long as it takes."""
+        if _green() is not None:
+            return self.call(work, about)
+        call = self._placed(work, about)
+        try:
+            return work()
+        finally:
+            self._unanswered.pop(id(call), None)
 
-    def _call_natively(self, work: Callable[[], Answer], eventlet: Any) -> Answer:
-        call = _Call(work)
-        self._unanswered[id(call)] = call
+    def is_late(self, about: str) -> bool:
+        """Whether an earlier call about the same has no answer yet, although its time is over."""
+        return any(call.about == about and not call.left_s for call in tuple(self._unanswered.values()))
 
-        def carried_out() -> Answer:
+    def _placed(self, work: Callable[[], Any], about: str | None) -> _Call:
+        """Wait for a place among the unanswered calls, and make the call one of them."""
+        if self._pid != os.getpid():            # the threads are the parent's
+            self._begin()
+        call = _Call(work, about, self.timeout_s)
+        while True:
+            with self._placing:
+                if len(self._unanswered) < MOST_UNANSWERED:
+                    self._unanswered[id(call)] = call
+                    return call
+            late = sum(not earlier.left_s for earlier in tuple(self._unanswered.values()))
+            if late >= MOST_UNANSWERED:
+                raise NotMade(f'{late} earlier calls are not answered yet')
+            if not call.left_s:
+                raise NotMade(f'{MOST_UNANSWERED} other calls were on their way for {self.timeout_s} s')
+            time.sleep(_POLL_S)
+
+    def _call_natively(self, call: _Call, eventlet: Any) -> Any:
+        def carried_out() -> Any:
             try:
-                return work()
+                return call.work()
             finally:
                 self._unanswered.pop(id(call), None)
 
-        with eventlet.Timeout(self.timeout_s, Late(f'no answer within {self.timeout_s} s')):
-            answer: Answer = eventlet.tpool.execute(carried_out)
-        return answer
+        with eventlet.Timeout(call.left_s, Late(f'no answer within {self.timeout_s} s')):
+            return eventlet.tpool.execute(carried_out)
 
     def _work(self, calls: queue.SimpleQueue[_Call]) -> None:
         idle, unanswered = self._idle, self._unanswered

@@ -244,7 +244,8 @@ class Connection:
 
         :param read: converts a domain's definitions into an answer. Several threads call it at the same time
         :param told: as for :meth:`devicetrack.virt.driver.VirtDriver.guest_records`
-        :raises HypervisorUnreachable: no answer, perhaps after some domains were read
+        :raises HypervisorUnreachable: no answer, perhaps after some domains were read. From then on, a domain about
+            which it gives no answer is Unreadable until that answer has come
         """
         domains = self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(0))
         # Listing the transient domains costs a fraction of asking every domain. The list is read second, so a domain in
@@ -256,7 +257,7 @@ class Connection:
         # libvirtd, in its own process, takes most of the time for a document.
         def fetch(named: tuple[str, Any]) -> _Answer | None:
             uuid, domain = named
-            found = self._definitions_of(uuid, domain, uuid in transient)
+            found = self._late(uuid) or self._definitions_of(uuid, domain, uuid in transient)
             answer = None if found is None else read(found)
             if told is not None:
                 told(next(numbers), len(domains))
@@ -287,6 +288,8 @@ class Connection:
 
         def fetch(raw: Any) -> _Answer | None:
             domain = Domain(self, raw)
+            if (late := self._late(domain.uuid)) is not None:
+                return read(late)
             try:
                 text = domain.saved()
             except exception.DomainGone:
@@ -301,16 +304,22 @@ class Connection:
         return self._side_by_side(
             self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(flags)), fetch)
 
+    def _late(self, uuid: str) -> Unreadable | None:
+        """Report a domain about which an earlier question still waits for its answer. Each more would keep a thread."""
+        if self._calls.is_late(uuid):
+            return Unreadable(uuid, 'the hypervisor has not answered an earlier question about it yet')
+        return None
+
     def _definitions_of(self, uuid: str, domain: Any, transient: bool) -> Definitions | Unreadable | None:
         """Read the definitions of a domain; None if it is gone."""
         try:
             with self.calling('virDomainGetXMLDesc', uuid):
-                current = self._calls.natively(functools.partial(domain.XMLDesc, 0))
+                current = self._calls.natively(functools.partial(domain.XMLDesc, 0), uuid)
                 # The document itself says whether the guest runs. Another call to ask would be a race, and would cost
                 # half as much as the document.
                 running = _LIVE.match(current) is not None
                 return Definitions(uuid, running, current, self._calls.natively(
-                    functools.partial(domain.XMLDesc, libvirt.VIR_DOMAIN_XML_INACTIVE))
+                    functools.partial(domain.XMLDesc, libvirt.VIR_DOMAIN_XML_INACTIVE), uuid)
                     if running and not transient else None)
         except exception.DomainGone:
             return None
@@ -388,7 +397,7 @@ class Connection:
     def call(self, command: str, call: Callable[..., Any], *arguments: Any, uuid: str | None = None) -> Any:
         """Call libvirt, and wait for its answer at most until the timeout. See :meth:`calling`."""
         with self.calling(command, uuid):
-            return self._calls.call(functools.partial(call, *arguments))
+            return self._calls.call(functools.partial(call, *arguments), uuid)
 
     @contextlib.contextmanager
     def calling(self, command: str, domain_uuid: str | None = None) -> Iterator[None]:
@@ -401,7 +410,8 @@ class Connection:
         try:
             yield
         except bounded.Late as error:
-            self._drop(used)
+            if not isinstance(error, bounded.NotMade):
+                self._drop(used)
             raise self._unreachable(error) from error
         except libvirt.libvirtError as error:
             code = error.get_error_code()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 import queue
 import threading
+import time
 from typing import Final
 from typing import TypeVar
 
@@ -34,8 +35,10 @@ def ask(names: Iterable[Name], question: Callable[[Name], Answer], timeout_s: fl
     answers: dict[int, Answer] = {}
     errors: list[BaseException] = []
     ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+    answered_at = time.monotonic()
 
     def work() -> None:
+        nonlocal answered_at
         try:
             while True:
                 try:
@@ -43,6 +46,7 @@ def ask(names: Iterable[Name], question: Callable[[Name], Answer], timeout_s: fl
                 except IndexError:
                     break
                 answers[number] = question(asked[number])
+                answered_at = time.monotonic()
         except BaseException as error:
             errors.append(error)
             todo.clear()
@@ -55,15 +59,13 @@ def ask(names: Iterable[Name], question: Callable[[Name], Answer], timeout_s: fl
         for thread in threads:
             thread.start()
         for _thread in threads:
-            had = -1
             while True:
                 try:
-                    ended.get(timeout=timeout_s)
+                    ended.get(timeout=max(0.0, answered_at + timeout_s - time.monotonic()))
                     break
                 except queue.Empty:
-                    if len(answers) == had:
+                    if time.monotonic() >= answered_at + timeout_s:
                         raise bounded.Late(f'no answer within {timeout_s} s') from None
-                    had = len(answers)
     finally:
         todo.clear()
     if errors:

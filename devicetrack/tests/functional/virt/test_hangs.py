@@ -7,7 +7,10 @@ from collections.abc import Iterator
 import contextlib
 import threading
 import time
+import types
 from typing import Any
+
+import libvirt
 
 from devicetrack import exception
 from devicetrack.testing import libvirt as libvirt_fixtures
@@ -16,8 +19,83 @@ from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
 from devicetrack.tests.functional.claims import libvirt_hosts
 from devicetrack.virt.libvirt import bounded
+from devicetrack.virt.libvirt import connection
 
 ENDS_S = 60
+
+
+class _Domain:
+    """A domain of a libvirtd that answers about all others."""
+
+    def __init__(self, name: str, answers: threading.Event) -> None:
+        self.UUIDString, self._answers, self.asked = lambda: name, answers, 0
+
+    def XMLDesc(self, flags: int) -> str:
+        self.asked += 1
+        self._answers.wait()
+        return "<domain type='test'/>"
+
+    def hasManagedSaveImage(self, flags: int) -> int:
+        return int(bool(self.XMLDesc(flags)))
+
+    def managedSaveGetXMLDesc(self, flags: int) -> str:
+        return self.XMLDesc(flags)
+
+
+class HangingDomainTestCase(base.TestCase):
+    """libvirtd gives no answer about one domain."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.answers, always = threading.Event(), threading.Event()
+        always.set()
+        self.addCleanup(self.answers.set)
+        self.hung, others = _Domain('hung', self.answers), [_Domain(name, always) for name in 'ab']
+        transient = libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT
+        self.opened = 0
+
+        def connect() -> Any:
+            self.opened += 1
+            return types.SimpleNamespace(
+                isAlive=lambda: 1, listAllDomains=lambda flags: [] if flags == transient else [self.hung, *others])
+
+        self.connection = connection.Connection(connect=connect, timeout_s=1)
+
+    def check_looks(self, look: Callable[..., Any]) -> None:
+        self.assertRaises(exception.HypervisorUnreachable, look, lambda found: found)
+        while not self.connection._calls.is_late('hung'):
+            pass
+        threads = threading.active_count()
+        for _number in range(2 * bounded.MOST_UNANSWERED):
+            found = {one.uuid: type(one) for one in look(lambda found: found)}
+            self.assertEqual({'hung': connection.Unreadable, 'a': connection.Definitions, 'b': connection.Definitions},
+                             found)
+        self.assertEqual((1, True), (self.hung.asked, threading.active_count() <= threads))
+        self.assertLessEqual(self.opened, 2)
+        self.answers.set()
+        while self.connection._calls.is_late('hung'):
+            pass
+        self.assertEqual({connection.Definitions}, set(map(type, look(lambda found: found))))
+
+    def test_it_is_asked_about_once(self) -> None:
+        self.check_looks(self.connection.definitions)
+
+    def test_its_saved_state_is_asked_for_once(self) -> None:
+        self.check_looks(self.connection.saved)
+
+    def test_a_call_that_is_not_made_leaves_the_connection(self) -> None:
+        self.patch(bounded, 'MOST_UNANSWERED', 1)
+        raw, calls = self.connection.raw(), self.connection._calls
+        busy = threading.Thread(target=calls.call, args=(self.answers.wait,))
+        calls.timeout_s = base.HANGS_S
+        busy.start()
+        while not calls._unanswered:
+            pass
+        calls.timeout_s = 0.01
+        self.assertRaises(exception.HypervisorUnreachable, self.connection.paused_domains)
+        self.answers.set()
+        busy.join()
+        self.assertIs(raw, self.connection.raw())
 
 
 class HangingLibvirtdTestCase(base.TestCase):

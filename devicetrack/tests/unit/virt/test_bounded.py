@@ -1,6 +1,8 @@
 """Calls have an end, whatever becomes of what they call."""
 
 import threading
+import time
+import types
 
 from devicetrack.claims.locked_ledger import LedgerLock
 from devicetrack.testing import no_io
@@ -35,6 +37,36 @@ class CallsTestCase(base.TestCase):
             self.assertRaises(bounded.Late, calls.call, goes_on.wait)
         self.assertRaises(bounded.Late, calls.call, self.fail)
         goes_on.set()
+
+    def test_while_many_are_on_their_way_others_wait_for_a_place(self):
+        self.patch(bounded, 'MOST_UNANSWERED', 2)
+        calls, goes_on = bounded.Calls(base.HANGS_S), threading.Event()
+        busy = [threading.Thread(target=calls.call, args=(goes_on.wait,)) for _number in range(2)]
+        for thread in busy:
+            thread.start()
+        while len(calls._unanswered) < 2:
+            pass
+        calls.timeout_s = 0.01
+        self.assertRaises(bounded.NotMade, calls.call, self.fail)
+        calls.timeout_s = base.HANGS_S
+        self.patch(bounded, 'time', types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda _s: goes_on.set()))
+        self.assertEqual(7, calls.call(lambda: 7))
+        for thread in busy:
+            thread.join()
+
+    def test_those_of_the_callers_own_thread_count_too(self):
+        self.patch(bounded, 'MOST_UNANSWERED', 1)
+        calls, goes_on = bounded.Calls(0.01), threading.Event()
+        thread = threading.Thread(target=calls.natively, args=(goes_on.wait, 'a'))
+        thread.start()
+        while not calls.is_late('a'):
+            pass
+        self.assertFalse(calls.is_late('b'))
+        self.assertRaises(bounded.NotMade, calls.natively, self.fail)
+        goes_on.set()
+        thread.join()
+        self.assertFalse(calls.is_late('a'))
+        self.assertEqual(7, calls.natively(lambda: 7))
 
     def test_one_under_the_lock_of_the_ledger_is_seen(self):
         def call():
