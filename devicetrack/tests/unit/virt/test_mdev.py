@@ -106,6 +106,17 @@ class StockTestCase(MdevTestCase):
         self.assertEqual(device.identifier, found.identifier)
         self.assertIn('no room', str(found.unhealthy))
 
+    def test_inactive_ones_share_the_room_of_their_parent(self) -> None:
+        def offered() -> tuple[list[str], int]:
+            stock = self.kind.stock()
+            return ([device.identifier for device in stock.devices if device.unhealthy is None],
+                    sum(capacity.available for capacity in stock.capacities))
+
+        names = sorted(self.node.add('mtty-2', active=False, persistent=True).identifier for _number in range(3))
+        for units, expected in ((10, (names, 2)), (6, (names, 0)), (4, (names[:2], 0)), (0, ([], 0))):
+            self.node.units = units
+            self.assertEqual(expected, offered())
+
     def test_what_exists_is_not_offered_without_adoption(self) -> None:
         self.node.add('mtty-2')
         found, = self.make_kind(adopt_existing_mdevs=False).stock().devices
@@ -193,6 +204,14 @@ class RealizeTestCase(MdevTestCase):
         for _other in range(2):
             self.node.add('mtty-2').xml = lambda: self.fail('the device of another guest was read')
         self.assertEqual([9], [capacity.available for capacity in self.kind.realize(wanted).capacities])
+
+    def test_inactive_devices_keep_their_room(self) -> None:
+        self.node.units = 8
+        wanted = self.to_create()
+        device = self.node.add('mtty-2', active=False, persistent=True)
+        self.kind.stock()
+        self.assertEqual([2], [capacity.available for capacity in self.kind.realize(wanted).capacities])
+        self.assertEqual([2], [capacity.available for capacity in self.kind.realize(self.adopted(device)).capacities])
 
     def test_other_devices_count_where_an_option_limits_them(self) -> None:
         self.make_kind()

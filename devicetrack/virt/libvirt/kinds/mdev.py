@@ -17,6 +17,7 @@ import functools
 import os
 import re
 from typing import Any
+from typing import TypeAlias
 from xml.sax import saxutils
 
 from devicetrack import exception
@@ -65,6 +66,7 @@ class Mdev(api.DeviceKind):
         super().__init__(conf, hypervisor)
         self.options = mdev_options.read(conf)
         self._idle: set[str] = set()            # types with a warning that no parent makes them
+        self._waiting: _Waiting = {}            # as the last stock had them
         self.devices = mdev_devices.Devices(hypervisor, mdev_sysfs.Kernel())
         self.patience = mdev_patience.Patience()
         self.removal = mdev_removal.Removal(self.devices, self.patience, conf[options.MDEV_GROUP].release_wait_s)
@@ -108,7 +110,8 @@ class Mdev(api.DeviceKind):
         devices: list[InventoryDevice] = []
         found: dict[str, list[Device]] = {}
         everything = self.devices.all(parents)
-        counts = _counts(everything)
+        counts, waiting = _counts(everything), _waiting(everything)
+        self._waiting = waiting
         for device in everything:
             found.setdefault(device.uuid, []).append(device)
         for same in found.values():
@@ -119,8 +122,8 @@ class Mdev(api.DeviceKind):
                 continue
             for mdev_type in self.options.types_of(mdev_devices.names(device.parent)):
                 if mdev_type.id == device.type:
-                    devices.append(self._inventory_device(device, mdev_type, len(same) > 1))
-        capacities = self._capacities(parents, counts)
+                    devices.append(self._inventory_device(device, mdev_type, waiting))
+        capacities = self._capacities(parents, counts, waiting)
         self._warn_of_types_that_nothing_makes(parents, {capacity.device_type for capacity in capacities}
                                                | counts.keys())
         return api.Stock(tuple(sorted(devices)), tuple(capacities))
@@ -139,20 +142,24 @@ class Mdev(api.DeviceKind):
                         ', '.join(made) or 'nothing')
         self._idle = idle
 
-    def _inventory_device(self, device: Device, mdev_type: type_options.TypeOptions, several: bool) -> InventoryDevice:
+    def _inventory_device(self, device: Device, mdev_type: type_options.TypeOptions,
+                          waiting: _Waiting) -> InventoryDevice:
         parent = device.parent
         unhealthy = None
-        if not device.active and several:
-            unhealthy = 'its UUID is defined more than once, and mdevctl starts none of them'
-        elif not device.active and not _available(parent, device.type):
-            unhealthy = 'it is defined and not started, and its parent has no room for it'
+        if not device.active:
+            # The first ones get what room there is.
+            of_parent = waiting.get((parent.name, device.type), [])
+            if device.uuid not in of_parent:
+                unhealthy = 'its UUID is defined more than once, and mdevctl starts none of them'
+            elif device.uuid not in of_parent[:_available(parent, device.type)]:
+                unhealthy = 'it is defined and not started, and its parent has no room for it'
         return InventoryDevice(
             self.name, device.uuid, parent.name, mdev_type.resource_class, parent.name, parent.numa_node,
             _stored_details(device), unhealthy, self.options.adopt_existing)
 
-    def _capacities(self, parents: mdev_devices.Parents, counts: Mapping[str, int],
+    def _capacities(self, parents: mdev_devices.Parents, counts: Mapping[str, int], waiting: _Waiting,
                     of: str | None = None) -> list[Capacity]:
-        """Return the capacities that the parents have left.
+        """Return the capacities that the parents have left, beside those devices that are defined and not started.
 
         ``max_instances`` limits all parents together. The first parents with room share what is left of the limit. So
         a device that one of them makes takes nothing from the others.
@@ -168,7 +175,8 @@ class Mdev(api.DeviceKind):
             for made in parent.types:
                 if made.id not in allowed:
                     continue
-                available = min(made.available, left.get(made.id, made.available))
+                available = max(0, made.available - len(waiting.get((parent.name, made.id), ())))
+                available = min(available, left.get(made.id, available))
                 if made.id in left:
                     left[made.id] -= available
                 if of in (None, parent.name):
@@ -205,10 +213,12 @@ class Mdev(api.DeviceKind):
         parents = self.devices.parents() if limited else self.devices.parent(device.parent.name)
         device = device._replace(parent=parents.of(device.parent.name, device.parent.address))
         counts = _counts(self.devices.all(parents) if limited else ())
+        waiting = {key: [uuid for uuid in uuids if uuid != assignment.identifier and not self.devices.kernel.has(uuid)]
+                   for key, uuids in self._waiting.items()}
         return Realized(
             DeviceKey(self.name, assignment.identifier),
             details.to_text(_details(device, assignment.details.origin)),
-            tuple(self._capacities(parents, counts, device.parent.name)))
+            tuple(self._capacities(parents, counts, waiting, device.parent.name)))
 
     def _make_ready(self, assignment: DeviceAssignment) -> Device:
         parents = self.devices.parent(assignment.details.parent)
@@ -366,6 +376,22 @@ class Mdev(api.DeviceKind):
 def _counts(devices: Iterable[Device]) -> collections.Counter[str]:
     """Count the devices of each type."""
     return collections.Counter(device.type for device in devices)
+
+
+# The UUIDs of devices, sorted, by the names of their parents and by their types.
+_Waiting: TypeAlias = Mapping[tuple[str, str], Sequence[str]]
+
+
+def _waiting(devices: Iterable[Device]) -> _Waiting:
+    """Find the devices that are defined and not started, and that can be started where their parent has room."""
+    of_uuid: dict[str, list[Device]] = {}
+    for device in devices:
+        of_uuid.setdefault(device.uuid, []).append(device)
+    found: dict[tuple[str, str], list[str]] = {}
+    for uuid, same in sorted(of_uuid.items()):
+        if len(same) == 1 and not same[0].active:
+            found.setdefault((same[0].parent.name, same[0].type), []).append(uuid)
+    return found
 
 
 def _pci_address(parent: nodedev_xml.Parent) -> str | None:
