@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import json
 import os
+import subprocess
 import sys
 from typing import Any
 from typing import Final
@@ -20,6 +21,7 @@ _START: Final = ('import importlib, sys; sys.path.append(sys.argv.pop(1)); '
 
 
 _LINES_A_PHASE: Final = 20
+_KILLED_S: Final = 5.0
 
 
 def command(module: str) -> Sequence[str]:
@@ -45,6 +47,19 @@ def is_news(line: Mapping[str, Any], told: Mapping[str, Any], size_bytes: int) -
     if line.get('phase') != told.get('phase') or not isinstance(done, int) or not isinstance(before, int):
         return True
     return done == size_bytes or (done - before) * _LINES_A_PHASE >= size_bytes
+
+
+def kill(child: subprocess.Popen[bytes]) -> bool:
+    """Kill a child, if it has not ended. Returns False if it has not ended soon after that.
+
+    The kernel may block a child in a call, and then the kill takes effect when that call returns.
+    """
+    child.kill()                                # no effect if it has ended
+    try:
+        child.wait(_KILLED_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def end(status: int) -> str:

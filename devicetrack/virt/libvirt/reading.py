@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import subprocess
 import sys
 import threading
@@ -19,11 +20,12 @@ from devicetrack.virt.libvirt import wiper
 LOG = log.logger(__name__)
 
 STOPPED: Final = 'reading it was stopped'
+_LOOK_S: Final = 0.5                            # how often to look whether to stop
 
 
 def read_through(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: int, rate_mib_s: int,
                  stop: threading.Event) -> str | None:
-    """Read a device in a child process, and check that every byte is zero. Blocks until the child has ended.
+    """Read a device in a child process, and check that every byte is zero. Blocks until the child ends or has to stop.
 
     The device is a regular file, whose holes count as zeroes, a block device or a device-dax character device.
 
@@ -50,12 +52,13 @@ def read_through(name: str, device_fd: int, lock_fd: int, size_bytes: int, align
                                  pass_fds=(device_fd, lock_fd), env={}, cwd='/')
     except OSError as error:
         raise exception.CommandFailed('the reader', f'cannot be run: {error.strerror}') from error
-    with child:
-        try:
-            last = _follow(child, stop, _Teller(name, size_bytes, shown))
-        finally:
-            child.kill()                        # no effect if it has ended
-            shown.end()
+    try:
+        last = _follow(child, stop, _Teller(name, size_bytes, shown))
+    finally:
+        if not children.kill(child):
+            LOG.warning('The reader of namespace %s (process %d) was killed and has not ended: the kernel blocks it. '
+                        'It writes nothing, and keeps the namespace locked.', name, child.pid)
+        shown.end()
     if stop.is_set():
         return STOPPED
     if child.returncode == 0 and last == {'phase': 'zero', 'done': size_bytes, 'of': size_bytes}:
@@ -87,15 +90,31 @@ class _Teller:
 def _follow(child: subprocess.Popen[bytes], stop: threading.Event, teller: _Teller) -> dict[str, Any]:
     """Read the child's output until it ends or has to stop; return the last line.
 
-    The child says something every second, and that is when this looks whether to stop. In a process that eventlet has
-    patched there is no select.poll(), and pipes have no read1().
+    The child says something every second, unless the kernel blocks it. So another thread reads: in a process that
+    eventlet has patched there is no select.poll(), and pipes have no read1().
     """
-    assert child.stdout is not None
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(child, lines), name='devicetrack-reading', daemon=True).start()
     last: dict[str, Any] = {}
-    for line in child.stdout:
-        if stop.is_set():
-            return last
+    while not stop.is_set():
+        try:
+            line = lines.get(timeout=_LOOK_S)
+        except queue.Empty:
+            continue
+        if not line:
+            child.wait()
+            break
         last = children.read(line)
         teller.tell(last)
-    child.wait()
     return last
+
+
+def _listen(child: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> None:
+    """Pass on the lines of the child's output, and an empty one at its end."""
+    assert child.stdout is not None
+    try:
+        for line in child.stdout:
+            lines.put(line)
+    finally:
+        child.stdout.close()
+        lines.put(b'')

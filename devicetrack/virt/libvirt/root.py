@@ -14,6 +14,7 @@ import sys
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack.virt.libvirt import children
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import ndctl
@@ -57,13 +58,18 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def run_ndctl(command: str, timeout_s: int = NDCTL_TIMEOUT_S) -> tuple[int, str]:
+    child = subprocess.Popen((program(command), *ndctl.ARGUMENTS), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, env={}, cwd='/', umask=0o077)
     try:
-        done = subprocess.run((program(command), *ndctl.ARGUMENTS), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, timeout=timeout_s, check=False, env={}, cwd='/',
-                              umask=0o077)
+        output, _errors = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
         raise exception.CommandFailed(command, f'did not end in {timeout_s} s') from error
-    return done.returncode, done.stdout.decode(errors='replace')
+    finally:
+        # subprocess.run() would wait without a limit for a program that the kernel blocks.
+        children.kill(child)
+        assert child.stdout is not None
+        child.stdout.close()
+    return child.returncode, output.decode(errors='replace')
 
 
 def program(path: str) -> str:

@@ -15,6 +15,7 @@ from devicetrack import vocabulary
 from devicetrack.objects.values import DeviceKey
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
+from devicetrack.virt.libvirt import children
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt import reader
 from devicetrack.virt.libvirt import reading
@@ -128,6 +129,28 @@ class ReadTestCase(base.TestCase):
             thread.join(0.1)
         self.assertIn(reading.STOPPED, str(answers[0]))
         self.assertFalse(self.is_proven())
+
+    def test_one_that_says_nothing_and_does_not_die_is_given_up(self) -> None:
+        """As a reader that the kernel blocks: it ends when the call into the kernel has returned."""
+        silent = os.path.join(self.temp_dir(), 'silent.py')
+        with open(silent, 'w') as file:
+            file.write('import time\ntime.sleep(600)\n')
+        self.patch(reader, '__file__', silent)
+        self.patch(children, '_KILLED_S', 0.1)
+        self.fill(bytes(MIB))
+        driver, kill, answers = self.driver(), subprocess.Popen.kill, []
+        blocked: list[Any] = []
+        self.patch(subprocess.Popen, 'kill', lambda child: blocked.append(child))
+        wanted = self.assigned(driver)
+        thread = threading.Thread(target=lambda: answers.append(driver.prove([wanted], vocabulary.READ)[KEY]))
+        thread.start()
+        while not blocked:
+            driver.stop_proving()
+            thread.join(0.1)
+        thread.join(base.HANGS_S)
+        kill(blocked[0])
+        blocked[0].wait()
+        self.assertIn(reading.STOPPED, str(answers[0]))
 
     def test_says_how_far_it_is_while_it_lasts(self) -> None:
         self.fill(bytes(64 * MIB))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+from typing import Any
 
+from devicetrack import exception
 from devicetrack.tests import base
+from devicetrack.virt.libvirt import children
 from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import root
 
@@ -71,6 +75,19 @@ class ProgramTestCase(base.TestCase):
         link = os.path.join(self.directory, 'link')
         os.symlink(self.program, link)
         self.assertEqual((0, f'{self.program} list\n'), root.run_ndctl(link))
+
+    def test_one_that_does_not_die_is_not_waited_for(self) -> None:
+        """As one that the kernel blocks: it ends when the call into the kernel has returned."""
+        with open(self.program, 'w') as file:
+            file.write('#!/bin/sh\nexec sleep 600\n')
+        blocked: list[Any] = []
+        kill = subprocess.Popen.kill
+        self.patch(children, '_KILLED_S', 0.1)
+        self.patch(subprocess.Popen, 'kill', lambda child: blocked.append(child))
+        error = self.assertRaises(exception.CommandFailed, root.run_ndctl, self.program, 1)
+        self.assertIn('did not end in 1 s', str(error))
+        kill(blocked[0])
+        blocked[0].wait()
 
     def test_one_that_others_can_write_is_refused(self) -> None:
         for path in (self.program, self.inner):
