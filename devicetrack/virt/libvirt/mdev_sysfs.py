@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import NamedTuple
 
@@ -78,7 +79,10 @@ class Kernel:
         """
         group = self._link(uuid, 'iommu_group')
         if group is None:
-            return False
+            if not self.has(uuid):
+                return False
+            # A kernel without VFIO groups gives mediated devices no IOMMU group.
+            raise OSError(errno.EIO, 'it has no IOMMU group')
         try:
             return privileged.is_vfio_group_open(int(group))
         except FileNotFoundError:

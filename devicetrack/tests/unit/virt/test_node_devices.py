@@ -113,6 +113,8 @@ class KernelTestCase(base.TestCase):
         self.patch(root, 'VFIO', self.temp_dir())
         self.patch(os, 'geteuid', lambda: 0)
         self.assertRaises(FileNotFoundError, self.kernel.is_open, UUID)
+        os.unlink(os.path.join(self.kernel.directory, UUID, 'iommu_group'))
+        self.assertRaises(OSError, self.kernel.is_open, UUID)
 
 
 class GroupTestCase(base.TestCase):
