@@ -94,6 +94,7 @@ class StartTestCase(WipesTestCase):
 
     def test_a_request_waits_for_no_wipe(self) -> None:
         instance = self.gone()
+        self.host.service.known = {}
         self.let_wipes_last()
         store, host_uuid = self.host.store.store, self.host.manager.host_uuid
         request = operator_requests.make(host_uuid, operator_requests.RELEASE, instance_uuid=instance.uuid)
