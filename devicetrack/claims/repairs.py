@@ -397,8 +397,8 @@ class Repairs:
             if (progress := self._driver.wiping([key]).get(key)) is not None:
                 refuse(f'it is being wiped: {progress}')
             for _look in range(2):
-                if (used := obstacle(key, self._driver.get_usage(), 'remove it from the domain',
-                                     'fix that first')) is not None:
+                if (used := obstacle(key, self._driver.get_usage(), instance_uuid,
+                                     'remove it from the domain', 'fix that first')) is not None:
                     refuse(used.reason)
             self._withheld.retire(key, instance_uuid, reason)
             self._rows.write(_end(record, self._rows.of_instance(instance_uuid)))
@@ -510,8 +510,7 @@ def _refuse(views: Views, guests: Iterable[GuestRecord], record: Record) -> None
                  if any((device.kind, device.identifier) == key and not device.beside for device in guest.devices)}
     for use in usage.uses:
         # The address of a missing device leads to nothing, but it may be the address of this device.
-        maybe = use.identifier is None and (
-            use.address == key.identifier or use.domain_uuid == record.instance_uuid or use.domain_uuid in recording)
+        maybe = use.may_mean(key, record.instance_uuid) or (use.identifier is None and use.domain_uuid in recording)
         if use.kind == key.kind and (use.identifier == key.identifier or maybe):
             refuse(f'domain {use.domain_uuid} names {"a device that is not there" if maybe else "it"}: '
                    'remove it from the domain')

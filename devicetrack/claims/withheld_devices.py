@@ -335,7 +335,7 @@ class WithheldDevices:
         def refuse(reason: str) -> None:
             raise exception.NotAdmitted(str(Target.of(key)), reason)
 
-        used = obstacle(key, self._driver.get_usage(), 'remove it from the domain', 'fix that first')
+        used = obstacle(key, self._driver.get_usage(), None, 'remove it from the domain', 'fix that first')
         if used is not None:
             refuse(used.reason)
         excluded = self._ledger.why_excluded(key)

@@ -256,6 +256,16 @@ class Use(NamedTuple):
     live: bool
     defined: bool
 
+    def may_mean(self, key: DeviceKey, owner: str | None) -> bool:
+        """Whether this may be a use of a device by an address that leads to no device now.
+
+        So it may if the domain is that of the device's owner, or if the address is the device's identifier.
+
+        :param owner: the instance that has the device; None for a device without an owner
+        """
+        return self.identifier is None and self.kind == key.kind and (
+            self.domain_uuid == owner or self.address == key.identifier)
+
 
 class Usage(NamedTuple):
     """Which domains of this host use which devices. A device without a use is unused only if ``unknown`` is empty.

@@ -183,10 +183,11 @@ class VirtDriver(abc.ABC):
         :param confirm: called with each assignment under its device's lock, before the device is changed. An error
             that it raises ends the call and goes on to the caller: this device and those after it were not changed
         :returns: for every device None, if it may be given to somebody else, or the error that keeps it held.
-            :class:`DeviceInUse`: a domain names it; nothing was changed. :class:`DeviceBusy`: another process works on
-            it; nothing was changed. :class:`DeviceGone`: it is not there, or another device has its name; nothing was
-            changed, and nothing proves what became of its bytes. :class:`UnclaimFailed`: it was not removed or wiped,
-            or nothing proves that it was. :class:`UsersUnknown`: its users are unknown, before or after the work
+            :class:`DeviceInUse`: a domain names it, or may name it by an address that leads to no device; nothing was
+            changed. :class:`DeviceBusy`: another process works on it; nothing was changed. :class:`DeviceGone`: it is
+            not there, or another device has its name; nothing was changed, and nothing proves what became of its bytes.
+            :class:`UnclaimFailed`: it was not removed or wiped, or nothing proves that it was. :class:`UsersUnknown`:
+            its users are unknown, before or after the work
         :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
         """
 
@@ -390,13 +391,15 @@ def _as_port(candidate: Candidate, port: Port | None) -> Candidate:
     return candidate if text is candidate.details else candidate._replace(details=text)
 
 
-def obstacle(key: DeviceKey, usage: Usage, if_named: str = '',
+def obstacle(key: DeviceKey, usage: Usage, owner: str | None = None, if_named: str = '',
              if_unknown: str = '') -> DeviceInUse | UsersUnknown | None:
     """Return the error that says why a device cannot be taken from its users; None when nobody uses it.
 
     Drivers, commands and the manager all ask this one function. The error's class tells a device in use from one whose
-    users are unknown, and its ``reason`` says why.
+    users are unknown, and its ``reason`` says why. An address that leads to no device counts if it may be that of this
+    device (:meth:`.Use.may_mean`).
 
+    :param owner: the instance that has the device; None for a device without an owner
     :param if_named: what an operator can do about a domain that names the device, for the end of the reason
     :param if_unknown: what an operator can do about a domain that cannot be read, for the end of the reason
     """
@@ -406,6 +409,10 @@ def obstacle(key: DeviceKey, usage: Usage, if_named: str = '',
     if usage.unknown:
         what, reason = usage.unknown[0]
         return UsersUnknown(*key, _advised(f'its users are unknown: {what} cannot be read ({reason})', if_unknown))
+    lost = min(((use.domain_uuid, use.address) for use in usage.uses if use.may_mean(key, owner)), default=None)
+    if lost is not None:
+        return DeviceInUse(*key, _advised(f'domain {lost[0]} may name it: its address {lost[1]} leads to no device of '
+                                          f'kind {key.kind}', if_named))
     return None
 
 

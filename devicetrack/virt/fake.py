@@ -396,10 +396,11 @@ class FakeDriver(driver.VirtDriver):
                 if confirm is not None:
                     confirm(assignment)
                 results[DeviceKey(assignment.kind, assignment.identifier)] = self._unclaim(assignment)
-            done = [key for key, error in results.items() if error is None]
+            done = {key: assignment.instance_uuid for assignment in held if results[
+                key := DeviceKey(assignment.kind, assignment.identifier)] is None}
             if done:
                 usage = self.machine.usage(guarding=True)
-                results.update((key, driver.obstacle(key, usage)) for key in done)
+                results.update((key, driver.obstacle(key, usage, owner)) for key, owner in done.items())
                 # Not earlier: a guest that used a device meanwhile may have written to it after its wipe.
                 self.machine.unproven.difference_update(key for key in done if results[key] is None)
                 self.disprove(key for key in done if results[key] is not None)
@@ -408,7 +409,7 @@ class FakeDriver(driver.VirtDriver):
     def _unclaim(self, assignment: DeviceAssignment) -> exception.DriverError | None:
         key = DeviceKey(assignment.kind, assignment.identifier)
         self._wipes.pop(key, None)
-        obstacle = driver.obstacle(key, self.machine.usage(guarding=True))
+        obstacle = driver.obstacle(key, self.machine.usage(guarding=True), assignment.instance_uuid)
         if obstacle is not None:
             self.disprove((key,))               # its user may write to it, and be gone at the next try
             return obstacle

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import DeviceAssignment
@@ -36,6 +38,22 @@ class CleaningContract(case.DriverTestCase):
         self.world.delete_guest(self.instance)
         self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([used]))
         self.assertTrue(self.world.is_clean('ns0'))
+
+    def test_what_its_owners_guest_may_name_by_an_address_that_leads_nowhere_is_not_touched(self) -> None:
+        maybe, gone = self.assigned('vpmem', 'ns0'), self.assigned('vpmem', 'ns1')
+        of_another = case.assignment(str(uuid.uuid4()), 'vpmem', 'ns0', maybe.parent, worlds.text_of(maybe))
+        self.world.write('ns0', b'secret')
+        config = self.driver.guest_config([gone])
+        self.world.start_guest(self.instance, config._replace(metadata=''))
+        self.world.stop_guest(self.instance)
+        self.world.remove('ns1')
+        for wanted in (maybe, gone):
+            [error] = self.driver.unclaim([wanted]).values()
+            self.assertIsInstance(error, exception.DeviceInUse)
+        self.assertFalse(self.world.is_clean('ns0'))
+        self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([of_another]))
+        self.world.delete_guest(self.instance)
+        self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([maybe]))
 
     # -- proofs -------------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from collections.abc import Container
 from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
+import re
 from typing import Any
 from typing import Final
-from xml.sax.saxutils import escape
 
 from devicetrack import exception
 from devicetrack.objects.compact import Compact
@@ -36,6 +36,9 @@ _Named = tuple[str, str, bool, Sequence[str], Sequence[str], bool]
 # identifies, and what of it is unknown.
 _Guest = tuple[str, bool, tuple[_Named, ...], tuple[Use, ...], Unknown | None]
 
+
+# Characters that every writer of XML writes as they are.
+_PLAIN: Final = re.compile(r'[\w.:-]*', re.ASCII)
 
 _READS_FILES: Final = frozenset(('-readconfig', '--readconfig'))
 
@@ -182,8 +185,11 @@ def _recorded_of(domain: domain_xml.Domain, wanted: Collection[DeviceKey], docum
 
     :raises InvalidDocument: the record seems to name one of them, and cannot be read
     """
-    # Hardly any record names one, and parsing them all would take longer than everything else.
-    if not any(name in domain.record_text for key in wanted for name in (key.identifier, escape(key.identifier))):
+    # Hardly any record names one, and parsing them all would take longer than everything else. Only plain text is written
+    # in one way alone.
+    text = domain.record_text
+    if not text or ('&' not in text and text.isascii() and not any(
+            key.identifier in text or _PLAIN.fullmatch(key.identifier) is None for key in wanted)):
         return []
     if domain.record is None:
         raise exception.InvalidDocument(document, 'metadata', str(domain.record_problem))

@@ -65,7 +65,7 @@ class Proving:
         key = key_of(assignment)
         self._wipes.pop(key, None)
         try:
-            error: exception.DeviceError | None = obstacle(key, usage)
+            error: exception.DeviceError | None = obstacle(key, usage, assignment.instance_uuid)
             try:
                 if error is None and self._is_untouched(assignment, kind):
                     return None
@@ -109,7 +109,7 @@ class Proving:
         clean = []
         for assignment in assignments:
             key = key_of(assignment)
-            results[key] = obstacle(key, usage)
+            results[key] = obstacle(key, usage, assignment.instance_uuid)
             if results[key] is None:
                 clean.append(assignment)
         try:

@@ -347,6 +347,15 @@ class UnclaimTestCase(DriverTestCase):
         self.raw.domains = [Domain(B, recorded(xml(B, '/c'), '/a', self.driver.boot_id()))]
         self.assertIsInstance(self.unclaim(), exception.DeviceInUse)
 
+    def test_what_a_record_alone_names_is_kept_however_it_is_written(self) -> None:
+        for name, written in (('/né', '/n&#xE9;'), ('/né', '/né'), ('/a"b', '/a&quot;b'), ("/a'b", '/a&apos;b'),
+                              ('/a<b', '/a&#60;b'), ('/plain', '/pl&#97;in')):
+            text = recorded(xml(B, '/c'), '/one', self.driver.boot_id())
+            self.raw.domains = [Domain(B, text.replace('/one', written))]
+            device = contract.assignment(A, 'path', name, None, DETAILS)
+            self.assertIsInstance(self.driver.unclaim([device])[DeviceKey('path', name)], exception.DeviceInUse)
+        self.assertEqual([], self.kind.given_back)
+
     def test_what_a_record_names_beside_the_guest_is_not_the_guests(self) -> None:
         self.raw.domains = [Domain(B, recorded(xml(B, '/c'), '/c', self.driver.boot_id(), beside='/a'))]
         self.assertIsNone(self.unclaim())

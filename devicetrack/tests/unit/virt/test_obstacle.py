@@ -39,7 +39,21 @@ class ObstacleTestCase(base.TestCase):
         self.assertIsInstance(obstacle(D0, usage('a', unknown=(TORN,))), exception.DeviceInUse)
 
     def test_advice_of_the_caller_ends_the_reason(self) -> None:
-        for found, wanted in ((obstacle(D0, usage('a'), 'remove it', 'mend that'), 'domain a names it: remove it'),
-                              (obstacle(D0, usage(unknown=(TORN,)), 'remove it', 'mend that'),
+        for found, wanted in ((obstacle(D0, usage('a'), None, 'remove it', 'mend that'),
+                               'domain a names it: remove it'),
+                              (obstacle(D0, usage(unknown=(TORN,)), None, 'remove it', 'mend that'),
                                'its users are unknown: domain x cannot be read (torn): mend that')):
             self.assertEqual(wanted, found.reason if found else '')
+
+    def test_an_address_that_leads_nowhere_may_be_that_of_the_owners_device(self) -> None:
+        lost = usage()._replace(uses=[Use('vpmem', None, '/srv/link', 'a', False, False, True)])
+        found = obstacle(D0, lost, 'a', 'remove it')
+        self.assertIsInstance(found, exception.DeviceInUse)
+        self.assertEqual('domain a may name it: its address /srv/link leads to no device of kind vpmem: remove it',
+                         found.reason if found else '')
+        for key, owner in ((D0, 'b'), (D0, None), (DeviceKey('mdev', 'd0'), 'a')):
+            self.assertIsNone(obstacle(key, lost, owner))
+
+    def test_an_address_that_leads_nowhere_may_be_the_devices_own_name(self) -> None:
+        lost = usage()._replace(uses=[Use('vpmem', None, 'd0', 'a', False, False, True)])
+        self.assertIsInstance(obstacle(D0, lost, 'b'), exception.DeviceInUse)
