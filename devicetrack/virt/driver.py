@@ -127,6 +127,7 @@ class VirtDriver(abc.ABC):
     def get_usage(self) -> Usage:
         """Ask the hypervisor which domain names which device, in the live and the inactive definitions of all domains.
 
+        Saved states and snapshots count as inactive definitions: a guest may come back with the devices that they name.
         A document that cannot be read is in ``unknown``.
 
         The addresses of a live definition say which devices it names. So do those of an inactive one, unless its record

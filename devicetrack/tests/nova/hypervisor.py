@@ -98,6 +98,8 @@ class Connection:
             return []
         if flags & libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE:
             return [domain for domain in found if domain.hasManagedSaveImage(0)]
+        if flags & libvirt.VIR_CONNECT_LIST_DOMAINS_HAS_SNAPSHOT:
+            return []                           # Nova leaves the metadata of its snapshots away
         if flags & libvirt.VIR_CONNECT_LIST_DOMAINS_PAUSED:
             return [domain for domain in found if domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED]
         return found

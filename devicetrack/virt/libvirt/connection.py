@@ -10,6 +10,7 @@ option sets. After that it is unknown whether libvirt carries a call out, as whe
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
@@ -50,6 +51,7 @@ class Meaning(enum.Enum):
     IN_USE = 'the device is in use'
     EXISTS = 'the device exists already'
     NO_SUCH_DEVICE = 'there is no such node device'
+    NO_SUCH_SNAPSHOT = 'there is no such snapshot'
     BEHIND = 'the hypervisor does not know of a change yet'
     UNTOLD = 'the hypervisor did not say why'
     UNSUPPORTED = 'this hypervisor cannot do it'
@@ -67,6 +69,7 @@ _TEXTS = (
 )
 _CODES = {
     libvirt.VIR_ERR_NO_NODE_DEVICE: Meaning.NO_SUCH_DEVICE,
+    libvirt.VIR_ERR_NO_DOMAIN_SNAPSHOT: Meaning.NO_SUCH_SNAPSHOT,
     libvirt.VIR_ERR_NO_SUPPORT: Meaning.UNSUPPORTED,
     # libvirt says so when it is asked to destroy a node device that is not active, or to undefine or autostart one that
     # is not defined. It also says so of active or defined devices that it does not know of yet.
@@ -171,6 +174,19 @@ class Domain:
         return str(self._connection.call('virDomainManagedSaveGetXMLDesc', self._domain.managedSaveGetXMLDesc,
                                          libvirt.VIR_DOMAIN_SAVE_IMAGE_XML_SECURE, uuid=self.uuid))
 
+    def snapshots(self) -> list[str]:
+        """Return the documents of its snapshots. A snapshot that goes away meanwhile is left out."""
+        documents = []
+        for snapshot in self._connection.call('virDomainListAllSnapshots', self._domain.listAllSnapshots, 0,
+                                              uuid=self.uuid):
+            try:
+                documents.append(str(self._connection.call('virDomainSnapshotGetXMLDesc', snapshot.getXMLDesc, 0,
+                                                           uuid=self.uuid)))
+            except Refused as error:
+                if error.meaning is not Meaning.NO_SUCH_SNAPSHOT:
+                    raise
+        return documents
+
     def define_saved(self, definition: str) -> None:
         """Put another definition into the saved state."""
         self._connection.call('virDomainManagedSaveDefineXML', self._domain.managedSaveDefineXML, definition, 0,
@@ -237,21 +253,22 @@ class Connection:
                 self._calls.call(raw.close)
 
     def definitions(self, read: Callable[[Definitions | Unreadable], _Answer],
-                    told: Callable[[int, int], None] | None = None) -> list[_Answer]:
+                    told: Callable[[int, int], None] | None = None,
+                    only: Collection[str] | None = None) -> list[_Answer]:
         """Read every domain's definitions. Only a few of them are in memory at a time.
 
         A domain that goes away meanwhile is left out.
 
         :param read: converts a domain's definitions into an answer. Several threads call it at the same time
         :param told: as for :meth:`devicetrack.virt.driver.VirtDriver.guest_records`
+        :param only: the UUIDs of the domains to read; by default all
         :raises HypervisorUnreachable: no answer, perhaps after some domains were read. From then on, a domain about
             which it gives no answer is Unreadable until that answer has come
         """
-        domains = self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(0))
+        domains = [domain for domain in self._list(0) if only is None or domain.UUIDString() in only]
         # Listing the transient domains costs a fraction of asking every domain. The list is read second, so a domain in
         # it had no definition when all domains were listed, or has lost it since.
-        transient = {domain.UUIDString() for domain in self._asked(
-            'virConnectListAllDomains', lambda raw: raw.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT))}
+        transient = {domain.UUIDString() for domain in self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT)}
         numbers = itertools.count(1)            # its next() is one operation, so threads may share it
 
         # libvirtd, in its own process, takes most of the time for a document.
@@ -284,8 +301,6 @@ class Connection:
         :param read: as in :meth:`definitions`; the saved definition is ``current``
         :raises HypervisorUnreachable: no answer
         """
-        flags = libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE
-
         def fetch(raw: Any) -> _Answer | None:
             domain = Domain(self, raw)
             if (late := self._late(domain.uuid)) is not None:
@@ -301,8 +316,41 @@ class Connection:
                 return read(Unreadable(domain.uuid, f'its saved state: {error}'))
             return None if text is None else read(Definitions(domain.uuid, False, text, None))
 
-        return self._side_by_side(
-            self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(flags)), fetch)
+        return self._side_by_side(self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE), fetch)
+
+    def snapshots(self, read: Callable[[Definitions | Unreadable], _Answer]) -> list[_Answer]:
+        """Read every snapshot of every guest.
+
+        :param read: as in :meth:`definitions`; the document of a snapshot is ``current``
+        :raises HypervisorUnreachable: no answer
+        """
+        def fetch(raw: Any) -> list[_Answer]:
+            domain = Domain(self, raw)
+            if (late := self._late(domain.uuid)) is not None:
+                return [read(late)]
+            try:
+                documents = domain.snapshots()
+            except exception.DomainGone:
+                return []
+            except Refused as error:
+                return [read(Unreadable(domain.uuid, f'its snapshots: {error}'))]
+            return [read(Definitions(domain.uuid, False, document, None)) for document in documents]
+
+        found = self._side_by_side(self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_HAS_SNAPSHOT), fetch)
+        return list(itertools.chain.from_iterable(found))
+
+    def returning(self) -> frozenset[str]:
+        """List the domains that may get other definitions than they have: from a saved state or a snapshot.
+
+        :raises HypervisorUnreachable: no answer
+        """
+        return frozenset(domain.UUIDString() for flags in (
+            libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE, libvirt.VIR_CONNECT_LIST_DOMAINS_HAS_SNAPSHOT)
+            for domain in self._list(flags))
+
+    def _list(self, flags: int) -> list[Any]:
+        domains: list[Any] = self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(flags))
+        return domains
 
     def _late(self, uuid: str) -> Unreadable | None:
         """Report a domain about which an earlier question still waits for its answer. Each more would keep a thread."""
@@ -336,9 +384,7 @@ class Connection:
 
     def paused_domains(self) -> list[Domain]:
         """List every domain that is paused at the moment, for any reason."""
-        flags = libvirt.VIR_CONNECT_LIST_DOMAINS_PAUSED
-        return [Domain(self, domain) for domain in
-                self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(flags))]
+        return [Domain(self, domain) for domain in self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_PAUSED)]
 
     def define_domain(self, definition: str, uuid: str) -> None:
         """Replace the inactive definition of a domain."""

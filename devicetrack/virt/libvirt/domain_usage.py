@@ -8,6 +8,7 @@ from collections.abc import Container
 from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
+import itertools
 import re
 from typing import Any
 from typing import Final
@@ -71,10 +72,19 @@ class DomainUsage:
         unknown: list[Unknown] = []
         with self._parsed.look() as parse:
             read = functools.partial(self._read_guest, parse, self._boot_id(), guarding)
+            returning = self._hypervisor.returning()
             defined = self._hypervisor.definitions(read)
             # Saved states are read after the definitions, so they include a guest that was saved meanwhile. A saved
-            # guest resumes with the devices of its saved state, whatever its definition says.
-            saved = self._hypervisor.saved(read)
+            # guest resumes with the devices of its saved state, whatever its definition says. A guest that somebody
+            # reverts to a snapshot gets the devices of the snapshot.
+            kept = self._hypervisor.saved(read)
+            resumed = returning.difference([uuid for uuid, *_rest in kept])
+            kept += itertools.chain.from_iterable(self._hypervisor.snapshots(
+                functools.partial(self._read_snapshot, read)))
+            # If a guest came back meanwhile, its definition was read before, and its saved state or snapshot may be
+            # gone since.
+            if resumed:
+                kept += self._hypervisor.definitions(read, only=resumed)
         for uuid, runs, its_named, its_uses, problem in defined:
             if uuid in domains:
                 unknown.append(Unknown(f'domain {uuid}', 'two domains have this UUID'))
@@ -85,9 +95,11 @@ class DomainUsage:
                 unknown.append(problem)
             named += its_named
             uses += map(tuple, its_uses)
-        for uuid, _runs, its_named, its_uses, problem in saved:
+        for uuid, runs, its_named, its_uses, problem in kept:
             domains.add(uuid)
-            if problem is not None:
+            if runs:
+                running.add(uuid)
+            if problem is not None and problem not in unknown:
                 unknown.append(problem)
             named += [one for one in its_named if one not in named]
             uses += [tuple(one) for one in its_uses if one not in uses]
@@ -127,6 +139,18 @@ class DomainUsage:
         except exception.DriverError as error:
             unknown = Unknown(f'domain {found.uuid}', str(error))
         return found.uuid, found.running, tuple(named), tuple(uses), unknown
+
+    @staticmethod
+    def _read_snapshot(read: Callable[[connection.Definitions | connection.Unreadable], _Guest],
+                       found: connection.Definitions | connection.Unreadable) -> list[_Guest]:
+        """Read which devices one domain gets back if somebody reverts it to a snapshot."""
+        if isinstance(found, connection.Unreadable):
+            return [read(found)]
+        try:
+            texts = domain_xml.in_snapshot(found.current, f'domain {found.uuid}, snapshot')
+        except exception.InvalidDocument as error:
+            return [read(connection.Unreadable(found.uuid, f'a snapshot: {error.where}: {error.reason}'))]
+        return [read(found._replace(current=text)) for text in texts]
 
     def _read_definitions(self, parse: parsed.Parse, found: connection.Definitions, boot_id: str,
                           guarding: Collection[DeviceKey], named: list[_Named], uses: list[Use]) -> None:

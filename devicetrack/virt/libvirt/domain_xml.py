@@ -127,6 +127,20 @@ def parse_all(text: str, document: str = 'domain XML') -> Domain:
               for value in inner.attrib.values()))
 
 
+def in_snapshot(text: str, document: str) -> list[str]:
+    """Return the definitions in the document of a snapshot: that of the guest, and the inactive one that it also had.
+
+    A snapshot of a libvirt before 0.9.5 has none. Such a guest keeps its definition when it is reverted.
+
+    :raises InvalidDocument: it is not a snapshot
+    """
+    found = []
+    for definition in documents.parse(text, document, 'domainsnapshot').iterchildren('domain', 'inactiveDomain'):
+        definition.tag = 'domain'
+        found.append(etree.tostring(definition, encoding='unicode', with_tail=False))
+    return found
+
+
 def _memory_paths(devices: etree._Element, document: str) -> tuple[str, ...]:
     return tuple(documents.required(memory, 'source/path', document)
                  for memory in devices.findall('memory') if memory.get('model') in PATH_BACKED_MEMORY)

@@ -42,6 +42,10 @@ def xml(uuid: str, *paths: str, live: bool = False) -> str:
             f'<devices>{memory}</devices></domain>')
 
 
+def snapshot(definitions: str) -> str:
+    return f'<domainsnapshot><name>secret-name</name>{definitions}</domainsnapshot>'
+
+
 def recorded(text: str, path: str, boot_id: str, beside: str | None = None) -> str:
     """A definition with a record of ours."""
     element = metadata.element(
@@ -53,8 +57,10 @@ def recorded(text: str, path: str, boot_id: str, beside: str | None = None) -> s
 class Domain:
     """What libvirt answers for one domain: a document for each of its definitions, or an error to raise."""
 
-    def __init__(self, uuid: str, current: Any, defined: Any = None, state: Any = None, saved: Any = None) -> None:
+    def __init__(self, uuid: str, current: Any, defined: Any = None, state: Any = None, saved: Any = None,
+                 snapshots: Any = ()) -> None:
         self.uuid, self.current, self.defined, self._state, self.saved = uuid, current, defined, state, saved
+        self.snapshots, self.resumed = snapshots, None
 
     def UUIDString(self) -> str:
         return self.uuid
@@ -63,7 +69,14 @@ class Domain:
         answer = self.defined if flags == libvirt.VIR_DOMAIN_XML_INACTIVE else self.current
         if isinstance(answer, Exception):
             raise answer
+        if self.resumed is not None:            # right after somebody read its definition
+            self.saved, self.current, self.resumed = None, self.resumed, None
         return answer
+
+    def listAllSnapshots(self, flags: int) -> Any:
+        if isinstance(self.snapshots, Exception):
+            raise self.snapshots
+        return [Snapshot(text) for text in self.snapshots]
 
     def hasManagedSaveImage(self, flags: int) -> bool:
         return self.saved is not None
@@ -79,6 +92,16 @@ class Domain:
         return self._state
 
 
+class Snapshot:
+    def __init__(self, text: Any) -> None:
+        self.text = text
+
+    def getXMLDesc(self, flags: int) -> Any:
+        if isinstance(self.text, Exception):
+            raise self.text
+        return self.text
+
+
 class Raw:
     def __init__(self) -> None:
         self.domains: Any = []
@@ -86,15 +109,18 @@ class Raw:
         self.lists = 0
 
     def listAllDomains(self, flags: int) -> Any:
+        if isinstance(self.domains, Exception):
+            self.lists += 1
+            raise self.domains
         if flags == libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT:
             return [domain for domain in self.domains if domain.defined is None]
+        if flags == libvirt.VIR_CONNECT_LIST_DOMAINS_HAS_SNAPSHOT:
+            return [domain for domain in self.domains if domain.snapshots]
         if flags == libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE:
             return [domain for domain in self.domains if domain.saved is not None]
         if flags == libvirt.VIR_CONNECT_LIST_DOMAINS_PAUSED:
             return [domain for domain in self.domains if domain._state is not None]
         self.lists += 1
-        if isinstance(self.domains, Exception):
-            raise self.domains
         return self.domains
 
     def isAlive(self) -> bool:
@@ -334,6 +360,45 @@ class UnclaimTestCase(DriverTestCase):
     def test_a_saved_state_that_is_gone_is_no_use(self) -> None:
         self.raw.domains = [Domain(B, xml(B), saved=libvirt_error(libvirt.VIR_ERR_NO_DOMAIN))]
         self.assertIsNone(self.unclaim())
+
+    def test_a_saved_guest_that_is_started_meanwhile_is_looked_at_again(self) -> None:
+        domain = Domain(B, xml(B), saved=xml(B, '/a'))
+        domain.resumed = xml(B, '/a', live=True)
+        self.raw.domains = [domain]
+        usage = self.driver.get_usage()
+        self.assertEqual(({B}, [(B, '/a', True, True)]), (usage.running, [
+            (use.domain_uuid, use.identifier, use.running, use.live) for use in usage.uses]))
+
+    def test_a_snapshot_keeps_what_its_guest_gets_back(self) -> None:
+        """It has the definition of then, and if the guest ran, the inactive one too."""
+        inactive = xml(B, '/a').replace('domain', 'inactiveDomain')
+        for definitions in (xml(B, '/a'), xml(B, '/a', live=True), xml(B, live=True) + inactive):
+            self.raw.domains = [Domain(B, xml(B), snapshots=[snapshot(xml(B)), snapshot(definitions)])]
+            self.assertIsInstance(self.unclaim(), exception.DeviceInUse)
+            self.assertEqual([(B, '/a', False, False, True)],
+                             [(use.domain_uuid, use.identifier, use.running, use.live, use.defined)
+                              for use in self.driver.get_usage().uses])
+        self.assertEqual([], self.kind.given_back)
+
+    def test_a_snapshot_of_a_running_guest_that_names_the_same_changes_nothing(self) -> None:
+        self.raw.domains = [Domain(B, xml(B, '/a', live=True), xml(B), snapshots=[snapshot(xml(B))])]
+        usage = self.driver.get_usage()
+        self.assertEqual(({B}, 1), (usage.running, len(usage.uses)))
+
+    def test_a_snapshot_that_cannot_be_read_frees_nothing(self) -> None:
+        for snapshots in (['<domain/>'], ['<domainsnapshot'], [snapshot('<domain/>')],
+                          [libvirt_error(libvirt.VIR_ERR_OPERATION_FAILED)],
+                          libvirt_error(libvirt.VIR_ERR_OPERATION_FAILED)):
+            self.raw.domains = [Domain(B, xml(B), snapshots=snapshots)]
+            error = self.unclaim()
+            self.assertIsInstance(error, exception.UsersUnknown)
+            self.assertNotIn('secret-name', str(error))
+
+    def test_a_snapshot_that_is_gone_and_one_without_a_definition_keep_nothing(self) -> None:
+        for text in (libvirt_error(libvirt.VIR_ERR_NO_DOMAIN_SNAPSHOT), libvirt_error(libvirt.VIR_ERR_NO_DOMAIN),
+                     snapshot(f'<domain><uuid>{B}</uuid></domain>'), snapshot('')):
+            self.raw.domains = [Domain(B, xml(B), snapshots=[text])]
+            self.assertIsNone(self.unclaim())
 
     def test_a_record_that_is_forged_frees_no_device_that_the_definition_names(self) -> None:
         """The record says that the path is of another boot, and that it meant another device."""
