@@ -173,10 +173,11 @@ def source_paths(element: str) -> Sequence[str]:
 
 
 def _other_pci_addresses(devices: etree._Element, document: str) -> Iterator[str]:
-    """Yield the PCI addresses of the disks that are PCI devices (NVMe)."""
-    for device in devices.findall('disk'):
-        if device.get('type') == 'nvme' and device.find('source/address') is not None:
-            yield pci_address(device, document)
+    """Yield the PCI addresses of the NVMe functions that disks read from, also as a backing file or a mirror."""
+    for disk in devices.findall('disk'):
+        for storage in disk.iter(etree.Element):
+            if storage.get('type') == 'nvme' and storage.find('source/address') is not None:
+                yield pci_address(storage, document)
 
 
 def argument_pci_addresses(domain: Domain) -> Sequence[str]:

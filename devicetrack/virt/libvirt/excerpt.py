@@ -55,6 +55,8 @@ _RECORD_END = f'</{_RECORD_NAME}>'
 # Only an address inside a source is indented this deep: it belongs to a host device, or to a disk or interface that is
 # one. str.find() looks for the last character first; a rare one makes the search several times as fast as a space.
 _SOURCE_ADDRESS = '\n        <address'
+# In the backing file or mirror of a disk, the address of a function is indented deeper.
+_NVME = "type='nvme'"
 _BLOCK = '<source dev'
 _BLOCK_PATH = re.compile(rf"<source dev='({_PLAIN}']*)'")
 # If a namespace is declared in another way, for example with references, it may be ours. Nova's own name has '/xmlns/'.
@@ -114,7 +116,8 @@ def _read(text: str, path_backed: Collection[str], hints: Collection[str]) -> Ex
     paths = _paths(memories, path_backed) if memories else ()
     mdevs, functions = _addresses(hostdevs)
     if (text.count(_SOURCE_ADDRESS, devices.begin, devices.end) != len(mdevs) + len(functions)
-            or text.find('<filesystem', devices.begin, devices.end) >= 0):
+            or text.find('<filesystem', devices.begin, devices.end) >= 0
+            or text.find(_NVME, devices.begin, devices.end) >= 0):
         raise _Doubt
     for hint in hints:
         if text.count(hint, devices.begin, devices.end) != sum([path.count(hint) for path in paths]):

@@ -107,6 +107,24 @@ class PCITestCase(base.TestCase):
         self.assertEqual(((self.address,), (MDEV,)), (found.pci_addresses, found.mdev_uuids))
 
 
+STORAGE = "type='nvme'><source type='pci' namespace='1'><address bus='0x3d' slot='0' function='4'/></source>"
+
+
+class NVMeDiskTestCase(base.TestCase):
+    scenarios = base.table(
+        ('a disk', f'<disk {STORAGE}</disk>'),
+        *((name, f"<disk type='file'><source file='/a'/><{name} {STORAGE}</{name}></disk>")
+          for name in ('backingStore', 'mirror')),
+        ('the backing file of another', f"<disk type='file'><backingStore type='file'><backingStore {STORAGE}"
+                                        '</backingStore></backingStore></disk>'),
+        ('a file with the data', "<disk type='file'><source file='/a'><dataStore " + STORAGE
+         + '</dataStore></source></disk>'),
+        names=('disk',))
+
+    def test_its_function_is_found(self) -> None:
+        self.assertEqual(('0000:3d:00.4',), domain_xml.parse(domain(self.disk)).other_pci_addresses)
+
+
 BOMB = ('<!DOCTYPE domain [<!ENTITY a "aaaaaaaaaa">'
         + ''.join(f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(9)) + ']>')
 

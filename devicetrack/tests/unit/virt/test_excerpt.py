@@ -30,6 +30,10 @@ DEFINITIONS = (*(f'libvirt-{version}-domain-{kind}-nvdimm-mdev.xml'
 NOVA = ('    <nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">\n'
         '      <nova:name>a &amp; b</nova:name>\n    </nova:instance>\n')
 DISK = "    <disk type='file' device='disk'>\n      <target dev='vda' bus='virtio'/>\n    </disk>\n"
+BACKED = ("    <disk type='file' device='disk'>\n      <source file='/a'/>\n      <backingStore type='nvme'>\n"
+          "        <source type='pci' namespace='1'>\n"
+          "          <address domain='0x0000' bus='0x3d' slot='0x00' function='0x4'/>\n        </source>\n"
+          '      </backingStore>\n    </disk>\n')
 DIMM = ("    <memory model='virtio-mem'>\n      <target>\n        <size unit='KiB'>1</size>\n      </target>\n"
         '    </memory>\n')
 PCI = ("    <hostdev mode='subsystem' type='pci' managed='yes'>\n      <source>\n"
@@ -160,6 +164,7 @@ class DoubtTestCase(base.TestCase):
         ('a slot that is none', domain(PCI.replace("slot='0x00'", "slot='0x20'"))),
         ('a source with attributes', domain(PCI.replace('<source>', "<source writeFiltering='no'>"))),
         ('a PCI device that says more first', domain(PCI.replace('      <source>', '      <rom/>\n      <source>'))),
+        ('an NVMe function behind a disk', domain(DISK + BACKED)),
         ('an empty path', domain(nvdimm(' '))),
         ('a path that is not there', domain(nvdimm().replace('path>', 'file>'))),
         ('a device without anything', domain("    <hostdev type='mdev'/>\n")),
@@ -227,7 +232,7 @@ class SpeedTestCase(base.TestCase):
 
 
 _PIECES = st.sampled_from((
-    DISK, DIMM, PCI, DRIVEN, USB, BLOCK, INTERFACE, nvdimm(), nvdimm('/b', 'virtio-pmem'), mdev(), NOVA, record(),
+    DISK, BACKED, DIMM, PCI, DRIVEN, USB, BLOCK, INTERFACE, nvdimm(), nvdimm('/b', 'virtio-pmem'), mdev(), NOVA, record(),
     '    <thing>\n',
     '    </thing>\n', '    <thing/>\n', '/>', '>', '<', '&amp;', '&#60;', '<!-- ', ' -->\n', '<![CDATA[', ']]>', '<?x ',
     '?>', '\n', '  ', '  <metadata>\n', '  </metadata>\n', '  <devices>\n', '  </devices>\n', '<devices>',

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import json
 import os
 import stat
+import threading
+import types
 from typing import Any
 import uuid
 
@@ -166,6 +170,34 @@ class NdctlTestCase(base.TestCase):
 
     def test_an_owned_namespace_that_no_option_names_is_still_recognised(self) -> None:
         self.assertEqual({'/dev/dax1.1': 'ns1_1'}, self.kind.identify(['/dev/dax1.1']))
+
+    def test_a_block_device_of_the_same_number_is_another_device(self) -> None:
+        memory, disk, file = '/node', '/dev/dm-0', '/srv/memory'
+        sorts = {'/dev/dax1.1': stat.S_IFCHR, memory: stat.S_IFCHR, disk: stat.S_IFBLK, file: stat.S_IFREG}
+        self.patch(vpmem, 'os', types.SimpleNamespace(
+            **{**vars(os), 'stat': functools.partial(self._status, sorts)}))
+        # What is of another sort than all namespaces is none of them. Of a character device nobody can tell.
+        self.assertEqual({memory: 'ns1_1', '/other': None, '/nothing': None},
+                         self.kind.identify([memory, disk, file, '/other', '/nothing']))
+
+    @staticmethod
+    def _status(sorts: Any, path: str) -> os.stat_result:
+        if path == '/other':
+            return os.stat_result((stat.S_IFCHR, 9, 1, 1, 0, 0, 0, 0, 0, 0), {'st_rdev': 1})
+        if path not in sorts:
+            raise FileNotFoundError(errno.ENOENT, path)
+        number = 0 if sorts[path] == stat.S_IFREG else os.makedev(252, 0)
+        return os.stat_result((sorts[path], 9, 1, 1, 0, 0, 0, 0, 0, 0), {'st_rdev': number})
+
+    def test_paths_on_a_file_system_that_does_not_answer_are_unknown_in_time(self) -> None:
+        answers = threading.Event()
+        self.addCleanup(answers.set)
+        self.patch(vpmem, '_device_of', lambda path: answers.wait(60))
+        self.configuration.set('devicetrack_libvirt', call_timeout_s=1)
+        kind = self.make_kind('4GB:ns0_0')
+        error = self.assertRaises(exception.CommandFailed, kind.identify, ['/mnt/hung/disk.qcow2'])
+        self.assertIn('no answer within 1 s', str(error))
+        self.assertNotIn('/mnt/hung', str(error))
 
     def test_without_a_path_nothing_is_asked(self) -> None:
         os.unlink(self.program)
