@@ -29,10 +29,10 @@ label.
 
 DEADLINES_OPTIONS: list[cfg.Opt] = [
     cfg.IntOpt('call_timeout_s', default=120, min=1, help="""
-Seconds that libvirt may take to answer a call. After this time the outcome of the call is unknown: nothing is freed
-because of it, and the next audit looks again. libvirt works on one device after the other, so with less than a minute a
-busy host may give up calls that libvirt would answer. A process that runs libvirt's event loop gives up the connection
-too.
+Seconds that libvirt may take to answer a call, and the host's file systems to say what the paths of guests' disks lead
+to. After this time the outcome of the call is unknown: nothing is freed because of it, and the next audit looks again.
+libvirt works on one device after the other, so with less than a minute a busy host may give up calls that libvirt would
+answer. A process that runs libvirt's event loop gives up the connection too.
 """),
 ]
 

@@ -290,7 +290,7 @@ class VirtDriver(abc.ABC):
         The definition of the assignments' instance gets new addresses, in its own order, and a new record with the
         flavor of the old one. Nothing else in it changes. If the guest starts from a saved state, the definition in
         that state gets both too. The manager calls this method after it realized the devices and before the guest
-        starts. Idempotent.
+        starts. Idempotent. If somebody undefines the guest in the moment of the change, the guest may be defined again.
 
         :param assignments: the devices that the definition has elements for, one or more
         :param beside: as for :meth:`guest_config`
@@ -298,7 +298,8 @@ class VirtDriver(abc.ABC):
         :raises InvalidDocument: the definition does not say which element is which device, or has other devices than
             these; nothing was changed
         :raises DeviceGone: a device is not there, or another device has its name; nothing was changed
-        :raises DriverError: the hypervisor refused the new definition; the old one is still there
+        :raises DriverError: the hypervisor refused the new definition, or somebody changed the old one meanwhile; the
+            old one is still there
         :raises HypervisorUnreachable: no answer; the definition is the old or the new one. Call again
         """
 

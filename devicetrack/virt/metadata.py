@@ -9,6 +9,7 @@ guest's definition may edit the record.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import re
 from xml.sax import saxutils
 
 from devicetrack.objects import details
@@ -20,13 +21,14 @@ ELEMENT = 'devices'
 DEVICE = 'device'
 # The value of the attribute "beside". Only a device without an element in the definition has that attribute.
 BESIDE = 'yes'
+_NOT_OF_XML = re.compile('[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]')
 
 
 def element(assignments: Sequence[DeviceAssignment], flavor: str | None = None,
             beside: Sequence[DeviceAssignment] = (), boot_id: str | None = None) -> str:
     """Make the element for assignments of one instance, in their order; '' without any assignment.
 
-    :param flavor: the name of the instance's flavor, where it is known
+    :param flavor: the name of the instance's flavor, where it is known. A character that XML cannot have becomes U+FFFD
     :param beside: assignments of the instance on this host that the guest has no element for
     :param boot_id: the boot of the host for which the definition's addresses are valid
     """
@@ -34,7 +36,7 @@ def element(assignments: Sequence[DeviceAssignment], flavor: str | None = None,
     if not everything:
         return ''
     whose = ''.join((_attribute('instance', everything[0].instance_uuid), _attribute('host', everything[0].host_uuid),
-                     _attribute('flavor', flavor), _attribute('boot', boot_id)))
+                     _attribute('flavor', flavor and _NOT_OF_XML.sub('\ufffd', flavor)), _attribute('boot', boot_id)))
     lines = [f'<devicetrack:{ELEMENT} xmlns:devicetrack="{NAMESPACE}"{whose}>',
              *(_device(assignment, None) for assignment in assignments),
              *(_device(assignment, BESIDE) for assignment in beside),

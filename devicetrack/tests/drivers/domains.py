@@ -40,6 +40,11 @@ class DomainContract(case.DriverTestCase):
                          [(device.get('kind'), device.get('identifier')) for device in element])
         self.assertEqual([worlds.text_of(one) for one in ordered], [device.text for device in element])
 
+    def test_the_name_of_a_flavor_may_have_any_character(self) -> None:
+        for flavor, recorded in (('m1\x01\ud800\ufffe', 'm1' + '\ufffd' * 3), ('\t"\'<&\u2028\U0001f600', None)):
+            element = etree.fromstring(self.driver.guest_config([self.assigned('vpmem', 'ns1')], flavor).metadata)
+            self.assertEqual(recorded or flavor, element.get('flavor'))
+
     def test_no_device_is_no_element(self) -> None:
         self.assertEqual(GuestConfig((), ''), self.driver.guest_config([]))
 

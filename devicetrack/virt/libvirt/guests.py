@@ -145,10 +145,18 @@ class Guests:
         # definition is still the old one, so the next call does the work again.
         new_saved = None if saved is None else self._rewritten(saved, f'domain {uuid}, saved', assignments, beside,
                                                                elements)
-        if new_saved is not None:
-            domain.define_saved(new_saved)
-        if new is not None:
-            self._hypervisor.define_domain(new, uuid)
+        try:
+            if new_saved is not None:
+                domain.define_saved(new_saved)
+            if new is not None:
+                # libvirt would define a guest that somebody undefined meanwhile once more. It has no call that replaces
+                # a definition only if there is one, so look right before the call.
+                if domain.xml(_INACTIVE) != text:
+                    raise exception.CommandFailed('rewrite a definition', f'somebody changed that of domain {uuid} '
+                                                  'meanwhile')
+                self._hypervisor.define_domain(new, uuid)
+        except exception.DomainGone:
+            return False
         return new is not None or new_saved is not None
 
     def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],

@@ -258,6 +258,31 @@ class RewriteTestCase(GuestsTestCase):
         self.assertFalse(self.driver.rewrite_guest(self.wanted))
 
 
+    def test_a_guest_that_is_undefined_meanwhile_does_not_come_back(self) -> None:
+        for saved in (None, self.old):
+            domain = self.domain(defined=self.old)
+            domain.saved = saved
+            self.while_elements_are_made(lambda: setattr(self.raw, 'domain', None))
+            self.assertFalse(self.driver.rewrite_guest(self.wanted))
+            self.assertIsNone(self.raw.domain)
+
+    def test_a_definition_that_somebody_changes_meanwhile_stays(self) -> None:
+        domain, changed = self.domain(defined=self.old), self.old.replace('/3', '/4')
+        self.while_elements_are_made(lambda: setattr(domain, 'defined', changed))
+        error = self.assertRaises(exception.CommandFailed, self.driver.rewrite_guest, self.wanted)
+        self.assertNotIn('secret', str(error))
+        self.assertEqual(changed, domain.defined)
+
+    def while_elements_are_made(self, happens: Any) -> None:
+        made = Others.guest_elements
+
+        def elements(kind: Others, assignments: Any) -> Any:
+            happens()
+            return made(kind, assignments)
+
+        self.patch(Others, 'guest_elements', elements)
+
+
 class LiveTestCase(GuestsTestCase):
 
     def test_what_a_guest_runs_on_is_known_when_its_inactive_definition_is_not(self) -> None:
