@@ -76,10 +76,10 @@ class _Comparison:
         """Whether a domain may name a device that is not there: :meth:`.Use.may_mean`, for thousands of rows."""
         return bool(self._nowhere) and (key in self._nowhere or (key[0], record.instance_uuid) in self._nowhere)
 
-    def _lost_address(self, key: Key, record: Record) -> str:
+    def _lost_address(self, record: Record) -> str:
         """The first address that leads to no device of this kind: in the owner's domain, or else in any domain."""
         return min((use.domain_uuid != record.instance_uuid, use.address) for use in self.usage.uses
-                   if use.may_mean(DeviceKey(*key), record.instance_uuid))[1]
+                   if use.may_mean(record.key, record.instance_uuid))[1]
 
     def _certain(self, key: Key) -> bool:
         """Whether both views of a device were read in full. Otherwise nothing is repaired."""
@@ -320,7 +320,7 @@ class _Comparison:
             elif there:                         # else it is gone, which is reported
                 yield self._finding(findings.VIEW_UNKNOWN, vocabulary.WARNING, key,
                                     f'nobody knows whether the domain of {uuid} names it: it names '
-                                    f'{self._lost_address(key, record)}, which leads to no device of kind '
+                                    f'{self._lost_address(record)}, which leads to no device of kind '
                                     f'{record.kind}', 'see which device the guest uses by this address; until the '
                                     'address leads to it again, nothing of the guest is taken back')
         if not there:

@@ -134,10 +134,10 @@ def used(usage: Usage) -> set[DeviceKey]:
 
 
 def named_by_domain(usage: Usage) -> dict[str, set[DeviceKey]]:
-    """The devices that each domain names."""
+    """The devices that the definitions of each domain name. Those that only a snapshot names are left out."""
     named: dict[str, set[DeviceKey]] = {}
     for use in usage.uses:
-        if use.identifier is not None:
+        if use.identifier is not None and (use.live or use.defined):
             named.setdefault(use.domain_uuid, set()).add(DeviceKey(use.kind, use.identifier))
     return named
 

@@ -245,7 +245,8 @@ class Use(NamedTuple):
     """A domain of the hypervisor names a device.
 
     ``identifier`` is None when the address in the definition (a path) belongs to no device of this host's inventory.
-    ``running`` says whether the domain runs. ``live`` and ``defined`` say which of its definitions name the device.
+    ``running`` says whether the domain runs. ``live`` and ``defined`` say which of its definitions name the device. If
+    neither does, only a snapshot of the domain names it.
     """
 
     kind: str

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import uuid
 
+from devicetrack import exception
 from devicetrack.objects import DeviceMap
+from devicetrack.objects.values import GuestConfig
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.drivers import worlds
 
@@ -17,6 +19,22 @@ class LibvirtTestDriverTestCase(contract.Contract):
     """The libvirt driver on libvirt's in-process test driver."""
 
     world_class = worlds.LibvirtTestWorld
+
+    def test_what_a_snapshot_names_is_not_touched_until_it_is_deleted(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        self.start(wanted)
+        self.world.stop_guest(self.instance)
+        self.world.write('ns0', b'secret')
+        assert isinstance(self.world, worlds.LibvirtTestWorld)
+        connection = self.world.node.connect()
+        connection.lookupByUUIDString(self.instance).snapshotCreateXML('<domainsnapshot><name>s</name></domainsnapshot>')
+        connection.defineXML(self.world.as_defined(self.instance, GuestConfig()))
+        [error] = self.driver.unclaim([wanted]).values()
+        self.assertIsInstance(error, exception.DeviceInUse)
+        self.assertFalse(self.world.is_clean('ns0'))
+        self.assertEqual({(False, False)}, {(use.live, use.defined) for use in self.uses().values()})
+        connection.lookupByUUIDString(self.instance).snapshotLookupByName('s').delete()
+        self.assertEqual([None], list(self.driver.unclaim([wanted]).values()))
 
     def test_a_guest_takes_along_what_plain_maps_say(self) -> None:
         self.start(self.assigned('mdev', self.world.mdev))

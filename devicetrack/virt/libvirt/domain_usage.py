@@ -79,7 +79,7 @@ class DomainUsage:
             # reverts to a snapshot gets the devices of the snapshot.
             kept = self._hypervisor.saved(read)
             resumed = returning.difference([uuid for uuid, *_rest in kept])
-            kept += itertools.chain.from_iterable(self._hypervisor.snapshots(
+            snapshots = itertools.chain.from_iterable(self._hypervisor.snapshots(
                 functools.partial(self._read_snapshot, read)))
             # If a guest came back meanwhile, its definition was read before, and its saved state or snapshot may be
             # gone since.
@@ -103,12 +103,20 @@ class DomainUsage:
                 unknown.append(problem)
             named += [one for one in its_named if one not in named]
             uses += [tuple(one) for one in its_uses if one not in uses]
+        in_snapshots: list[_Named] = []
+        for uuid, _runs, its_named, its_uses, problem in snapshots:
+            domains.add(uuid)
+            if problem is not None and problem not in unknown:
+                unknown.append(problem)
+            in_snapshots += its_named
+            uses += [(*one[:-1], False) for one in its_uses]
         for kind in self._kinds.values():
-            ours = [one for one in named if one[0] == kind.name]
+            ours, theirs = ([one for one in each if one[0] == kind.name] for each in (named, in_snapshots))
             means: Mapping[str, str | None] | None = None
             try:
                 means = installed.identify(kind, {address for _kind, _uuid, _runs, now, later, _surely in ours
-                                                  for address in (*now, *later)})
+                                                  for address in (*now, *later)} | {
+                                                      address for one in theirs for address in one[4]})
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
@@ -121,6 +129,9 @@ class DomainUsage:
                 uses += [(kind.name, None if means is None else means[address], address, uuid, runs, address in in_now,
                           address in in_later) for address in dict.fromkeys((*now, *later))
                          if (surely if means is None else address in means and (surely or means[address] is not None))]
+            uses += [(kind.name, None if means is None else means[address], address, uuid, False, False, False)
+                     for _kind, uuid, _runs, _now, later, surely in theirs for address in later
+                     if (surely if means is None else address in means and (surely or means[address] is not None))]
         return Usage(Compact(Use, uses), frozenset(domains), frozenset(running), tuple(unknown),
                      self._guests.arriving(running))
 
@@ -209,8 +220,8 @@ def _recorded_of(domain: domain_xml.Domain, wanted: Collection[DeviceKey], docum
 
     :raises InvalidDocument: the record seems to name one of them, and cannot be read
     """
-    # Hardly any record names one, and parsing them all would take longer than everything else. Only plain text is written
-    # in one way alone.
+    # Hardly any record names one, and parsing them all would take longer than everything else. XML has one way to write
+    # plain text, and several for the rest.
     text = domain.record_text
     if not text or ('&' not in text and text.isascii() and not any(
             key.identifier in text or _PLAIN.fullmatch(key.identifier) is None for key in wanted)):

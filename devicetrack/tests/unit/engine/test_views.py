@@ -2,6 +2,7 @@
 
 from oslotest import base
 
+from devicetrack.engine.views import named_by_domain
 from devicetrack.engine.views import Names
 from devicetrack.engine.views import Views
 from devicetrack.objects import values
@@ -48,3 +49,12 @@ class NamesTestCase(base.BaseTestCase):
                  {('vpmem', TWO), ('vpmem', 'address of None')})):
             with self.subTest(title):
                 self.assertEqual(Names(named, strange, nowhere), self.names(rows, uses))
+
+
+class NamedByDomainTestCase(base.BaseTestCase):
+
+    def test_what_only_a_snapshot_names_is_left_out(self) -> None:
+        in_snapshot = use('vpmem', 'b', ONE)._replace(live=False)
+        usage = values.Usage((use('vpmem', 'a', ONE), in_snapshot, use('vpmem', None, ONE),
+                              in_snapshot._replace(domain_uuid=TWO, defined=True)), frozenset(), frozenset())
+        self.assertEqual({ONE: {('vpmem', 'a')}, TWO: {('vpmem', 'b')}}, named_by_domain(usage))

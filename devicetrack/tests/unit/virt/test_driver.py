@@ -60,7 +60,8 @@ class Domain:
     def __init__(self, uuid: str, current: Any, defined: Any = None, state: Any = None, saved: Any = None,
                  snapshots: Any = ()) -> None:
         self.uuid, self.current, self.defined, self._state, self.saved = uuid, current, defined, state, saved
-        self.snapshots, self.resumed = snapshots, None
+        self.snapshots = snapshots
+        self.resumed: str | None = None         # its live definition, once somebody has read the other one
 
     def UUIDString(self) -> str:
         return self.uuid
@@ -69,7 +70,7 @@ class Domain:
         answer = self.defined if flags == libvirt.VIR_DOMAIN_XML_INACTIVE else self.current
         if isinstance(answer, Exception):
             raise answer
-        if self.resumed is not None:            # right after somebody read its definition
+        if self.resumed is not None:
             self.saved, self.current, self.resumed = None, self.resumed, None
         return answer
 
@@ -375,15 +376,15 @@ class UnclaimTestCase(DriverTestCase):
         for definitions in (xml(B, '/a'), xml(B, '/a', live=True), xml(B, live=True) + inactive):
             self.raw.domains = [Domain(B, xml(B), snapshots=[snapshot(xml(B)), snapshot(definitions)])]
             self.assertIsInstance(self.unclaim(), exception.DeviceInUse)
-            self.assertEqual([(B, '/a', False, False, True)],
+            self.assertEqual([(B, '/a', False, False, False)],
                              [(use.domain_uuid, use.identifier, use.running, use.live, use.defined)
                               for use in self.driver.get_usage().uses])
         self.assertEqual([], self.kind.given_back)
 
     def test_a_snapshot_of_a_running_guest_that_names_the_same_changes_nothing(self) -> None:
-        self.raw.domains = [Domain(B, xml(B, '/a', live=True), xml(B), snapshots=[snapshot(xml(B))])]
+        self.raw.domains = [Domain(B, xml(B, '/a', live=True), xml(B), snapshots=[snapshot(xml(B, '/a'))])]
         usage = self.driver.get_usage()
-        self.assertEqual(({B}, 1), (usage.running, len(usage.uses)))
+        self.assertEqual(({B}, [True, False]), (usage.running, [use.live for use in usage.uses]))
 
     def test_a_snapshot_that_cannot_be_read_frees_nothing(self) -> None:
         for snapshots in (['<domain/>'], ['<domainsnapshot'], [snapshot('<domain/>')],

@@ -232,8 +232,8 @@ class SpeedTestCase(base.TestCase):
 
 
 _PIECES = st.sampled_from((
-    DISK, BACKED, DIMM, PCI, DRIVEN, USB, BLOCK, INTERFACE, nvdimm(), nvdimm('/b', 'virtio-pmem'), mdev(), NOVA, record(),
-    '    <thing>\n',
+    DISK, BACKED, DIMM, PCI, DRIVEN, USB, BLOCK, INTERFACE, nvdimm(), nvdimm('/b', 'virtio-pmem'), mdev(), NOVA,
+    record(), '    <thing>\n',
     '    </thing>\n', '    <thing/>\n', '/>', '>', '<', '&amp;', '&#60;', '<!-- ', ' -->\n', '<![CDATA[', ']]>', '<?x ',
     '?>', '\n', '  ', '  <metadata>\n', '  </metadata>\n', '  <devices>\n', '  </devices>\n', '<devices>',
     '</devices>', '<x:y xmlns:x="x">', '</x:y>', "<hostdev type='mdev'>", '</hostdev>',

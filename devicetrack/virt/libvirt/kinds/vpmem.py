@@ -166,8 +166,8 @@ class VPMEM(api.DeviceKind):
             return self._calls.call(lambda: {path: device for path in paths
                                              if (device := _device_of(path)) is not None})
         except bounded.Late as error:
-            raise exception.CommandFailed(
-                'stat', f'the paths of memory and disks of guests: {error}; check whether a file system hangs') from error
+            raise exception.CommandFailed('stat', f'the paths of memory and disks of guests: {error}; check whether a '
+                                          'file system hangs') from error
 
     # -- realize, unclaim -----------------------------------------------------------------------------------------
 
