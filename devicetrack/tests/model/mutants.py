@@ -179,10 +179,10 @@ def groups_exclude_nothing() -> Iterator[None]:
 
 @mutant('a claim on one host: new rows and the old mark at once', 'it marks what is left in a second transaction')
 def marks_old_later() -> Iterator[None]:
-    def take(original: Any, life: Life, uuid: str, demand: Any, move: Arrival | None = None) -> Any:
+    def take(original: Any, life: Life, uuid: str, demand: Any, claim_id: str, move: Arrival | None = None) -> Any:
         if move is None:
-            return original(life, uuid, demand)
-        records = original(life, uuid, demand, move._replace(leaving=()))
+            return original(life, uuid, demand, claim_id)
+        records = original(life, uuid, demand, claim_id, move._replace(leaving=()))
         if move.leaving:
             vars(life)['_rows'].write(Changes(update=move.changes(life.host_uuid, ()).update))
         return records
