@@ -390,7 +390,8 @@ class InstanceHasStaleRows(InstanceHasClaim):
     def __str__(self) -> str:
         held = ', '.join(f'{kind} {identifier}' for kind, identifier in self.held)
         return (f'instance {self.instance_uuid} has devices here from an earlier stay or move: {held}; '
-                f'the audit gives them back once the compute service says that this stay or move is over')
+                f'the audit gives them back once the compute service says that this stay or move is over, and no '
+                f'domain names them')
 
 
 class MigrationSuperseded(DeviceTrackError):
@@ -401,15 +402,15 @@ class MigrationSuperseded(DeviceTrackError):
 
 
 class MigrationUndecided(DeviceTrackError):
-    """The compute service does not say whether a move of the instance on this host goes on or has failed.
+    """Nobody can tell which devices a guest needs that moves on this host: the new ones, or the old ones with its data.
 
-    The guest needs its new devices if the move goes on, and the old ones with its data if it failed. Nothing was done;
-    try again when the service answers.
+    The compute service does not say whether the move goes on or has failed, or the guest's definition cannot be read.
+    No device was made ready; try again when the service answers and the definition can be read.
     """
     instance_uuid: str
     migration_uuid: str
     template = ('the guest of instance {instance_uuid} needs its new devices or, if migration {migration_uuid} failed, '
-                'the old ones, and the compute service does not say which: try again')
+                'the old ones, and the compute service does not say which, or its definition cannot be read: try again')
 
 
 class InstanceNotClaimed(DeviceTrackError):

@@ -186,13 +186,18 @@ class Moves:
 
         :raises StoreError: nothing was changed, or that is unknown
         """
-        records = self._rows.of_instance(instance_uuid)
-        leaving = self._advance(records, self._views.read_for(tuple(records)))
+        self._settle(self._rows.of_instance(instance_uuid))
+
+    def _settle(self, records: Sequence[Record]) -> bool:
+        """Do as :meth:`settle`; return whether the definition of the guest could be read, or surely is not there."""
+        instance_uuid, views = records[0].instance_uuid if records else '', self._views.read_for(tuple(records))
+        leaving = self._advance(records, views)
         try:
             self._life.give_back(leaving)
         except exception.DeviceTrackError as error:
             LOG.warning('Work for instance %(instance)s has to wait: %(error)s',
                         {'instance': instance_uuid, 'error': error})
+        return self._situation(records, views).domain is not None
 
     def settle_by(self, records: Sequence[Record], views: Views) -> None:
         """Update the rows of one instance by what its migrations, its guest and the service show.
@@ -212,11 +217,15 @@ class Moves:
     def _situation(self, records: Sequence[Record], views: Views) -> migrations.Situation:
         usage = views.usage
         uuid = records[0].instance_uuid if records else ''
-        uses = [use for use in usage.uses if use.domain_uuid == uuid and use.identifier is not None]
+        # What only a snapshot names, the guest has left; a release still finds it in use.
+        uses = [use for use in usage.uses
+                if use.domain_uuid == uuid and use.identifier is not None and not use.in_snapshot_only]
         named = {DeviceKey(use.kind, str(use.identifier)) for use in uses}
         live = {DeviceKey(use.kind, str(use.identifier)) for use in uses if use.live}
-        # What could not be read may be the domain itself, or the devices that its definition names.
-        there = None if usage.unknown else uuid in usage.domains
+        there: bool | None = uuid in usage.domains
+        # What could not be read may be the devices that its definition names; without a domain, it may be the domain.
+        if not all(there and unknown.is_of_another(uuid) for unknown in usage.unknown):
+            there = None
         return migrations.Situation(self._here, records, views.migrations, there,
                                usage.runs_here(uuid), named, live, (views.instances or {}).get(uuid))
 
@@ -226,7 +235,8 @@ class Moves:
         Otherwise a guest whose move failed would start on the devices of the move. The caller works on the instance.
 
         :returns: whether there was such a move
-        :raises MigrationUndecided: the guest's devices depend on it, and neither service nor ``before_move`` decides
+        :raises MigrationUndecided: the guest's devices depend on it, and neither service nor ``before_move`` decides,
+            or nobody can read which of them its definition names
         :raises StoreError: as :meth:`settle`
         """
         named = named_migrations(records)
@@ -234,7 +244,8 @@ class Moves:
             return False
         known = self._service.migrations(named) or {}
         if any(move.outcome in (migrations.DONE, migrations.UNDONE) for uuid, move in known.items() if uuid in named):
-            self.settle(instance_uuid)
+            if not self._settle(records) and not before_move:
+                self._check_settled(instance_uuid)
             return True
         if not before_move and not self._service.ends_moves_by_calls:
             undecided = {uuid for uuid in named if uuid not in known or not known[uuid].goes_on}
@@ -244,6 +255,13 @@ class Moves:
                     and stored.old_resources.host_uuid == self._life.host_uuid:
                 raise exception.MigrationUndecided(instance_uuid, stored.migration_uuid)
         return False
+
+    def _check_settled(self, instance_uuid: str) -> None:
+        """:raises MigrationUndecided: rows of a move on this host are as they were in the middle of it"""
+        rows = [record for record in self._rows.of_instance(instance_uuid) if record.state != vocabulary.RELEASING]
+        for uuid in named_migrations(rows):
+            if len({record.role == vocabulary.OLD for record in rows if record.migration_uuid == uuid}) > 1:
+                raise exception.MigrationUndecided(instance_uuid, uuid)
 
     def stored_context(self, instance_uuid: str) -> MigrationContext | None:
         """The migration context that the store keeps for an instance on this host.

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from collections.abc import Set
 import contextlib
+import functools
 import reprlib
 import time
 from typing import Any
@@ -114,7 +115,7 @@ class ServiceView:
 
     def migrations(self, uuids: Sequence[str]) -> dict[str, Move] | None:
         """The migrations with these UUIDs, and others that the service reports."""
-        return self._ask('migrations', _moves, uuids)
+        return self._ask('migrations', functools.partial(_moves, frozenset(uuids)), uuids)
 
     def evacuated_from_here(self) -> set[str]:
         """The instances that are known to be evacuated from here."""
@@ -187,8 +188,11 @@ def _states(answer: Any) -> dict[str, str]:
     return states
 
 
-def _moves(answer: Any) -> dict[str, Move]:
-    """Read migrations. Without one of them, the others would look like all that there are."""
+def _moves(asked: frozenset[str], answer: Any) -> dict[str, Move]:
+    """Read migrations. Without one of them, the others would look like all that there are.
+
+    :param asked: the migrations that rows name, so that their instances are known
+    """
     moves: dict[str, Move] = {}
     for key, migration in _form(answer, Mapping).items():
         uuid = _uuid(key, moves)
@@ -198,7 +202,7 @@ def _moves(answer: Any) -> dict[str, Move]:
             raise _Unreadable(f'migration {uuid}: {error}') from error
         if move.uuid != uuid:
             raise _Unreadable(f'migration {uuid}: its own UUID is {move.uuid}')
-        if move.instance_uuid is None:
+        if move.instance_uuid is None and uuid not in asked:
             raise _Unreadable(f'migration {uuid}: it names no instance')
         moves[uuid] = move
     return moves

@@ -111,8 +111,8 @@ def forget(store: Store, host_uuid: str, key: DeviceKey, instance_uuid: str) -> 
 def carry_over(store: Store, host: Host) -> None:
     """Withhold at a host what is withheld at earlier hosts of its machine: the machine has another name now.
 
-    The earlier hosts keep none of it. They have no rows and no manager that runs. Every start calls this, since the one
-    before may have ended here.
+    The earlier hosts keep none of it. They have no rows. If a manager of one of them still runs, it goes on without the
+    devices until its next start. Every start calls this, since the one before may have ended here.
 
     :raises StoreError: of one earlier host nothing was carried over, or that is unknown
     """

@@ -61,7 +61,7 @@ class Unsettled:
                 rows.setdefault(record.instance_uuid, []).append(record)
         uses: dict[str, list[Use]] = {}
         for use in usage.uses:
-            if use.domain_uuid in suspects and use.identifier is not None:
+            if use.domain_uuid in suspects and use.identifier is not None and not use.in_snapshot_only:
                 uses.setdefault(use.domain_uuid, []).append(use)
         for uuid, records in rows.items():
             if self._states.get(uuid) not in migrations.INSTANCE_OVER:

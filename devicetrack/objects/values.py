@@ -145,10 +145,17 @@ class Capacity(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A part of a view that could not be read. Unknown is never empty: nothing is freed on it."""
+    """A part of a view that could not be read. Unknown is never empty: nothing is freed on it.
+
+    ``what`` begins with ``domain`` and a UUID if it is a part of that domain.
+    """
 
     what: str
     reason: str
+
+    def is_of_another(self, domain_uuid: str) -> bool:
+        """Whether it is a part of another domain than this one."""
+        return self.what.startswith('domain ') and not self.what.startswith(f'domain {domain_uuid}')
 
 
 class Missing(NamedTuple):
@@ -257,15 +264,21 @@ class Use(NamedTuple):
     live: bool
     defined: bool
 
+    @property
+    def in_snapshot_only(self) -> bool:
+        """Whether the domain gets the device only if somebody reverts it to a snapshot."""
+        return not (self.live or self.defined)
+
     def may_mean(self, key: DeviceKey, owner: str | None) -> bool:
         """Whether this may be a use of a device by an address that leads to no device now.
 
-        So it may if the domain is that of the device's owner, or if the address is the device's identifier.
+        So it may if the address is the device's identifier, or if the domain is that of the device's owner and has the
+        address in a definition: an old snapshot may name a device that is long gone.
 
         :param owner: the instance that has the device; None for a device without an owner
         """
         return self.identifier is None and self.kind == key.kind and (
-            self.domain_uuid == owner or self.address == key.identifier)
+            self.address == key.identifier or (self.domain_uuid == owner and not self.in_snapshot_only))
 
 
 class Usage(NamedTuple):

@@ -405,9 +405,13 @@ def obstacle(key: DeviceKey, usage: Usage, owner: str | None = None, if_named: s
     :param if_named: what an operator can do about a domain that names the device, for the end of the reason
     :param if_unknown: what an operator can do about a domain that cannot be read, for the end of the reason
     """
-    users = sorted({use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == key})
+    uses = [use for use in usage.uses if (use.kind, use.identifier) == key]
+    users = sorted({use.domain_uuid for use in uses if not use.in_snapshot_only})
     if users:
         return DeviceInUse(*key, _advised(f'domain {", ".join(users)} names it', if_named))
+    if uses:
+        return DeviceInUse(*key, f'a snapshot of domain {", ".join(sorted({use.domain_uuid for use in uses}))} names '
+                                 'it: delete the snapshot')
     if usage.unknown:
         what, reason = usage.unknown[0]
         return UsersUnknown(*key, _advised(f'its users are unknown: {what} cannot be read ({reason})', if_unknown))

@@ -125,6 +125,7 @@ class Calls:
         while True:
             with self._placing:
                 if len(self._unanswered) < MOST_UNANSWERED:
+                    call.deadline = time.monotonic() + self.timeout_s       # libvirt is asked only now
                     self._unanswered[id(call)] = call
                     return call
             late = sum(not earlier.left_s for earlier in tuple(self._unanswered.values()))

@@ -78,11 +78,11 @@ class DomainUsage:
             # guest resumes with the devices of its saved state, whatever its definition says. A guest that somebody
             # reverts to a snapshot gets the devices of the snapshot.
             kept = self._hypervisor.saved(read)
-            resumed = returning.difference([uuid for uuid, *_rest in kept])
-            snapshots = itertools.chain.from_iterable(self._hypervisor.snapshots(
-                functools.partial(self._read_snapshot, read)))
+            snapshots = list(itertools.chain.from_iterable(self._hypervisor.snapshots(
+                functools.partial(self._read_snapshot, read))))
             # If a guest came back meanwhile, its definition was read before, and its saved state or snapshot may be
             # gone since.
+            resumed = returning - self._hypervisor.returning()
             if resumed:
                 kept += self._hypervisor.definitions(read, only=resumed)
         for uuid, runs, its_named, its_uses, problem in defined:

@@ -147,13 +147,12 @@ class Guests:
                                                                elements)
         try:
             if new_saved is not None:
+                _check_same(domain, text)
                 domain.define_saved(new_saved)
             if new is not None:
                 # libvirt would define a guest that somebody undefined meanwhile once more. It has no call that replaces
                 # a definition only if there is one, so look right before the call.
-                if domain.xml(_INACTIVE) != text:
-                    raise exception.CommandFailed('rewrite a definition', f'somebody changed that of domain {uuid} '
-                                                  'meanwhile')
+                _check_same(domain, text)
                 self._hypervisor.define_domain(new, uuid)
         except exception.DomainGone:
             return False
@@ -263,6 +262,13 @@ class Guests:
                     if identifier is not None:
                         keys.add(DeviceKey(kind.name, identifier))
         return found
+
+
+def _check_same(domain: connection.Domain, text: str) -> None:
+    """:raises CommandFailed: the definition is another one than a moment ago"""
+    if domain.xml(_INACTIVE) != text:
+        raise exception.CommandFailed('rewrite a definition',
+                                      f'somebody changed that of domain {domain.uuid} meanwhile')
 
 
 def _record(found: connection.Definitions | connection.Unreadable,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from devicetrack import exception
+from devicetrack.objects.values import Usage
+from devicetrack.objects.values import Use
 from devicetrack.testing import compute_service
 from devicetrack.testing.fixtures import a_request
 from devicetrack.testing.fixtures import Instance
@@ -128,6 +130,51 @@ class UnreadableGuestTestCase(RegionTestCase):
             migration.status = status
             self.unread(self.one, instance)
             self.assertEqual(before, moves.rows(instance), status)
+
+    def test_a_move_on_one_host_that_was_undone_ends_while_another_guest_cannot_be_read(self) -> None:
+        for status in ('reverted', 'error'):
+            moves, instance, migration = self.before_the_start()
+            self.one.machine.unknown_domains[moves.spawn('one').uuid] = 'no document'
+            migration.status = status
+            self.one.manager.realize(None, instance)
+            self.assertIn(('d0', 'current', 'active'), moves.rows(instance)['one'])
+
+    def test_a_guest_starts_on_neither_while_nobody_can_read_which_devices_it_has(self) -> None:
+        moves, instance, migration = self.before_the_start()
+        migration.status = 'reverted'
+        self.one.machine.unknown_domains[instance.uuid] = 'no document'
+        before = moves.rows(instance)
+        self.assertRaises(exception.MigrationUndecided, self.one.manager.realize, None, instance)
+        self.assertEqual(before, moves.rows(instance))
+        self.one.machine.unknown_domains.clear()
+        self.one.manager.realize(None, instance)
+        self.assertIn(('d0', 'current', 'active'), moves.rows(instance)['one'])
+
+    def before_the_start(self) -> tuple[Any, Instance, Any]:
+        """A guest that was stopped for a move on its host, and has not started yet."""
+        moves = self.region(devices=2)
+        instance = moves.spawn('one', pmem=1)
+        migration = moves.migration(instance, 'one')
+        self.one.resize(instance, pmem=1, migration=migration)
+        self.one.machine.stop_guest(instance.uuid)
+        return moves, instance, migration
+
+    def test_what_only_a_snapshot_names_is_left_and_stays_in_use(self) -> None:
+        moves = self.region()
+        instance = moves.spawn('one', pmem=1)
+        migration = moves.migration(instance, 'one')
+        self.one.resize(instance, pmem=1, migration=migration)
+        moves.finish_resize(instance, migration)
+        plain = self.one.machine.usage
+
+        def with_snapshot(*arguments: Any, **named: Any) -> Usage:
+            usage: Usage = plain(*arguments, **named)
+            return usage._replace(uses=[*usage.uses, Use('vpmem', 'd0', '', instance.uuid, False, False, False)])
+
+        self.patch(self.one.machine, 'usage', with_snapshot)
+        migration.status = 'confirmed'
+        self.one.audit()
+        self.assertIn(('d0', 'old', 'releasing'), moves.rows(instance)['one'])
 
     def test_after_a_move_that_a_newer_one_replaced_its_devices_stay(self) -> None:
         moves = self.region()

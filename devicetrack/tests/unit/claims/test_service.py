@@ -197,7 +197,8 @@ class PartTestCase(base.TestCase):
     scenarios = base.table(
         ('an attribute that cannot be loaded', {MIGRATION: LoadsLazily()}, 'no session'),
         ('no migration', {MIGRATION: None}, 'migration.uuid'),
-        ('no instance', {MIGRATION: migration(instance_uuid=None)}, 'names no instance'),
+        ('no instance, and no row names it', {INSTANCE: migration(uuid=INSTANCE, instance_uuid=None)},
+         'names no instance'),
         ('an instance without a UUID', {MIGRATION: migration(instance_uuid='guest-7')}, 'guest-7'),
         ('an end that is no name', {MIGRATION: migration(source_compute=b'compute-7')}, 'migration.source_compute'),
         ('the key of another', {INSTANCE: migration()}, f'its own UUID is {MIGRATION}'),
@@ -214,6 +215,10 @@ class PartTestCase(base.TestCase):
         [line] = logged.output.splitlines()
         self.assertIn('an invalid answer to migrations', line)
         self.assertIn(self.why, line)
+
+    def test_a_migration_that_a_row_names_need_not_name_its_instance(self):
+        view = ServiceView(types.SimpleNamespace(migrations=lambda _uuids: {MIGRATION: migration(instance_uuid=None)}))
+        self.assertEqual({MIGRATION}, set(view.migrations([MIGRATION])))
 
     def test_and_the_device_of_an_instance_that_left_by_it_is_not_wiped(self):
         host = self.useFixture(fixtures.Host(devices=1))

@@ -54,6 +54,17 @@ class ObstacleTestCase(base.TestCase):
         for key, owner in ((D0, 'b'), (D0, None), (DeviceKey('mdev', 'd0'), 'a')):
             self.assertIsNone(obstacle(key, lost, owner))
 
+    def test_a_snapshot_that_names_it_is_to_be_deleted(self) -> None:
+        snapshot = usage()._replace(uses=[Use(*D0, '/dev/dax0.0', 'a', False, False, False)])
+        found = obstacle(D0, snapshot, 'a', 'remove it')
+        self.assertIsInstance(found, exception.DeviceInUse)
+        self.assertEqual('a snapshot of domain a names it: delete the snapshot', found.reason if found else '')
+
+    def test_what_an_old_snapshot_names_may_be_gone(self) -> None:
+        for address, in_use in (('/srv/link', False), ('d0', True)):
+            lost = usage()._replace(uses=[Use('vpmem', None, address, 'a', False, False, False)])
+            self.assertEqual(in_use, obstacle(D0, lost, 'a') is not None)
+
     def test_an_address_that_leads_nowhere_may_be_the_devices_own_name(self) -> None:
         lost = usage()._replace(uses=[Use('vpmem', None, 'd0', 'a', False, False, True)])
         self.assertIsInstance(obstacle(D0, lost, 'b'), exception.DeviceInUse)

@@ -213,8 +213,9 @@ class Mdev(api.DeviceKind):
         parents = self.devices.parents() if limited else self.devices.parent(device.parent.name)
         device = device._replace(parent=parents.of(device.parent.name, device.parent.address))
         counts = _counts(self.devices.all(parents) if limited else ())
-        waiting = {key: [uuid for uuid in uuids if uuid != assignment.identifier and not self.devices.kernel.has(uuid)]
-                   for key, uuids in self._waiting.items()}
+        waiting = {(parent, device_type): [
+            uuid for uuid in uuids if uuid != assignment.identifier and not self.devices.kernel.has(uuid)]
+            for (parent, device_type), uuids in self._waiting.items() if limited or parent == device.parent.name}
         return Realized(
             DeviceKey(self.name, assignment.identifier),
             details.to_text(_details(device, assignment.details.origin)),
@@ -356,6 +357,8 @@ class Mdev(api.DeviceKind):
 
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         self.removal.remove(assignment)
+        self._waiting = {key: [uuid for uuid in uuids if uuid != assignment.identifier]
+                         for key, uuids in self._waiting.items()}
 
     # -- guest -------------------------------------------------------------------------------------------------
 

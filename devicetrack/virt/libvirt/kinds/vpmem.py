@@ -57,6 +57,8 @@ _LABEL_BYTES = 2 << 20
 # Paths in the text of an argument.
 _PATHS = re.compile(r'/[^\s,=:"\']*')
 
+# What the calls are about that follow the paths of guests: see Calls.is_late().
+_PATHS_OF_GUESTS = 'paths of guests'
 _NO_UUID = str(uuid.UUID(int=0))
 
 
@@ -163,8 +165,10 @@ class VPMEM(api.DeviceKind):
         :raises CommandFailed: a path cannot be followed, or there is no answer in time
         """
         try:
+            if self._calls.is_late(_PATHS_OF_GUESTS):   # one thread that hangs is enough
+                raise bounded.Late('an earlier look at them has no answer yet')
             return self._calls.call(lambda: {path: device for path in paths
-                                             if (device := _device_of(path)) is not None})
+                                             if (device := _device_of(path)) is not None}, _PATHS_OF_GUESTS)
         except bounded.Late as error:
             raise exception.CommandFailed('stat', f'the paths of memory and disks of guests: {error}; check whether a '
                                           'file system hangs') from error
