@@ -106,8 +106,9 @@ class NovaHost:
     def apply(self, plan: adoption.Plan) -> Iterator[adoption.Line]:
         """Record the devices of a plan, instance by instance, with the checks of :meth:`.ClaimManager.adopt`.
 
-        Moves away from the host that were interrupted are ended, unless Nova reports that the service runs. The next
-        plan can then list their instances.
+        Moves of withheld instances away from the host that were interrupted are ended, unless Nova reports that the
+        service runs. The reason of the line says which were ended and which were not. The next plan can then list
+        their instances.
 
         Each instance gets all of its devices or none, and a line with the result. Nothing is wiped or read in the
         background, whatever ``[devicetrack] unproven_devices`` says. The call may be repeated.
@@ -125,11 +126,15 @@ class NovaHost:
             undo.callback(manager.close)
             manager.init_host(None, background=False)
             withheld = {line.instance_uuid for line in plan.lines if line.outcome == adoption.WITHHELD}
-            if withheld and not plan.is_up:
-                self._record.end_moves(node, withheld, manager.placed()[1])
+            outcomes = self._record.end_moves(node, withheld, manager.placed()[1]) if (
+                withheld and not plan.is_up) else []
             for line in plan.lines:
-                yield line if line.outcome != adoption.ADOPT else _recorded(
-                    line, lambda instance, devices: manager.adopt(None, instance, devices))
+                if line.outcome == adoption.WITHHELD:
+                    yield line._replace(reason='; '.join((line.reason, *(
+                        one.text for one in outcomes if one.instance_uuid in (line.instance_uuid, None)))))
+                else:
+                    yield line if line.outcome != adoption.ADOPT else _recorded(
+                        line, lambda instance, devices: manager.adopt(None, instance, devices))
 
     def checks(self) -> Iterator[adoption.Check]:
         """Say whether the host can be changed to this adapter now. Checks that need no answer of Nova come first."""

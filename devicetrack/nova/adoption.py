@@ -165,7 +165,8 @@ def checks_of_guests(found: Plan) -> Iterator[Check]:
     yield Check('moves', WARNING, moving) if found.moving else Check('moves', OK, '')
     outcomes = [line.outcome for line in found.lines]
     adopt, withheld = outcomes.count(ADOPT), outcomes.count(WITHHELD)
-    left = f'instances with devices that are not recorded: {adopt} can be adopted, {withheld} stay withheld'
+    left = (f'instances that have or ask for devices that are not recorded: {adopt} can be adopted, {withheld} stay '
+            'withheld')
     yield Check('guests', WARNING, left) if adopt or withheld else Check('guests', OK, '')
     yield Check('nova-compute', WARNING, STILL_UP) if found.is_up else Check('nova-compute', OK, '')
 

@@ -8,11 +8,13 @@ from typing import Any
 from typing import Final
 from typing import NamedTuple
 
+from keystoneauth1 import exceptions as keystone
 import libvirt
 from nova import context as nova_context
 from nova import exception as nova_exception
 import nova.conf
 from nova.virt.libvirt import driver as nova_driver
+import oslo_messaging
 
 import devicetrack
 from devicetrack import exception
@@ -73,6 +75,9 @@ class Binding:
         self.providers = providers.Providers(driver, self.nodename)
         self._service = service.NovaService(host)
         self._reported: list[Provider] = []
+        # The guests that were here when Nova was about to undefine or start them. If Nova fails in between, libvirt has
+        # no domain of such a guest, although it is not elsewhere.
+        self._seen: set[str] = set()
         path = settings.state_path(host)
         devicetrack.sync_store(nova.conf.CONF, path)
         self.manager = ClaimManager(
@@ -139,7 +144,7 @@ class Binding:
         """Make the devices of an instance ready, before Nova takes its guest apart or starts it.
 
         :raises InternalError: they cannot be made ready, or the record has none although the flavor asks for some, or
-            the guest may run on another host
+            the guest may run on another host, or that is unknown
         """
         self._check_not_left(instance)
         self._make_ready(instance)
@@ -189,20 +194,37 @@ class Binding:
     def _check_not_left(self, instance: Any) -> None:
         """Refuse to start a second copy of a guest that left by a live migration, and Nova does not know that it did.
 
-        :raises InternalError: the guest may run on another host
+        :raises InternalError: the guest may run on another host, or that is unknown
         """
         if not self.has(instance.uuid):
             return
         try:
             self._driver._host.get_guest(instance)
         except nova_exception.InstanceNotFound:
+            if instance.uuid not in self._seen:
+                self._check_stayed(instance)
+        else:
+            self._seen.add(instance.uuid)
+
+    def _check_stayed(self, instance: Any) -> None:
+        try:
             destination = interrupted.left_for(self.host, instance.uuid, self._driver.virtapi.reportclient)
-            if destination is not None:
-                LOG.error('The guest of instance %(instance)s must not start: libvirt here has no domain of it, and it '
-                          'may run on host %(destination)s since its live migration was interrupted',
-                          {'instance': instance.uuid, 'destination': destination})
-                raise nova_exception.InternalError('The guest may run on another host; the log of the compute service '
-                                                   'says which') from None
+        except (nova_exception.NovaException, keystone.ClientException, oslo_messaging.MessagingException) as error:
+            LOG.error('The guest of instance %(instance)s must not start: libvirt here has no domain of it, and it is '
+                      'unknown whether it left by a live migration: %(error)s',
+                      {'instance': instance.uuid, 'error': error})
+            raise nova_exception.InternalError('Whether the guest runs on another host is unknown; the log of the '
+                                               'compute service says why') from error
+        if destination is not None:
+            LOG.error('The guest of instance %(instance)s must not start: libvirt here has no domain of it, and it may '
+                      'run on host %(destination)s since its live migration was interrupted',
+                      {'instance': instance.uuid, 'destination': destination})
+            raise nova_exception.InternalError('The guest may run on another host; the log of the compute service '
+                                               'says which')
+
+    def may_leave(self, instance: Any) -> None:
+        """Note that a live migration away from here begins: without its domain, the guest may run elsewhere."""
+        self._seen.discard(instance.uuid)
 
     def _check_asks_for_none(self, instance: Any) -> None:
         """Refuse a guest without rows whose flavor asks for devices: one from before this adapter would lose them."""
@@ -213,6 +235,7 @@ class Binding:
 
     def release(self, context: Any, instance: Any) -> None:
         """Give back the devices of an instance whose guest is gone. Devices that keep bytes are wiped in background."""
+        self._seen.discard(instance.uuid)
         with errors.left_to_the_audit(instance, 'The release'):
             self.manager.release(context, Subject(instance), wait=False)
 

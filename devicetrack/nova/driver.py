@@ -208,6 +208,7 @@ def check_at_source(original: Callable[..., Any], driver: Any, context: Any, ins
             reason='The destination does not run devicetrack, and would give the devices of the guest to others too; '
                    'migrate to a host that does, or cold')
     data = original(driver, context, instance, dest_check_data, *args, **kwargs)
+    host.may_leave(instance)
     if asked is not None:
         with errors.as_failed_check(instance):
             # Nova does not switch a guest with devicetrack's devices to post-copy: see vpmems() above.

@@ -8,9 +8,11 @@ forever, so the other host keeps devices for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
-import contextlib
+from collections.abc import Sequence
+import functools
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -35,9 +37,17 @@ _AT_THE_SOURCE: Final = {
     fields.MigrationType.RESIZE: _RESIZE, fields.MigrationType.MIGRATION: _RESIZE,
     fields.MigrationType.LIVE_MIGRATION: ('queued', 'preparing')}
 _ERROR: Final = 'error'
-# Nova itself sets running live migrations to error, and when its service stops in order, queued ones to cancelled.
-_ENDED: Final = (_ERROR, 'cancelled')
+# Nova itself sets running live migrations to error, those that it rolls back to failed or cancelled, and when its
+# service stops in order, queued ones to cancelled.
+_ENDED: Final = (_ERROR, 'cancelled', 'failed')
 _ALL: Final = sorted({*_ENDED, *(status for some in _AT_THE_SOURCE.values() for status in some)})
+# The statuses of a live migration after which its guest may run at the destination. Before them it has not left, and
+# Nova sets the others only if it stayed, or after it has given the instance its new host.
+_MAY_HAVE_LEFT: Final = ('running', 'post-migrating', _ERROR)
+# Errors after which the others would fail too.
+_NO_ANSWER: Final = (keystone.ClientException, oslo_messaging.MessagingException,
+                     nova_exception.ConsumerAllocationRetrievalFailed,
+                     nova_exception.ResourceProviderAllocationRetrievalFailed)
 
 
 class Source(NamedTuple):
@@ -61,28 +71,40 @@ class Source(NamedTuple):
         return None if self.usage is None or self.usage.unknown else False
 
 
-def end(source: Source, placement: Any) -> None:
+class Outcome(NamedTuple):
+    """What became of an interrupted move.
+
+    :param instance_uuid: its instance; None for all moves that were not looked at
+    :param text: whether it was ended, and if not, why
+    """
+
+    instance_uuid: str | None
+    text: str
+
+
+def end(source: Source, placement: Any, only: Collection[str] | None = None) -> list[Outcome]:
     """End the moves away from a host whose instances Nova has taken back, and remove what others left in placement.
 
     Call it when the service starts, after Nova has checked each instance and before it receives messages: at that time
     nobody works on a move. A move that cannot be ended now is left to the next start; until then none of its devices is
-    given to others.
+    given to others. If Nova or placement does not answer, the rest is not tried.
 
     :param placement: Nova's client for placement
+    :param only: the instances whose moves may be ended; by default all
     """
-    context = nova_context.get_admin_context()
-    with _left_to_the_next_start(source):
-        for migration, instance in _taken_back(context, source):
-            with _left_to_the_next_start(source):       # the others are ended all the same
-                _end(context, source, migration, instance, placement)
-    with _left_to_the_next_start(source):
-        for migration in _left_behind(context, source, placement):
-            with _left_to_the_next_start(source):
-                placement.delete_allocation_for_instance(context, migration.uuid, consumer_type='migration')
-                _fail(migration)
-                LOG.warning('Removed the allocations that migration %(migration)s left at host %(host)s: instance '
-                            '%(instance)s lives elsewhere',
-                            {'migration': migration.uuid, 'host': source.name, 'instance': migration.instance_uuid})
+    context, outcomes = nova_context.get_admin_context(), []
+    try:
+        for migration, act in _left_to_do(context, source, placement, only):
+            try:
+                text = act()
+            except nova_exception.NovaException as error:
+                if isinstance(error, _NO_ANSWER):
+                    raise
+                text = _not_ended(source, f'migration {migration.uuid}', error)     # the others are ended all the same
+            outcomes.append(Outcome(migration.instance_uuid, text))
+    except (nova_exception.NovaException, *_NO_ANSWER) as error:
+        outcomes.append(Outcome(None, _not_ended(source, 'moves that were interrupted', error)))
+    return outcomes
 
 
 def was_interrupted(migration: Any, instance: Any) -> bool:
@@ -95,65 +117,72 @@ def left_for(host: str, instance_uuid: str, placement: Any) -> str | None:
     """Return the host on which a guest may run since its live migration away from here was interrupted; None for none.
 
     Call it if libvirt here has no domain of the instance. In this case :func:`end` leaves the migration its
-    allocations; all other live migrations lose theirs when they end.
+    allocations; all other live migrations lose theirs when they end, unless placement did not answer then.
 
     :raises NovaException, ClientException, MessagingException: no answer
     """
     context = nova_context.get_admin_context()
-    last = max(objects.MigrationList.get_by_filters(context, {'instance_uuid': instance_uuid}),
-               key=lambda one: one.id, default=None)
-    if last is None or last.source_compute != host or last.dest_compute == host or not _is_live(last):
+    last = service.last_move(context, instance_uuid)
+    if (last is None or last.source_compute != host or last.dest_compute == host or not _is_live(last)
+            or last.status not in _MAY_HAVE_LEFT):
         return None
     if not placement.get_allocs_for_consumer(context, last.uuid)['allocations']:
         return None
     return str(last.dest_compute)
 
 
-@contextlib.contextmanager
-def _left_to_the_next_start(source: Source) -> Iterator[None]:
-    try:
-        yield
-    except (nova_exception.NovaException, keystone.ClientException, oslo_messaging.MessagingException) as error:
-        LOG.warning('A move away from host %(host)s that was interrupted has to wait for the next start: %(error)s',
-                    {'host': source.name, 'error': error})
+def _not_ended(source: Source, what: str, error: Exception) -> str:
+    text = f'{what}: not ended: {error}'
+    LOG.warning('Moves away from host %(host)s: %(what)s; the next start of the service tries again',
+                {'host': source.name, 'what': text})
+    return text
 
 
-def _taken_back(context: Any, source: Source) -> Iterator[tuple[Any, Any]]:
+def _left_to_do(context: Any, source: Source, placement: Any,
+                only: Collection[str] | None) -> Iterator[tuple[Any, Callable[[], str]]]:
+    """Yield the moves that have to be ended, each with the call that does it."""
+    away = [one for one in _away(context, source) if only is None or one.instance_uuid in only]
+    if not away:
+        return                              # the first start of a host comes before its provider
+    consumers = placement.get_allocations_for_resource_provider(context, source.node_uuid).allocations
+    open_ = [one for one in away if one.uuid in consumers or one.status in _AT_THE_SOURCE[one.migration_type]]
+    for migration, instance in _taken_back(context, source, open_):
+        yield migration, functools.partial(_end, context, source, migration, instance, placement)
+    for migration in _left_behind(context, source, [one for one in open_ if one.uuid in consumers]):
+        yield migration, functools.partial(_remove, context, source, migration, placement)
+
+
+def _taken_back(context: Any, source: Source, away: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """Yield the last move of each instance, if the move left from here and the instance is here without a task."""
-    get = objects.MigrationList.get_by_filters
-    moving = {one.instance_uuid: one for one in sorted(_away(context, source), key=lambda one: one.id)
+    moving = {one.instance_uuid: one for one in sorted(away, key=lambda one: one.id)
               if one.instance_uuid in source.uuids and (
                   one.status in _AT_THE_SOURCE[one.migration_type] or _is_live(one))}
     for some in service.batches(sorted(moving)):
         for instance in objects.InstanceList.get_by_filters(
                 context, {'uuid': some, 'deleted': False}, expected_attrs=['migration_context']):
             migration = moving[instance.uuid]
-            if instance.host == source.name and instance.task_state is None and migration.id == max(
-                    one.id for one in get(context, {'instance_uuid': instance.uuid})):
-                yield migration, instance
+            if instance.host == source.name and instance.task_state is None:
+                last = service.last_move(context, instance.uuid)
+                if last is not None and last.id == migration.id:
+                    yield migration, instance
 
 
-def _left_behind(context: Any, source: Source, placement: Any) -> Iterator[Any]:
-    """Yield the moves with allocations here whose instance has left for another host.
+def _left_behind(context: Any, source: Source, away: Sequence[Any]) -> Iterator[Any]:
+    """Yield those of the moves, which all have allocations here, whose instance has left for another host.
 
     The move itself took the instance away, if it is a live migration that failed only after the guest had left, or a
     newer one did.
     """
-    away = _away(context, source)
-    if not away:
-        return                              # the first start of a host comes before its provider
-    consumers = placement.get_allocations_for_resource_provider(context, source.node_uuid).allocations
     left: dict[str, list[Any]] = {}
     for one in away:
-        if one.uuid in consumers:
-            left.setdefault(one.instance_uuid, []).append(one)
+        left.setdefault(one.instance_uuid, []).append(one)
     for some in service.batches(sorted(left)):
         for instance in objects.InstanceList.get_by_filters(
                 context, {'uuid': some, 'deleted': False}, expected_attrs=[]):
             if instance.host not in (None, source.name) and source.has_domain(instance.uuid) is False:
-                newest = max(one.id for one in objects.MigrationList.get_by_filters(
-                    context, {'instance_uuid': instance.uuid, 'source_compute': source.name}))
-                yield from (one for one in left[instance.uuid] if _is_live(one) or one.id < newest)
+                newest = service.last_move(context, instance.uuid, source_compute=source.name)
+                if newest is not None:
+                    yield from (one for one in left[instance.uuid] if _is_live(one) or one.id < newest.id)
 
 
 def _away(context: Any, source: Source) -> list[Any]:
@@ -168,18 +197,17 @@ def _is_live(migration: Any) -> bool:
     return bool(migration.migration_type == fields.MigrationType.LIVE_MIGRATION)
 
 
-def _end(context: Any, source: Source, migration: Any, instance: Any, placement: Any) -> None:
+def _end(context: Any, source: Source, migration: Any, instance: Any, placement: Any) -> str:
     facts = {'instance': instance.uuid, 'migration': migration.uuid, 'destination': migration.dest_compute}
-    # A live migration may have ended long ago, and Nova may already have done all of this.
     # Nova's other call for the same takes an error of placement for no allocations.
     has_allocations = bool(placement.get_allocs_for_consumer(context, migration.uuid)['allocations'])
-    if not has_allocations and migration.status in _ENDED:
-        return
-    if _is_live(migration) and not source.has_domain(instance.uuid):
+    has_domain = source.has_domain(instance.uuid)
+    if _is_live(migration) and (has_domain is None or not has_domain and migration.status in _MAY_HAVE_LEFT):
         LOG.warning('Live migration %(migration)s of instance %(instance)s was interrupted, and libvirt here is not '
                     'known to have a domain of it: its guest may run on host %(destination)s, so its allocations stay '
                     'as they are', facts)
-        return
+        return (f'migration {migration.uuid}: not ended: libvirt here is not known to have a domain of the guest, so '
+                f'it may run on {migration.dest_compute}')
     if has_allocations and placement.move_allocations(context, migration.uuid, instance.uuid) is not True:
         raise nova_exception.AllocationMoveFailed(source_consumer=migration.uuid, target_consumer=instance.uuid,
                                                   error='the log of the placement client says why')
@@ -188,6 +216,16 @@ def _end(context: Any, source: Source, migration: Any, instance: Any, placement:
         instance.drop_migration_context()
     _fail(migration)
     LOG.warning('Instance %(instance)s stays: migration %(migration)s to %(destination)s was interrupted', facts)
+    return f'migration {migration.uuid}: ended'
+
+
+def _remove(context: Any, source: Source, migration: Any, placement: Any) -> str:
+    placement.delete_allocation_for_instance(context, migration.uuid, consumer_type='migration')
+    _fail(migration)
+    LOG.warning('Removed the allocations that migration %(migration)s left at host %(host)s: instance %(instance)s '
+                'lives elsewhere',
+                {'migration': migration.uuid, 'host': source.name, 'instance': migration.instance_uuid})
+    return f'migration {migration.uuid}: its allocations here are removed'
 
 
 def _fail(migration: Any) -> None:

@@ -146,17 +146,18 @@ class Record:
         found = {one.instance_uuid: one for one in sorted(
             objects.MigrationList.get_in_progress_by_host_and_node(context, self.host, node.name),
             key=lambda one: one.id)}
-        return {uuid: one for uuid, one in found.items() if one.id == max(
-            each.id for each in objects.MigrationList.get_by_filters(context, {'instance_uuid': uuid}))}
+        last = {uuid: service.last_move(context, uuid) for uuid in found}
+        return {uuid: one for uuid, one in found.items() if last[uuid] is not None and one.id == last[uuid].id}
 
-    def end_moves(self, node: Node, uuids: Set[str], usage: Usage) -> None:
+    def end_moves(self, node: Node, uuids: Set[str], usage: Usage) -> list[interrupted.Outcome]:
         """End the moves of these instances away from the host that were interrupted, as the service does at its start.
 
-        Call it while the service is stopped.
+        Call it while the service is stopped. The moves of other instances stay as they are.
 
         :param usage: the domains of the host
         """
-        interrupted.end(interrupted.Source(self.host, node.uuid, uuids, usage), report.report_client_singleton())
+        return interrupted.end(interrupted.Source(self.host, node.uuid, uuids, usage),
+                               report.report_client_singleton(), only=uuids)
 
     def providers(self, node: Node) -> Providers:
         """Return the providers of a node.

@@ -110,6 +110,15 @@ class NovaService:
         migration.save()
 
 
+def last_move(context: Any, instance_uuid: str, **filters: str) -> Any:
+    """Return the last migration of an instance that passes the filters; None for none.
+
+    The migrations of an instance that was deleted are deleted too.
+    """
+    return max(objects.MigrationList.get_by_filters(context, {'instance_uuid': instance_uuid, **filters}),
+               key=lambda one: one.id, default=None)
+
+
 def batches(uuids: Sequence[str]) -> Iterator[list[str]]:
     """Yield the UUIDs in batches that fit into a message to the conductor."""
     for first in range(0, len(uuids), _AT_ONCE):

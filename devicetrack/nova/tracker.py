@@ -18,6 +18,7 @@ from nova import utils
 from nova.compute import resource_tracker
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.claims.claim import Claim
 from devicetrack.nova import binding
 from devicetrack.nova import errors
@@ -26,6 +27,8 @@ from devicetrack.nova import resources
 from devicetrack.nova import wire
 from devicetrack.nova.subject import Subject
 from devicetrack.nova.wrapping import wraps
+
+LOG = log.logger(__name__)
 
 _TRACKER: Final = 'nova.compute.resource_tracker:ResourceTracker.'
 
@@ -251,12 +254,14 @@ def finish_evacuation(original: Callable[..., Any], tracker: Any, instance: Any,
 
 
 def report(tracker: Any, context: Any, nodename: str) -> None:
-    """Report the host to placement now, as Nova does after each of its claims.
+    """Report the host to placement now, as Nova does after each of its claims. A node that Nova removed is skipped.
 
     :raises NovaException, ClientException, MessagingException: Nova's own; the next audit reports it
     """
-    locked = utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
-    locked(tracker._update)(context.elevated(), tracker.compute_nodes[nodename])
+    node = tracker.compute_nodes.get(nodename)
+    if node is not None:
+        locked = utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
+        locked(tracker._update)(context.elevated(), node)
 
 
 @wraps(f'{_TRACKER}update_available_resource')
@@ -265,7 +270,10 @@ def update_available_resource(original: Callable[..., Any], tracker: Any, contex
     """Run Nova's audit first: it makes the providers that our audit looks up."""
     host = binding.if_devices(tracker.driver)
     if host is not None and startup:
-        interrupted.end(host.source(), tracker.reportclient)
+        try:
+            interrupted.end(host.source(), tracker.reportclient)
+        except Exception:                           # it only tidies up, and both audits are more important
+            LOG.exception('The moves away from host %s that were interrupted were not ended', host.host)
     try:
         original(tracker, context, nodename, startup=startup)
     finally:

@@ -10,11 +10,14 @@ import json
 import os
 import types
 from typing import Any
+from unittest import mock
 
 import fixtures
 from nova import context as nova_context
+from nova import exception as nova_exception
 from nova import objects
 import nova.conf
+from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import test_vgpu
 from nova.virt.libvirt import config as nova_config
@@ -26,10 +29,12 @@ from devicetrack.cmd import nova_host
 from devicetrack.nova import adoption
 from devicetrack.nova import binding
 from devicetrack.nova import install
+from devicetrack.nova import interrupted
 from devicetrack.nova import record
 from devicetrack.tests.nova import adapted
 from devicetrack.tests.nova import hypervisor
 from devicetrack.tests.nova import pmem
+from devicetrack.tests.nova.stock_failures import base
 
 adapted.as_on_a_host()
 vars(record)['nova_context'] = types.SimpleNamespace(get_admin_context=adapted.WORLD.context)
@@ -294,9 +299,51 @@ class AdoptTestCase(HostTestCase):
         self.assertIn(f'is queued, but it was interrupted: --apply on {HOST} ends it', self.reason(plan, self.both))
         self.assertEqual([adoption.WITHHELD], [line.outcome for line in adopting.apply(plan._replace(is_up=True))])
         self.assertEqual('queued', self.status_of(left))
-        self.assertEqual([adoption.WITHHELD], [line.outcome for line in adopting.apply(plan._replace(is_up=False))])
+        [line] = adopting.apply(plan._replace(is_up=False))
+        self.assertEqual(adoption.WITHHELD, line.outcome)
+        self.assertIn(f'; migration {left.uuid}: ended', line.reason)
         self.assertEqual('error', self.status_of(left))
         self.assertEqual([adoption.ADOPTED], [line.outcome for line in adopting.apply(adopting.plan())])
+
+    def test_the_line_says_why_a_move_was_not_ended(self) -> None:
+        left = self.migration('queued')
+        self.stop_service()
+        adopting = self.adopting()
+        plan = adopting.plan()._replace(is_up=False)
+        client = report.SchedulerReportClient
+        unread = nova_exception.ResourceProviderAllocationRetrievalFailed(rp_uuid=left.uuid, error='503')
+        with mock.patch.object(client, 'get_allocations_for_resource_provider', autospec=True, side_effect=unread):
+            [line] = adopting.apply(plan)
+        self.assertIn('; moves that were interrupted: not ended: ', line.reason)
+        self.assertIn('503', line.reason)
+        failed = nova_exception.AllocationMoveFailed(source_consumer='a', target_consumer='b', error='no')
+        with mock.patch.object(interrupted, '_end', autospec=True, side_effect=failed):
+            [line] = adopting.apply(plan)
+        self.assertIn(f'; migration {left.uuid}: not ended: ', line.reason)
+        self.assertEqual('queued', self.status_of(left))
+
+    def test_the_moves_of_instances_that_are_not_in_the_plan_stay_as_they_are(self) -> None:
+        self.migration('queued')
+        other = self.boot()
+        instance, left = self.instance(other), self.migration('error', instance_uuid=other)
+        instance.host = 'host2'
+        instance.save()
+        found = self.placement.get(f'/allocations/{other}', version='1.28').body
+        [(provider, _found)] = found['allocations'].items()
+        self.assertEqual(204, self.placement.put(f'/allocations/{left.uuid}', {
+            **found, 'allocations': {provider: {'resources': {'MEMORY_MB': 1}}}, 'consumer_generation': None},
+            version='1.28').status)
+        self.stop_service()
+        adopting = self.adopting()
+        [line] = adopting.apply(adopting.plan()._replace(is_up=False))
+        self.assertIn(': ended', line.reason)
+        self.assertNotEqual({}, self.placement.get(f'/allocations/{left.uuid}', version='1.28').body['allocations'])
+
+    def test_a_move_of_an_instance_that_is_being_deleted_means_nothing(self) -> None:
+        self.migration('accepted')
+        self.stop_service()
+        with base.migrations_deleted():
+            self.assertEqual(adoption.ADOPT, self.lines(self.adopting().plan())[self.both][0])
 
     def test_a_move_that_a_newer_one_followed_means_nothing(self) -> None:
         self.migration('accepted')

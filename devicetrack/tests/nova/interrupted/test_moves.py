@@ -6,17 +6,20 @@ from typing import Any
 from unittest import mock
 
 import fixtures
+from keystoneauth1 import exceptions as keystone
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import task_states
 from nova.objects import fields
 from nova.scheduler.client import report
+import oslo_messaging
 
 from devicetrack import exception
 from devicetrack.claims import manager
 from devicetrack.nova import binding
 from devicetrack.nova import interrupted
+from devicetrack.nova import tracker
 from devicetrack.tests.nova.stock_failures import base
 
 
@@ -135,3 +138,127 @@ class InterruptedMoveTestCase(base.PmemGuests):
         self.assertEqual('migrating', self.migration.status)
         self.restart('host1')
         self.assert_taken_back()
+
+    # -- live migrations that Nova has ended --------------------------------------------------------------------------
+
+    def end_live_migration(self, status: str) -> None:
+        """Nova ends a live migration while placement does not answer, and its service runs on."""
+        instance, migration = self.instance(self.server), self.migration
+        instance.task_state = None
+        instance.save()
+        migration.status, migration.migration_type = status, fields.MigrationType.LIVE_MIGRATION
+        migration.save()
+
+    def undefine(self) -> None:
+        domain = self.fake('host1').lookupByUUIDString(self.server['id'])
+        domain.destroy()
+        domain.undefine()
+
+    def reboot(self) -> None:
+        self.api.post_server_action(self.server['id'], {'reboot': {'type': 'HARD'}}, check_response_status=[202, 500])
+        self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
+
+    def fail_to_reboot(self) -> None:
+        """A hard reboot fails after Nova has undefined the guest."""
+        with mock.patch('nova.virt.libvirt.driver.LibvirtDriver._create_guest_with_network', autospec=True,
+                        side_effect=nova_exception.InternalError('no')):
+            self.reboot()
+        self.assertEqual({}, self.fake('host1')._vms)
+
+    def assert_runs(self) -> None:
+        self.assertEqual(1, self.fake('host1').lookupByUUIDString(self.server['id']).isActive())
+        self.assertTrue(self.has_its_bytes('host1', self.server))
+
+    def test_a_live_migration_that_nova_rolled_back_while_placement_was_away(self) -> None:
+        self.end_live_migration('failed')
+        self.restart('host1')
+        self.assert_taken_back('failed')
+
+    def test_a_guest_that_was_rolled_back_is_taken_back_without_a_domain(self) -> None:
+        self.end_live_migration('failed')
+        self.fail_to_reboot()
+        self.restart('host1')
+        self.assertEqual(self.had, self.allocations(self.server['id']))
+        self.reboot()
+        self.assert_runs()
+
+    def test_a_guest_that_cannot_have_left_is_rebooted_without_a_domain(self) -> None:
+        self.undefine()
+        for status in ('queued', 'preparing', 'cancelled', 'failed'):
+            self.end_live_migration(status)
+            binding.of(self.computes['host1'].driver).make_ready(self.instance(self.server))
+        for status in ('running', 'post-migrating', 'error'):
+            self.end_live_migration(status)
+            self.assertRaises(nova_exception.InternalError, binding.of(self.computes['host1'].driver).make_ready,
+                              self.instance(self.server))
+
+    def test_a_guest_that_was_here_after_its_live_migration_is_rebooted_again(self) -> None:
+        self.end_live_migration('error')
+        self.fail_to_reboot()
+        self.reboot()
+        self.assert_runs()
+
+    def test_a_guest_that_was_here_before_its_live_migration_is_not(self) -> None:
+        host, instance = binding.of(self.computes['host1'].driver), self.instance(self.server)
+        host.make_ready(instance)
+        host.may_leave(instance)
+        self.end_live_migration('error')
+        self.undefine()
+        self.assertRaises(nova_exception.InternalError, host.make_ready, instance)
+
+    def test_a_guest_does_not_start_while_nobody_says_whether_it_has_left(self) -> None:
+        self.end_live_migration('error')
+        self.undefine()
+        for error in (keystone.ConnectFailure('gone'), oslo_messaging.MessagingTimeout('gone'),
+                      nova_exception.ConsumerAllocationRetrievalFailed(consumer_uuid='a', error='gone')):
+            with mock.patch.object(interrupted, 'left_for', autospec=True, side_effect=error):
+                refused = self.assertRaises(
+                    nova_exception.InternalError, binding.of(self.computes['host1'].driver).make_ready,
+                    self.instance(self.server))
+            self.assertIn('is unknown', str(refused))
+            self.assertIs(error, refused.__cause__)
+
+    # -- what a start asks and survives -------------------------------------------------------------------------------
+
+    def test_an_instance_that_is_being_deleted_has_no_move(self) -> None:
+        self.end_live_migration('error')
+        driver = self.computes['host1'].driver
+        with base.migrations_deleted():
+            self.assertEqual([], interrupted.end(binding.of(driver).source(), report.report_client_singleton()))
+            instance = self.instance(self.server)
+            instance.host = 'host2'
+            instance.save()
+            self.undefine()
+            self.assertEqual([], interrupted.end(binding.of(driver).source(), report.report_client_singleton()))
+        self.assertNotEqual({}, self.allocations(self.migration.uuid))
+
+    def test_whatever_it_raises_both_audits_run(self) -> None:
+        with mock.patch.object(interrupted, 'end', autospec=True, side_effect=ValueError('no')), mock.patch.object(
+                binding.Binding, 'audit', autospec=True, side_effect=binding.Binding.audit) as audit:
+            self.restart('host1')
+        audit.assert_called()
+        self.assertIn('host1', self.computes['host1'].manager.rt.compute_nodes)
+
+    def test_live_migrations_that_ended_in_order_cost_nothing(self) -> None:
+        self.end_live_migration('cancelled')
+        self.restart('host1')
+        self.assert_taken_back('cancelled')
+        with mock.patch.object(report.SchedulerReportClient, 'get_allocs_for_consumer', autospec=True) as asked:
+            self.assertEqual([], interrupted.end(
+                binding.of(self.computes['host1'].driver).source(), report.report_client_singleton()))
+        asked.assert_not_called()
+
+    def test_no_answer_ends_the_questions(self) -> None:
+        self.end_live_migration('failed')
+        source = binding.of(self.computes['host1'].driver).source()
+        with mock.patch.object(report.SchedulerReportClient, 'get_allocations_for_resource_provider', autospec=True,
+                               side_effect=keystone.ConnectFailure('gone')) as asked, mock.patch.object(
+                report.SchedulerReportClient, 'get_allocs_for_consumer', autospec=True) as more:
+            [outcome] = interrupted.end(source, report.report_client_singleton())
+        asked.assert_called_once()
+        more.assert_not_called()
+        self.assertIsNone(outcome.instance_uuid)
+        self.assertIn('not ended: gone', outcome.text)
+
+    def test_a_node_that_nova_has_removed_is_not_reported(self) -> None:
+        tracker.report(self.computes['host1'].manager.rt, nova_context.get_admin_context(), 'gone')

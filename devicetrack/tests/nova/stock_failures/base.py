@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import json
@@ -28,6 +29,18 @@ WRONG: Final = 'goes wrong here'
 
 IMAGE: Final = '155d900f-4e14-4e4c-a73d-069cbf4541e6'
 _DRIVER: Final = 'nova.virt.libvirt.driver.LibvirtDriver'
+
+
+@contextlib.contextmanager
+def migrations_deleted() -> Iterator[None]:
+    """Delete the migrations of an instance, as Nova does with the instance, before anybody asks for them by it."""
+    original = objects.MigrationList.get_by_filters
+
+    def get(context: Any, filters: dict[str, Any], **kwargs: Any) -> Any:
+        return [] if 'instance_uuid' in filters else original(context, filters, **kwargs)
+
+    with fixtures.MonkeyPatch('nova.objects.MigrationList.get_by_filters', get):
+        yield
 
 
 class Guests(base.ServersTestBase):

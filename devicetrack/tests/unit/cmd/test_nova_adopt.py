@@ -149,8 +149,10 @@ class AdoptTestCase(base.TestCase):
                          self.run_to(cmd_base.ERROR))
 
     def test_checks(self) -> None:
-        found = {line['check']: line['result'] for line in json.loads(
-            self.run_to(cmd_base.ATTENTION, '--check', '-f', 'json')[0])}
+        checks = json.loads(self.run_to(cmd_base.ATTENTION, '--check', '-f', 'json')[0])
+        found = {line['check']: line['result'] for line in checks}
+        [left] = [line['details'] for line in checks if line['check'] == 'guests']
+        self.assertIn('instances that have or ask for devices that are not recorded: ', left)
         self.assertEqual({'state directory': 'ok', 'options': 'ok', 'privileges': 'ok', 'moves': 'warning',
                           'guests': 'warning', 'nova-compute': 'ok'}, found)
         self.told = Told(Plan([Line(adoption.ALREADY, MATCHED, (), '')], [], [], 0, False))
