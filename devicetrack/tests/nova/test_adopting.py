@@ -281,10 +281,11 @@ class AdoptTestCase(HostTestCase):
         self.assertIn('in the middle of a move: 1;', moves.details)
 
     def migration(self, status: str, **facts: Any) -> Any:
-        """A live migration of the guest away from the host, as its source's service left it."""
+        """A live migration away from the host, by default of the guest, as its source's service left it."""
         made = objects.Migration(
-            nova_context.get_admin_context(), instance_uuid=self.both, migration_type='live-migration', status=status,
-            **{'source_compute': HOST, 'source_node': HOST, 'dest_compute': 'host2', **facts})
+            nova_context.get_admin_context(), migration_type='live-migration', status=status,
+            **{'instance_uuid': self.both, 'source_compute': HOST, 'source_node': HOST, 'dest_compute': 'host2',
+               **facts})
         made.create()
         return made
 

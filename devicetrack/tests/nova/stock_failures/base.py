@@ -36,7 +36,7 @@ def migrations_deleted() -> Iterator[None]:
     """Delete the migrations of an instance, as Nova does with the instance, before anybody asks for them by it."""
     original = objects.MigrationList.get_by_filters
 
-    def get(context: Any, filters: dict[str, Any], **kwargs: Any) -> Any:
+    def get(_cls: type, context: Any, filters: dict[str, Any], **kwargs: Any) -> Any:
         return [] if 'instance_uuid' in filters else original(context, filters, **kwargs)
 
     with fixtures.MonkeyPatch('nova.objects.MigrationList.get_by_filters', get):
