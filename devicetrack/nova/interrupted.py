@@ -220,7 +220,10 @@ def _end(context: Any, source: Source, migration: Any, instance: Any, placement:
 
 
 def _remove(context: Any, source: Source, migration: Any, placement: Any) -> str:
-    placement.delete_allocation_for_instance(context, migration.uuid, consumer_type='migration')
+    # It returns None, and no error, if it cannot reach placement.
+    if placement.delete_allocation_for_instance(context, migration.uuid, consumer_type='migration') is None:
+        raise nova_exception.AllocationDeleteFailed(consumer_uuid=migration.uuid,
+                                                    error='the log of the placement client says why')
     _fail(migration)
     LOG.warning('Removed the allocations that migration %(migration)s left at host %(host)s: instance %(instance)s '
                 'lives elsewhere',

@@ -260,5 +260,20 @@ class InterruptedMoveTestCase(base.PmemGuests):
         self.assertIsNone(outcome.instance_uuid)
         self.assertIn('not ended: gone', outcome.text)
 
+    def test_what_cannot_be_removed_is_not_called_removed(self) -> None:
+        self.end_live_migration('error')
+        self.undefine()
+        instance = self.instance(self.server)
+        instance.host = 'host2'
+        instance.save()
+        source, client = binding.of(self.computes['host1'].driver).source(), report.report_client_singleton()
+        with mock.patch.object(report.SchedulerReportClient, 'delete_allocation_for_instance', autospec=True,
+                               return_value=None):
+            [outcome] = interrupted.end(source, client)
+        self.assertIn('not ended: ', outcome.text)
+        self.assertEqual([(self.server['id'], f'migration {self.migration.uuid}: its allocations here are removed')],
+                         interrupted.end(source, client))
+        self.assertEqual({}, self.allocations(self.migration.uuid))
+
     def test_a_node_that_nova_has_removed_is_not_reported(self) -> None:
         tracker.report(self.computes['host1'].manager.rt, nova_context.get_admin_context(), 'gone')
