@@ -181,12 +181,13 @@ class AllocationClient:
         :raises StoreError: the note cannot be kept; nothing was sent
         """
         operation = operations.Revert(instance_uuid, migration_uuid, own, old)
-        leftover = Leftover(instance_uuid, migration_uuid, vocabulary.REVERT, _to_text(operation.own))
+        noted = self._noted(migration_uuid) if own is None else _to_text(operation.own)
+        leftover = Leftover(instance_uuid, migration_uuid, vocabulary.REVERT, noted)
         self._record(leftover)
         try:
             result = self._apply(operation)
         except errors.PlacementError:
-            if own is None and operation.own:
+            if noted is None and operation.own:
                 self._amend(leftover._replace(own=_to_text(operation.own)))
             raise
         self._forget(leftover)
@@ -317,6 +318,11 @@ class AllocationClient:
         if self._leftovers is not None:
             self._leftovers.record(leftover)
 
+    def _noted(self, migration_uuid: str) -> str | None:
+        """Return what the move gave to the instance by the note of an earlier call: others have come since."""
+        kept = self._leftovers.kept() if self._leftovers is not None else ()
+        return next((leftover.own for leftover in kept if leftover.migration_uuid == migration_uuid), None)
+
     def _amend(self, leftover: Leftover) -> None:
         """Note what the move gave to the instance, if that was only read after the note was recorded."""
         try:
@@ -408,7 +414,11 @@ class _Run:
         """Write; returns the error after which another attempt may succeed."""
         try:
             self._client.replace_allocations(writes)
-        except (errors.GenerationConflict, errors.PlacementUnavailable) as error:
+        except errors.GenerationConflict as error:
+            return error
+        except errors.PlacementUnavailable as error:
+            if error.status in errors.FORBIDDEN:
+                raise
             return error
         except errors.PlacementRefused as error:
             if error.status == 400:             # perhaps for an unknown provider; no code says so, or which provider

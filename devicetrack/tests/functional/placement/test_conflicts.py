@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 
+import fixtures
+
 from devicetrack import vocabulary
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
 from devicetrack.placement import values
 from devicetrack.placement.allocations import Policy
+from devicetrack.placement.client import Client
 from devicetrack.placement.values import Outcome
 from devicetrack.testing import placement as placements
 from devicetrack.testing.http_proxy import Loss
@@ -306,6 +309,14 @@ class TestWhatWasBelieved(base.TestCase):
             error = self.assertRaises(errors.UnknownProvider, call)
             self.assertEqual((nowhere, Outcome.UNCHANGED), (error.provider, error.result.outcome))
         self.assertEqual({'instance': self.world.old}, self.world.held())
+
+    def test_a_write_for_which_the_login_or_the_role_is_missing_is_not_repeated(self):
+        for status in (401, 403):
+            write = self.useFixture(fixtures.MockPatchObject(Client, 'replace_allocations', side_effect=(
+                errors.PlacementUnavailable('POST /allocations', f'{status}', status)))).mock
+            error = self.assertRaises(errors.PlacementUnavailable, self.world.client(Policy.RETRY).spawn,
+                                      self.world.instance, self.world.old, worlds.PROJECT, worlds.USER)
+            self.assertEqual((Outcome.UNCHANGED, 1), (error.result.outcome, write.call_count))
 
     def test_a_spawn_of_another_project_is_another(self):
         self.world.client().spawn(self.world.instance, self.world.old, 'one', 'user')

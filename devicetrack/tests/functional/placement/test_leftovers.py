@@ -190,6 +190,23 @@ class TestRevert(LeftoversTestCase):
             self.assertEqual(([], {'instance': {**self.world.old, self.world.dest: {worlds.NET: 1}}}, []),
                              (self.finish(), self.world.held(), self.leftovers.kept()))
 
+    def test_a_second_that_reads_nothing_keeps_what_the_first_noted(self) -> None:
+        self.world.proxy.before_next('POST', '/allocations', lambda: self.world.touch(self.world.instance))
+        self.assertRaises(errors.ConsumerConflict, self.client.revert, *self.ends)
+        [noted] = self.leftovers.kept()
+        self.world.lose_reads()
+        self.assertRaises(errors.PlacementUnavailable, self.client.revert, *self.ends)
+        self.assertEqual([noted], self.leftovers.kept())
+
+    def test_a_second_that_reads_more_keeps_what_the_first_noted(self) -> None:
+        for _call in range(2):
+            self.world.proxy.before_next('POST', '/allocations',
+                                         lambda: self.world.add(self.world.instance, self.world.dest))
+            self.assertRaises(errors.ConsumerConflict, self.client.revert, *self.ends)
+        self.migration.status = 'reverted'
+        self.assertEqual(([], {'instance': {**self.world.old, self.world.dest: {worlds.NET: 1}}}, []),
+                         (self.finish(), self.world.held(), self.leftovers.kept()))
+
     def test_a_note_that_cannot_be_completed_hides_no_conflict(self) -> None:
         def add() -> None:
             self.world.add(self.world.instance, self.world.dest)
