@@ -29,8 +29,9 @@ from devicetrack.store.sql.backend import Fault
 # A transaction has at most this many members, so that its first member does not wait for ever for the others.
 MEMBERS_A_BATCH: Final = 64
 
-# If this many members of a batch wait for a lock in vain, each by itself, the lock is probably one that all of them
-# need, as that of their host's row. If each were tried, the last would wait for as many timeouts as there are members.
+# If this many members of a batch wait for a lock in vain, each by itself and one right after the other, the lock is
+# probably one that all of them need, as that of their host's row. If each were tried, the last would wait for as many
+# timeouts as there are members.
 _LOCKED_ALONE: Final = 2
 
 
@@ -227,7 +228,8 @@ class Committer:
         locked = 0
         for index, ticket in enumerate(batch):
             fault = self._transact((ticket,))
-            locked += fault is not None and fault.cause is Cause.LOCKED
+            # After any other answer, the locks that were waited for are not one that all need.
+            locked = locked + 1 if fault is not None and fault.cause is Cause.LOCKED else 0
             if fault is not None and (locked == _LOCKED_ALONE or self._is_of_all(fault)) and (
                     fault.cause is not Cause.IN_DOUBT):
                 self._answer(batch[index:], fault)

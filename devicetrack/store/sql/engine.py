@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import os
+import re
 import threading
 from typing import Any
 from typing import Final
@@ -34,6 +35,10 @@ FILE_NAME: Final = 'devicetrack.sqlite'
 
 # An execution option of connections whose transactions will write.
 WRITES: Final = 'devicetrack_writes'
+
+# In what SQLAlchemy takes for the name of a database: the end of a password, and the path of the URL. The name itself may
+# have an @, too.
+_IN_PASSWORD: Final = re.compile('@.*/')
 
 # After this time the kernel begins to ask the host of a silent server whether it is there.
 _SILENCE_S: Final = 30
@@ -67,8 +72,9 @@ def place(conf: cfg.ConfigOpts, state_path: str | None = None) -> Place:
     except (sa_exc.ArgumentError, ValueError):
         # The URL is neither shown nor chained: it may hold a password.
         raise exception.InvalidConfiguration(OPTION, '(not shown)', 'it is no SQLAlchemy URL') from None
-    if '@' in f'{url.host}{"" if url.get_backend_name() == "sqlite" else url.database}':
-        # SQLAlchemy ends the password at the first @, and takes the rest of it for a part of the host or the database.
+    if '@' in (url.host or '') or (url.get_backend_name() != 'sqlite' and _IN_PASSWORD.search(url.database or '')):
+        # SQLAlchemy ends the password at the first @, and takes the rest of it for a part of the host, or with a slash
+        # for one of the database.
         raise exception.InvalidConfiguration(OPTION, '(not shown)', 'write @ in a password as %40')
     shown = url.set(username=None, password=None, query={}).render_as_string(hide_password=True)
     driver = url.drivername

@@ -170,8 +170,10 @@ def _upgrade(store: Database, connection: sa.Connection) -> None:
             try:
                 connection.execute(sa.select(sa.func.release_lock(lock)))
             except (sa_exc.SQLAlchemyError, db_exc.DBError):
-                # The lock ends with its session. An earlier error is the one to report.
+                # The lock ends with its session. An earlier error is the one to report, and if there is none, all was
+                # committed before; the transaction of this statement must not be committed with a lost connection.
                 connection.invalidate()
+                connection.rollback()
 
 
 class Migrated(NamedTuple):

@@ -309,12 +309,12 @@ class SQLStore(database.Database, api.Store):
         self._replace(lambda connection: _set_declarations(connection, host_uuid, declarations))
 
     def _replace(self, work: Callable[[sa.Connection], None]) -> None:
-        """Run ``work``, which deletes rows and inserts others with their keys."""
+        """Run ``work``, which deletes or updates rows and inserts others with their keys."""
         for left in reversed(range(backends.ATTEMPTS)):
             try:
                 self._transact_at_epoch(work)
                 return
-            except db_exc.DBDuplicateEntry as error:        # a commit whose answer was lost has happened just now
+            except db_exc.DBDuplicateEntry as error:        # another commit, or a lost one, has happened just now
                 if not left:
                     raise self.unavailable(self.backend.fault(error)) from error
 
@@ -325,12 +325,7 @@ class SQLStore(database.Database, api.Store):
             return convert.leftovers(connection.execute(queries.LEFTOVERS, {'host_uuid': host_uuid}))
 
     def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
-        row = {'host_uuid': host_uuid, **leftover._asdict()}
-        try:
-            self._execute(queries.ADD_LEFTOVER, row)
-        except db_exc.DBDuplicateEntry:                         # it is kept already, perhaps with another verb
-            self._execute(queries.SET_LEFTOVER, queries.of(
-                host_uuid=host_uuid, migration_uuid=leftover.migration_uuid) | row)
+        self._replace(lambda connection: _set_leftover(connection, {'host_uuid': host_uuid, **leftover._asdict()}))
 
     def remove_leftover(self, host_uuid: str, leftover: Leftover) -> None:
         self._execute(queries.DELETE_LEFTOVER,
@@ -464,6 +459,12 @@ def _set_withheld(connection: sa.Connection, write: Sequence[api.WithheldRow],
         connection.execute(queries.ADD_WITHHELD, [row._asdict() for row in write])
     if events:
         connection.execute(queries.ADD_EVENTS, [event._asdict() for event in events])
+
+
+def _set_leftover(connection: sa.Connection, row: dict[str, Any]) -> None:
+    key = {name: row[name] for name in ('host_uuid', 'migration_uuid')}
+    if not connection.execute(queries.SET_LEFTOVER, queries.of(**key) | row).rowcount:
+        connection.execute(queries.ADD_LEFTOVER, row)
 
 
 def _set_declarations(connection: sa.Connection, host_uuid: str,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import functools
+from typing import Any
+
+from oslo_db import exception as db_exc
+import sqlalchemy as sa
 
 from devicetrack import exception
 from devicetrack import vocabulary
@@ -48,6 +53,21 @@ class TestLeftovers(StoreTestCase):
         for changed in ({'verb': vocabulary.CONFIRM}, {'verb': vocabulary.REVERT, 'own': '{"p": {"VGPU": 1}}'}, {}):
             self.leftovers.record(ONE._replace(**changed))
             self.assertEqual([ONE._replace(**changed), OTHER], self.kept())
+
+    def test_one_that_somebody_removes_meanwhile_is_kept(self) -> None:
+        self.leftovers.record(ONE)
+        transact = self.store.transact
+
+        def remove_what_is_in_the_way(work: Callable[[sa.Connection], Any]) -> Any:
+            try:
+                return transact(work)
+            except db_exc.DBDuplicateEntry:
+                self.fixture.open().remove_leftover(records.HOST_UUID, ONE)
+                raise
+
+        self.patch(self.store, 'transact', remove_what_is_in_the_way)
+        self.leftovers.record(ONE._replace(verb=vocabulary.REVERT))
+        self.assertEqual([ONE._replace(verb=vocabulary.REVERT)], self.kept())
 
     def test_of_many_who_record_one_none_fails(self) -> None:
         answers = self.together(*[functools.partial(store.add_leftover, records.HOST_UUID, ONE)

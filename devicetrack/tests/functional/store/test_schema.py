@@ -131,6 +131,17 @@ class TestSyncThatFails(StoreTestCase):
         self.patch(command, 'upgrade', lose)
         self.assertRaises(ArithmeticError, schema.sync, fixture.store)
 
+    def test_a_lock_that_cannot_be_given_back_spoils_no_sync(self) -> None:
+        fixture = self.useFixture(self.database(synced=False))
+
+        @sa.event.listens_for(fixture.store.engine, 'before_cursor_execute')
+        def lose(connection: Any, cursor: Any, statement: str, *_args: Any) -> None:
+            if 'release_lock' in statement:
+                connection.connection.dbapi_connection._force_close()
+
+        self.assertEqual(models.REVISION, schema.sync(fixture.store))
+        fixture.open().check()
+
 
 class TestSyncByConfiguration(StoreTestCase):
     """The public call for services that make their store themselves."""

@@ -289,6 +289,18 @@ class TestCommitter(base.TestCase):
         self.assertEqual([exception.StoreUnavailable] * 5, list(map(type, answers[1:])))
         self.assertEqual([1, 5, 1, 1], list(map(len, self.database.transactions)))
 
+    def test_locks_of_their_own_that_some_wait_for_fail_no_other(self) -> None:
+        def wait_in_vain(keys: list[str]) -> None:
+            if len(self.database.transactions) % 2 == 0:            # the batch, and every second of its members
+                raise _Error(Cause.LOCKED)
+
+        def let_others_lock() -> None:
+            self.database.at_statement = wait_in_vain
+
+        answers = self.gathered(*self.calls('a', 'b', 'c', 'd', 'e'), in_the_turn=let_others_lock)
+        self.assertEqual([1, 5, 1, 1, 1, 1, 1], list(map(len, self.database.transactions)))
+        self.assertEqual(4, answers.count(None))
+
     def lock(self, *identifiers: str) -> None:
         def wait_in_vain(keys: list[str]) -> None:
             if {*keys} & {*identifiers}:
