@@ -36,7 +36,7 @@ FILE_NAME: Final = 'devicetrack.sqlite'
 # An execution option of connections whose transactions will write.
 WRITES: Final = 'devicetrack_writes'
 
-# In what SQLAlchemy takes for the name of a database: the end of a password, and the path of the URL. The name itself may
+# The end of a password and the path of the URL, which SQLAlchemy takes for the name of a database. The name itself may
 # have an @, too.
 _IN_PASSWORD: Final = re.compile('@.*/')
 
