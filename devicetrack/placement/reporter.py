@@ -148,7 +148,8 @@ class PlacementReporter:
         self._seen = self._read(wanted, progress)
         actual = self._used(tree.Tree(wanted.root, dict(self._seen)), wanted, tree.desired(providers), classes)
         possible = tree.possible(actual, providers, layout, classes)
-        wanted = tree.desired(providers, possible, tree.held_below(actual, providers, possible))
+        wanted = tree.desired(providers, possible, tree.held_below(actual, providers, possible),
+                              tree.surplus_at_node(actual, providers, possible))
         return self._aggregated(actual, wanted), wanted, possible
 
     def _read(self, wanted: tree.Tree, progress: Progress) -> dict[str, tree.ProviderState]:

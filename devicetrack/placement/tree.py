@@ -128,16 +128,20 @@ class Difference(NamedTuple):
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
-def desired(providers: Iterable[Provider], layout: str = NESTED, held: Mapping[str, int] = _NOTHING) -> Tree:
+def desired(providers: Iterable[Provider], layout: str = NESTED, held: Mapping[str, int] = _NOTHING,
+            surplus: Mapping[str, int] = _NOTHING) -> Tree:
     """Make the tree that reports these providers, one of which is the node.
 
     :param held: from :func:`held_below`: amounts by class that the node reserves in addition
+    :param surplus: from :func:`surplus_at_node`: amounts by class that each provider below a nested node reserves in
+        addition
     """
     states = {provider.uuid: _state(provider) for provider in providers}
     [root] = [state for state in states.values() if state.parent_uuid is None]
     known = frozenset(states)
     if layout == NESTED:
-        return Tree(root.uuid, {**states, root.uuid: _reserving(root, held)}, known)
+        below = {uuid: _reserving(state, surplus) for uuid, state in states.items()}
+        return Tree(root.uuid, {**below, root.uuid: _reserving(root, held)}, known)
     everything: dict[str, Inventory] = {}
     for state in states.values():
         for name, inventory in state.inventories.items():
@@ -194,14 +198,16 @@ def possible(actual: Tree, providers: Collection[Provider], layout: str, classes
 
     A report moves no allocation. While devices are allocated at the node, their own providers are only announced,
     because otherwise they would count a guest's devices as free. While devices are allocated at their own providers
-    alone, the tree stays nested, also if the host no longer has these providers.
+    alone, the tree stays nested, also if the host no longer has these providers. It also stays nested if the node
+    counts devices of a class itself, and fewer now than are allocated there: no heal could move these.
 
     :param classes: the classes that count devices of this host now
     """
     nested = desired(providers)
     own = nested.providers[nested.root].inventories     # what the node counts although the tree is nested
     classes_below = counted_below(actual, nested, classes)
-    if any(_used(actual, nested.root, name) > (own[name].total if name in own else 0) for name in classes_below):
+    if any(_used(actual, nested.root, name) > (own[name].total if name in own else 0)
+           and not (layout == NESTED and name in own and _is_nested(actual, nested, name)) for name in classes_below):
         return ANNOUNCED if layout == NESTED else layout
     if any(_used(actual, state.uuid, name) for state in _below(actual, nested) for name in classes_below):
         return NESTED
@@ -224,6 +230,26 @@ def held_below(actual: Tree, providers: Collection[Provider], layout: str) -> Ma
             if node_counts:
                 held[name] = held.get(name, 0) + used
     return held
+
+
+def surplus_at_node(actual: Tree, providers: Collection[Provider], layout: str) -> Mapping[str, int]:
+    """Return the amounts by class that are allocated at a nested node beyond the devices that it counts itself.
+
+    They may be for devices that the host no longer has, or that are counted below the node now.
+    """
+    nested = desired(providers)
+    own = nested.providers[nested.root].inventories if layout == NESTED else {}
+    return {name: _used(actual, nested.root, name) - inventory.total for name, inventory in own.items()
+            if _used(actual, nested.root, name) > inventory.total}
+
+
+def _is_nested(actual: Tree, nested: Tree, name: str) -> bool:
+    """Whether placement counts a class, which the node counts too, at its own providers now."""
+    root = actual.providers.get(nested.root)
+    at_node = root.inventories.get(name) if root is not None else None
+    own = nested.providers[nested.root].inventories[name]
+    return (at_node is not None and at_node.total <= own.total
+            or any(_room(state, name) > 0 for state in _below(actual, nested)))
 
 
 def _below(tree: Tree, nested: Tree) -> list[ProviderState]:
@@ -261,16 +287,23 @@ def to_ask(actual: Tree, wanted: Tree, nested: Tree, classes: Collection[str]) -
 
     These are the providers from which something of ours has to be removed, or reserved in full, and with them the
     node. If the node counts anything else than wanted of a class that is counted below it, these are all of ours:
-    allocations anywhere may keep the tree in its layout.
+    allocations anywhere may keep the tree in its layout. So they are if a provider below gets room of a class that the
+    node counts too: allocations at the node may keep it reserved.
     """
     ours = {uuid: state for uuid, state in actual.providers.items() if is_ours(state, wanted)}
     root, want = ours.get(wanted.root), wanted.providers[wanted.root]
-    if root is not None and any(root.inventories.get(name) != want.inventories.get(name)
-                                for name in counted_below(actual, nested, classes)):
+    if root is not None and (any(root.inventories.get(name) != want.inventories.get(name)
+                                 for name in counted_below(actual, nested, classes))
+                             or any(_opens(actual.providers.get(uuid), state, nested.providers[nested.root].inventories)
+                                    for uuid, state in wanted.providers.items() if uuid != wanted.root)):
         return list(ours)
     asked = {uuid for uuid, state in ours.items()
              if to_go(state, wanted, classes) or _closes(state, wanted.providers.get(uuid))}
     return [uuid for uuid in ours if asked and uuid in asked | {wanted.root}]
+
+
+def _opens(state: ProviderState | None, want: ProviderState, classes: Collection[str]) -> bool:
+    return any(_room(want, name) > (0 if state is None else _room(state, name)) for name in classes)
 
 
 def _closes(state: ProviderState, want: ProviderState | None) -> bool:

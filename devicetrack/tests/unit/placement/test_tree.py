@@ -136,6 +136,30 @@ class TestPossibleOfAClassAtBothLevels(base.TestCase):
         self.assertEqual(self.expected, tree.possible(actual, providers, tree.NESTED, {PMEM}))
 
 
+class TestSurplusAtNode(base.TestCase):
+    """The node counted two devices of a class and has only one left, but both are allocated."""
+
+    scenarios = base.table(
+        ('in a nested tree', 2, 4, 1, tree.NESTED, {'node': ours(1), 'node_numa0': ours(4, 1)}),
+        ('in a nested tree that reserved it', 1, 4, 1, tree.NESTED, {'node': ours(1), 'node_numa0': ours(4, 1)}),
+        ('in one that reserved it in full', 1, 1, 1, tree.NESTED, {'node': ours(1), 'node_numa0': ours(1, 1)}),
+        ('in a flat tree', 6, 4, 4, tree.ANNOUNCED, {'node': ours(5, 0), 'node_numa0': ours(4, 4)}),
+        names=('at_node', 'at_numa', 'reserved', 'layout', 'expected'))
+
+    def test_is_reserved_below_it(self) -> None:
+        providers = [provider('', {PMEM: 1}), provider('numa0', {PMEM: self.at_numa})]
+        actual = placement(node('', {PMEM: ours(self.at_node)}, {tree.mark(tree.COUNTS, PMEM)}, used={PMEM: 2}),
+                           node('numa0', {PMEM: ours(self.at_numa, self.reserved)},
+                                {tree.MADE, tree.mark(tree.COUNTS, PMEM)}, used={}))
+        self.assertEqual({ROOT, *actual.providers}, set(tree.to_ask(
+            actual, tree.desired(providers), tree.desired(providers), {PMEM})))
+        layout = tree.possible(actual, providers, tree.NESTED, {PMEM})
+        wanted = tree.desired(providers, layout, tree.held_below(actual, providers, layout),
+                              tree.surplus_at_node(actual, providers, layout))
+        self.assertEqual((self.layout, self.expected),
+                         (layout, {one.name: dict(one.inventories)[PMEM] for one in wanted.providers.values()}))
+
+
 class TestPossibleWithoutAProvider(base.TestCase):
     scenarios = [(layout, {'layout': layout}) for layout in (tree.FLAT, tree.ANNOUNCED, tree.NESTED)]
     layout: str
@@ -418,7 +442,8 @@ class PlacementMachine(stateful.RuleBasedStateMachine):
         seen = tree.Tree(ROOT, {uuid: one if uuid in asked else one._replace(used=None)
                                 for uuid, one in self.actual.providers.items()})
         layout = tree.possible(seen, providers, layout, classes)
-        wanted = tree.desired(providers, layout, tree.held_below(seen, providers, layout))
+        wanted = tree.desired(providers, layout, tree.held_below(seen, providers, layout),
+                              tree.surplus_at_node(seen, providers, layout))
         difference = tree.diff(seen, wanted, classes, complete)
         before, self.actual = self.actual, applied(self.actual, tree.Difference(tuple(
             change if change.before is None else change._replace(before=self.actual.providers[change.before.uuid])
