@@ -23,15 +23,18 @@ class NotOurs(PermissionError):
 
 
 def make_directory(path: str) -> None:
-    """Make a directory and the parents that it lacks with mode 0700, or check the one that is there.
+    """Make a directory with mode 0700, or check the one that is there.
+
+    The parents that it lacks get mode 0755, less what the umask takes: others use them too, as QEMU uses Nova's.
 
     :raises NotOurs: another user could change it
     :raises OSError: it cannot be made
     """
-    # os.makedirs would give the parents the mode that the umask leaves.
+    # os.makedirs would let everybody write to the parents if the umask does.
     directory = pathlib.Path(path)
-    for one in reversed((directory, *directory.parents)):
-        one.mkdir(mode=0o700, exist_ok=True)
+    for parent in reversed(directory.parents):
+        parent.mkdir(mode=0o755, exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
     check_directory(path)
 
 

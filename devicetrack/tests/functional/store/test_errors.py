@@ -128,14 +128,14 @@ class TestFile(base.TestCase):
         self.assertEqual(dict.fromkeys(names, 384),
                          {name: os.stat(os.path.join(directory, name)).st_mode & 0o777 for name in names})
 
-    def test_the_parents_that_the_directory_lacks_are_for_their_owner_too(self) -> None:
+    def test_nobody_else_can_write_to_the_parents_that_the_directory_lacks_but_all_can_pass(self) -> None:
         umask = os.umask(0)
         self.addCleanup(os.umask, umask)
         path = os.path.join(self.fixture.directory, 'a', 'b', 'c')
         self.fixture.conf.set_override('state_path', path, 'devicetrack')
         schema.sync(self.fixture.open())
         made = [os.path.join(self.fixture.directory, name) for name in ('a', 'a/b', 'a/b/c')]
-        self.assertEqual([0o700] * 3, [os.stat(one).st_mode & 0o777 for one in made])
+        self.assertEqual([0o755, 0o755, 0o700], [os.stat(one).st_mode & 0o777 for one in made])
 
     def test_the_file_is_as_durable_as_promised(self) -> None:
         schema.sync(self.store)
