@@ -291,16 +291,19 @@ class AllocationClient:
         """
         return self._apply(operations.FinishEvacuation(instance_uuid, providers))
 
-    def change(self, consumer_uuid: str, generation: int, own: Resources, wanted: Resources) -> values.Result:
+    def change(self, consumer_uuid: str, generation: int, own: Resources, wanted: Resources,
+               kind: str = values.INSTANCE) -> values.Result:
         """Change our part of a consumer's allocations, because its need changed. The parts of others stay.
 
         :param generation: the consumer's generation from :meth:`get`, when our part was ``own``
         :param own: our part as it is known; never the parts of others
         :param wanted: our part as it should become
+        :param kind: ``values.MIGRATION`` for a migration's consumer: a write must give the type that its writer may not
+            have given
         :raises UnknownConsumer: the consumer holds nothing
         :raises NoCapacity: there is no room for it
         """
-        return self._apply(operations.Change(consumer_uuid, generation, own, wanted))
+        return self._apply(operations.Change(consumer_uuid, generation, own, wanted, kind))
 
     # -- applying an operation ----------------------------------------------------------------------------------------
 

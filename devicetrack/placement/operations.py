@@ -32,7 +32,7 @@ class Operation(abc.ABC):
     """
 
     name: ClassVar[str]
-    types: ClassVar[tuple[str, ...]] = (values.INSTANCE,)
+    types: tuple[str, ...] = (values.INSTANCE,)
     ends_move: ClassVar[bool] = False           # if True, a failure leaves the move pending
 
     def __init__(self, consumers: Sequence[str], read_first: Sequence[str]) -> None:
@@ -287,12 +287,14 @@ class Change(Part):
     """Replaces our part of a consumer's allocations.
 
     :param generation: the consumer's generation when our part was ``own``; tells our change from one of others
+    :param kind: the type of the consumer
     """
 
     name = 'change'
 
-    def __init__(self, consumer: str, generation: int, own: Resources, wanted: Resources) -> None:
+    def __init__(self, consumer: str, generation: int, own: Resources, wanted: Resources, kind: str) -> None:
         super().__init__(consumer)
+        self.types = (kind,)
         self._generation, self._own, self._wanted = generation, own, wanted
 
     def changed(self, resources: Resources) -> Resources:

@@ -292,6 +292,12 @@ class TestWhatWasBelieved(base.TestCase):
         self.world.touch(self.world.instance)
         self.assertRaises(errors.ConsumerConflict, self.change, generation=2)
 
+    def test_a_change_of_a_migration_whose_writer_gave_no_type_leaves_it_one(self):
+        self.world.write_untyped(self.world.migration, self.world.old)
+        self.world.client().change(self.world.migration, 1, {self.world.source: {worlds.GPU: 1}},
+                                   {self.world.source: {worlds.GPU: 2}}, values.MIGRATION)
+        self.assertEqual(values.MIGRATION, self.world.direct.get_allocations(self.world.migration).type)
+
     def test_what_is_not_there(self):
         client = self.world.client()
         self.assertRaises(errors.UnknownConsumer, self.move)
