@@ -183,8 +183,9 @@ class _Comparison:
         if report.layout != layout:
             yield _of_tree(OTHER_LAYOUT, report.root.name, f'the tree is {report.layout} and not {layout}: devices '
                            'are allocated that would have to move', 'the present layout',
-                           f'run devicetrack-manage placement heal --node {report.root.name}' if layout == tree.NESTED
-                           else 'move the guests away, or set [placement] nested = at_start')
+                           f'run devicetrack-manage placement heal --node {report.root.name}; if it has nothing to '
+                           'move, move away the guests whose devices are gone' if layout == tree.NESTED else
+                           'move the guests away, or set [placement] nested = at_start')
         for change in report.changes:
             facts = '; '.join(str(fact) for fact in tree.facts(tree.Difference((change,), ())))
             name = change.provider.name

@@ -215,7 +215,9 @@ class TestLayouts(base.TestCase):
         self.assertEqual([('guest', {'root': {**CPU, VGPU: 1}})], _after(repair))
 
     def test_that_is_not_the_one_that_is_wanted_is_said(self) -> None:
-        self.assertEqual([(None, audit.OTHER_LAYOUT, None)], found(views(layout=self.layout, wanted=tree.NESTED)))
+        seen = views(layout=self.layout, wanted=tree.NESTED)
+        self.assertEqual([(None, audit.OTHER_LAYOUT, None)], found(seen))
+        self.assertIn('nothing to move', audit.compare(seen)[0].proposal)
 
 
 class TestRepairs(base.TestCase):
