@@ -87,11 +87,14 @@ class Views(_Views):
                 return Names(rows.keys() if is_each else set(uses.columns('kind', 'identifier')), strange, nowhere)
         named: set[Key] = set(uses.columns('kind', 'identifier'))
         owners = rows.column('instance_uuid')
-        for key, (address, domain_uuid) in zip(uses.columns('kind', 'identifier'),
-                                               uses.columns('address', 'domain_uuid'), strict=True):
+        for key, (address, domain_uuid, live, defined) in zip(
+                uses.columns('kind', 'identifier'), uses.columns('address', 'domain_uuid', 'live', 'defined'),
+                strict=True):
             if key[1] is None:
                 named.discard(key)
-                nowhere.update(((key[0], domain_uuid), (key[0], address)))
+                nowhere.add((key[0], address))
+                if live or defined:             # by the rule of Use.may_mean()
+                    nowhere.add((key[0], domain_uuid))
             elif owners.get(key) != domain_uuid:
                 strange.add(key)
         if strange:
@@ -137,7 +140,7 @@ def named_by_domain(usage: Usage) -> dict[str, set[DeviceKey]]:
     """The devices that the definitions of each domain name. Those that only a snapshot names are left out."""
     named: dict[str, set[DeviceKey]] = {}
     for use in usage.uses:
-        if use.identifier is not None and (use.live or use.defined):
+        if use.identifier is not None and not use.in_snapshot_only:
             named.setdefault(use.domain_uuid, set()).add(DeviceKey(use.kind, use.identifier))
     return named
 

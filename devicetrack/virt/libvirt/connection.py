@@ -339,12 +339,13 @@ class Connection:
         found = self._side_by_side(self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_HAS_SNAPSHOT), fetch)
         return list(itertools.chain.from_iterable(found))
 
-    def returning(self) -> frozenset[str]:
+    def returning(self) -> frozenset[tuple[int, str]]:
         """List the domains that may get other definitions than they have: from a saved state or a snapshot.
 
+        :returns: the UUIDs, each with the flag of its list: a guest with both may have lost one of them
         :raises HypervisorUnreachable: no answer
         """
-        return frozenset(domain.UUIDString() for flags in (
+        return frozenset((flags, domain.UUIDString()) for flags in (
             libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE, libvirt.VIR_CONNECT_LIST_DOMAINS_HAS_SNAPSHOT)
             for domain in self._list(flags))
 

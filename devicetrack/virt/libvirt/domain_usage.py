@@ -82,7 +82,9 @@ class DomainUsage:
                 functools.partial(self._read_snapshot, read))))
             # If a guest came back meanwhile, its definition was read before, and its saved state or snapshot may be
             # gone since.
-            resumed = returning - self._hypervisor.returning()
+            # Reverting to a snapshot leaves it in the list, so before a device is taken back all are read again.
+            left = returning if guarding else returning - self._hypervisor.returning()
+            resumed = {uuid for _list, uuid in left}
             if resumed:
                 kept += self._hypervisor.definitions(read, only=resumed)
         for uuid, runs, its_named, its_uses, problem in defined:

@@ -116,6 +116,12 @@ class CompareTestCase(base.TestCase):
          [('gone from the host', 'critical')]),
         ('gone, and so is what its address led to', views(usage(use('i', identifier=None)), there=(), rows=[row()]),
          [('gone from the host', 'critical')]),
+        ('there, and an old snapshot of its guest names what is gone', views(
+            usage(use('i'), use('i', identifier=None)._replace(address='old', live=False, defined=False)),
+            rows=[row()]), []),
+        ('its domain names nothing, and an old snapshot names what is gone', views(
+            usage(use('i', identifier=None)._replace(address='old', live=False, defined=False)), rows=[row()]),
+         [('recorded but unused', 'warning')]),
         ('gone, and a stranger names it so', views(usage(use('x', identifier=None)._replace(address='a')), there=(),
                                                    rows=[row()]), [('gone from the host', 'critical')]),
         ('gone on its way back, and a domain misses it', views(usage(use('i', identifier=None)), there=(),

@@ -370,6 +370,13 @@ class UnclaimTestCase(DriverTestCase):
         self.assertEqual(({B}, [(B, '/a', True, True)]), (usage.running, [
             (use.domain_uuid, use.identifier, use.running, use.live) for use in usage.uses]))
 
+    def test_so_is_one_that_has_a_snapshot_too(self) -> None:
+        domain = Domain(B, xml(B), saved=xml(B, '/a'), snapshots=[snapshot(xml(B))])
+        domain.resumed = xml(B, '/a', live=True)
+        self.raw.domains = [domain]
+        self.assertIn((B, '/a', True, True), [
+            (use.domain_uuid, use.identifier, use.running, use.live) for use in self.driver.get_usage().uses])
+
     def test_a_snapshot_keeps_what_its_guest_gets_back(self) -> None:
         """It has the definition of then, and if the guest ran, the inactive one too."""
         inactive = xml(B, '/a').replace('domain', 'inactiveDomain')
