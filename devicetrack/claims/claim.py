@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any
 from typing import Self
 
+from devicetrack import exception
 from devicetrack import log
 from devicetrack.claims import requests
 from devicetrack.claims.instance_fields import Fields
@@ -97,6 +98,31 @@ class Claim:
             # The caller gets the error of the block; the audit handles this one.
             LOG.warning('Claim %(claim)s could not be given back, so the audit will try again: %(error)s',
                         {'claim': self.claim_id, 'error': not_given})
+
+
+class Taking:
+    """A claim call, from its first device to the claim that it returns.
+
+    An exception from outside may come after the devices were recorded and before the caller has the claim. Then the
+    next audit gives them back. ``claim_id`` is for the rows; set ``claim`` as soon as there is one.
+    """
+
+    __slots__ = ('claim_id', 'claim', '_life', '_instance_uuid', '_migration_uuid')
+
+    def __init__(self, life: Life, instance_uuid: str, migration_uuid: str | None = None) -> None:
+        self._life, self._instance_uuid, self._migration_uuid = life, instance_uuid, migration_uuid
+        self.claim_id = life.new_claim_id()
+        self.claim: Claim | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        if kind is None or issubclass(kind, exception.DeviceTrackError):
+            return
+        if self.claim is None or not self.claim.is_over:
+            self._life.give_up(self._instance_uuid, self.claim_id, self._migration_uuid)
 
 
 def take_off(instances: InstanceFields, instance: Any, now: Fields, claim_id: str,

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from devicetrack import log
 from devicetrack import ownfiles
+from devicetrack.claims.own_process import OwnProcess
 
 LOG = log.logger(__name__)
 
@@ -34,10 +35,11 @@ class GivenUpClaims:
     """The failed claims of one host. Any thread may call it, for different claims at the same time.
 
     :param state_path: the host's state directory
+    :param process: the manager's
     """
 
-    def __init__(self, state_path: str) -> None:
-        self._directory, self._pid = os.path.join(state_path, 'given-up'), os.getpid()
+    def __init__(self, state_path: str, process: OwnProcess) -> None:
+        self._directory, self._process = os.path.join(state_path, 'given-up'), process
 
     def remember(self, claim: GivenUp) -> None:
         """Remember a claim durably, unless this is a forked child of the manager's process.
@@ -46,7 +48,7 @@ class GivenUpClaims:
         """
         if _CLAIM_ID.fullmatch(claim.claim_id) is None:
             return                              # no manager made it, so nothing has it
-        if os.getpid() != self._pid:
+        if not self._process.is_this:
             return                              # a forked child: its parent has the claim, and goes on with it
         path = os.path.join(self._directory, claim.claim_id)
         try:

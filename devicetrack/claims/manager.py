@@ -19,6 +19,7 @@ from devicetrack.claims import metering
 from devicetrack.claims import moves
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.claim import take_off
+from devicetrack.claims.claim import Taking
 from devicetrack.claims.host_state import HostState
 from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.instance_fields import InstanceFields
@@ -225,19 +226,12 @@ class ClaimManager:
         """
         host = self._open_for(nodename, instance)
         demand = host.views.demand(allocations, getattr(instance, 'flavor', None), instance)
-        life, claim_id = host.life, host.life.new_claim_id()
-        claim = None
-        try:
-            records = life.take(instance.uuid, demand, claim_id) if demand.items else []
-            resources = life.resources(instance.uuid, records)
-            claim = Claim(life, host.instances, instance, resources, {'resources': resources}, skipped=demand.skipped)
-            return claim.keep()
-        except exception.DeviceTrackError:
-            raise
-        except BaseException:
-            if claim is None or not claim.is_over:
-                life.give_up(instance.uuid, claim_id, None)
-            raise
+        with Taking(host.life, instance.uuid) as taking:
+            records = host.life.take(instance.uuid, demand, taking.claim_id) if demand.items else []
+            resources = host.life.resources(instance.uuid, records)
+            taking.claim = Claim(host.life, host.instances, instance, resources, {'resources': resources},
+                                 skipped=demand.skipped)
+            return taking.claim.keep()
 
     @of_request
     def narrow_claim(self, context: Any, claim: Claim, numa_nodes: Collection[int],

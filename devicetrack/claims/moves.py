@@ -19,6 +19,7 @@ from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import arguments
 from devicetrack.claims.claim import Claim
+from devicetrack.claims.claim import Taking
 from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.life import Arrival
@@ -77,17 +78,10 @@ class Moves:
         if migration is None:
             migration = self._service.create_migration(context, instance, self._here.node, move_type)
         arguments.migration_uuid(migration)
-        claim_id = self._life.new_claim_id()
-        claim = None
-        try:
-            claim = self._claim(instance, migration, _with_affinity(demand, new.numa_topology), new, partners, claim_id)
-            return claim.keep()
-        except exception.DeviceTrackError:
-            raise
-        except BaseException:
-            if claim is None or not claim.is_over:
-                self._life.give_up(instance.uuid, claim_id, migration.uuid)
-            raise
+        with Taking(self._life, instance.uuid, migration.uuid) as taking:
+            taking.claim = self._claim(instance, migration, _with_affinity(demand, new.numa_topology), new, partners,
+                                       taking.claim_id)
+            return taking.claim.keep()
 
     def _claim(self, instance: Any, migration: Any, demand: Demand, new: Carried, partners: PartnerSearch | None,
                claim_id: str) -> Claim:
@@ -190,28 +184,28 @@ class Moves:
 
     def _settle(self, records: Sequence[Record]) -> bool:
         """Do as :meth:`settle`; return whether the definition of the guest could be read, or surely is not there."""
-        instance_uuid, views = records[0].instance_uuid if records else '', self._views.read_for(tuple(records))
-        leaving = self._advance(records, views)
+        seen = self._situation(records, self._views.read_for(tuple(records)))
+        leaving = self._advance(seen)
         try:
             self._life.give_back(leaving)
         except exception.DeviceTrackError as error:
             LOG.warning('Work for instance %(instance)s has to wait: %(error)s',
-                        {'instance': instance_uuid, 'error': error})
-        return self._situation(records, views).domain is not None
+                        {'instance': leaving[0].instance_uuid, 'error': error})
+        return seen.domain is not None
 
     def settle_by(self, records: Sequence[Record], views: Views) -> None:
         """Update the rows of one instance by what its migrations, its guest and the service show.
 
         Audits call it, so it waits for no wipe.
         """
-        self._life.give_back(self._advance(records, views), wait=False)
+        self._life.give_back(self._advance(self._situation(records, views)), wait=False)
 
-    def _advance(self, records: Sequence[Record], views: Views) -> list[Record]:
-        settlement = migrations.settle(self._situation(records, views))
+    def _advance(self, seen: migrations.Situation) -> list[Record]:
+        settlement = migrations.settle(seen)
         for migration_uuid in settlement.failed:
             self._service.fail_migration(migration_uuid)
         # An event has room for the ends of one migration, and an instance rarely has two here.
-        known = [move for move in map((views.migrations or {}).get, named_migrations(records)) if move is not None]
+        known = [move for move in map((seen.moves or {}).get, named_migrations(seen.records)) if move is not None]
         return self._life.advance(settlement, Note(ends=known[0].ends) if len(known) == 1 else NO_NOTE)
 
     def _situation(self, records: Sequence[Record], views: Views) -> migrations.Situation:

@@ -110,9 +110,10 @@ class Running:
         self.rebuild = LedgerRebuild(self.ledger, self.rows, self.views, self.withheld)
         giving = Giving(self.ledger, self.rows, driver, self.withheld, metering)
         self.wipes = Wipes(conf.wipes_at_once, driver, self.ledger, self.rows, self.gate, self.withheld, giving)
+        process = OwnProcess(here.host)
         self.life = Life(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations,
-                         GivenUpClaims(parts.state_path), self.rebuild, giving, self.wipes, conf.claim_attempts, here,
-                         service, OwnProcess(here.host))
+                         GivenUpClaims(parts.state_path, process), self.rebuild, giving, self.wipes,
+                         conf.claim_attempts, here, service, process)
         self.definitions = Definitions(driver, self.rows, self.life, boot)
         self.instances = parts.instances
         self.moves = Moves(here, service, self.instances, self.rows, self.life, self.views, conf.claim_attempts)

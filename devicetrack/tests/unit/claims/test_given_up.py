@@ -7,6 +7,7 @@ import fixtures as fixtures_of_tests
 from devicetrack import exception
 from devicetrack.claims.given_up import GivenUp
 from devicetrack.claims.given_up import GivenUpClaims
+from devicetrack.claims.own_process import OwnProcess
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
@@ -184,16 +185,16 @@ class FilesTestCase(base.TestCase):
     def setUp(self):
         super().setUp()
         self.path = self.temp_dir()
-        self.claims = GivenUpClaims(self.path)
+        self.claims = GivenUpClaims(self.path, OwnProcess('host'))
 
     def test_what_is_remembered_is_found_by_another_process_until_it_is_forgotten(self):
         one, two = GivenUp('i', 'ab-1', None), GivenUp('j', 'ab-2', 'm')
         for claim in (two, one, one):
             self.claims.remember(claim)
-        self.assertEqual([one, two], GivenUpClaims(self.path).all())
+        self.assertEqual([one, two], GivenUpClaims(self.path, OwnProcess('host')).all())
         for _again in range(2):
             self.claims.forget('ab-1')
-        self.assertEqual([two], GivenUpClaims(self.path).all())
+        self.assertEqual([two], GivenUpClaims(self.path, OwnProcess('host')).all())
         self.assertEqual({0o600}, {os.stat(os.path.join(self.path, 'given-up', 'ab-2')).st_mode & 0o777})
 
     def test_a_forked_child_remembers_nothing(self):
