@@ -13,8 +13,8 @@ from devicetrack.claims import gate as gates
 from devicetrack.claims import repairs
 from devicetrack.claims import withheld
 from devicetrack.claims.declarations import Declarations
+from devicetrack.claims.failed_claims import FailedClaims
 from devicetrack.claims.gate import Gate
-from devicetrack.claims.life import Life
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.resume import Resume
 from devicetrack.claims.rows import Doubt
@@ -44,11 +44,11 @@ class Audit:
     """Looks, and looks again if anything differs. It acts and reports only on differences that both looks show."""
 
     def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, views: HostViews, gate: Gate,
-                 withheld_devices: WithheldDevices, unproven: Unproven, declarations: Declarations, life: Life,
-                 wipes: Wipes, resume: Resume) -> None:
+                 withheld_devices: WithheldDevices, unproven: Unproven, declarations: Declarations,
+                 failed: FailedClaims, wipes: Wipes, resume: Resume) -> None:
         self._host_uuid, self._ledger, self._rows, self._views, self._gate = host_uuid, ledger, rows, views, gate
         self._withheld, self._unproven = withheld_devices, unproven
-        self._declarations, self._life, self._wipes, self._resume = declarations, life, wipes, resume
+        self._declarations, self._failed, self._wipes, self._resume = declarations, failed, wipes, resume
         self._since: dict[tuple[str, DeviceKey], int] = {}      # when this process first saw each finding
 
     def start(self) -> list[Finding]:
@@ -71,7 +71,7 @@ class Audit:
         self._declarations.refresh(views.inventory, at_start=True)
         self._judge(views)
         self._note(views)
-        if self._gate.report_only is None and self._life.give_back_claims():
+        if self._gate.report_only is None and self._failed.give_back_claims():
             views = self._views.read()
         if self._resume.waits(views) and self._resume.go_on(views):
             views = self._views.read()
@@ -83,9 +83,9 @@ class Audit:
         :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
         """
         self._wipes.next_audit()
-        self._life.settle_doubts(wait=False)
+        self._failed.settle_doubts(wait=False)
         if self._gate.report_only is None:
-            self._life.give_back_claims()
+            self._failed.give_back_claims()
         self._views.prepare(self._rows.all)
         with self._views.reading() as watch:
             looks = [self._views.read()]

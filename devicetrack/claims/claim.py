@@ -9,9 +9,9 @@ from typing import Self
 from devicetrack import exception
 from devicetrack import log
 from devicetrack.claims import requests
+from devicetrack.claims.failed_claims import FailedClaims
 from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.instance_fields import InstanceFields
-from devicetrack.claims.life import Life
 from devicetrack.objects import InstanceResources
 
 LOG = log.logger(__name__)
@@ -29,17 +29,17 @@ class Claim:
     ``with`` block gives nothing back: the claim belongs to the parent.
     """
 
-    __slots__ = ('resources', 'fields', 'claim_id', 'migration', 'skipped', '_life', 'instance', '_instances', '_over',
-                 '_request')
+    __slots__ = ('resources', 'fields', 'claim_id', 'migration', 'skipped', '_failed', 'instance', '_instances',
+                 '_over', '_request')
 
-    def __init__(self, life: Life, instances: InstanceFields, instance: Any, resources: InstanceResources,
+    def __init__(self, failed: FailedClaims, instances: InstanceFields, instance: Any, resources: InstanceResources,
                  fields: Fields, migration: Any = None, over: bool | None = None,
                  skipped: tuple[str, ...] = ()) -> None:
         assignments = resources.assignments
         self.resources, self.fields = resources, fields
         self.claim_id: str = assignments[0].claim_id if assignments else ''
         self.migration, self.skipped = migration, skipped
-        self._life, self._instances, self.instance = life, instances, instance
+        self._failed, self._instances, self.instance = failed, instances, instance
         self._over = not assignments if over is None else over
         self._request = requests.present()
 
@@ -68,12 +68,12 @@ class Claim:
         :raises DeviceInUse: the guest is still there; its devices stay recorded and held
         :raises DriverError, StoreError: not all devices could be given back; the audit continues
         """
-        self._life.process.check()
+        self._failed.process.check()
         if self._over:
             return {}
         migration_uuid = None if self.migration is None else self.migration.uuid
         with requests.during(self._request):
-            self._life.abort(self.instance.uuid, self.claim_id, migration_uuid)
+            self._failed.abort(self.instance.uuid, self.claim_id, migration_uuid)
         self._over = True
         now = Fields(**{**self.fields, **self._instances.read(self.instance)})
         return take_off(self._instances, self.instance, now, self.claim_id, migration_uuid)
@@ -83,9 +83,9 @@ class Claim:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
-        if kind is None or not self._life.process.is_this:
+        if kind is None or not self._failed.process.is_this:
             return
-        if self._life.guest_may_run_unrecorded(self.instance.uuid):
+        if self._failed.guest_may_run_unrecorded(self.instance.uuid):
             LOG.warning('The guest of instance %(instance)s runs, but that could not be recorded: claim %(claim)s '
                         'keeps its devices, and the audit records that the guest runs',
                         {'instance': self.instance.uuid, 'claim': self.claim_id})
@@ -107,11 +107,12 @@ class Taking:
     next audit gives them back. ``claim_id`` is for the rows; set ``claim`` as soon as there is one.
     """
 
-    __slots__ = ('claim_id', 'claim', '_life', '_instance_uuid', '_migration_uuid')
+    __slots__ = ('claim_id', 'claim', '_failed', '_instance_uuid', '_migration_uuid')
 
-    def __init__(self, life: Life, instance_uuid: str, migration_uuid: str | None = None) -> None:
-        self._life, self._instance_uuid, self._migration_uuid = life, instance_uuid, migration_uuid
-        self.claim_id = life.new_claim_id()
+    def __init__(self, failed: FailedClaims, instance_uuid: str, claim_id: str,
+                 migration_uuid: str | None = None) -> None:
+        self._failed, self._instance_uuid, self._migration_uuid = failed, instance_uuid, migration_uuid
+        self.claim_id = claim_id
         self.claim: Claim | None = None
 
     def __enter__(self) -> Self:
@@ -122,7 +123,7 @@ class Taking:
         if kind is None or issubclass(kind, exception.DeviceTrackError):
             return
         if self.claim is None or not self.claim.is_over:
-            self._life.give_up(self._instance_uuid, self.claim_id, self._migration_uuid)
+            self._failed.give_up(self._instance_uuid, self.claim_id, self._migration_uuid)
 
 
 def take_off(instances: InstanceFields, instance: Any, now: Fields, claim_id: str,

@@ -9,7 +9,8 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims.boot import Boot
-from devicetrack.claims.life import Life
+from devicetrack.claims.claiming import Claiming
+from devicetrack.claims.guest_rows import GuestRows
 from devicetrack.claims.rows import Rows
 from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import named_by_domain
@@ -25,8 +26,10 @@ LOG = log.logger(__name__)
 class Definitions:
     """The definitions that this host's guests start from."""
 
-    def __init__(self, driver: VirtDriver, rows: Rows, life: Life, boot: Boot) -> None:
-        self._driver, self._rows, self._life, self._boot = driver, rows, life, boot
+    def __init__(self, driver: VirtDriver, rows: Rows, guest_rows: GuestRows, claiming: Claiming,
+                 boot: Boot) -> None:
+        self._driver, self._rows, self._guest_rows = driver, rows, guest_rows
+        self._claiming, self._boot = claiming, boot
 
     def bring_one(self, instance_uuid: str) -> None:
         """Update the definition of a guest before it starts, if the manager's start after a boot could not.
@@ -43,9 +46,9 @@ class Definitions:
     def rewrite(self, instance_uuid: str, definition: str, before_move: bool) -> str:
         """Update a definition that the hypervisor does not have. The caller has realized the guest's devices.
 
-        :param before_move: as :meth:`.life.Life.used_by_guest`
+        :param before_move: as :meth:`.guest_rows.GuestRows.used_by_guest`
         """
-        used, beside = self._life.devices_of_guest(instance_uuid, before_move)
+        used, beside = self._guest_rows.devices_of_guest(instance_uuid, before_move)
         return self._driver.rewrite_definition(definition, used, beside) if used else definition
 
     def bring_all(self, views: Views) -> bool:
@@ -83,8 +86,8 @@ class Definitions:
             if not idle:
                 return False
             try:
-                self._life.realize([record for record in self._rows.there(instance_uuid)
-                                    if record.state == vocabulary.ACTIVE or record.key in named])
+                self._claiming.realize([record for record in self._rows.there(instance_uuid)
+                                        if record.state == vocabulary.ACTIVE or record.key in named])
                 if instance_uuid not in views.usage.running:
                     self._rewrite(instance_uuid, named)
             except exception.DeviceTrackError as error:

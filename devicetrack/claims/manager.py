@@ -226,10 +226,10 @@ class ClaimManager:
         """
         host = self._open_for(nodename, instance)
         demand = host.views.demand(allocations, getattr(instance, 'flavor', None), instance)
-        with Taking(host.life, instance.uuid) as taking:
-            records = host.life.take(instance.uuid, demand, taking.claim_id) if demand.items else []
-            resources = host.life.resources(instance.uuid, records)
-            taking.claim = Claim(host.life, host.instances, instance, resources, {'resources': resources},
+        with Taking(host.failed_claims, instance.uuid, host.claiming.new_claim_id()) as taking:
+            records = host.claiming.take(instance.uuid, demand, taking.claim_id) if demand.items else []
+            resources = host.rows.resources(instance.uuid, records)
+            taking.claim = Claim(host.failed_claims, host.instances, instance, resources, {'resources': resources},
                                  skipped=demand.skipped)
             return taking.claim.keep()
 
@@ -322,12 +322,12 @@ class ClaimManager:
             records = host.rows.of_instance(uuid)
             if host.moves.settle_ended(uuid, records, before_move):
                 records = host.rows.of_instance(uuid)
-            used = host.life.used_by_guest(records, before_move)
-            if host.life.is_released(records, before_move):
+            used = host.guest_rows.used_by_guest(records, before_move)
+            if host.guest_rows.is_released(records, before_move):
                 raise exception.InstanceNotClaimed(uuid, 'not on its way back')
-            real = host.life.realize(used)
+            real = host.claiming.realize(used)
             host.definitions.bring_one(uuid)
-            return host.life.resources(uuid, real)
+            return host.rows.resources(uuid, real)
 
     def guest_config(self, instance: Any, before_move: bool = False) -> GuestConfig:
         """Return the devices for the guest's definition, with the paths of this boot, in the order of the request.
@@ -346,7 +346,7 @@ class ClaimManager:
         """
         host = self._owner_for(instance)
         host.gate.check_complete(instance.uuid)
-        used, beside = host.life.devices_of_guest(instance.uuid, before_move)
+        used, beside = host.guest_rows.devices_of_guest(instance.uuid, before_move)
         config = GuestConfig()
         if used or beside:
             flavor = getattr(getattr(instance, 'flavor', None), 'name', None)
@@ -392,7 +392,7 @@ class ClaimManager:
         """
         host = self._owner_for(instance)
         records = host.rows.of_instance(instance.uuid)
-        has = {record.key for record in host.life.used_by_guest(records, before_move)}
+        has = {record.key for record in host.guest_rows.used_by_guest(records, before_move)}
         named = self._parts.driver.devices_in(arguments.check_text('definition', definition))
         for key in sorted(has - named):
             raise exception.DefinitionRefused(instance.uuid, *key, 'the instance has it, and it is missing')
@@ -416,7 +416,7 @@ class ClaimManager:
         host.life.note_start(uuid)              # first: the store may not answer, and the guest runs
         host.store.check_epoch()
         with host.rows.working(uuid):
-            resources = host.life.resources(uuid, host.life.start(uuid, before_move))
+            resources = host.rows.resources(uuid, host.life.start(uuid, before_move))
             host.instances.set(instance, {'resources': resources})
             return resources
 
@@ -440,7 +440,7 @@ class ClaimManager:
         host.gate.check_complete(uuid)
         with host.rows.working(uuid):
             host.repairs.adopt(uuid, keys)
-            resources = host.life.resources(uuid, host.rows.there(uuid))
+            resources = host.rows.resources(uuid, host.rows.there(uuid))
             host.instances.set(instance, {'resources': resources})
             return resources
 
@@ -505,7 +505,7 @@ class ClaimManager:
         arguments.check_text('claim_id', claim_id)
         if migration_uuid is not None:
             arguments.check_uuid('migration_uuid', migration_uuid)
-        host.life.abort(instance.uuid, claim_id, migration_uuid)
+        host.failed_claims.abort(instance.uuid, claim_id, migration_uuid)
         return take_off(host.instances, instance, host.instances.read(instance), claim_id, migration_uuid)
 
     # -- moving -------------------------------------------------------------------------------------------------------
@@ -803,7 +803,7 @@ class ClaimManager:
         """Return the devices that an instance holds on this host, as the store records them."""
         host = self._started()
         arguments.check_uuid('instance_uuid', instance_uuid)
-        return host.life.resources(instance_uuid, host.rows.of_instance(instance_uuid))
+        return host.rows.resources(instance_uuid, host.rows.of_instance(instance_uuid))
 
     def held(self, instance_uuid: str | None = None) -> tuple[HeldDevice, ...]:
         """Return the devices that one instance or all instances hold on this host, from memory. No I/O.

@@ -20,9 +20,12 @@ from devicetrack import vocabulary
 from devicetrack.claims import arguments
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.claim import Taking
+from devicetrack.claims.claiming import Arrival
+from devicetrack.claims.claiming import Claiming
+from devicetrack.claims.failed_claims import FailedClaims
+from devicetrack.claims.guest_rows import GuestRows
 from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.instance_fields import InstanceFields
-from devicetrack.claims.life import Arrival
 from devicetrack.claims.life import Life
 from devicetrack.claims.partner_search import PartnerSearch
 from devicetrack.claims.rows import Rows
@@ -59,10 +62,12 @@ class Moves:
     :param attempts: how often a claim for a running guest searches for partners
     """
 
-    def __init__(self, here: migrations.Endpoint, service: ServiceView, instances: InstanceFields, rows: Rows,
-                 life: Life, views: HostViews, attempts: int) -> None:
-        self._here, self._service, self._instances = here, service, instances
-        self._rows, self._life, self._views, self._attempts = rows, life, views, attempts
+    def __init__(self, here: migrations.Endpoint, host_uuid: str, service: ServiceView, instances: InstanceFields,
+                 rows: Rows, guest_rows: GuestRows, views: HostViews, life: Life, claiming: Claiming,
+                 failed: FailedClaims, attempts: int) -> None:
+        self._here, self._host_uuid, self._service, self._instances = here, host_uuid, service, instances
+        self._rows, self._guest_rows, self._views, self._life = rows, guest_rows, views, life
+        self._claiming, self._failed, self._attempts = claiming, failed, attempts
 
     # -- claims -------------------------------------------------------------------------------------------------------
 
@@ -78,7 +83,7 @@ class Moves:
         if migration is None:
             migration = self._service.create_migration(context, instance, self._here.node, move_type)
         arguments.migration_uuid(migration)
-        with Taking(self._life, instance.uuid, migration.uuid) as taking:
+        with Taking(self._failed, instance.uuid, self._claiming.new_claim_id(), migration.uuid) as taking:
             taking.claim = self._claim(instance, migration, _with_affinity(demand, new.numa_topology), new, partners,
                                        taking.claim_id)
             return taking.claim.keep()
@@ -94,24 +99,25 @@ class Moves:
             if demand.items:
                 records = self._take(demand, move, partners, claim_id)
             else:
-                self._life.leave(move)
-        resources = self._life.resources(instance.uuid, records)
-        return Claim(self._life, self._instances, instance, resources,
+                self._claiming.leave(move)
+        resources = self._rows.resources(instance.uuid, records)
+        return Claim(self._failed, self._instances, instance, resources,
                      {'migration_context': move.context(resources)}, migration,
                      over=not records and not leaving, skipped=demand.skipped)
 
     def _take(self, demand: Demand, move: Arrival, partners: PartnerSearch | None, claim_id: str) -> list[Record]:
         if partners is None:
-            return self._life.take(move.instance_uuid, demand, claim_id, move)
+            return self._claiming.take(move.instance_uuid, demand, claim_id, move)
         for _attempt in range(self._attempts - 1):
             with contextlib.suppress(exception.NoFit):          # another claim may take the chosen devices
-                return self._life.take(move.instance_uuid, partners.choose(demand), claim_id, move)
-        return self._life.take(move.instance_uuid, partners.choose(demand), claim_id, move)
+                return self._claiming.take(move.instance_uuid, partners.choose(demand), claim_id, move)
+        return self._claiming.take(move.instance_uuid, partners.choose(demand), claim_id, move)
 
     def claim_in_place(self, instance: Any) -> Claim:
         """Return the claim of a rebuild in place. It has the instance's devices, and an abort gives none back."""
-        records = self._life.used_by_guest(self._rows.of_instance(instance.uuid))
-        return Claim(self._life, self._instances, instance, self._life.resources(instance.uuid, records), {}, over=True)
+        records = self._guest_rows.used_by_guest(self._rows.of_instance(instance.uuid))
+        resources = self._rows.resources(instance.uuid, records)
+        return Claim(self._failed, self._instances, instance, resources, {}, over=True)
 
     def is_source(self, migration: Any) -> bool:
         """Whether a migration leaves from this host."""
@@ -158,7 +164,7 @@ class Moves:
                 raise exception.MigrationSuperseded(migration.uuid, uuid)
             if other.is_older_than(this) and self._has_no_guest(records, uuid):
                 self._service.fail_migration(uuid)
-                self._life.undo(records, migrations={uuid})
+                self._life.settle(migrations.undo(records, {uuid}))
 
     def _has_no_guest(self, records: Sequence[Record], migration_uuid: str) -> bool:
         """Whether certainly no domain names the devices that a migration of the instance claimed here."""
@@ -168,7 +174,7 @@ class Moves:
 
     def _old_resources(self, instance: Any, leaving: Sequence[Record] | None) -> InstanceResources | None:
         if leaving is not None:
-            return self._life.resources(instance.uuid, leaving)
+            return self._rows.resources(instance.uuid, leaving)
         return self._instances.read(instance).get('resources')
 
     # -- the answers of the service and the guest ---------------------------------------------------------------------
@@ -246,7 +252,7 @@ class Moves:
             # In a move between two hosts the guest has one set of devices at each host, however the move ends.
             stored = self.stored_context(instance_uuid) if undecided else None
             if stored is not None and stored.migration_uuid in undecided and stored.old_resources is not None \
-                    and stored.old_resources.host_uuid == self._life.host_uuid:
+                    and stored.old_resources.host_uuid == self._host_uuid:
                 raise exception.MigrationUndecided(instance_uuid, stored.migration_uuid)
         return False
 
@@ -382,7 +388,7 @@ class Moves:
                           old: Sequence[Record]) -> InstanceResources | None:
         """The devices that the instance had before an undone move; None if that is unknown here."""
         if old:
-            return self._life.resources(instance.uuid, [
+            return self._rows.resources(instance.uuid, [
                 record._replace(role=vocabulary.CURRENT, migration_uuid=None, generation=record.generation + 1)
                 for record in old])
         kept = self._instances.read(instance)
@@ -421,8 +427,8 @@ class Moves:
             self._life.settle(migrations.Settlement(arrive=tuple(
                 record for record in self._rows.there(instance.uuid)
                 if named is not None and record.migration_uuid == named and record.role != vocabulary.OLD)))
-            resources = self._life.resources(
-                instance.uuid, self._life.used_by_guest(self._rows.of_instance(instance.uuid)))
+            resources = self._rows.resources(
+                instance.uuid, self._guest_rows.used_by_guest(self._rows.of_instance(instance.uuid)))
             fields: Fields = {'resources': resources, 'migration_context': None}
             self._instances.set(instance, fields)
             return fields
@@ -437,7 +443,7 @@ class Moves:
             return
         named = _named_by(context)
         new_resources = context.new_resources
-        if new_resources is not None and new_resources.host_uuid == self._life.host_uuid:
+        if new_resources is not None and new_resources.host_uuid == self._host_uuid:
             return
         move = None
         if not self._service.ends_moves_by_calls:

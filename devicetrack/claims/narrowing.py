@@ -10,10 +10,10 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims.claim import Claim
+from devicetrack.claims.claiming import Claiming
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.life import Life
-from devicetrack.claims.life import stored
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.engine import demand as demands
@@ -32,8 +32,10 @@ LOG = log.logger(__name__)
 class Narrowing:
     """Narrows claims of a started host."""
 
-    def __init__(self, ledger: LockedLedger, rows: Rows, life: Life, declarations: Declarations) -> None:
-        self._ledger, self._rows, self._life, self._declarations = ledger, rows, life, declarations
+    def __init__(self, ledger: LockedLedger, rows: Rows, life: Life, claiming: Claiming,
+                 declarations: Declarations) -> None:
+        self._ledger, self._rows, self._life = ledger, rows, life
+        self._claiming, self._declarations = claiming, declarations
 
     def narrow(self, claim: Claim, numa_nodes: Collection[int], numa_policy: str | None, wait: bool) -> Fields:
         """As :meth:`.manager.ClaimManager.narrow_claim`."""
@@ -80,17 +82,17 @@ class Narrowing:
         try:
             details = {record.key: record.details for record in records}
             for index, (key, hold) in enumerate(exchanged):
-                holds[index] = self._life.named(hold, demands.of_row(details[key]))
+                holds[index] = self._claiming.named(hold, demands.of_row(details[key]))
             others = {key: _instead(records, key, hold)
                       for (key, _), hold in zip(exchanged, holds, strict=True)}
             new = [others.get(record.key, record) for record in records]
-            now = self._life.resources(claim.instance.uuid, sorted(new, key=operator.attrgetter('position')))
+            now = self._rows.resources(claim.instance.uuid, sorted(new, key=operator.attrgetter('position')))
             leaving = tuple(Update(record, record._replace(
                 state=lifecycle.next_state(record.state, lifecycle.RELEASE), generation=record.generation + 1))
                 for record in records if record.key in others)
             context = self._fields(claim, now).get('migration_context')
             changes = Changes(insert=tuple(others.values()), update=leaving,
-                              contexts=() if context is None else (stored(self._life.host_uuid, context),))
+                              contexts=() if context is None else (self._rows.of_move(context),))
         except BaseException:
             self._put_back(holds)
             raise

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import itertools
+import json
 import operator
 import time
 from typing import NamedTuple
@@ -22,6 +23,8 @@ from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.metering import Meter
 from devicetrack.claims.metering import Metering
 from devicetrack.engine.states import Hold
+from devicetrack.objects import InstanceResources
+from devicetrack.objects import MigrationContext
 from devicetrack.objects.event import NO_NOTE
 from devicetrack.objects.event import Note
 from devicetrack.objects.values import DeviceKey
@@ -99,6 +102,10 @@ class Rows:
         """The stored migration context of an instance."""
         return self._store.context(self._host_uuid, instance_uuid)
 
+    def resources(self, instance_uuid: str, records: Sequence[Record]) -> InstanceResources:
+        """Return rows of one instance in the form for its service."""
+        return InstanceResources.from_records(instance_uuid, self._host_uuid, records)
+
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def insert(self, hold: Hold, changes: Changes) -> None:
@@ -150,6 +157,11 @@ class Rows:
             self._metering.tell(Meter.committed, time.perf_counter() - began, error)
             raise
         self._metering.tell(Meter.committed, time.perf_counter() - began, None)
+
+    def of_move(self, context: MigrationContext) -> ContextChange:
+        """The change that records a migration context."""
+        text = json.dumps(context.obj_to_primitive(), separators=(',', ':'), sort_keys=True)
+        return ContextChange(self._host_uuid, context.instance_uuid, context.migration_uuid, text)
 
     def end_of_move(self, instance_uuid: str) -> ContextChange:
         """The change that removes the migration context of an instance."""

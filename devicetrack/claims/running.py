@@ -17,11 +17,14 @@ from devicetrack.claims import withheld
 from devicetrack.claims.audit import Audit
 from devicetrack.claims.audit import log_findings
 from devicetrack.claims.boot import Boot
+from devicetrack.claims.claiming import Claiming
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.definitions import Definitions
+from devicetrack.claims.failed_claims import FailedClaims
 from devicetrack.claims.gate import Gate
 from devicetrack.claims.given_up import GivenUpClaims
 from devicetrack.claims.giving import Giving
+from devicetrack.claims.guest_rows import GuestRows
 from devicetrack.claims.history import History
 from devicetrack.claims.host import HostLock
 from devicetrack.claims.host import identify
@@ -110,16 +113,20 @@ class Running:
         self.rebuild = LedgerRebuild(self.ledger, self.rows, self.views, self.withheld)
         giving = Giving(self.ledger, self.rows, driver, self.withheld, metering)
         self.wipes = Wipes(conf.wipes_at_once, driver, self.ledger, self.rows, self.gate, self.withheld, giving)
+        self.guest_rows = GuestRows(self.rows, service, here)
+        self.life = Life(self.rows, self.guest_rows, self.declarations, giving, self.wipes)
         process = OwnProcess(here.host)
-        self.life = Life(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations,
-                         GivenUpClaims(parts.state_path, process), self.rebuild, giving, self.wipes,
-                         conf.claim_attempts, here, service, process)
-        self.definitions = Definitions(driver, self.rows, self.life, boot)
+        self.failed_claims = FailedClaims(self.rows, self.life, GivenUpClaims(parts.state_path, process), driver,
+                                          process)
+        self.claiming = Claiming(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations,
+                                 self.failed_claims, self.rebuild, conf.claim_attempts)
+        self.definitions = Definitions(driver, self.rows, self.guest_rows, self.claiming, boot)
         self.instances = parts.instances
-        self.moves = Moves(here, service, self.instances, self.rows, self.life, self.views, conf.claim_attempts)
+        self.moves = Moves(here, host.uuid, service, self.instances, self.rows, self.guest_rows, self.views, self.life,
+                           self.claiming, self.failed_claims, conf.claim_attempts)
         self.live = LiveMigrations(here.host, driver, self.instances, self.rows, self.ledger, self.declarations,
                                    self.moves)
-        self.narrowing = Narrowing(self.ledger, self.rows, self.life, self.declarations)
+        self.narrowing = Narrowing(self.ledger, self.rows, self.life, self.claiming, self.declarations)
         self.repairs = Repairs(here.host, driver, self.ledger, self.rows, self.views, self.life, self.withheld,
                                self.wipes, service)
         self.unproven = Unproven(host.uuid, conf.unproven_devices, driver, self.ledger, self.rows, self.gate,
@@ -127,7 +134,7 @@ class Running:
         self.operator_requests = OperatorRequests(here.host, host.uuid, store, self.repairs, self.withheld,
                                                   self.unproven)
         self._audit = Audit(host.uuid, self.ledger, self.rows, self.views, self.gate, self.withheld,
-                            self.unproven, self.declarations, self.life, self.wipes, Resume(
+                            self.unproven, self.declarations, self.failed_claims, self.wipes, Resume(
                                 here, driver, service, self.ledger, self.rows, self.gate, boot, self.life,
                                 self.definitions, self.moves))
         self._audited: Audited | None = None    # assigned as one value

@@ -227,6 +227,19 @@ def settle(seen: Situation) -> Settlement:
                       bool(settled) and settled >= moving and not leave)
 
 
+def undo(records: Sequence[Record], migrations: Collection[str], taken: Sequence[Record] | None = None) -> Settlement:
+    """Give back the devices of a claim, and make the rows current again that it made old for ``migrations``.
+
+    :param records: every row of the instance on this host
+    :param taken: the rows of the claim; None means every row of the migrations that is not old
+    """
+    ours = [record for record in records if record.migration_uuid in migrations]
+    if taken is None:
+        taken = [record for record in ours if record.role != vocabulary.OLD]
+    stay = [record for record in ours if record.role == vocabulary.OLD and record.state != vocabulary.RELEASING]
+    return Settlement(give=tuple(taken), settle=tuple(stay), over=bool(migrations))
+
+
 def _replaced(seen: Situation, rows: Sequence[Record]) -> tuple[str, ...]:
     """Migrations with incoming rows here that a newer migration of the instance replaced: the newest counts.
 

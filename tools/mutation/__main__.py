@@ -26,7 +26,8 @@ MODULES = tuple(f'devicetrack.{name}' for name in (
     'engine.stock', 'engine.intake', 'engine.ledger', 'engine.line', 'engine.pools', 'engine.selection',
     'engine.migrations', 'engine.lifecycle', 'engine.reconcile', 'engine.findings', 'engine.guest_records',
     'engine.unsettled', 'objects.identity', 'store.sql.committer',
-    'claims.life', 'claims.locked_ledger', 'claims.rows', 'claims.moves', 'claims.given_up'))
+    'claims.guest_rows', 'claims.life', 'claims.failed_claims', 'claims.claiming', 'claims.locked_ledger',
+    'claims.rows', 'claims.moves', 'claims.given_up'))
 # The packages of the tests that judge. Tests that need a server are left out.
 TESTS = ('unit.objects', 'unit.engine', 'unit.store', 'unit.claims', 'functional.store')
 

@@ -18,7 +18,8 @@ from unittest import mock
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import resume
-from devicetrack.claims.life import Arrival
+from devicetrack.claims.claiming import Arrival
+from devicetrack.claims.claiming import Claiming
 from devicetrack.claims.life import Life
 from devicetrack.claims.moves import Moves
 from devicetrack.claims.rows import Rows
@@ -95,23 +96,28 @@ def records_without_holding() -> Iterator[None]:
 
 @mutant('record → realize', 'it makes devices before their rows', MDEVS)
 def realizes_before_the_record() -> Iterator[None]:
-    def changes_for(original: Any, life: Life, *arguments: Any) -> Changes:
-        changes: Changes = original(life, *arguments)
+    def changes_for(original: Any, claiming: Claiming, *arguments: Any) -> Changes:
+        changes: Changes = original(claiming, *arguments)
         for record in changes.insert:
-            vars(life)['_driver'].realize(DeviceAssignment.from_record(record))
+            vars(claiming)['_driver'].realize(DeviceAssignment.from_record(record))
         return changes
 
-    with _in_place_of(Life, '_changes_for', changes_for):
+    with _in_place_of(Claiming, '_changes_for', changes_for):
         yield
 
 
 @mutant('realize → the guest starts', 'it lets a guest start on devices that nobody made', MDEVS)
 def realizes_nothing() -> Iterator[None]:
-    with mock.patch.object(Life, 'realize', lambda life, records: list(records)):
+    with mock.patch.object(Claiming, 'realize', lambda claiming, records: list(records)):
         yield
 
 
 # -- giving -----------------------------------------------------------------------------------------------------------
+
+
+def _giving(life: Life) -> dict[str, Any]:
+    """What the end of the give path uses."""
+    return vars(vars(life)['_giving'])
 
 
 @mutant('the guest is gone → mark releasing', 'it gives back what is deleted, and does not look for a guest')
@@ -127,7 +133,7 @@ def gives_back_under_a_guest() -> Iterator[None]:
 def wipes_before_the_mark() -> Iterator[None]:
     def advance(original: Any, life: Life, settlement: migrations.Settlement, *more: Any) -> Any:
         if settlement.give:
-            vars(life)['_driver'].unclaim([DeviceAssignment.from_record(record) for record in settlement.give])
+            _giving(life)['_driver'].unclaim([DeviceAssignment.from_record(record) for record in settlement.give])
         return original(life, settlement, *more)
 
     with _in_place_of(Life, 'advance', advance):
@@ -140,8 +146,8 @@ def deletes_before_the_wipe() -> Iterator[None]:
         if not leaving:
             return
         vars(life)['_rows'].write(Changes(delete=tuple(leaving)))
-        vars(life)['_driver'].unclaim([DeviceAssignment.from_record(record) for record in leaving])
-        vars(life)['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
+        _giving(life)['_driver'].unclaim([DeviceAssignment.from_record(record) for record in leaving])
+        _giving(life)['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
 
     with _in_place_of(Life, 'give_back', give_back):
         yield
@@ -179,15 +185,17 @@ def groups_exclude_nothing() -> Iterator[None]:
 
 @mutant('a claim on one host: new rows and the old mark at once', 'it marks what is left in a second transaction')
 def marks_old_later() -> Iterator[None]:
-    def take(original: Any, life: Life, uuid: str, demand: Any, claim_id: str, move: Arrival | None = None) -> Any:
+    def take(original: Any, claiming: Claiming, uuid: str, demand: Any, claim_id: str,
+             move: Arrival | None = None) -> Any:
         if move is None:
-            return original(life, uuid, demand, claim_id)
-        records = original(life, uuid, demand, claim_id, move._replace(leaving=()))
+            return original(claiming, uuid, demand, claim_id)
+        records = original(claiming, uuid, demand, claim_id, move._replace(leaving=()))
         if move.leaving:
-            vars(life)['_rows'].write(Changes(update=move.changes(life.host_uuid, ()).update))
+            rows: Rows = vars(claiming)['_rows']
+            rows.write(Changes(update=move.changes(rows, ()).update))
         return records
 
-    with _in_place_of(Life, 'take', take):
+    with _in_place_of(Claiming, 'take', take):
         yield
 
 

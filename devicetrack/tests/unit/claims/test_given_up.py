@@ -138,13 +138,13 @@ class AbortTestCase(base.TestCase):
     def test_one_that_has_to_wait_keeps_no_other_from_going_back(self):
         first, _second = self.give_up(self.instance), self.give_up(Instance())
         self.host.store.before('write', GONE, times=1)
-        self.assertTrue(self.host.running.life.give_back_claims())
+        self.assertTrue(self.host.running.failed_claims.give_back_claims())
         self.assertEqual(([first], {'d0': 'claimed', 'd1': 'releasing'}), (self.remembered(), self.host.states()))
 
     def test_it_waits_while_somebody_works_on_its_instance(self):
         claim = self.give_up(self.instance)
         with self.host.running.rows.working(self.instance.uuid):
-            self.assertEqual([True], self.together(self.host.running.life.give_back_claims))
+            self.assertEqual([True], self.together(self.host.running.failed_claims.give_back_claims))
         self.assertEqual(([claim], {'d0': 'claimed', 'd1': FREE}), (self.remembered(), self.host.states()))
 
 
@@ -171,7 +171,7 @@ class MoveTestCase(test_moving.RegionTestCase):
         migration = region.migration(instance, 'one')
         self.one.store.lose_commit()
         self.assertRaises(exception.OutcomeUnknown, self.one.resize, instance, 1, 0, migration)
-        vars(self.one.running.life)['_given_up'].remember(GivenUp(instance.uuid, 'ab-1', migration.uuid))
+        self.one.running.failed_claims.give_up(instance.uuid, 'ab-1', migration.uuid)
         self.one.audit()
         self.one.resize(instance, pmem=1, migration=migration)
         rows = region.rows(instance)

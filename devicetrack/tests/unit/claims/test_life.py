@@ -4,7 +4,7 @@ from unittest import mock
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims.life import Arrival
+from devicetrack.claims.claiming import Arrival
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.demand import Item
 from devicetrack.objects.values import Attribute
@@ -124,7 +124,7 @@ class NotRecordedTestCase(HostTestCase):
     def test_when_rows_are_made(self):
         host = self.host(devices=1, parents={'p0': 1})
         with mock.patch.object(Arrival, 'changes', autospec=True, side_effect=self.error):
-            self.assertRaises(type(self.error), host.running.life.take, 'i', Demand((Item(PMEM, 1), Item(VGPU, 1))),
+            self.assertRaises(type(self.error), host.running.claiming.take, 'i', Demand((Item(PMEM, 1), Item(VGPU, 1))),
                               '1-1', Arrival('i', 'm', (), None))
         self.assertEqual(({}, 2, []), (host.held(), host.free(), host.store.written))
 
@@ -210,7 +210,7 @@ class FullParentTestCase(HostTestCase):
 
     def test_an_interrupt_when_another_is_held_and_has_no_row_yet_leaves_it_to_nobody(self):
         self.fixture.machine.before('create', full('p0'), times=1)
-        with mock.patch.object(self.fixture.running.life, 'named', autospec=True, side_effect=KeyboardInterrupt):
+        with mock.patch.object(self.fixture.running.claiming, 'named', autospec=True, side_effect=KeyboardInterrupt):
             self.assertRaises(KeyboardInterrupt, self.realize)
         self.assertEqual(({self.row.identifier: self.instance.uuid}, 1), (self.fixture.held(), self.fixture.free()))
 
@@ -235,7 +235,7 @@ class FullParentTestCase(HostTestCase):
         self.fixture.store.lose_answer()
         self.assertRaises(exception.OutcomeUnknown, self.realize)
         self.assertEqual(2, len(self.fixture.held()))
-        self.fixture.running.life.settle_doubts()
+        self.fixture.running.failed_claims.settle_doubts()
         [row] = self.fixture.records()
         self.assertEqual(((), 'p1', 'claimed'), (self.fixture.running.rows.doubts, row.parent, row.state))
         self.fixture.audit()
@@ -252,7 +252,7 @@ class SettledDoubtTestCase(HostTestCase):
 
     def test_a_claim_that_happened_is_given_back(self):
         host, _instance = self.claim(lambda store: store.lose_answer())
-        host.running.life.settle_doubts()
+        host.running.failed_claims.settle_doubts()
         self.assertEqual(((), {'d0': FREE}, {}), (host.running.rows.doubts, host.states(), host.held()))
 
     def test_what_a_claim_that_happened_made_old_is_current_again(self):
@@ -261,7 +261,7 @@ class SettledDoubtTestCase(HostTestCase):
         host.store.lose_answer()
         self.assertRaises(exception.OutcomeUnknown, host.resize, instance, pmem=1)
         self.assertEqual(['old', 'incoming'], [record.role for record in host.records()])
-        host.running.life.settle_doubts()
+        host.running.failed_claims.settle_doubts()
         self.assertEqual([('d0', 'current', 'active', None)], [
             (record.identifier, record.role, record.state, record.migration_uuid) for record in host.records()])
         self.assertEqual([], host.store.contexts(host.manager.host_uuid))
@@ -269,7 +269,7 @@ class SettledDoubtTestCase(HostTestCase):
     def test_of_a_claim_that_did_not_happen_there_is_nothing_to_give_back(self):
         host, instance = self.claim(lambda store: store.lose_commit())
         written, reads = len(host.store.written), host.store.calls['records_of_instance']
-        host.running.life.settle_doubts()
+        host.running.failed_claims.settle_doubts()
         self.assertEqual((written, reads), (len(host.store.written), host.store.calls['records_of_instance']))
         host.running.rows.let_go(instance.uuid)
         self.assertEqual(((), {'d0': FREE}), (host.running.rows.doubts, host.states()))
@@ -277,17 +277,17 @@ class SettledDoubtTestCase(HostTestCase):
     def test_while_somebody_works_on_the_instance_it_stays_in_doubt(self):
         host, instance = self.claim(lambda store: store.lose_answer())
         with host.running.rows.working(instance.uuid):
-            self.assertEqual([None], self.together(host.running.life.settle_doubts))
+            self.assertEqual([None], self.together(host.running.failed_claims.settle_doubts))
         self.assertEqual((1, 0), (len(host.running.rows.doubts), host.store.calls['settle']))
 
     def test_one_that_has_to_wait_keeps_no_other_from_being_settled(self):
         def busy(host, instance):
             with host.running.rows.working(instance.uuid):
-                self.together(host.running.life.settle_doubts)
+                self.together(host.running.failed_claims.settle_doubts)
 
         def without_an_answer(host, _instance):
             host.store.before('settle', GONE)
-            host.running.life.settle_doubts()
+            host.running.failed_claims.settle_doubts()
         for settle in (busy, without_an_answer):
             host, instances = self.host(devices=2), [Instance(), Instance()]
             for instance in instances:

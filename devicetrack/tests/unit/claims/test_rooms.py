@@ -40,8 +40,9 @@ class DoubtTestCase(RoomsTestCase):
         host = self.host(devices=1)
         instance = self.in_doubt(host)
         [doubt] = host.running.rows.doubts
-        host.store.before('settle', lambda: self.assertEqual([None], self.together(host.running.life.settle_doubts)))
-        host.running.life.settle_doubts()
+        settle_doubts = host.running.failed_claims.settle_doubts
+        host.store.before('settle', lambda: self.assertEqual([None], self.together(settle_doubts)))
+        settle_doubts()
         with host.running.rows.working(instance.uuid):
             self.assertFalse(host.running.rows.settle(doubt))
         self.assertEqual(((), {'d0': FREE}), (host.running.rows.doubts, host.states()))

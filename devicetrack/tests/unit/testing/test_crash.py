@@ -87,7 +87,7 @@ class HastyLife(Life):
 
     def give_back(self, leaving, wait=True):
         if leaving:
-            vars(self)['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
+            vars(vars(self)['_giving'])['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
         super().give_back(leaving, wait)
 
 
@@ -103,7 +103,7 @@ class TrustfulLife(Life):
     def give(self, records, wait=True):
         if records:
             vars(self)['_rows'].write(Changes(delete=tuple(records)))
-            vars(self)['_ledger'].free_of(records[0].instance_uuid, [record.key for record in records])
+            vars(vars(self)['_giving'])['_ledger'].free_of(records[0].instance_uuid, [record.key for record in records])
 
 
 class WithTrustfulLife(service.Compute):
@@ -152,7 +152,7 @@ class RashLife(Life):
             super().give_back(leaving, wait)
         except exception.HypervisorUnreachable:
             vars(self)['_rows'].write(Changes(delete=tuple(leaving)))
-            vars(self)['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
+            vars(vars(self)['_giving'])['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
 
 
 class WithRashLife(service.Compute):

@@ -1,0 +1,292 @@
+"""Taking devices for an instance, from the ledger inwards: hold, record, make real.
+
+These steps keep the invariant, with those of :mod:`.life` in the other direction: in use by a guest ⊆ realized on the
+host ⊆ rows in the store ⊆ held in the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+import itertools
+import secrets
+import time
+from typing import NamedTuple
+
+from devicetrack import exception
+from devicetrack import log
+from devicetrack import vocabulary
+from devicetrack.claims.declarations import Declarations
+from devicetrack.claims.failed_claims import FailedClaims
+from devicetrack.claims.ledger_rebuild import LedgerRebuild
+from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.rows import Rows
+from devicetrack.claims.views import HostViews
+from devicetrack.engine import demand as demands
+from devicetrack.engine import lifecycle
+from devicetrack.engine.demand import Demand
+from devicetrack.engine.states import Hold
+from devicetrack.engine.views import used
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import InstanceResources
+from devicetrack.objects import MigrationContext
+from devicetrack.objects import values
+from devicetrack.objects.event import Note
+from devicetrack.objects.migration_context import Carried
+from devicetrack.objects.migration_context import NOTHING
+from devicetrack.objects.values import Candidate
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.store.api import Changes
+from devicetrack.store.api import Update
+from devicetrack.virt.driver import VirtDriver
+
+LOG = log.logger(__name__)
+
+
+class Arrival(NamedTuple):
+    """A move to this host, as its claim records it in the transaction of the new rows.
+
+    ``leaving`` are the rows of this host that the instance leaves. The migration context gets ``old_resources``, and
+    the service's own objects for the ``old`` and the ``new`` end. ``seen`` has the version that the guest has seen of
+    each device, in the order of the new rows; None for a guest that starts anew. ``ends`` are the names of the two
+    hosts.
+    """
+
+    instance_uuid: str
+    migration_uuid: str
+    leaving: tuple[Record, ...]
+    old_resources: InstanceResources | None
+    old: Carried = NOTHING
+    new: Carried = NOTHING
+    seen: tuple[str | None, ...] | None = None
+    ends: tuple[str | None, str | None] | None = None
+
+    def context(self, new_resources: InstanceResources) -> MigrationContext:
+        """Return the migration context of the move, for the service."""
+        return MigrationContext.of_move(
+            self.instance_uuid, self.migration_uuid, self.old_resources, self.old, new_resources, self.new)
+
+    def changes(self, rows: Rows, records: Sequence[Record]) -> Changes:
+        """Return everything that the claim writes into the rows of the host, with these new ones."""
+        if self.seen is not None:
+            records = [record._replace(seen=seen) for record, seen in zip(records, self.seen, strict=True)]
+        left = tuple(Update(record, record._replace(
+            role=lifecycle.next_role(record.role, lifecycle.LEAVES), migration_uuid=self.migration_uuid,
+            generation=record.generation + 1)) for record in self.leaving)
+        context = self.context(rows.resources(self.instance_uuid, records))
+        return Changes(insert=tuple(records), update=left, contexts=(rows.of_move(context),),
+                       note=Note(ends=self.ends))
+
+
+class Claiming:
+    """Takes devices of one host.
+
+    The caller of a step that changes rows of one instance works on the instance (:meth:`.rows.Rows.working`).
+
+    :param rebuild: rebuilds the ledger after an interrupt
+    :param attempts: how often a claim chooses devices if the store says that they have owners
+    """
+
+    def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, driver: VirtDriver, views: HostViews,
+                 declarations: Declarations, failed: FailedClaims, rebuild: LedgerRebuild, attempts: int) -> None:
+        self._host_uuid, self._ledger, self._rows, self._driver = host_uuid, ledger, rows, driver
+        self._views, self._declarations, self._failed = views, declarations, failed
+        self._rebuild, self._attempts = rebuild, attempts
+        # Claim ids only have to be unique, over restarts too; a UUID for each would cost more.
+        self._claim_prefix = secrets.token_hex(8)
+        self._claim_numbers = itertools.count()
+
+    # -- taking -------------------------------------------------------------------------------------------------------
+
+    def new_claim_id(self) -> str:
+        return f'{self._claim_prefix}-{next(self._claim_numbers):x}'
+
+    def take(self, instance_uuid: str, demand: Demand, claim_id: str, move: Arrival | None = None) -> list[Record]:
+        """Hold and record devices. If the store says that some have owners unknown here, choose again.
+
+        An exception from outside may also come after the devices were recorded and before the caller has them. The
+        caller then calls :meth:`.FailedClaims.give_up`.
+
+        :param claim_id: a new one, or that of a call that held nothing
+        :param move: for an instance that moves here, which may also hold other devices
+        :raises NoFit, InstanceHasClaim, NothingWritten: nothing is held
+        :raises OutcomeUnknown: the devices stay held until the store answers
+        """
+        while True:
+            try:
+                return self._take(instance_uuid, demand, claim_id, move)
+            except exception.LedgerDiscarded:
+                self._rebuild.ensure()
+            except exception.DeviceTrackError:
+                raise
+            except BaseException:
+                # A recorded claim is remembered by now, and a new ledger frees devices that were only held.
+                self._ledger.discard()
+                raise
+
+    def _take(self, instance_uuid: str, demand: Demand, claim_id: str, move: Arrival | None) -> list[Record]:
+        refused = looked_again = 0
+        while True:
+            build = self._ledger.build
+            try:
+                hold = self._ledger.take(instance_uuid, demand, beside=move is not None)
+            except (exception.InstanceHasClaim, exception.NoFit) as error:
+                # If others write rows, another look may find other devices free. For a commit in doubt one look is
+                # enough.
+                looks = self._attempts if isinstance(error, exception.NoFit) else 1
+                if looked_again == looks or not self._look_again(instance_uuid, error):
+                    raise
+                looked_again += 1
+                continue
+            hold = self.named(hold, demand if move is None else demand.as_asked())
+            try:                                # cheaper than put_back_on_error(), and every claim runs this
+                changes = self._changes_for(hold, claim_id, move)
+            except BaseException:
+                self._ledger.put_back(hold)
+                raise
+            try:
+                self._rows.insert(hold, changes)
+                if self._ledger.build is not build:     # it was rebuilt meanwhile, perhaps without these rows
+                    self._ledger.hold_missing(changes.insert)
+                return list(changes.insert)
+            except exception.DeviceTaken as taken:
+                # Read all rows at once: another program that wrote one row may have written many. A claim that learned
+                # of them one by one would give up before it found a free device.
+                with self._ledger.put_back_on_error(hold):
+                    owned = {DeviceKey(*key) for key in taken.devices} | {record.key for record in self._rows.all()}
+                self._ledger.distrust(hold, owned)
+                refused += 1
+                if refused >= self._attempts:
+                    raise
+            except exception.NothingWritten:
+                raise
+            except BaseException:
+                self._failed.give_up(instance_uuid, claim_id, move and move.migration_uuid)
+                raise
+
+    def _look_again(self, instance_uuid: str, error: exception.DeviceTrackError) -> bool:
+        """Before a claim is refused, check whether the obstacle is gone.
+
+        :returns: whether anything changed
+        """
+        if isinstance(error, exception.InstanceHasClaim):
+            if not self._rows.doubts_of(instance_uuid):
+                return False
+            self._failed.settle_doubts()
+            self._rows.let_go(instance_uuid)
+            return True
+        distrusted = set(self._ledger.withheld(vocabulary.IN_DOUBT))
+        if not distrusted:
+            return False
+        usage = self._driver.get_usage()
+        owned = {record.key for record in self._rows.all()}
+        free = distrusted - owned - used(usage) if not usage.unknown else set()
+        self._ledger.admit(free, vocabulary.IN_DOUBT)
+        return bool(free)
+
+    def named(self, hold: Hold, demand: Demand | None) -> Hold:
+        """Let the driver name the devices that it will make, and tell the ledger the names."""
+        try:                                    # as in _take()
+            candidates = self._driver.claim_for_instance(hold.instance_uuid, demand, hold.candidates)
+            if hold.is_named:
+                return Hold(hold.instance_uuid, hold.keys, tuple(candidates))
+            return self._ledger.name(hold, candidates)
+        except BaseException:
+            self._ledger.put_back(hold)
+            raise
+
+    def _changes_for(self, hold: Hold, claim_id: str, move: Arrival | None) -> Changes:
+        now, role = int(time.time()), vocabulary.CURRENT if move is None else vocabulary.INCOMING
+        migration_uuid = None if move is None else move.migration_uuid
+        records = [self._record_of(candidate, hold.instance_uuid, migration_uuid, role, position, claim_id, now)
+                   for position, candidate in enumerate(hold.candidates)]
+        return Changes(insert=tuple(records)) if move is None else move.changes(self._rows, records)
+
+    def _record_of(self, candidate: Candidate, instance_uuid: str, migration_uuid: str | None, role: str,
+                   position: int, claim_id: str, now: int) -> Record:
+        # Each has its name by now, which the type cannot say. A check would cost every claim time.
+        return Record(self._host_uuid, candidate.kind, candidate.identifier, instance_uuid,  # type: ignore[arg-type]
+                      migration_uuid, role, vocabulary.CLAIMED, position, claim_id, values.CLAIMED,
+                      candidate.provider_uuid, candidate.resource_class, candidate.parent, candidate.numa_node,
+                      candidate.details, now)
+
+    def leave(self, move: Arrival) -> None:
+        """Make rows old for a move that takes no device of this host. Without such rows, write nothing."""
+        if move.leaving:
+            self._rows.write(move.changes(self._rows, ()))
+
+    # -- making it real -----------------------------------------------------------------------------------------------
+
+    def realize(self, records: Sequence[Record]) -> list[Record]:
+        """Make devices of one instance ready for its guest, and record their new details.
+
+        :returns: the rows as they are after that
+        """
+        realized = [self._realize(record) for record in records]
+        changed = tuple(Update(before, after) for before, after in realized if before != after)
+        if changed:
+            self._rows.write(Changes(update=changed))
+        return [after for _before, after in realized]
+
+    def _realize(self, record: Record) -> tuple[Record, Record]:
+        """Make one device ready. If its parent is full, replace it by another device, once.
+
+        :returns: the row as it is in the store, and as it should be. The row notes ``seen`` before the guest starts,
+            since the start may never be reported
+        """
+        try:
+            details = self._make(record)
+        except exception.ParentFull as full:
+            record = self._exchange(record, full)
+            details = self._make(record)
+        after = record._replace(details=details)
+        after = after._replace(seen=self._declarations.seen_before_start(after))
+        # The generation also notes that a guest may write to the device from now on, or its release would skip the
+        # wipe. The change is an event in the history.
+        is_news = after != record or record.generation == values.CLAIMED
+        return record, after._replace(generation=record.generation + 1) if is_news else record
+
+    def _make(self, record: Record) -> str:
+        """Make one device ready on the host; returns its details."""
+        with self._ledger.watching() as watch:
+            made = self._driver.realize(DeviceAssignment.from_record(record))
+            # Providers that are not resolved yet wait for the next audit.
+            capacities = [one for one in made.capacities if self._views.knows(one.provider)]
+            self._ledger.realized(record.key, made.details, capacities, watch)
+        return made.details
+
+    def _exchange(self, record: Record, full: exception.ParentFull) -> Record:
+        """Replace a device whose parent turned out to be full by another one, in one transaction."""
+        LOG.warning('%(full)s; choosing another device for instance %(instance)s',
+                    {'full': full, 'instance': record.instance_uuid})
+        # The guest may arrive running: then the other device must be an equally good partner.
+        accepts = self._declarations.like(record) if record.role == vocabulary.INCOMING else None
+        self._views.read_parents()
+        try:
+            return self._take_instead(record, full, accepts)
+        except exception.DeviceTrackError:
+            raise
+        except BaseException:
+            self._ledger.discard()
+            raise
+
+    def _take_instead(self, record: Record, full: exception.ParentFull,
+                      accepts: Callable[[str | None, str], bool] | None) -> Record:
+        other = self._ledger.exchange(record.key, accepts)
+        if other is None:
+            raise full
+        other = self.named(other, demands.of_row(record.details))
+        [candidate] = other.candidates
+        with self._ledger.put_back_on_error(other):
+            chosen = record._replace(
+                kind=candidate.kind, identifier=candidate.identifier or '', provider_uuid=candidate.provider_uuid,
+                parent=candidate.parent, numa_node=candidate.numa_node, details=candidate.details,
+                generation=values.CLAIMED, state=vocabulary.CLAIMED)
+        try:
+            self._rows.write(Changes(insert=(chosen,), delete=(record,)))
+        except exception.NothingWritten:
+            self._ledger.put_back(other)
+            raise
+        self._ledger.free_of(record.instance_uuid, (record.key,))
+        return chosen

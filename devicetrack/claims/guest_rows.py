@@ -1,0 +1,85 @@
+"""Which rows of an instance its guest on this host uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from devicetrack import vocabulary
+from devicetrack.claims.rows import Rows
+from devicetrack.claims.service import ServiceView
+from devicetrack.engine import migrations
+from devicetrack.engine.migrations import Endpoint
+from devicetrack.engine.migrations import Move
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import Record
+
+
+class GuestRows:
+    """The rows of the guests of one host. They change nothing.
+
+    :param here: this host, as migrations name it
+    """
+
+    def __init__(self, rows: Rows, service: ServiceView, here: Endpoint) -> None:
+        self._rows, self._service, self._here = rows, service, here
+
+    def used_by_guest(self, records: Sequence[Record], before_move: bool = False) -> list[Record]:
+        """Choose the rows of one instance whose devices its guest should have now.
+
+        While the instance moves to other devices of this host, these are the new ones.
+
+        :param before_move: choose the old ones: the guest should be as it was before the move
+        """
+        there = [record for record in records if record.state != vocabulary.RELEASING]
+        roles = {record.role for record in there}
+        if before_move:
+            if vocabulary.OLD in roles:
+                return [record for record in there if record.role == vocabulary.OLD]
+            # Rows of a migration are new. Before it, the instance had the rows without a migration, or none.
+            return [record for record in there if record.migration_uuid is None]
+        order = (vocabulary.INCOMING, vocabulary.CURRENT, vocabulary.OLD)
+        role = next((role for role in order if role in roles), None)
+        if role == vocabulary.OLD and self._moves_to_nothing(there):
+            return []
+        return [record for record in there if record.role == role]
+
+    def devices_of_guest(self, instance_uuid: str, before_move: bool,
+                         ) -> tuple[list[DeviceAssignment], list[DeviceAssignment]]:
+        """The devices in the definition of an instance's guest, and others that only its metadata records.
+
+        :param before_move: as :meth:`used_by_guest`
+        """
+        records = self._rows.of_instance(instance_uuid)
+        used = self.used_by_guest(records, before_move)
+        beside = [record for record in records if record not in used and record.state != vocabulary.RELEASING]
+        return list(map(DeviceAssignment.from_record, used)), list(map(DeviceAssignment.from_record, beside))
+
+    def is_released(self, records: Sequence[Record], before_move: bool) -> bool:
+        """Whether all devices of an instance are on their way back, although its guest should have some here.
+
+        Devices that the instance has left do not count, and neither do those of a move on this host that was undone: a
+        guest that should have no other devices starts without any. If only such a move may explain the rows, this asks
+        the service. While that is unknown, they count.
+
+        :param before_move: as :meth:`used_by_guest`
+        """
+        if not records or any(record.state != vocabulary.RELEASING for record in records):
+            return False
+        if any(record.migration_uuid is None for record in records):
+            return True
+        named = sorted({record.migration_uuid for record in records
+                        if record.migration_uuid is not None and record.role != vocabulary.OLD})
+        if before_move or not named:
+            return False
+        known = self._service.migrations(named) or {}
+        return not all(uuid in known and self._is_undone_here(known[uuid]) for uuid in named)
+
+    def _is_undone_here(self, move: Move) -> bool:
+        """Whether a migration left from this host and was undone, or is about to be."""
+        return self._here.is_at(move.source) and (
+            move.outcome == migrations.UNDONE or move.status == migrations.REVERTING)
+
+    def _moves_to_nothing(self, old: Sequence[Record]) -> bool:
+        """Whether an instance with only old rows moves on this host to no devices. Then its claim was here."""
+        context = self._rows.context(old[0].instance_uuid)
+        return context is not None and context.migration_uuid == old[0].migration_uuid
