@@ -34,7 +34,6 @@ from typing import Final
 from devicetrack import exception
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
-from devicetrack.objects import PCIDetails
 from devicetrack.objects import values
 from devicetrack.objects.network_port import Port
 from devicetrack.objects.pci_alias import PCIAlias
@@ -61,6 +60,7 @@ from devicetrack.virt.libvirt.kinds import pci_cleaner
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.kinds import pci_groups
 from devicetrack.virt.libvirt.kinds import pci_health
+from devicetrack.virt.libvirt.kinds import pci_identity
 from devicetrack.virt.libvirt.kinds import pci_memory
 from devicetrack.virt.libvirt.kinds import pci_migration
 from devicetrack.virt.libvirt.kinds import pci_nvme_vfs
@@ -96,6 +96,7 @@ class PCI(api.DeviceKind):
         # A spec need not name a product. The classes of the functions that it matches are known after they were read.
         self._seen_classes: frozenset[str] = frozenset()
         self._serials = pci_serials.SerialNumbers(self.tree, lambda: self._memory)
+        self._identity = pci_identity.Identity(self.tree, self._serials, lambda: self._places)
         self._follower = pci_places.Follower(self.tree, self._rereading, self._serials, lambda: self._memory)
         self._vfs = pci_vfs.Maker(self.tree, self.options.vfs, self.options.vfs_timeout_s)
         self._secondaries = pci_nvme_vfs.Secondaries(self.tree, self.options.vfs)
@@ -139,7 +140,7 @@ class PCI(api.DeviceKind):
         return self._migration.types(self._offered, self.hypervisor.versions())
 
     def migration_obstacle_of(self, assignment: DeviceAssignment) -> str | None:
-        return self._migration.obstacle_of(assignment.details, self._there(assignment))
+        return self._migration.obstacle_of(assignment.details, self._identity.there(assignment))
 
     def prepare(self, recorded: Mapping[str, str], locked: api.Locked) -> None:
         places = self._places
@@ -194,8 +195,8 @@ class PCI(api.DeviceKind):
             InventoryDevice(
                 self.name, places.name(address), self._provider(function),
                 pci_options.resource_class_of(spec, function), function.physfn or address, function.numa_node,
-                self._details_text(function, self._evidence(function, functions.get, serials), self._disks(function),
-                                   pci_options.traits_of(spec), spec.physical_network or ''),
+                self._details_text(function, self._identity.evidence(function, functions.get, serials),
+                                   self._disks(function), pci_options.traits_of(spec), spec.physical_network or ''),
                 problems[address] or pci_groups.problem(function, groups, problems), True,
                 exclusions=pci_groups.exclusions(function, groups),
                 features=pci_options.features_of(spec, function, function.device_type))
@@ -225,28 +226,6 @@ class PCI(api.DeviceKind):
     def _provider(function: pci_sysfs.Function) -> str:
         """Return the stable name of the provider that counts a function: that of its physical function."""
         return placement_names.provider(function.physfn or function.address)
-
-    def _evidence(self, function: pci_sysfs.Function, read: Callable[[str], pci_sysfs.Function | None],
-                  serials: pci_serials.Serials | None = None, recorded: PCIDetails | None = None
-                  ) -> pci_serials.Evidence:
-        """Return the facts that tell a function from others of its sort.
-
-        :param serials: the serial numbers that were read for it
-        :param recorded: the facts in its row
-        """
-        physfn = None if function.physfn is None else read(function.physfn)
-        if serials is None:
-            serials = self._serials.of([function] if physfn is None else [physfn])
-        before = None if recorded is None else pci_serials.Evidence(
-            recorded.serial, recorded.parent_card, recorded.parent_serial)
-        return pci_serials.evidence(function, physfn, serials, before)
-
-    def _details(self, function: pci_sysfs.Function, evidence: pci_serials.Evidence, traits: Collection[str],
-                 before: pci_row.Before | None = None) -> PCIDetails:
-        """Return a function's identity and the state to restore after a guest: its state now, or ``before``."""
-        if before is None:
-            before = pci_row.Before(function.driver or '', self._disks(function))
-        return pci_row.as_details(function, evidence, before, traits)
 
     def _disks(self, function: pci_sysfs.Function) -> str | None:
         if not pci_serials.is_nvme(function):
@@ -303,14 +282,14 @@ class PCI(api.DeviceKind):
     # -- realize ------------------------------------------------------------------------------------------------------
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
-        function = self._there(assignment)
+        function = self._identity.there(assignment)
         try:
             self._secondaries.realize(function, bool(assignment.details.driver))
         except OSError as error:
             raise exception.RealizeFailed(
                 self.name, assignment.identifier,
                 f'its secondary controller cannot be brought online: {error.strerror or error}') from error
-        function = self._there(assignment)
+        function = self._identity.there(assignment)
         problem = self._health.problem_now(function, self.host_use())
         if problem is not None:
             raise exception.RealizeFailed(self.name, assignment.identifier, problem)
@@ -320,7 +299,7 @@ class PCI(api.DeviceKind):
         except OSError as error:
             raise exception.RealizeFailed(self.name, assignment.identifier, str(error.strerror or error)) from error
         spec = self._health.spec_of(function)
-        evidence = self._evidence(function, self.tree.function, recorded=assignment.details)
+        evidence = self._identity.evidence(function, self.tree.function, recorded=assignment.details)
         unread = pci_serials.unread(assignment.details, evidence)
         if unread is not None and pci_serials.is_known(assignment.details):
             raise exception.RealizeFailed(
@@ -336,7 +315,7 @@ class PCI(api.DeviceKind):
             function, assignment)
         before = before._replace(physical_network=recorded.physical_network, port=recorded.port)
         return Realized(DeviceKey(self.name, assignment.identifier),
-                        details.to_text(self._details(function, evidence, traits, before)))
+                        details.to_text(pci_row.as_details(function, evidence, before, traits)))
 
     def _found(self, function: pci_sysfs.Function, assignment: DeviceAssignment) -> pci_row.Before:
         """Read the state that a guest may change, for a comparison when the guest is gone.
@@ -359,45 +338,17 @@ class PCI(api.DeviceKind):
                 open(os.path.join(path, 'resource'), encoding='ascii') as resource:
             return pci_config.stable(header.read(pci_config.HEADER_BYTES), resource.read())
 
-    def _there(self, assignment: DeviceAssignment) -> pci_sysfs.Function:
-        """Read the assignment's function.
-
-        :raises DeviceGone: there is none at its address, or it is another one
-        :raises CommandFailed: it cannot be read
-        """
-        address = self._places.address(assignment.identifier)
-        function = self.tree.function(address)
-        if function is None:
-            raise exception.DeviceGone(self.name, assignment.identifier, 'no PCI function has its address' + (
-                f', {address} now' if address != assignment.identifier else ''))
-        if function.problem is not None:
-            raise exception.CommandFailed('reading sysfs', function.problem)
-        recorded = assignment.details
-        if recorded.vf_number >= 0 and function.physfn is None and (
-                (function.vendor_id, function.product_id) == (recorded.vendor_id, recorded.product_id)):
-            raise exception.DeviceGone(
-                self.name, assignment.identifier, f'it is no longer a virtual function of {recorded.parent_address}: '
-                'its card takes its virtual functions away, or has lost its driver')
-        found = self._details(function, self._evidence(function, self.tree.function, recorded=recorded), ())
-        for name in PCIDetails.IDENTITY:
-            before, now = getattr(recorded, name), getattr(found, name)
-            if before != now and None not in (before, now):
-                raise exception.DeviceGone(self.name, assignment.identifier,
-                                           f'another function is there: its {name.replace("_", " ")} is {_said(now)}, '
-                                           f'recorded was {_said(before)}')
-        return function
-
     # -- unclaim ------------------------------------------------------------------------------------------------------
 
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         self._bring_back(assignment)
         # With the host's driver its serial number can be read.
-        function = self._there(assignment)
-        self._check_known(assignment, function)
+        function = self._identity.there(assignment)
+        self._identity.check_known(assignment, function)
         self._wait_for_lookers(assignment, function)
-        self._check_same(assignment)            # that was a wait
-        self._cleaner.clean(assignment, function, lock_fd, functools.partial(self._check_same, assignment))
-        pci_ports.take_away(self.tree, assignment, self._there(assignment))
+        self._identity.check(assignment)        # that was a wait
+        self._cleaner.clean(assignment, function, lock_fd, functools.partial(self._identity.check, assignment))
+        pci_ports.take_away(self.tree, assignment, self._identity.there(assignment))
         self._check_back(assignment)
         self._memory.take_back(assignment.identifier)
 
@@ -406,8 +357,8 @@ class PCI(api.DeviceKind):
 
         :raises DriverError: it is not, or that is unknown
         """
-        function = self._there(assignment)
-        self._check_known(assignment, function)
+        function = self._identity.there(assignment)
+        self._identity.check_known(assignment, function)
         wanted = assignment.details.driver
         if wanted != (function.driver or '') and not pci_variants.is_vfio(wanted):
             raise exception.UnclaimFailed(self.name, assignment.identifier,
@@ -425,18 +376,6 @@ class PCI(api.DeviceKind):
                 self.name, assignment.identifier, 'its guest or a reset changed its configuration space (identifiers, '
                 f'class, layout and sizes of its registers): it is {config}, recorded was {assignment.details.config}')
 
-    def _check_same(self, assignment: DeviceAssignment) -> None:
-        """:raises DriverError: another function is there than the recorded one, or it may be another one"""
-        self._check_known(assignment, self._there(assignment))
-
-    def _check_known(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
-        """:raises UnclaimFailed: the function may not be the recorded one"""
-        evidence = self._evidence(function, self.tree.function, recorded=assignment.details)
-        if (unread := pci_serials.unread(assignment.details, evidence)) is not None:
-            raise exception.UnclaimFailed(
-                self.name, assignment.identifier, f'it may not be the recorded one: its {unread} cannot be read with '
-                f'the driver {function.driver or "(none)"}, or could not be read when it was claimed')
-
     def _bring_back(self, assignment: DeviceAssignment) -> None:
         """Bring a function that no guest has back to the driver that the claim found.
 
@@ -448,7 +387,7 @@ class PCI(api.DeviceKind):
         wanted = assignment.details.driver
         deadline = time.monotonic() + self.options.release_wait_s
         while True:
-            function = self._there(assignment)
+            function = self._identity.there(assignment)
             if pci_variants.is_vfio(wanted):
                 # The claim found it with this driver, or it was adopted from a guest, so the host's driver is unknown.
                 if not pci_variants.is_vfio(function.driver):
@@ -486,15 +425,15 @@ class PCI(api.DeviceKind):
             time.sleep(_POLL_S)
 
     def keeps_nothing(self, assignment: DeviceAssignment) -> bool:
-        return self._cleaner.keeps_nothing(self._there(assignment))
+        return self._cleaner.keeps_nothing(self._identity.there(assignment))
 
     def check_unused(self, assignment: DeviceAssignment) -> None:
-        self._wait_for_lookers(assignment, self._there(assignment))
+        self._wait_for_lookers(assignment, self._identity.there(assignment))
         self._check_back(assignment)
 
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
-        function = self._there(assignment)
-        self._check_known(assignment, function)
+        function = self._identity.there(assignment)
+        self._identity.check_known(assignment, function)
         if assignment.identifier in self._memory.given or (function.driver or '') != assignment.details.driver:
             return False
         return self._health.use_of(function, self.host_use(), self.tree.function) is None
@@ -503,7 +442,7 @@ class PCI(api.DeviceKind):
         blank = []
         for assignment in assignments:
             try:
-                function = self._there(assignment)
+                function = self._identity.there(assignment)
             except exception.DriverError:
                 continue                        # the next audit reports its state
             if self._cleaner.keeps_nothing(function):
@@ -511,17 +450,18 @@ class PCI(api.DeviceKind):
         return blank
 
     def read_through(self, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
-        function = self._there(assignment)
-        self._check_known(assignment, function)
+        function = self._identity.there(assignment)
+        self._identity.check_known(assignment, function)
         self._wait_for_lookers(assignment, function)
-        same = functools.partial(self._check_same, assignment)
+        same = functools.partial(self._identity.check, assignment)
         self._cleaner.read_through(assignment, function, lock_fd, stop, same)
         same()
 
     # -- guest --------------------------------------------------------------------------------------------------------
 
     def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
-        return [self._guest_element(self._there(assignment), assignment.details.port) for assignment in assignments]
+        return [self._guest_element(self._identity.there(assignment), assignment.details.port)
+                for assignment in assignments]
 
     def _guest_element(self, function: pci_sysfs.Function, port: Port | None) -> str:
         spec = self._health.spec_of(function)
@@ -533,7 +473,3 @@ class PCI(api.DeviceKind):
             return pci_ports.element(address, port, managed)
         return (f"<hostdev mode='subsystem' type='pci' managed='{managed}'><source><address {address}/></source>"
                 '</hostdev>')
-
-
-def _said(value: str | int) -> str:
-    return 'none' if value in ('', -1) else str(value)
