@@ -8,76 +8,29 @@ import os
 import shutil
 import threading
 from typing import Any
-import uuid
 
 import fixtures
 
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import details
-from devicetrack.objects import values
 from devicetrack.testing import pci as made
-from devicetrack.tests import base
-from devicetrack.tests.drivers import contract
-from devicetrack.virt.libvirt import connection
+from devicetrack.tests.unit.virt import pci_hosts
+from devicetrack.tests.unit.virt.pci_hosts import BRIDGE
+from devicetrack.tests.unit.virt.pci_hosts import CARD
+from devicetrack.tests.unit.virt.pci_hosts import DISK
+from devicetrack.tests.unit.virt.pci_hosts import NVME
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import privileged
-from devicetrack.virt.libvirt.kinds import pci
 from devicetrack.virt.libvirt.kinds import pci_erasing
 
-DISK, CARD, BRIDGE = '0000:01:00.0', '0000:03:00.0', '0000:06:00.0'
-NVME = {'vendor_id': '1b36', 'product_id': '0010'}
 DISK_CLASS = 'CUSTOM_PCI_1B36_0010'
 
 
-class PCIHostTestCase(base.TestCase):
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.host = self.useFixture(made.PCIHost())
-        self.instance = str(uuid.uuid4())
-        self.boot = 'this boot'
-
-    def kind(self, *specs: dict[str, Any], functions: str = 'all',
-             cleaning: str | dict[str, Any] | None = None) -> pci.PCI:
-        """The kind as a service makes it that starts now."""
-        self.configuration.set('pci', device_spec=list(map(json.dumps, specs)))
-        self.configuration.set('devicetrack_pci', sysfs_root=self.host.root, release_wait_s=0, functions=[functions],
-                               cleaning=[] if cleaning is None else [json.dumps(
-                                   {'policy': cleaning} if isinstance(cleaning, str) else cleaning)])
-        kind = pci.PCI(self.conf, connection.Connection('', None))
-        kind.state_path, kind.boot_id, kind.host_use = self.state_path, lambda: self.boot, self.host.use
-        return kind
-
-    def devices(self, kind: pci.PCI) -> dict[str, Any]:
-        return {device.identifier: device for device in kind.stock().devices}
-
-    def assigned(self, kind: pci.PCI, address: str = DISK) -> Any:
-        """A device of the stock, recorded for the instance."""
-        device = self.devices(kind)[address]
-        return contract.assignment(self.instance, 'pci', address, device.parent, device.details)
-
-    def give_to_guest(self, address: str = DISK) -> None:
-        """Do what libvirt does when a guest starts."""
-        self.host.unbind(address)
-        self.host.bind(address, made.VFIO_PCI)
-
-    def unclaim(self, kind: pci.PCI, assignment: Any) -> None:
-        with open(os.path.join(self.state_path, 'lock'), 'w') as lock:
-            kind.unclaim(assignment, lock.fileno())
-
-    def realized(self, kind: pci.PCI, address: str = DISK) -> Any:
-        """A device that the instance has, as its row says after the first time."""
-        assignment = self.assigned(kind, address)
-        made = kind.realize(assignment)
-        return contract.assignment(self.instance, 'pci', address, assignment.parent, made.details,
-                                   generation=values.ONLY_CLAIMED)
-
-
-class PCITestCase(PCIHostTestCase):
+class PCITestCase(pci_hosts.PCIHostTestCase):
 
     # -- stock --------------------------------------------------------------------------------------------------------
 

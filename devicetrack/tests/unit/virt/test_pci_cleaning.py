@@ -4,65 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import threading
-import time
 from typing import Any
-from unittest import mock
-import uuid
-
-import fixtures
 
 from devicetrack import exception
-from devicetrack import filelock
-from devicetrack import vocabulary
 from devicetrack.objects import details
-from devicetrack.objects import values
-from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import nvme
-from devicetrack.testing import pci_disks
-from devicetrack.tests import base
-from devicetrack.tests.drivers import contract
-from devicetrack.tests.unit.virt import test_pci
-from devicetrack.tests.unit.virt.test_pci import BRIDGE
-from devicetrack.tests.unit.virt.test_pci import CARD
-from devicetrack.tests.unit.virt.test_pci import DISK
-from devicetrack.tests.unit.virt.test_pci import NVME
-from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.tests.unit.virt import pci_hosts
+from devicetrack.tests.unit.virt.pci_hosts import CARD
+from devicetrack.tests.unit.virt.pci_hosts import DISK
+from devicetrack.tests.unit.virt.pci_hosts import DiskTestCase
+from devicetrack.tests.unit.virt.pci_hosts import NVME
+from devicetrack.tests.unit.virt.pci_hosts import OLD
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import wiper
-from devicetrack.virt.libvirt.kinds import pci
 from devicetrack.virt.libvirt.kinds import pci_erasing
 
 FORMAT, SANITIZE, DELETE, DETACH = 0x80, 0x84, 0x0D, 0x15
-OLD = b'of the first owner..'[:16]
-
-
-class DiskTestCase(test_pci.PCIHostTestCase):
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.controllers = self.useFixture(nvme.Controllers(self.host))
-        self.host.add_nvme(DISK, 'S1')
-        self.controller = self.controllers.add(DISK)
-        self.disk = self.controller.namespaces[1]
-
-    def used(self, kind: pci.PCI) -> Any:
-        """The disk, whose guest is gone and left bytes on it."""
-        assignment = self.realized(kind)
-        self.disk.fill(OLD)
-        return assignment
-
-    def unhealthy(self, kind: pci.PCI) -> str:
-        return str(self.devices(kind)[DISK].unhealthy)
-
-    def is_zero(self) -> bool:
-        return not any(self.disk.content)
-
-    def withheld(self, kind: pci.PCI, assignment: Any, reason: str) -> None:
-        error = self.assertRaises(exception.UnclaimFailed, self.unclaim, kind, assignment)
-        self.assertIn(reason, str(error))
 
 
 class RecordTestCase(DiskTestCase):
@@ -456,7 +415,7 @@ class StartTestCase(DiskTestCase):
         self.kind(NVME, cleaning='nvme-sanitize').check_host()
 
 
-class BackTestCase(test_pci.PCIHostTestCase):
+class BackTestCase(pci_hosts.PCIHostTestCase):
     """A function that is clean goes back as it was recorded."""
 
     def setUp(self) -> None:
@@ -489,267 +448,3 @@ class BackTestCase(test_pci.PCIHostTestCase):
         error = self.assertRaises(exception.UnclaimFailed, self.unclaim, kind, self.assignment)
         self.assertIn('a person has to clean it', str(error))
         self.assertEqual([], list(kind.is_blank([self.assignment])))
-
-
-class ProgramTestCase(test_pci.PCIHostTestCase):
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.host.add_shared_group(BRIDGE, '0000:07')
-        self.address = '0000:07:01.0'
-        self.said = os.path.join(self.state_path, 'said')
-        self.program = os.path.join(self.useFixture(fixtures.TempDir(rootdir='/var/tmp')).path, 'clean')
-
-    def kind_of(self, script: str, timeout_s: int = 60) -> pci.PCI:
-        with open(self.program, 'w') as file:
-            file.write(f'#!/bin/sh\n{script}\n')
-        os.chmod(self.program, stat.S_IRWXU)
-        return self.kind({'address': '*:07:*.*'}, cleaning={
-            'policy': 'program', 'program': self.program, 'timeout_s': timeout_s})
-
-    def test_that_proves_it(self) -> None:
-        kind = self.kind_of(f'echo "$@" > {self.said}; env | grep DEVICETRACK_ | cut -d= -f1 | sort >> {self.said}\n'
-                            'echo progress 50; echo clean $2 $DEVICETRACK_TOKEN')
-        self.unclaim(kind, self.realized(kind, self.address))
-        with open(self.said) as file:
-            self.assertEqual([f'clean {self.address}', *(f'DEVICETRACK_{name}' for name in (
-                'DRIVER', 'LOCK_FD', 'NAMESPACES', 'PRODUCT_ID', 'SERIAL', 'TIMEOUT_S', 'TOKEN', 'VENDOR_ID'))],
-                file.read().splitlines())
-
-    def test_that_proves_nothing(self) -> None:
-        for script, reason in (
-                ('echo clean $2', 'its last line is no proof'),
-                ('echo clean $2 $DEVICETRACK_TOKEN; echo more', 'its last line is no proof'),
-                ('echo clean $2 $DEVICETRACK_TOKEN; exit 3', 'ended with status 3'),
-                ('echo clean $2 $DEVICETRACK_TOKEN; kill -9 $$', 'was ended by signal 9'),
-                ('printf "a\\033[2Jb\\n\\nc" >&2; exit 1', 'ended with status 1: a [2Jb c')):
-            kind = self.kind_of(script)
-            error = self.assertRaises(exception.DriverError, self.unclaim, kind, self.realized(kind, self.address))
-            self.assertIn(reason, str(error))
-            self.assertLess(len(str(error)), 600)
-
-    def test_that_cannot_now(self) -> None:
-        kind = self.kind_of('echo its tool is busy; exit 75')
-        error = self.assertRaises(exception.DeviceBusy, self.unclaim, kind, self.realized(kind, self.address))
-        self.assertIn('its tool is busy', str(error))
-
-    def test_that_does_not_end_is_killed_with_all_that_it_started(self) -> None:
-        kind = self.kind_of(f'sleep 1000 & echo $! > {self.said}; wait', timeout_s=1)
-        error = self.assertRaises(exception.CommandFailed, self.unclaim, kind, self.realized(kind, self.address))
-        self.assertIn('did not end in 1 s, and was killed', str(error))
-        with open(self.said) as file:
-            child = file.read().strip()
-        self.assertFalse(_runs(child))
-
-    def test_what_it_leaves_is_killed(self) -> None:
-        kind = self.kind_of(f'sleep 1000 & echo $! > {self.said}; echo clean $2 $DEVICETRACK_TOKEN')
-        self.unclaim(kind, self.realized(kind, self.address))
-        with open(self.said) as file:
-            self.assertFalse(_runs(file.read().strip()))
-
-    def test_that_prints_without_end(self) -> None:
-        kind = self.kind_of('head -c 5000000 /dev/zero | tr "\\0" x; echo; echo clean $2 $DEVICETRACK_TOKEN')
-        self.unclaim(kind, self.realized(kind, self.address))
-
-    def test_that_is_not_there_or_not_safe(self) -> None:
-        kind = self.kind_of('exit 0')
-        assignment = self.realized(kind, self.address)
-        os.chmod(self.program, 0o777)
-        self.assertIn('users other than root can change', str(self.assertRaises(
-            exception.CommandFailed, self.unclaim, kind, assignment)))
-        os.unlink(self.program)
-        self.assertIn('No such file', str(self.assertRaises(exception.CommandFailed, self.unclaim, kind, assignment)))
-
-
-def _runs(pid: str) -> bool:
-    try:
-        with open(f'/proc/{pid}/stat') as file:
-            return file.read().rpartition(')')[2].split()[0] not in 'ZX'
-    except FileNotFoundError:
-        return False
-
-
-class ProofTestCase(DiskTestCase):
-    """What a proof of a disk says, and what it does not."""
-
-    def driver(self, policy: str, wait_s: int = 0) -> libvirt_driver.LibvirtDriver:
-        host = self.host
-
-        class PCI(pci.PCI):
-            def __init__(self, *arguments: Any) -> None:
-                super().__init__(*arguments)
-                self.host_use = host.use
-
-        self.configuration.set('pci', device_spec=[json.dumps(NVME)])
-        self.configuration.set('devicetrack_pci', sysfs_root=host.root, release_wait_s=wait_s, functions=['all'],
-                               cleaning=[json.dumps({'policy': policy})])
-        node = self.useFixture(libvirt_fixtures.TestNode())
-        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [PCI], connect=node.connect)
-        self.addCleanup(driver.close)
-        return driver
-
-    def offered(self, driver: libvirt_driver.LibvirtDriver) -> Any:
-        """The disk in the form for drivers, as nobody has realized it."""
-        [device] = driver.get_inventory().devices
-        return contract.assignment(str(uuid.uuid4()), 'pci', DISK, device.parent, device.details)
-
-    def of_a_guest(self, driver: libvirt_driver.LibvirtDriver) -> Any:
-        """The disk of a guest that is gone and left bytes on it."""
-        offered = self.offered(driver)
-        made = driver.realize(offered)
-        self.disk.fill(OLD)
-        return contract.assignment(offered.instance_uuid, 'pci', DISK, offered.parent, made.details,
-                                   generation=values.OF_A_GUEST)
-
-    def is_unproven(self, driver: libvirt_driver.LibvirtDriver) -> bool:
-        return bool(driver.get_inventory().unproven)
-
-    def proves(self, driver: libvirt_driver.LibvirtDriver, how: str) -> Any:
-        [answer] = driver.prove([self.offered(driver)], how).values()
-        return answer
-
-    def test_a_detached_namespace_is_not_proven_whatever_the_policy_would_do_after_a_guest(self) -> None:
-        self.controller.oacs |= 0b1000
-        self.controller.sanicap = 0b111
-        self.controller.add(2).attached = False
-        self.controllers.show(DISK)
-        for policy in ('nvme-sanitize', 'person'):
-            driver = self.driver(policy)
-            self.assertIn('detached namespace 2', str(self.proves(driver, vocabulary.READ)))
-            self.assertTrue(self.is_unproven(driver))
-
-    def test_of_a_person_the_service_asks_no_right_to_ask(self) -> None:
-        def refuses(*_arguments: Any) -> Any:
-            raise PermissionError(13, 'Permission denied')
-
-        self.patch(nvme_admin, 'submit', refuses)
-        driver = self.driver('person')
-        self.assertIsNone(self.proves(driver, vocabulary.READ))
-
-    def test_it_ends_when_another_namespace_is_attached(self) -> None:
-        driver = self.driver('zero')
-        self.assertIsNone(self.proves(driver, vocabulary.READ))
-        self.assertFalse(self.is_unproven(driver))
-        self.controller.add(2).fill(OLD)
-        self.controllers.show(DISK)
-        self.assertTrue(self.is_unproven(driver))
-        self.assertTrue(self.is_unproven(self.driver('zero')))
-
-    def test_it_stays_while_the_namespaces_cannot_be_seen(self) -> None:
-        driver = self.driver('zero')
-        self.assertEqual([None], list(driver.unclaim([self.of_a_guest(driver)]).values()))
-        for given in (True, False):
-            if given:
-                self.give_to_guest()
-                driver.get_inventory()
-        self.assertTrue(self.is_unproven(driver))               # a guest that nobody saw may have it
-
-    def test_what_keeps_nothing_by_its_policy_needs_a_proof_under_another_one(self) -> None:
-        driver = self.driver('none')
-        self.assertIsNone(self.proves(driver, vocabulary.BLANK))
-        self.assertFalse(self.is_unproven(driver))
-        self.assertEqual([None], list(driver.unclaim([self.of_a_guest(driver)]).values()))
-        self.assertEqual((False, True), (self.is_unproven(driver), self.is_unproven(self.driver('zero'))))
-        self.assertFalse(self.is_unproven(self.driver('none')))
-        # A claim from before the change does not go back as it is.
-        driver = self.driver('zero')
-        offered = self.offered(driver)
-        self.assertEqual([None], list(driver.unclaim([offered]).values()))
-        self.assertTrue(self.is_zero())
-        self.assertFalse(self.is_unproven(driver))
-
-    def test_a_wipe_for_nobody_waits_for_who_has_the_function(self) -> None:
-        driver = self.driver('zero')
-        offered = self.offered(driver)
-        self.disk.fill(OLD)
-        path = driver._kinds['pci'].own_path(offered)
-        with filelock.NodeLock(str(path)) as lock:
-            self.assertIsInstance(self.proves(driver, vocabulary.WIPE), exception.DeviceBusy)
-            self.assertFalse(self.is_zero())
-            lock.unlock()
-        self.assertIsNone(self.proves(driver, vocabulary.WIPE))
-
-    def exchanged_in_a_wait(self, namespaces: int) -> list[Any]:
-        """Give the disk back while somebody puts another one into its slot. Returns the namespaces of that."""
-        driver = self.driver('zero', wait_s=base.HANGS_S)
-        wanted = self.of_a_guest(driver)
-        state = self.host.path(DISK, f'nvme/{self.host.controller_of(DISK)}/state')
-        os.rename(state, f'{state}_')                           # it is being reset, and not ready yet
-        others: list[Any] = []
-        slept, monotonic = [0.0], time.monotonic
-
-        def sleep(seconds: float) -> None:
-            slept[0] += 100 * seconds
-            if not others:
-                self.host.remove(DISK)
-                del self.controllers.controllers[DISK]
-                self.host.add_nvme(DISK, 'S2')
-                other = self.controllers.add(DISK)
-                other.oacs |= 0b1000
-                for nsid in range(2, namespaces + 1):
-                    other.add(nsid)
-                self.controllers.show(DISK)
-                others.extend(other.namespaces.values())
-                for namespace in others:
-                    namespace.fill(OLD)
-
-        with (mock.patch.object(time, 'sleep', sleep),
-              mock.patch.object(time, 'monotonic', lambda: monotonic() + slept[0])):
-            [answer] = driver.unclaim([wanted]).values()
-        self.assertIsInstance(answer, exception.DeviceError)
-        return others
-
-    def test_a_disk_that_comes_in_its_place_during_a_wait_is_left_alone(self) -> None:
-        self.assertEqual([OLD], [bytes(one.content[:16]) for one in self.exchanged_in_a_wait(1)])
-
-    def test_so_is_one_with_more_namespaces(self) -> None:
-        self.assertEqual([OLD, OLD], [bytes(one.content[:16]) for one in self.exchanged_in_a_wait(2)])
-
-
-class StoppedGuestTestCase(base.TestCase):
-    """A guest that is off has a disk by the path of its block device: no process has that open."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        node, self.host = self.useFixture(libvirt_fixtures.TestNode()), self.useFixture(pci_disks.DiskHost())
-        self.address = self.host.add_disk('0000:01:00.0', 'S1', 1 << 20)
-        self.configuration.set('pci', device_spec=[json.dumps({'vendor_id': '1b36', 'product_id': '0010',
-                                                               'resource_class': 'CUSTOM_DISK'})])
-        self.configuration.set('devicetrack_pci', sysfs_root=self.host.root, release_wait_s=0, functions=['all'],
-                               cleaning=[json.dumps({'policy': 'zero'})])
-        host = self.host
-
-        class PCI(pci.PCI):
-            def __init__(self, *arguments: Any) -> None:
-                super().__init__(*arguments)
-                self.host_use = host.use
-
-        self.driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [PCI], connect=node.connect)
-        self.addCleanup(self.driver.close)
-        self.connection = node.connect()
-
-    def define(self, sort: str, source: str) -> None:
-        self.connection.defineXML(
-            f"<domain type='test'><name>guest</name><uuid>{uuid.uuid4()}</uuid><memory>65536</memory>"
-            f"<os><type>hvm</type></os><devices><disk type='{sort}' device='disk'><source {source}/>"
-            "<target dev='vda' bus='virtio'/></disk></devices></domain>")
-
-    def uses(self) -> list[tuple[str, str | None]]:
-        return [(use.kind, use.identifier) for use in self.driver.get_usage().uses]
-
-    def test_it_is_in_use(self) -> None:
-        self.assertEqual([], self.uses())
-        self.define('block', "dev='/dev/nvme0n1'")
-        self.assertEqual([('pci', self.address)], self.uses())
-        [device] = self.driver.get_inventory().devices
-        [error] = self.driver.prove([contract.assignment(
-            str(uuid.uuid4()), 'pci', self.address, device.parent, device.details)], vocabulary.WIPE).values()
-        self.assertIsInstance(error, exception.DeviceInUse)
-
-    def test_so_is_one_in_a_file_of_that_path(self) -> None:
-        self.define('file', "file='/dev/ng0n1'")
-        self.assertEqual([('pci', self.address)], self.uses())
-
-    def test_another_path_is_none_of_them(self) -> None:
-        self.define('block', "dev='/dev/sda'")
-        self.assertEqual([], self.uses())

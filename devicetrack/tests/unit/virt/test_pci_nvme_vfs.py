@@ -10,7 +10,7 @@ from typing import Any
 from devicetrack import exception
 from devicetrack.testing import nvme
 from devicetrack.tests import base
-from devicetrack.tests.unit.virt import test_pci
+from devicetrack.tests.unit.virt import pci_hosts
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import privileged
@@ -20,7 +20,7 @@ CARD = '0000:02:00.0'
 GIVE_QUEUES, GIVE_INTERRUPTS, ONLINE = 8, 1 << 8 | 8, 9
 
 
-class SecondariesTestCase(test_pci.PCIHostTestCase):
+class SecondariesTestCase(pci_hosts.PCIHostTestCase):
 
     def setUp(self) -> None:
         super().setUp()

@@ -15,13 +15,13 @@ from devicetrack.objects import details
 from devicetrack.objects import identity
 from devicetrack.testing import pci_models
 from devicetrack.tests import base
-from devicetrack.tests.unit.virt import test_pci
+from devicetrack.tests.unit.virt import pci_hosts
 from devicetrack.virt.libvirt import pci_serial
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt.kinds import pci_serials
 
-CARD = test_pci.CARD
+CARD = pci_hosts.CARD
 INTEL = {'vendor_id': '8086'}
 
 
@@ -75,7 +75,7 @@ class ConfigurationSpaceTestCase(base.TestCase):
         self.assertEqual(self.serial, pci_serial.of_config(self.data))
 
 
-class SerialsTestCase(test_pci.PCIHostTestCase):
+class SerialsTestCase(pci_hosts.PCIHostTestCase):
 
     def setUp(self) -> None:
         super().setUp()

@@ -16,13 +16,13 @@ from devicetrack import filelock
 from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.tests.unit.virt import pci_functions
-from devicetrack.tests.unit.virt import test_pci
+from devicetrack.tests.unit.virt import pci_hosts
 from devicetrack.virt.libvirt import bounded
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt.kinds import pci
 from devicetrack.virt.libvirt.kinds import pci_vfs
 
-CARD = test_pci.CARD
+CARD = pci_hosts.CARD
 VFS = {'vendor_id': '8086', 'product_id': '10ca'}
 CARDS = {'vendor_id': '8086', 'product_id': '10c9'}
 
@@ -63,7 +63,7 @@ class MistakesTestCase(base.TestCase):
         self.assertIn(self.reason, str(error))
 
 
-class VFsTestCase(test_pci.PCIHostTestCase):
+class VFsTestCase(pci_hosts.PCIHostTestCase):
 
     def setUp(self) -> None:
         super().setUp()
@@ -136,11 +136,11 @@ class VFsTestCase(test_pci.PCIHostTestCase):
                          self.prepare(self.kind_with({**CARDS, 'number': 8})))
 
     def test_of_a_function_that_can_have_none(self) -> None:
-        disk = self.host.add_nvme(test_pci.DISK, 'S1')
+        disk = self.host.add_nvme(pci_hosts.DISK, 'S1')
         self.assertEqual({disk: 'it can have 0 virtual functions, but 2 are asked for'},
                          self.prepare(self.kind_with({'address': disk, 'number': 2})))
         # An option that names a sort of cards means those that can.
-        self.assertEqual({}, self.prepare(self.kind_with({**test_pci.NVME, 'number': 2})))
+        self.assertEqual({}, self.prepare(self.kind_with({**pci_hosts.NVME, 'number': 2})))
 
     def test_of_a_function_that_is_not_there(self) -> None:
         away = '0000:0f:00.0'

@@ -1,0 +1,91 @@
+"""An operator's program that cleans PCI functions: what its answer proves, and what it leaves."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import fixtures
+
+from devicetrack import exception
+from devicetrack.tests.unit.virt import pci_hosts
+from devicetrack.tests.unit.virt.pci_hosts import BRIDGE
+from devicetrack.virt.libvirt.kinds import pci
+
+
+class ProgramTestCase(pci_hosts.PCIHostTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.add_shared_group(BRIDGE, '0000:07')
+        self.address = '0000:07:01.0'
+        self.said = os.path.join(self.state_path, 'said')
+        self.program = os.path.join(self.useFixture(fixtures.TempDir(rootdir='/var/tmp')).path, 'clean')
+
+    def kind_of(self, script: str, timeout_s: int = 60) -> pci.PCI:
+        with open(self.program, 'w') as file:
+            file.write(f'#!/bin/sh\n{script}\n')
+        os.chmod(self.program, stat.S_IRWXU)
+        return self.kind({'address': '*:07:*.*'}, cleaning={
+            'policy': 'program', 'program': self.program, 'timeout_s': timeout_s})
+
+    def test_that_proves_it(self) -> None:
+        kind = self.kind_of(f'echo "$@" > {self.said}; env | grep DEVICETRACK_ | cut -d= -f1 | sort >> {self.said}\n'
+                            'echo progress 50; echo clean $2 $DEVICETRACK_TOKEN')
+        self.unclaim(kind, self.realized(kind, self.address))
+        with open(self.said) as file:
+            self.assertEqual([f'clean {self.address}', *(f'DEVICETRACK_{name}' for name in (
+                'DRIVER', 'LOCK_FD', 'NAMESPACES', 'PRODUCT_ID', 'SERIAL', 'TIMEOUT_S', 'TOKEN', 'VENDOR_ID'))],
+                file.read().splitlines())
+
+    def test_that_proves_nothing(self) -> None:
+        for script, reason in (
+                ('echo clean $2', 'its last line is no proof'),
+                ('echo clean $2 $DEVICETRACK_TOKEN; echo more', 'its last line is no proof'),
+                ('echo clean $2 $DEVICETRACK_TOKEN; exit 3', 'ended with status 3'),
+                ('echo clean $2 $DEVICETRACK_TOKEN; kill -9 $$', 'was ended by signal 9'),
+                ('printf "a\\033[2Jb\\n\\nc" >&2; exit 1', 'ended with status 1: a [2Jb c')):
+            kind = self.kind_of(script)
+            error = self.assertRaises(exception.DriverError, self.unclaim, kind, self.realized(kind, self.address))
+            self.assertIn(reason, str(error))
+            self.assertLess(len(str(error)), 600)
+
+    def test_that_cannot_now(self) -> None:
+        kind = self.kind_of('echo its tool is busy; exit 75')
+        error = self.assertRaises(exception.DeviceBusy, self.unclaim, kind, self.realized(kind, self.address))
+        self.assertIn('its tool is busy', str(error))
+
+    def test_that_does_not_end_is_killed_with_all_that_it_started(self) -> None:
+        kind = self.kind_of(f'sleep 1000 & echo $! > {self.said}; wait', timeout_s=1)
+        error = self.assertRaises(exception.CommandFailed, self.unclaim, kind, self.realized(kind, self.address))
+        self.assertIn('did not end in 1 s, and was killed', str(error))
+        with open(self.said) as file:
+            child = file.read().strip()
+        self.assertFalse(_runs(child))
+
+    def test_what_it_leaves_is_killed(self) -> None:
+        kind = self.kind_of(f'sleep 1000 & echo $! > {self.said}; echo clean $2 $DEVICETRACK_TOKEN')
+        self.unclaim(kind, self.realized(kind, self.address))
+        with open(self.said) as file:
+            self.assertFalse(_runs(file.read().strip()))
+
+    def test_that_prints_without_end(self) -> None:
+        kind = self.kind_of('head -c 5000000 /dev/zero | tr "\\0" x; echo; echo clean $2 $DEVICETRACK_TOKEN')
+        self.unclaim(kind, self.realized(kind, self.address))
+
+    def test_that_is_not_there_or_not_safe(self) -> None:
+        kind = self.kind_of('exit 0')
+        assignment = self.realized(kind, self.address)
+        os.chmod(self.program, 0o777)
+        self.assertIn('users other than root can change', str(self.assertRaises(
+            exception.CommandFailed, self.unclaim, kind, assignment)))
+        os.unlink(self.program)
+        self.assertIn('No such file', str(self.assertRaises(exception.CommandFailed, self.unclaim, kind, assignment)))
+
+
+def _runs(pid: str) -> bool:
+    try:
+        with open(f'/proc/{pid}/stat') as file:
+            return file.read().rpartition(')')[2].split()[0] not in 'ZX'
+    except FileNotFoundError:
+        return False
