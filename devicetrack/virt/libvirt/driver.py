@@ -253,8 +253,10 @@ class LibvirtDriver(driver.VirtDriver):
             if done:
                 usage = self._usage_or_doubt({kind.name for _assignment, kind in done}, keys)
                 results.update(self._proving.proven([one for one, _kind in done], usage))
-            for _assignment, _kind, lock in held:
-                lock.unlock()                   # the kinds answered, so their wipers have ended
+            for assignment, _kind, lock in held:
+                # After an error a child may still work on the device, and keeps the lock until it ends.
+                if results[_key(assignment)] is None:
+                    lock.unlock()
         return {_key(assignment): results[_key(assignment)] for assignment in assignments}
 
     def _usage_or_doubt(self, needed: Container[str], guarding: Collection[DeviceKey]) -> Usage:

@@ -231,8 +231,10 @@ class Proving:
                 results |= self._prove_blank(held)
             else:
                 results |= {key_of(one[0]): self._prove_one(*one, how) for one in held}
-            for _assignment, _kind, lock in held:
-                lock.unlock()                   # every child has ended
+            for assignment, _kind, lock in held:
+                # After an error a child may still have the device, and keeps the lock until it ends.
+                if results[key_of(assignment)] is None:
+                    lock.unlock()
         return results
 
     def _prove_blank(self, held: Sequence[_Held]) -> _Results:

@@ -3,8 +3,10 @@
 It is a process of its own so that the time limit holds even when the service is gone. It and the operator's program
 inherit the descriptor of the lock file, so nobody else can take the lock as long as either runs. It imports what it
 needs before it begins, so an upgrade meanwhile does not affect it. It runs the program without a shell, in a session of
-its own, and kills that session's process group at the limit and also after the program has ended. It reads the
-program's output to the end and keeps only the last part. On standard output it writes one JSON object a line::
+its own. At the limit, and also after the program has ended, it kills all processes that descend from the program, and
+waits for their end. The kernel gives it those whose parents have ended (``PR_SET_CHILD_SUBREAPER``, prctl(2)), so a
+process in a session of its own cannot leave. It reads the program's output to the end and keeps only the last part. On
+standard output it writes one JSON object a line::
 
     {"phase": "program", "done": 34, "of": 100}
     {"phase": "ended", "status": 0, "proof": "clean 0000:81:00.0 3f0c…", "said": "…"}
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
 import re
 import select
@@ -31,10 +34,16 @@ KEPT = 4096                     # bytes of the program's output
 _PERCENT = re.compile(rb'progress ([0-9]{1,3})')
 _ENDS_IN_S = 10.0               # how long a killed process may take to end
 _LOOK_EVERY_S = 1.0
+_KILL_EVERY_S = 0.02
+_PR_SET_CHILD_SUBREAPER = 36    # linux/prctl.h
 
 
 class TooLong(Exception):
     """The program did not end in its time."""
+
+
+class Left(Exception):
+    """A process of the program does not end."""
 
 
 class Output:
@@ -62,12 +71,14 @@ class Output:
 
 
 def run(command: list[str], lock_fd: int, limit_s: float, reporter: wiper.Reporter) -> tuple[int, Output, Output]:
-    """Run a program to its end, and then kill what is left of its process group.
+    """Run a program to its end, and then end all processes that descend from it.
 
     :returns: its status, its standard output, and its standard output and error together
     :raises TooLong: it did not end in time, and was killed
+    :raises Left: it, or a process that descends from it, was killed and has not ended
     :raises OSError: it cannot be run
     """
+    _adopt_descendants()
     out_reader, out_writer = os.pipe()
     error_reader, error_writer = os.pipe()
     try:
@@ -83,7 +94,7 @@ def run(command: list[str], lock_fd: int, limit_s: float, reporter: wiper.Report
         poll.register(fd, select.POLLIN)
     deadline = time.monotonic() + limit_s
     try:
-        while (status := child.poll()) is None:
+        while _reap(child) and child.returncode is None:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TooLong
@@ -99,14 +110,62 @@ def run(command: list[str], lock_fd: int, limit_s: float, reporter: wiper.Report
             with contextlib.suppress(BlockingIOError):
                 while _read(fd, everything, out if fd == out_reader else None):
                     pass
-        return status, out, everything
+        return child.returncode, out, everything
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(_ENDS_IN_S)          # the kernel may keep it while it waits for a device
         os.close(out_reader)
         os.close(error_reader)
+        _end_all(child)
+
+
+def _adopt_descendants() -> None:
+    """Become the parent of every descendant whose parent ends.
+
+    :raises OSError: the kernel refuses it
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.prctl(_PR_SET_CHILD_SUBREAPER, *map(ctypes.c_ulong, (1, 0, 0, 0))) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _reap(child: subprocess.Popen[bytes]) -> bool:
+    """Take the status of every child that has ended, adopted ones too; False if no child is left."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
+        if pid == child.pid:
+            child.returncode = os.waitstatus_to_exitcode(status)
+
+
+def _end_all(child: subprocess.Popen[bytes]) -> None:
+    """Kill all children, then those that become children by that, until none is left.
+
+    A child's number cannot be another process's before :func:`_reap`, so nobody else is killed.
+
+    :raises Left: the kernel keeps one while it waits for a device, or one runs as another user
+    """
+    deadline = time.monotonic() + _ENDS_IN_S
+    while _reap(child):
+        children = _children()
+        if time.monotonic() >= deadline:
+            raise Left(f'its process {", ".join(map(str, children)) or "(hidden)"} was killed and has not ended')
+        for pid in children:
+            with contextlib.suppress(PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_KILL_EVERY_S)
+
+
+def _children() -> list[int]:
+    """Return the numbers of this process's children, adopted ones too, as far as it may see them."""
+    found = []
+    for pid in filter(str.isdecimal, os.listdir('/proc')):
+        with contextlib.suppress(OSError), open(f'/proc/{pid}/stat', 'rb') as file:
+            if int(file.read().rpartition(b')')[2].split()[1]) == os.getpid():
+                found.append(int(pid))
+    return found
 
 
 def _read(fd: int, everything: Output, out: Output | None) -> bool:
@@ -133,6 +192,9 @@ def main(arguments: list[str]) -> int:
         status, out, everything = run(options.command, options.lock_fd, options.limit, reporter)
     except TooLong:
         reporter.write({'phase': 'failed', 'reason': f'it did not end in {options.limit:g} s, and was killed'})
+        return 1
+    except Left as error:
+        reporter.write({'phase': 'failed', 'reason': str(error)})
         return 1
     except OSError as error:
         reporter.write({'phase': 'failed', 'reason': f'it cannot be run: {error.strerror}'})

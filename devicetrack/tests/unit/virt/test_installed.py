@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pathlib
 import pickle
 import sys
@@ -375,6 +376,24 @@ class MistakesTestCase(base.TestCase):
         self.assertIsNone(answers['other', 'b'])  # type: ignore[index]
         self.assertIsInstance(answers['tape', 'one'], exception.UnclaimFailed)  # type: ignore[index]
         self.says('unclaim', answers['tape', 'one'])  # type: ignore[index]
+
+    def test_a_child_that_an_error_leaves_keeps_the_lock(self) -> None:
+        left: list[int] = []
+
+        def leaves(_kind: Any, _assignment: Any, lock_fd: int, _stop: Any = None) -> None:
+            left.append(os.dup(lock_fd))        # as a child that inherits it
+            raise exception.CommandFailed('the wiper', 'killed')
+
+        for step in (lambda driver: driver.unclaim([self.tape]), lambda driver: driver.prove([self.tape], 'read'),
+                     lambda driver: driver.prove([self.tape], 'wipe')):
+            driver = self.make('unclaim', keeps_bytes=True)
+            for method in ('unclaim', 'read_through'):
+                self.patch(type(driver._kinds['tape']), method, leaves)
+            [error] = step(driver).values()
+            self.assertIn('killed', str(error))
+            [error] = driver.unclaim([self.tape]).values()
+            self.assertIsInstance(error, exception.DeviceBusy)
+            os.close(left.pop())
 
     def test_is_untouched(self) -> None:
         driver = self.make('is_untouched', keeps_bytes=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
+import sys
 
 import fixtures
 
 from devicetrack import exception
 from devicetrack.tests.unit.virt import pci_hosts
 from devicetrack.tests.unit.virt.pci_hosts import BRIDGE
+from devicetrack.virt.libvirt import children
 from devicetrack.virt.libvirt.kinds import pci
 
 
@@ -68,6 +71,32 @@ class ProgramTestCase(pci_hosts.PCIHostTestCase):
         self.unclaim(kind, self.realized(kind, self.address))
         with open(self.said) as file:
             self.assertFalse(_runs(file.read().strip()))
+
+    def test_what_it_leaves_in_a_session_of_its_own_is_killed(self) -> None:
+        leaves = (f'setsid sh -c "echo \\$\\$ > {self.said}; exec sleep 1000" & '
+                  f'while [ ! -s {self.said} ]; do sleep 0.05; done; ')
+        for rest, limit_s in (('echo clean $2 $DEVICETRACK_TOKEN', 60), ('sleep 1000', 1)):
+            kind = self.kind_of(leaves + rest, limit_s)
+            assignment = self.realized(kind, self.address)
+            if limit_s == 1:
+                self.assertRaises(exception.CommandFailed, self.unclaim, kind, assignment)
+            else:
+                self.unclaim(kind, assignment)
+            with open(self.said) as file:
+                self.assertFalse(_runs(file.read().strip()))
+            os.unlink(self.said)
+
+    def test_what_it_leaves_and_cannot_be_killed_is_named(self) -> None:
+        start = (f'import sys; sys.path.insert(0, {children._PROJECT!r}); '
+                 'from devicetrack.virt.libvirt import supervisor; supervisor._ENDS_IN_S = 0.1; '
+                 'supervisor.os.kill = lambda *arguments: None; sys.exit(supervisor.main(sys.argv[1:]))')
+        self.patch(children, 'command', lambda module: (sys.executable, '-c', start))
+        kind = self.kind_of(f'sleep 1000 & echo $! > {self.said}; echo clean $2 $DEVICETRACK_TOKEN')
+        error = self.assertRaises(exception.CommandFailed, self.unclaim, kind, self.realized(kind, self.address))
+        with open(self.said) as file:
+            left = file.read().strip()
+        os.kill(int(left), signal.SIGKILL)
+        self.assertIn(f'its process {left} was killed and has not ended', str(error))
 
     def test_that_prints_without_end(self) -> None:
         kind = self.kind_of('head -c 5000000 /dev/zero | tr "\\0" x; echo; echo clean $2 $DEVICETRACK_TOKEN')
