@@ -33,10 +33,10 @@ class FileLock:
     """
 
     _open = staticmethod(ownfiles.open_file)
+    _fd: int | None = None                      # here for the end of an object whose constructor failed
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._fd: int | None = None
         self._pid = 0
 
     def acquire(self, timeout_s: float = 0.0, poll_s: float = 0.05) -> None:

@@ -1,5 +1,6 @@
 """Locks on files, between threads and between processes."""
 
+import gc
 import os
 import stat
 import subprocess
@@ -138,6 +139,13 @@ class FileLockTestCase(base.TestCase):
         lock = self.lock()
         self.assertRaises(ValueError, lambda: lock.fd)
         lock.release()
+
+    def test_a_path_that_is_none_leaves_nothing_to_close(self):
+        unraisable: list[object] = []
+        self.patch(sys, 'unraisablehook', unraisable.append)
+        self.assertRaises(TypeError, filelock.NodeLock, 7.5)
+        gc.collect()
+        self.assertEqual([], unraisable)
 
     def test_a_directory_that_is_missing_is_the_callers_mistake(self):
         lock = filelock.FileLock(os.path.join(self.temp_dir(), 'missing', 'lock'))

@@ -127,8 +127,7 @@ class Proving:
             # Usually the device has no proof. A state directory that is older than the guests may have one.
             self.take_back((key,))
             began = time.monotonic()
-            with installed.mistakes(kind, 'unclaim'):
-                kind.unclaim(assignment, lock.fd)
+            installed.unclaim(kind, assignment, lock.fd)
             if kind.keeps_bytes:
                 self._wipes[key] = Wiped(getattr(assignment.details, 'size_bytes', None), time.monotonic() - began,
                                          vocabulary.WIPED)
@@ -143,8 +142,7 @@ class Proving:
         key = key_of(assignment)
         try:
             try:
-                with installed.mistakes(kind, 'check_unused'):
-                    kind.check_unused(assignment)
+                installed.check_unused(kind, assignment)
             except exception.DriverError:
                 self.take_back((key,))          # its user may write to it, and be gone at the next try
                 raise
@@ -244,9 +242,8 @@ class Proving:
         for kind in {kind.name: kind for _assignment, kind, _lock in held}.values():
             ours = [assignment for assignment, of_kind, _lock in held if of_kind is kind]
             try:
-                with installed.mistakes(kind, 'is_blank'):
-                    names = kind.is_blank(ours)
-                    blank += [assignment for assignment in ours if assignment.identifier in names]
+                names = installed.is_blank(kind, ours)
+                blank += [assignment for assignment in ours if assignment.identifier in names]
             except exception.DriverError as error:
                 # The devices of the other kinds are looked at all the same.
                 LOG.warning('Devices that nothing proves clean cannot be looked at: %s', error)
@@ -269,8 +266,7 @@ class Proving:
         try:
             error = obstacle(key, self._usage({kind.name}))
             if error is None:
-                with installed.mistakes(kind, 'read_through'):
-                    kind.read_through(assignment, lock.fd, stop)
+                installed.read_through(kind, assignment, lock.fd, stop)
                 error = obstacle(key, self._usage({kind.name}))            # reading takes long
             if error is None:
                 self._record((assignment,), vocabulary.READ)

@@ -8,6 +8,7 @@ import pathlib
 import pickle
 import sys
 from typing import Any
+from typing import cast
 import uuid
 
 import fixtures as test_fixtures
@@ -24,9 +25,11 @@ from devicetrack.objects.pci_alias import PCIChoice
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Fault
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
+from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Usage
 from devicetrack.testing import fixtures
@@ -150,6 +153,20 @@ class StockTestCase(base.TestCase):
         ('a capacity without details',
          api.Stock(capacities=(Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', None, 1, ''),)),
          'the capacity of drive for lto has no details'),
+        ('health that is no text', [device(), device('t1')._replace(unhealthy=False)],  # type: ignore[arg-type]
+         "device 't1' is unhealthy by False"),
+        ('adoptable by a text', [device(), device('t1')._replace(adoptable='no')],  # type: ignore[arg-type]
+         "or adoptable by 'no', which"),
+        *((f'{field} {wrong!r}', api.Stock((device(),))._replace(**cast(Any, {field: wrong})),
+           'its stock fails with TypeError')
+          for field in ('missing', 'faults', 'written', 'nothing_kept') for wrong in (None, 7, (7,))),
+        ('faults that are texts', api.Stock((device(),), faults=('x',)), 'its faults have'),  # type: ignore[arg-type]
+        ('a fault of another kind', api.Stock((device(),), faults=(Fault(DeviceKey('other', 'b'), 'x', 'y'),)),
+         'which is no Fault of this kind'),
+        ('what is missing without a reason',
+         api.Stock((device(),), missing=(Missing(DeviceKey('tape', 'b'), 'x', None),)),  # type: ignore[arg-type]
+         'which is no Missing of this kind'),
+        ('one written text', api.Stock((device(),), written='a'), "its written, 'a', are no collection"),
         names=('said', 'says'))
 
     def test_its_devices_are_unknown_and_those_of_others_are_not(self) -> None:
@@ -362,11 +379,25 @@ class MistakesTestCase(base.TestCase):
             self.assertEqual({keys[2]} if named else {keys[0], keys[2]}, unnamed)
 
     def test_own_path(self) -> None:
-        driver = self.make('own_path')
-        self.says('own_path', self.assertRaises(exception.RealizeFailed, driver.realize, self.tape))
-        [error] = driver.unclaim([self.tape]).values()
-        self.assertIsInstance(error, exception.UnclaimFailed)
-        self.says('own_path', error)
+        for answers in ((), (7.5,), (b'/x',), ('x',), ('/x\0',), ('/\ud800',)):
+            driver = self.make('own_path', *answers, keeps_bytes=True)
+            self.says('own_path', self.assertRaises(exception.RealizeFailed, driver.realize, self.tape))
+            [error] = driver.unclaim([self.tape]).values()
+            self.assertIsInstance(error, exception.UnclaimFailed)
+            self.says('own_path', error)
+            [error] = driver.prove([self.tape], vocabulary.READ).values()
+            self.says('own_path', error)
+
+    def test_an_answer_in_place_of_an_error_is_no_proof(self) -> None:
+        two = contract.assignment(str(uuid.uuid4()), 'tape', 'two', None, DETAILS)
+        for answer in (False, True, 'not all zero between bytes 0 and 4096'):
+            for method, step in (('unclaim', lambda driver: driver.unclaim([self.tape])),
+                                 ('check_unused', lambda driver: driver.unclaim([self.tape, two])),
+                                 ('unclaim', lambda driver: driver.prove([self.tape], vocabulary.WIPE)),
+                                 ('read_through', lambda driver: driver.prove([self.tape], vocabulary.READ))):
+                driver = self.make(method, answer, keeps_bytes=True)
+                self.says(method, step(driver)[DeviceKey('tape', 'one')])
+                self.assertIsNone(driver._proofs.how(DeviceKey('tape', 'one'), DETAILS))
 
     def test_unclaim_of_one_device_does_not_keep_another(self) -> None:
         driver = self.make('unclaim')
@@ -408,7 +439,8 @@ class MistakesTestCase(base.TestCase):
         driver = self.make('read_through', keeps_bytes=True)
         [error] = driver.prove([self.tape], 'read').values()
         self.says('read_through', error)
-        for answers in ((), (None,)):
+        blank: tuple[tuple[Any, ...], ...] = ((), (None,), ('one-and-more',), ({'one': False},), (['two'],), ([[]],))
+        for answers in blank:
             driver = self.make('is_blank', *answers, keeps_bytes=True)
             [error] = driver.prove([self.tape], 'blank').values()
             self.assertIsInstance(error, exception.DeviceKindFailed)

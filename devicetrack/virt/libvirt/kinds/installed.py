@@ -7,6 +7,7 @@ library in a claim or a release.
 from __future__ import annotations
 
 import collections
+import collections.abc
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ import contextlib
 import operator
 import os
 import re
+import threading
 from typing import Any
 from typing import Final
 
@@ -30,8 +32,10 @@ from devicetrack.objects import identity
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Fault
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
+from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.virt import device_kinds
 from devicetrack.virt.libvirt import connection
@@ -176,6 +180,7 @@ def stock(kind: api.DeviceKind) -> api.Stock:
     """
     with _Mistakes(kind, 'stock'):
         found = kind.stock() if kind.configured else api.Stock()
+        _check_fields(kind, found)
         of_each = _one_of_each(found.devices)
         _check(kind, found, of_each)
         return _without_identity_unhealthy(found, of_each)
@@ -283,7 +288,10 @@ def own_path(kind: api.DeviceKind, assignment: DeviceAssignment) -> str | None:
     :raises DriverError: as :meth:`.api.DeviceKind.own_path`
     """
     with mistakes(kind, 'own_path'):
-        return kind.own_path(assignment)
+        path = kind.own_path(assignment)
+        if path is not None and not (isinstance(path, str) and os.path.isabs(path) and b'\0' not in os.fsencode(path)):
+            raise ValueError(f'{path!r} is neither None nor an absolute path')
+        return path
 
 
 def realize(kind: api.DeviceKind, assignment: DeviceAssignment) -> Realized:
@@ -300,6 +308,59 @@ def realize(kind: api.DeviceKind, assignment: DeviceAssignment) -> Realized:
         for capacity in made.capacities:
             _check_one(kind, capacity)
         return made
+
+
+# "Not clean" is an error. An author who answers it instead, with False or a reason, must not get a proof.
+
+
+def unclaim(kind: api.DeviceKind, assignment: DeviceAssignment, lock_fd: int) -> None:
+    """Let the kind take a device back, and check that it answers nothing.
+
+    :raises DeviceKindFailed: the kind made a mistake, and perhaps the device is not clean
+    :raises DriverError: as :meth:`.api.DeviceKind.unclaim`
+    """
+    _check_nothing(kind, 'unclaim', assignment, lock_fd)
+
+
+def check_unused(kind: api.DeviceKind, assignment: DeviceAssignment) -> None:
+    """Ask the kind once more whether nobody uses a device, and check that it answers nothing.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: as :meth:`.api.DeviceKind.check_unused`
+    """
+    _check_nothing(kind, 'check_unused', assignment)
+
+
+def read_through(kind: api.DeviceKind, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
+    """Let the kind read a device through, and check that it answers nothing.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: as :meth:`.api.DeviceKind.read_through`
+    """
+    _check_nothing(kind, 'read_through', assignment, lock_fd, stop)
+
+
+def _check_nothing(kind: api.DeviceKind, method: str, *arguments: Any) -> None:
+    with mistakes(kind, method):
+        found = getattr(kind, method)(*arguments)
+        if found is not None:
+            raise ValueError(f'it answers {found!r}, and must raise an error')
+
+
+def is_blank(kind: api.DeviceKind, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
+    """Ask the kind which devices are zero, and check that these are some of the given ones.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: as :meth:`.api.DeviceKind.is_blank`
+    """
+    with mistakes(kind, 'is_blank'):
+        found = kind.is_blank(assignments)
+        if not isinstance(found, list | tuple | collections.abc.Set):
+            raise TypeError(f'{found!r} is no list, tuple or set')
+        names = frozenset(found)
+        if not names <= {assignment.identifier for assignment in assignments}:
+            raise ValueError(f'{found!r} names other devices than it was asked for')
+        return names
 
 
 def guest_elements(kind: api.DeviceKind, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
@@ -338,6 +399,19 @@ def _without_identity_unhealthy(found: api.Stock, of_each: Sequence[InventoryDev
         for one in found.devices))
 
 
+def _check_fields(kind: api.DeviceKind, found: api.Stock) -> None:
+    """Check the fields of a stock beside its devices and its capacities."""
+    for field, of in (('missing', Missing), ('faults', Fault)):
+        for one in getattr(found, field):
+            if not isinstance(one, of) or not (isinstance(one.key, tuple) and len(one.key) == 2) \
+                    or set(map(type, (*one.key, one.option, one.reason))) != {str} or one.key[0] != kind.name:
+                raise TypeError(f'its {field} have {one!r}, which is no {of.__name__} of this kind')
+    for field in ('written', 'nothing_kept'):
+        names = getattr(found, field)
+        if isinstance(names, str) or not isinstance(names, Collection) or not set(map(type, names)) <= {str}:
+            raise TypeError(f'its {field}, {names!r}, are no collection of identifiers')
+
+
 def _check(kind: api.DeviceKind, found: api.Stock, of_each: Sequence[InventoryDevice]) -> None:
     """Check a stock quickly, since a host may have thousands of devices.
 
@@ -360,6 +434,10 @@ def _check(kind: api.DeviceKind, found: api.Stock, of_each: Sequence[InventoryDe
         odd += [number for number, said in enumerate(fields.column('features')) if not _are_features(said)]
     if not _are_numa_nodes(fields.column('numa_node')):
         odd += [number for number, node in enumerate(fields.column('numa_node')) if not _is_numa_node(node)]
+    if not (set(map(type, fields.column('unhealthy'))) <= {str, type(None)}
+            and set(map(type, fields.column('adoptable'))) <= {bool}):
+        odd += [number for number, (unhealthy, adoptable) in enumerate(fields.columns('unhealthy', 'adoptable'))
+                if not _is_judged(unhealthy, adoptable)]
     providers, parents = set(fields.column('provider')), set(fields.column('parent'))
     if not (all(map(_is_provider, providers)) and all(map(_is_parent, parents))):
         odd += [number for number, (provider, parent) in enumerate(fields.columns('provider', 'parent'))
@@ -409,6 +487,9 @@ def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity) -> None:
                    f'and a mode of {", ".join(vocabulary.EXCLUSION_MODES)}')
     elif isinstance(one, InventoryDevice) and not _are_features(one.features):
         mistake = f'has the features {one.features!r}, which are no tuple of texts, each once and in their order'
+    elif isinstance(one, InventoryDevice) and not _is_judged(one.unhealthy, one.adoptable):
+        mistake = (f'is unhealthy by {one.unhealthy!r}, which is neither None nor a text, or adoptable by '
+                   f'{one.adoptable!r}, which is neither True nor False')
     elif not _is_provider(one.provider):
         mistake = (f'has the provider {one.provider!r}, which is neither empty nor 1 to {_PROVIDER_CHARACTERS} '
                    'characters that can be printed, without a slash')
@@ -464,6 +545,10 @@ def _are_exclusions(said: object) -> bool:
         return False
     return (all(isinstance(token, str) and token and mode in vocabulary.EXCLUSION_MODES for token, mode in said)
             and len({token for token, _mode in said}) == len(said))
+
+
+def _is_judged(unhealthy: object, adoptable: object) -> bool:
+    return (unhealthy is None or isinstance(unhealthy, str)) and isinstance(adoptable, bool)
 
 
 def _are_features(said: object) -> bool:
