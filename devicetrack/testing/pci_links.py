@@ -39,22 +39,24 @@ class Links:
     :param card: finds an interface by its number, or returns None
 
     A test adds the PCI addresses of functions to these sets. The driver of a function in ``untrusting`` has no setting
-    for trust: it does not report trust, and refuses to set it. The driver of a function in ``clinging`` refuses to
-    remove the MAC address. The driver of a function in ``deaf`` reports success and changes nothing. ``written`` has
-    every PCI address with the settings that somebody wrote.
+    for trust: it does not report trust, and refuses to set it. The driver of a function in ``silent`` sets trust and
+    does not report it. The driver of a function in ``clinging`` refuses to remove the MAC address. The driver of a
+    function in ``deaf`` reports success and changes nothing. ``written`` has every PCI address with the settings that
+    somebody wrote.
     """
 
     def __init__(self, card: Callable[[int], Card | None]) -> None:
         self._card = card
         self.settings: dict[str, Settings] = {}
         self.untrusting: set[str] = set()
+        self.silent: set[str] = set()
         self.clinging: set[str] = set()
         self.deaf: set[str] = set()
         self.written: list[tuple[str, str]] = []
 
     def of(self, address: str) -> Settings:
         found = self.settings.get(address, vf_link.BLANK)
-        return found._replace(trusted=None) if address in self.untrusting else found
+        return found._replace(trusted=None) if address in self.untrusting | self.silent else found
 
     def exchange(self, request: bytes) -> bytes:
         """Answer a request."""

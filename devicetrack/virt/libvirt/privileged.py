@@ -218,8 +218,9 @@ def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None = None
 def set_vf_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> None:
     """Give a virtual function of a network card these settings; :data:`.vf_link.NO_MAC`, 0 and False remove them.
 
-    This writes only the settings that differ, one after the other, and reads them back. If the driver refuses to remove
-    a MAC address, the function gets :data:`.vf_link.INSTEAD_OF_NO_MAC`.
+    This writes only the settings that differ, one after the other, and reads them back. Trust that the driver does not
+    report is written each time. If the driver refuses to remove a MAC address, the function gets
+    :data:`.vf_link.INSTEAD_OF_NO_MAC`.
 
     :raises OSError: EINVAL: it is not a virtual function, or the settings are invalid; EBUSY: somebody uses it, as
         :func:`unbind` says; ENODEV: its physical function does not have exactly one network interface here; EIO: the

@@ -42,6 +42,7 @@ _IFLA_VF_INFO: Final = 1
 _IFLA_VF_MAC, _IFLA_VF_VLAN, _IFLA_VF_TRUST = 1, 2, 9
 # Ask for virtual functions, without their counters, which take time and room.
 _FILTER: Final = 1 << 0 | 1 << 3                        # RTEXT_FILTER_VF, RTEXT_FILTER_SKIP_STATS
+_TRUST_OFF: Final = 'trust off'
 _TYPE: Final = 0x3FFF                                   # NLA_TYPE_MASK
 _UNSAID: Final = 0xFFFFFFFF                             # rtnl_fill_vfinfo sets this where the driver says nothing
 # All virtual functions of an interface are in one attribute, whose length has 16 bits.
@@ -105,7 +106,8 @@ def read(index: int) -> Link:
 def write(index: int, number: int, before: Settings, after: Settings) -> None:
     """Have the kernel change the settings of one virtual function of an interface that differ, one at a time.
 
-    A driver may accept one setting and refuse the next. After an interruption the caller calls again.
+    A driver may accept one setting and refuse the next. After an interruption the caller calls again. Trust that the
+    driver does not report may differ. If such a driver knows no trust (EOPNOTSUPP), there is none to remove.
 
     :raises OSError: the kernel refuses a setting, which the message names; the settings before it are written
     """
@@ -115,6 +117,8 @@ def write(index: int, number: int, before: Settings, after: Settings) -> None:
         except ValueError as error:
             raise OSError(errno.EBADMSG, f'the kernel gave an answer of an unknown form: {error}') from error
         except OSError as error:
+            if error.errno == errno.EOPNOTSUPP and what == _TRUST_OFF and before.trusted is None:
+                continue
             raise OSError(error.errno, f'{what} is refused: {os.strerror(error.errno or 0)}') from error
 
 
@@ -130,8 +134,8 @@ def set_requests(index: int, number: int, before: Settings, after: Settings) -> 
         yield f'the MAC address {after.mac}', _set_request(index, _IFLA_VF_MAC, _VF_MAC.pack(number, mac))
     if before.vlan != after.vlan:
         yield f'the VLAN {after.vlan}', _set_request(index, _IFLA_VF_VLAN, _VF_VLAN.pack(number, after.vlan, 0))
-    if bool(before.trusted) != bool(after.trusted):
-        yield f'trust {"on" if after.trusted else "off"}', _set_request(
+    if before.trusted is None or before.trusted != bool(after.trusted):
+        yield 'trust on' if after.trusted else _TRUST_OFF, _set_request(
             index, _IFLA_VF_TRUST, _VF_TRUST.pack(number, bool(after.trusted)))
 
 

@@ -29,7 +29,8 @@ def set_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> No
         raise OSError(errno.EINVAL, str(error)) from error
     place, wanted = place_of(sysfs, address), vf_link.Settings(mac, vlan, trusted)
     before = place.read()
-    if is_set(before, wanted):
+    # Trust that the driver does not report may be left over from an earlier port.
+    if before.trusted is not None and is_set(before, wanted):
         return
     # A guest that uses the function would lose its network, and so would the host.
     root.check_unused(sysfs, address)

@@ -41,7 +41,7 @@ class RequestsTestCase(base.TestCase):
             return [name for name, _request in vf_link.set_requests(LOOPBACK, 3, before, after)]
 
         self.assertEqual(['the VLAN 7'], names(Settings(MAC, 41, True), Settings(MAC, 7, True)))
-        self.assertEqual([], names(Settings(MAC, 41, None), Settings(MAC, 41, False)))
+        self.assertEqual(['trust off'], names(Settings(MAC, 41, None), Settings(MAC, 41, False)))
         self.assertEqual(['trust on'], names(Settings(MAC, 41, None), Settings(MAC, 41, True)))
         self.assertEqual([f'the MAC address {vf_link.NO_MAC}', 'the VLAN 0', 'trust off'],
                          names(Settings(MAC, 41, True), BLANK))

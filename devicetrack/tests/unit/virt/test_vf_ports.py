@@ -90,6 +90,23 @@ class PortsTestCase(base.TestCase):
         self.set(self.first, *NOTHING)
         self.assertEqual((vf_link.NO_MAC, 0, None), self.links.of(self.first))
 
+    def test_a_driver_that_does_not_say_what_it_trusts_is_told_each_time(self) -> None:
+        self.links.silent = {self.first}
+        error = self.assertRaises(OSError, self.set, self.first, MAC, 0, True)
+        self.assertEqual((errno.EIO, True), (error.errno, 'does not say whether it is trusted' in str(error)))
+        for settings in (NOTHING, (MAC, 41)):
+            self.links.settings[self.first] = Settings(MAC, 41, True)
+            self.set(self.first, *settings)
+            self.assertIs(False, self.links.settings[self.first].trusted)
+
+    def test_a_driver_that_refuses_to_trust_less_is_an_error(self) -> None:
+        self.links.silent = {self.first}
+        real = self.links._set_one
+        self.patch(self.links, '_set_one', lambda address, kind, value: (
+            errno.EPERM if kind == 9 else real(address, kind, value)))
+        error = self.assertRaises(OSError, self.set, self.first, *NOTHING)
+        self.assertEqual((errno.EPERM, True), (error.errno, 'trust off is refused' in str(error)))
+
     def test_a_driver_that_lets_nobody_take_the_address_away(self) -> None:
         self.links.clinging = {self.first}
         self.set(self.first, MAC, 41, True)
