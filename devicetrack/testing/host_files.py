@@ -34,6 +34,7 @@ class HostFiles(fixtures.Fixture):
         self._numbers: dict[str, str] = {}
         self._next_number = 0
         self._interfaces: list[str] = []
+        self._with_ipv4: set[int] = set()
         self._first_interface = _FIRST_INTERFACE
         for name in ('class/net', 'class/block', 'class/nvme', 'dev/block', 'dev/char'):
             os.makedirs(self._at(name))
@@ -134,6 +135,12 @@ class HostFiles(fixtures.Fixture):
         if link_local:
             self._append('net/ipv6_route', f'fe80{0:028x} 40 {0:032x} 00 {0:032x} 00000100 00000001 00000000 00000001 '
                                            f'{interface:>8}\n')
+        self.turn_up(interface)
+
+    def give_ipv4(self, interface: str) -> None:
+        """Give an interface an IPv4 address without a route, and turn it up."""
+        with open(self._at('class/net', interface, 'ifindex'), encoding='ascii') as file:
+            self._with_ipv4.add(int(file.read()))
         self.turn_up(interface)
 
     def turn_down(self, interface: str) -> None:

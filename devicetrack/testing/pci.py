@@ -375,7 +375,7 @@ class PCIHost(host_files.HostFiles):
 
         :param root: where sysfs is, by default in this fixture
         """
-        return pci_use.HostUse(root or self.root, self.proc, self.dev)
+        return pci_use.HostUse(root or self.root, self.proc, self.dev, lambda: self._with_ipv4)
 
     # -- the kernel ---------------------------------------------------------------------------------------------------
 

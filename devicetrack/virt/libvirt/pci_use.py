@@ -9,15 +9,16 @@ So code that hands out functions asks here first. These count as use:
 - A process has a block or character device of the function open. Only root sees what other users' processes have open.
   A process that looks at devices for a moment, as udev does, counts for that moment. A guest that has the function by
   VFIO does not count.
-- A route goes through a network interface of the function, the interface has an IPv6 address beside its link-local one,
-  another interface is built on it (bridge, bond, team, Open vSwitch, VLAN, macvlan), or it is in another network
-  namespace.
+- A route goes through a network interface of the function, the interface has an IPv4 address, or an IPv6 address beside
+  its link-local one, another interface is built on it (bridge, bond, team, Open vSwitch, VLAN, macvlan), or it is in
+  another network namespace.
 
 This module cannot see devices that the kernel holds for ZFS or DRBD.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ import stat
 from typing import Final
 
 from devicetrack import exception
+from devicetrack.virt.libvirt import interface_addresses
 from devicetrack.virt.libvirt import reader
 from devicetrack.virt.libvirt import wiper
 
@@ -45,6 +47,7 @@ _LOWER: Final = 'lower_'
 _UP: Final = 0x1
 _REJECT: Final = 0x200
 _LINK_LOCAL: Final = 0x20
+_ADDRESSED: Final = 'an address is on its interface'
 _MANY_HAVE_OPEN: Final = frozenset(('null', 'zero', 'full', 'random', 'urandom', 'tty', 'ptmx', 'kvm'))
 _MULTICAST_OR_LINK_LOCAL: Final = ('ff', 'fe8', 'fe9', 'fea', 'feb')
 
@@ -59,12 +62,14 @@ class HostUse:
     :param sysfs: where sysfs is
     :param proc: where the process file system is
     :param dev: where the device nodes are that processes have open
+    :param with_ipv4: tells the numbers of the interfaces that have an IPv4 address
     :raises CommandFailed: the mounts, the block devices or the interfaces of this host cannot be read, so its use of
         functions is unknown
     :raises InvalidDocument: the kernel's text about them cannot be parsed
     """
 
-    def __init__(self, sysfs: str = '/sys', proc: str = '/proc', dev: str = '/dev') -> None:
+    def __init__(self, sysfs: str = '/sys', proc: str = '/proc', dev: str = '/dev',
+                 with_ipv4: Callable[[], Collection[int]] = interface_addresses.with_ipv4) -> None:
         self._sysfs = sysfs
         self._uses: dict[str, str] = {}
         self._opened: set[str] = set()          # functions that processes have open, and nothing else uses
@@ -78,7 +83,7 @@ class HostUse:
             self._use(blocks.functions(name), f'{name} is swap')
         for name, upper in blocks.held():
             self._use(blocks.functions(name), f'{name} is part of {upper}')
-        interfaces, why_used = _interfaces(sysfs, proc)
+        interfaces, why_used = _interfaces(sysfs, proc, with_ipv4)
         for interface, address in interfaces.items():
             if interface in why_used:
                 self._use((address,), why_used[interface])
@@ -312,10 +317,15 @@ def _open_device(sysfs: str, sort: str, number: str, blocks: _Blocks) -> tuple[I
     return (() if address is None else (address,)), name
 
 
-def _interfaces(sysfs: str, proc: str) -> tuple[dict[str, str], dict[str, str]]:
+def _interfaces(sysfs: str, proc: str,
+                with_ipv4: Callable[[], Collection[int]]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the functions of network interfaces and the reasons why interfaces are in use, both by interface name."""
     directory = os.path.join(sysfs, 'class/net')
     why = _configured(directory, proc)
+    try:
+        numbers = {b'%d' % number for number in with_ipv4()}
+    except OSError as error:
+        raise exception.CommandFailed('reading the IPv4 addresses', str(error.strerror or error)) from error
     functions = {}
     for name in sorted(_listed(directory)):
         try:
@@ -324,6 +334,8 @@ def _interfaces(sysfs: str, proc: str) -> tuple[dict[str, str], dict[str, str]]:
             continue                            # a file beside the links, or it went away
         if address is not None:
             functions[name] = address
+            if _bytes(os.path.join(directory, name, 'ifindex')).strip() in numbers and _is_up(directory, name):
+                why.setdefault(name, f'{_ADDRESSED} {name}')
             continue
         for entry in _listed(os.path.join(directory, name)):
             if entry.startswith(_LOWER):
@@ -350,7 +362,7 @@ def _configured(directory: str, proc: str) -> dict[str, str]:
             addressed.append(name)
     found: dict[str, str] = {}
     for names, why in ((default, 'the default route goes through its interface'),
-                       (routed, 'a route goes through its interface'), (addressed, 'an address is on its interface')):
+                       (routed, 'a route goes through its interface'), (addressed, _ADDRESSED)):
         for name in names:
             found.setdefault(name, f'{why} {name}')
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 import os
 
 from devicetrack import exception
@@ -224,8 +225,13 @@ class InterfaceTestCase(UseTestCase):
         self.host.route('enp3s0', default=True)
         self.assertEqual({IGB: 'the default route goes through its interface enp3s0'}, self.uses())
 
+    def test_an_address_of_ipv4_without_a_route(self) -> None:
+        self.host.give_ipv4('enp3s0')
+        self.assertEqual({IGB: 'an address is on its interface enp3s0'}, self.uses())
+
     def test_an_address_of_an_interface_that_is_down(self) -> None:
         self.host.give_address('enp3s0')
+        self.host.give_ipv4('enp3s0')
         with open(os.path.join(self.host.root, 'class/net/enp3s0/flags'), 'w') as file:
             file.write('0x1002\n')
         self.assertEqual({}, self.uses())
@@ -292,6 +298,13 @@ class UnknownTestCase(UseTestCase):
             self.assertIn(f'{path}: Is a directory', str(error))
             os.rmdir(path)
             os.rename(f'{path} before', path)
+
+    def test_addresses_of_which_the_kernel_does_not_tell(self) -> None:
+        def fails() -> Collection[int]:
+            raise PermissionError(1, 'Operation not permitted')
+
+        self.assertRaises(exception.CommandFailed, pci_use.HostUse, self.host.root, self.host.proc, self.host.dev,
+                          fails)
 
     def test_classes_that_cannot_be_listed(self) -> None:
         path = os.path.join(self.host.root, 'class/block')
