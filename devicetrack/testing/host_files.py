@@ -72,13 +72,18 @@ class HostFiles(fixtures.Fixture):
 
     def open_device(self, pid: int, name: str) -> None:
         """Let a process open a device node: ``nvme0``, ``nvme0n1`` or ``ng0n1``."""
-        sort, _slash, number = self._numbers[name].partition('/')
         node = os.path.join(self.dev, name)
         if not os.path.lexists(node):
-            major, minor = map(int, number.split(':'))
-            os.mknod(node, 0o600 | (0o060000 if sort == 'block' else 0o020000), os.makedev(major, minor))
+            self.make_node(name)
         directory = self._of_proc(f'{pid}/fd')
         os.symlink(node, os.path.join(directory, str(3 + len(os.listdir(directory)))))
+
+    def make_node(self, name: str) -> None:
+        """Make the node of a device: ``nvme0``, ``nvme0n1`` or ``ng0n1``."""
+        sort, _slash, number = self._numbers[name].partition('/')
+        major, minor = map(int, number.split(':'))
+        os.mknod(os.path.join(self.dev, name), 0o600 | (0o060000 if sort == 'block' else 0o020000),
+                 os.makedev(major, minor))
 
     def add_device(self, below: str, name: str, kind: str = '', number: str = '') -> None:
         """Add a device that a driver makes: its directory, and the links from its class and its number.

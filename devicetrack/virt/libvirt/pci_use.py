@@ -5,7 +5,7 @@ So code that hands out functions asks here first. These count as use:
 
 - A block device of the function, or one that is built on it (partition, device mapper with LVM, LUKS and multipath, MD,
   bcache, the common device of several NVMe paths), is mounted in any mount namespace that can be read, is swap, belongs
-  to a mounted btrfs, or is held by another block device.
+  to a mounted btrfs, is held by another block device, or is exported by the kernel (nvmet, LIO).
 - A process has a block or character device of the function open. Only root sees what other users' processes have open.
   A process that looks at devices for a moment, as udev does, counts for that moment. A guest that has the function by
   VFIO does not count.
@@ -13,7 +13,8 @@ So code that hands out functions asks here first. These count as use:
   its link-local one, another interface is built on it (bridge, bond, team, Open vSwitch, VLAN, macvlan), or it is in
   another network namespace.
 
-This module cannot see devices that the kernel holds for ZFS or DRBD.
+ZFS and DRBD leave no trace in these files. But they hold their devices exclusively, so root can tell by opening them
+(:meth:`HostUse.held`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
+import errno
+import glob
 import itertools
 import os
 import re
@@ -49,6 +52,9 @@ _REJECT: Final = 0x200
 _LINK_LOCAL: Final = 0x20
 _ADDRESSED: Final = 'an address is on its interface'
 _MANY_HAVE_OPEN: Final = frozenset(('null', 'zero', 'full', 'random', 'urandom', 'tty', 'ptmx', 'kvm'))
+_EXCLUSIVELY: Final = os.O_RDONLY | os.O_EXCL | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# It went away, has no node here, or has no medium.
+_NOT_THERE: Final = frozenset((errno.ENOENT, errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM))
 _MULTICAST_OR_LINK_LOCAL: Final = ('ff', 'fe8', 'fe9', 'fea', 'feb')
 
 # How a command line of a program that wipes or reads begins (devicetrack.virt.libvirt.wiping, reading).
@@ -73,7 +79,8 @@ class HostUse:
         self._sysfs = sysfs
         self._uses: dict[str, str] = {}
         self._opened: set[str] = set()          # functions that processes have open, and nothing else uses
-        blocks = _Blocks(sysfs)
+        self._dev = dev
+        self._blocks = blocks = _Blocks(sysfs)
         processes = _Processes(proc, dev, blocks)
         for name, where in itertools.chain(_mounted(os.path.join(proc, 'self/mountinfo'), blocks), processes.mounted):
             self._use(blocks.functions(name), f'{where} is mounted from {name}')
@@ -83,6 +90,8 @@ class HostUse:
             self._use(blocks.functions(name), f'{name} is swap')
         for name, upper in blocks.held():
             self._use(blocks.functions(name), f'{name} is part of {upper}')
+        for name, target in _exported(sysfs, blocks):
+            self._use(blocks.functions(name), f'the kernel exports {name} ({target})')
         interfaces, why_used = _interfaces(sysfs, proc, with_ipv4)
         for interface, address in interfaces.items():
             if interface in why_used:
@@ -105,6 +114,31 @@ class HostUse:
         if use is None and self._is_elsewhere(address):
             use = 'its network interface is in another network namespace'
         return use
+
+    def held(self, address: str) -> str | None:
+        """Name a block device of a function that somebody holds exclusively; None if nobody holds any. For root alone.
+
+        This opens each block device of the function exclusively for a moment, and reads nothing. Another process that
+        opens it so in that moment finds it busy.
+
+        :raises OSError: one cannot be opened, so its use is unknown
+        """
+        for name in self._blocks.names(address):
+            try:
+                if self._is_node(name):
+                    os.close(os.open(os.path.join(self._dev, name), _EXCLUSIVELY))
+            except OSError as error:
+                if error.errno == errno.EBUSY:
+                    return name
+                if error.errno not in _NOT_THERE:
+                    raise
+        return None
+
+    def _is_node(self, name: str) -> bool:
+        """Whether the node of a block device's name is that of this block device."""
+        status = os.lstat(os.path.join(self._dev, name))
+        number = f'{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}'
+        return stat.S_ISBLK(status.st_mode) and self._blocks.name_of(number) == name
 
     def is_only_open(self, address: str) -> bool:
         """Whether the only use of a function is that processes have it open, as udev does with a new disk."""
@@ -157,6 +191,10 @@ class _Blocks:
             self._known[name] = frozenset(() if address is None else (address,)).union(
                 *(self.functions(one) for one in below))
         return self._known[name]
+
+    def names(self, address: str) -> list[str]:
+        """Return the names of the block devices that depend on a function."""
+        return [name for name in sorted(self._targets) if address in self.functions(name)]
 
     def held(self) -> Iterator[tuple[str, str]]:
         """Yield each block device on which another one is built, together with that other one."""
@@ -297,6 +335,19 @@ def _swaps(proc: str, blocks: _Blocks) -> Iterator[str]:
     for path, sort, *_rest in _table(os.path.join(proc, 'swaps'), 2, heading=True):
         if sort == 'partition' and (name := blocks.at(_unescaped(path))) is not None:
             yield name
+
+
+def _exported(sysfs: str, blocks: _Blocks) -> Iterator[tuple[str, str]]:
+    """Find the block devices that the kernel exports, by configfs; yield each with the name of the kernel's part.
+
+    nvmet does not hold its devices exclusively (nvmet_bdev_ns_enable in Linux: drivers/nvme/target/io-cmd-bdev.c).
+    """
+    for target, pattern in (('nvmet', 'nvmet/subsystems/*/namespaces/*/device_path'),
+                            ('LIO', 'target/core/iblock_*/*/udev_path')):
+        for path in sorted(glob.glob(os.path.join(glob.escape(sysfs), 'kernel/config', pattern))):
+            name = blocks.at(os.path.realpath(os.fsdecode(_bytes(path).strip())))
+            if name is not None and _bytes(os.path.join(os.path.dirname(path), 'enable')).strip() == b'1':
+                yield name, target
 
 
 def _open_device(sysfs: str, sort: str, number: str, blocks: _Blocks) -> tuple[Iterable[str], str]:

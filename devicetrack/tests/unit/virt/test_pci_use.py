@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+import errno
+import functools
 import os
+from typing import Any
 
 from devicetrack import exception
 from devicetrack.testing import pci
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_use
+from devicetrack.virt.libvirt import root
 
 NVME, OTHER, IGB = '0000:01:00.0', '0000:02:00.0', '0000:03:00.0'
 
@@ -118,6 +122,19 @@ class BlockTestCase(UseTestCase):
         self.host.mount('nvme5n1p1', '/srv')
         self.assertEqual(dict.fromkeys((NVME, OTHER), '/srv is mounted from nvme5n1p1'), self.uses())
 
+    def test_a_disk_that_the_kernel_exports(self) -> None:
+        for at, node, enabled in (('nvmet/subsystems/s/namespaces/1', 'device_path', '0'),
+                                  ('target/core/iblock_0/one', 'udev_path', '1')):
+            directory = os.path.join(self.host.root, 'kernel/config', at)
+            os.makedirs(directory)
+            for name, text in ((node, '/dev/nvme0n1\n'), ('enable', f'{enabled}\n')):
+                with open(os.path.join(directory, name), 'w') as file:
+                    file.write(text)
+            self.assertEqual({} if enabled == '0' else {NVME: 'the kernel exports nvme0n1 (LIO)'}, self.uses())
+        with open(os.path.join(self.host.root, 'kernel/config/nvmet/subsystems/s/namespaces/1/enable'), 'w') as file:
+            file.write('1\n')
+        self.assertEqual({NVME: 'the kernel exports nvme0n1 (nvmet)'}, self.uses())
+
     def test_devices_that_are_built_in_a_circle(self) -> None:
         self.host.build('dm-0', ['nvme0n1'], 'first')
         self.host.build('dm-1', ['dm-0'], 'second')
@@ -129,6 +146,54 @@ class BlockTestCase(UseTestCase):
                                      '42 27 8:1 / /boot rw shared:1 master:2 - ext4 /dev/sda1 rw\n'
                                      '43 27 0:45 / /new\rline\x85 rw - tmpfs tmpfs rw\n')
         self.assertEqual({}, self.uses())
+
+
+class HeldTestCase(UseTestCase):
+    """Disks that only an exclusive open shows to be in use."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.opened: list[str] = []
+        self.errors: dict[str, int] = {}
+        self.host.make_node('nvme0n1')
+        self.patch(os, 'open', functools.partial(self.open, os.open))
+
+    def open(self, real: Any, path: str, flags: int, *more: Any, **named: Any) -> Any:
+        if os.path.dirname(path) != self.host.dev:
+            return real(path, flags, *more, **named)
+        self.assertEqual(os.O_RDONLY | os.O_EXCL, flags & (os.O_ACCMODE | os.O_EXCL))
+        self.opened.append(os.path.basename(path))
+        if path.endswith(tuple(self.errors)):
+            number = self.errors[os.path.basename(path)]
+            raise OSError(number, os.strerror(number))
+        return real(os.devnull, os.O_RDONLY)
+
+    def test_one_of_nobody(self) -> None:
+        self.assertEqual([None, None, None], [self.use().held(address) for address in (NVME, OTHER, IGB)])
+        self.assertEqual(['nvme0n1'], self.opened)
+        root.check_host_use(self.host.root, NVME)
+
+    def test_one_that_the_kernel_holds(self) -> None:
+        self.errors = {'nvme0n1': errno.EBUSY}
+        self.assertEqual({}, self.uses())
+        self.assertEqual('nvme0n1', self.use().held(NVME))
+        error = self.assertRaises(OSError, root.check_host_use, self.host.root, NVME)
+        self.assertEqual((errno.EBUSY, True), (error.errno, 'nvme0n1 is held exclusively' in str(error)))
+        root.check_host_use(self.host.root, OTHER)
+
+    def test_one_that_went_away(self) -> None:
+        self.errors = {'nvme0n1': errno.ENXIO}
+        self.assertIsNone(self.use().held(NVME))
+
+    def test_one_that_cannot_be_opened(self) -> None:
+        self.errors = {'nvme0n1': errno.EPERM}
+        error = self.assertRaises(OSError, root.check_host_use, self.host.root, NVME)
+        self.assertEqual((errno.EIO, True), (error.errno, 'it is unknown whether the host uses' in str(error)))
+
+    def test_a_node_of_another_device_is_left_alone(self) -> None:
+        os.rename(os.path.join(self.host.dev, 'nvme0n1'), os.path.join(self.host.dev, 'nvme1n1'))
+        self.assertIsNone(self.use().held(OTHER))
+        self.assertEqual([], self.opened)
 
 
 class ProcessTestCase(UseTestCase):
