@@ -18,6 +18,8 @@ import stat
 from typing import Any
 
 from devicetrack.virt.libvirt import nvme_admin
+from devicetrack.virt.libvirt import pci_disks
+from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import root
 
 _CONTROLLER = re.compile(r'nvme[0-9]+')
@@ -148,10 +150,17 @@ def share(of: nvme_admin.Resource, vfs: int, least: int) -> int:
 def to_erase(sysfs: str, address: str, disks: Sequence[tuple[str, int]]) -> Iterator[tuple[int, list[int]]]:
     """Open a controller and all its disks. Nobody uses them, and nobody else can open them meanwhile.
 
-    :param disks: the name and the bytes of each
-    :raises OSError: EBUSY: somebody uses them; else, they cannot be opened
+    :param disks: the name and the bytes of each that the caller knows
+    :raises OSError: EBUSY: somebody uses them, or the driver shows other disks; else, they cannot be opened
     """
     root.check_unused(sysfs, address)
+    try:
+        shown = pci_disks.disks(pci_sysfs.Tree(sysfs), address)
+    except (OSError, ValueError):
+        shown = None                            # the driver is still setting them up
+    # A disk that the caller left out would stay open to others while the controller erases it.
+    if shown is None or {(disk.name, disk.size_bytes) for disk in shown} != set(map(tuple, disks)):
+        raise OSError(errno.EBUSY, 'its driver shows other disks now')
     with contextlib.ExitStack() as close:
         fds = []
         for name, size_bytes in disks:

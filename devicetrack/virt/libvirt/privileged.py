@@ -358,9 +358,10 @@ def format_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, i
     daemon waits for the controller and keeps the disks open until then, even if the service ends: other processes can
     see that the disks are open.
 
-    :param disks: the name and the bytes of each disk of the function
+    :param disks: the name and the bytes of each disk of the function; all of them
     :param erase: :data:`.nvme_admin.USER_DATA` or :data:`.nvme_admin.CRYPTOGRAPHIC`
-    :raises OSError: EBUSY: somebody uses the function or a disk of it; else as :func:`read_nvme_controller`
+    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; else as
+        :func:`read_nvme_controller`
     """
     if os.geteuid() != 0 and sysfs == root.SYSFS:
         _ask_daemon('format_nvme_namespace', address, list(disks), nsid, list(wanted), erase, timeout_s)

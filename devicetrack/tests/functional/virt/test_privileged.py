@@ -140,8 +140,8 @@ HOSTILE = SERVICE + textwrap.dedent("""
         (1, 8, form, 1), (1, 8, form, None))]
     said['sanitize'] = [told(of_daemon, 'nvme_start_sanitize', '0000:3d:00.4', [], action)
                         for action in (0, 1, 5, '2', None)]
-    said['disks'] = [told(of_daemon, 'nvme_start_sanitize', '0000:3d:00.4', [[name, 4096]], 2)
-                     for name in ('../secret', 'secret', 'nvme0n1/../secret', 'nvme0n1')]
+    said['other disks'] = [told(of_daemon, 'nvme_start_sanitize', '0000:3d:00.4', disks, 2)
+                           for disks in ([], [['nvme0n1', 4096]])]
     said['out of it'] = [told(of_daemon, name, '0000:3d:00.6', *arguments) for name, arguments in pci.items()]
     one = '3f4f6c1e-0000-4000-8000-000000000001'
     said['mdev'] = [told(of_daemon, 'remove_mdev', uuid) for uuid in (
@@ -158,6 +158,8 @@ HOSTILE = SERVICE + textwrap.dedent("""
         (device('../') + os.path.basename(directory) + '/dax0.0', 4096), (None, 4096), (b'/dev/mem', 4096),
         (device('dax1.0'), 7), (device('dax2.0'), 7), (device('dax3.0'), 4096), (device('dax4.0'), 4096),
         (device('dax0.0'), 8192), (device('dax0.0'), None))]
+    said['disks'] = [told(of_daemon, 'send_disk', '0000:3d:00.4', name, 4096, True, address)
+                     for name in ('../secret', 'secret', 'nvme0n1/../secret', 'nvme0n1')]
     said['lock'] = [told(of_daemon, 'is_dax_locked', path) for path in (
         '/etc/shadow', '/dev/mem', device('secret'), device('dax0.0') + chr(10), device('dax1.0'), device('dax2.0'),
         None)]
@@ -320,6 +322,7 @@ class PrivilegedTestCase(base.TestCase):
         identifier, size, form = (f'OSError: not {what}' for what in (
             'the identifier of a namespace', 'the size of a namespace', 'an LBA format'))
         self.assertEqual([identifier] * 2 + [size] * 5 + [form] * 2 + [size] * 2, said['created'])
+        self.assertEqual(['OSError: its driver shows other disks now'] * 2, said['other disks'])
         self.assertEqual(['OSError: not a PCI address, or not the name of an NVMe namespace'] * 3
                          + ['FileNotFoundError: No such file or directory'], said['disks'])
         self.assertEqual([''] * 4, [self.read(f'bus/pci/{name}') for name in (

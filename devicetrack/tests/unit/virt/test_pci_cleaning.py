@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -18,6 +19,7 @@ from devicetrack.tests.unit.virt.pci_hosts import NVME
 from devicetrack.tests.unit.virt.pci_hosts import OLD
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt import wiper
 from devicetrack.virt.libvirt.kinds import pci_erasing
 
@@ -448,3 +450,43 @@ class BackTestCase(pci_hosts.PCIHostTestCase):
         error = self.assertRaises(exception.UnclaimFailed, self.unclaim, kind, self.assignment)
         self.assertIn('a person has to clean it', str(error))
         self.assertEqual([], list(kind.is_blank([self.assignment])))
+
+
+class ErasedDisksTestCase(DiskTestCase):
+    """A caller of the privileged functions names the disks, and may be an attacker."""
+
+    def test_all_are_open_while_the_controller_erases(self) -> None:
+        self.controller.oacs |= 0b1000
+        self.controller.sanicap = 0b010
+        self.controllers.show(DISK)
+        name, size = f'{self.host.controller_of(DISK)}n1', self.disk.size
+        opened: list[str] = []
+        real = root.open_disk
+
+        def opens(*arguments: Any) -> int:
+            opened.append(arguments[2])
+            return real(*arguments)
+
+        self.patch(root, 'open_disk', opens)
+        self.disk.fill(OLD)
+        for disks, error in (([], errno.EBUSY), ([(name, size // 2)], errno.EBUSY), ([(name, size)], 0),
+                             ([(name, size), (f'{name}1', size)], errno.EBUSY)):
+            for call in ((privileged.start_nvme_sanitize, nvme_admin.BLOCK_ERASE),
+                         (privileged.delete_nvme_namespace, 2),
+                         (privileged.format_nvme_namespace, 1, nvme_admin.Format(0), nvme_admin.USER_DATA, 60, 1)):
+                opened.clear()
+                self.controller.add(2).attached = False
+                function, *arguments = call
+                if error:
+                    refused = self.assertRaises(OSError, function, self.host.root, DISK, disks, *arguments)
+                    self.assertEqual((error, [], OLD), (refused.errno, opened, self.disk.content[:16]))
+                else:
+                    function(self.host.root, DISK, disks, *arguments)
+                    self.assertEqual([name], opened)
+            self.disk.fill(OLD)
+
+    def test_none_while_the_driver_shows_none(self) -> None:
+        self.host.unbind(DISK)
+        refused = self.assertRaises(OSError, privileged.start_nvme_sanitize, self.host.root, DISK, [],
+                                    nvme_admin.BLOCK_ERASE)
+        self.assertEqual(errno.EBUSY, refused.errno)
