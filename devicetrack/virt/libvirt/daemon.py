@@ -7,10 +7,13 @@ of a file to write, or a descriptor.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 import ctypes
 import errno
 import os
+import threading
 from typing import Any
 from typing import Final
 
@@ -98,6 +101,35 @@ def _prctl(option: int, value: int) -> None:
     if library.prctl(option, *arguments) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
+
+class _Formats:
+    """Counts the formats that run in this daemon. Each one blocks a thread until its controller has ended.
+
+    No child can format in the thread's place, because the daemon's programs have no capability.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+
+    @contextlib.contextmanager
+    def one_more(self, most: int) -> Iterator[None]:
+        """Count a format during the block. At least one may run.
+
+        :raises OSError: EUSERS: as many formats run already
+        """
+        with self._lock:
+            if self._running >= max(most, 1):
+                raise OSError(errno.EUSERS, f'{self._running} formats run already, and other requests need a thread')
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+
+
+_FORMATS: Final = _Formats()
 
 # CAP_SETPCAP is for _give_up_for_good, and goes with it.
 context = _Context(
@@ -231,7 +263,8 @@ def nvme_delete_namespace(address: str, disks: Sequence[tuple[str, int]], nsid: 
 @context.entrypoint
 def format_nvme_namespace(address: str, disks: Sequence[tuple[str, int]], nsid: int, wanted: Sequence[Any], erase: int,
                           timeout_s: int) -> None:
-    nvme_controllers.format_namespace(root.SYSFS, address, disks, nsid, wanted, erase, timeout_s)
+    with _FORMATS.one_more(context.conf.thread_pool_size - 1):
+        nvme_controllers.format_namespace(root.SYSFS, address, disks, nsid, wanted, erase, timeout_s)
 
 
 @context.entrypoint

@@ -20,7 +20,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import errno
 import os
+import time
 from typing import Any
+from typing import Final
 from typing import NamedTuple
 
 from devicetrack import exception
@@ -30,6 +32,9 @@ from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt import vf_ports
+
+# How often to ask whether the daemon has a thread for one more format.
+_FORMAT_AGAIN_S: Final = 1.0
 
 
 def run_ndctl(command: str, timeout_s: int = root.NDCTL_TIMEOUT_S) -> tuple[int, str]:
@@ -356,7 +361,8 @@ def format_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, i
 
     A service that runs as root has a child do it. The child inherits the lock and outlives the service. Otherwise the
     daemon waits for the controller and keeps the disks open until then, even if the service ends: other processes can
-    see that the disks are open.
+    see that the disks are open. The daemon keeps one of its threads free of formats, so this may wait for the end of
+    other formats first.
 
     :param disks: the name and the bytes of each disk of the function; all of them
     :param erase: :data:`.nvme_admin.USER_DATA` or :data:`.nvme_admin.CRYPTOGRAPHIC`
@@ -364,8 +370,14 @@ def format_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, i
         :func:`read_nvme_controller`
     """
     if os.geteuid() != 0 and sysfs == root.SYSFS:
-        _ask_daemon('format_nvme_namespace', address, list(disks), nsid, list(wanted), erase, timeout_s)
-        return
+        while True:
+            try:
+                _ask_daemon('format_nvme_namespace', address, list(disks), nsid, list(wanted), erase, timeout_s)
+                return
+            except OSError as error:
+                if error.errno != errno.EUSERS:
+                    raise
+            time.sleep(_FORMAT_AGAIN_S)
     nvme_controllers.check_format(nsid, wanted, erase, timeout_s)
     with nvme_controllers.to_erase(sysfs, address, disks) as (fd, fds):
         formatting.run(f'{address} {nsid}', fd, fds, lock_fd, nsid, wanted, erase, timeout_s,

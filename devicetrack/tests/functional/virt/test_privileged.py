@@ -197,6 +197,41 @@ daemon.context.start""") + textwrap.dedent("""
 """)
 
 
+FORMATS = SERVICE.replace('daemon.context.start', """
+import threading, time
+from devicetrack.virt.libvirt import nvme_admin, nvme_controllers
+def format_namespace(sysfs, address, *arguments):
+    open(os.path.join(directory, f'begun {address}'), 'w').close()
+    while not os.path.exists(os.path.join(directory, 'home', f'ended {address}')):
+        time.sleep(0.01)
+nvme_controllers.format_namespace = format_namespace
+privileged._FORMAT_AGAIN_S = 0.01
+cfg.CONF.set_override('thread_pool_size', 3, 'devicetrack_privileged')
+daemon.context.start""") + textwrap.dedent("""
+    def begun():
+        return sorted(name[6:] for name in os.listdir(directory) if name.startswith('begun'))
+
+    def wait_for(number):
+        while len(begun()) < number:
+            time.sleep(0.01)
+
+    formats = [threading.Thread(target=privileged.format_nvme_namespace, args=(
+        root.SYSFS, address, [], 1, nvme_admin.Format(0), 1, 60, -1)) for address in ('one', 'two', 'three')]
+    for number, thread in enumerate(formats, 1):
+        thread.start()
+        wait_for(min(number, 2))
+    said['while two run'] = told(privileged.is_vfio_group_open, 7), begun()
+    said['one more'] = told(of_daemon, 'format_nvme_namespace', 'four', [], 1, [0, False, 0, False], 1, 60)
+    for address in ('one', 'two', 'three'):
+        open(os.path.join(directory, 'home', f'ended {address}'), 'w').close()
+        wait_for(3)
+    for thread in formats:
+        thread.join()
+    said['then'] = begun()
+    print(json.dumps(said))
+""")
+
+
 class PrivilegedTestCase(base.TestCase):
 
     def setUp(self) -> None:
@@ -289,6 +324,12 @@ class PrivilegedTestCase(base.TestCase):
                 'devices/0000:3d:00.4/reset', 'devices/0000:3d:00.4/sriov_numvfs')])
         self.assertEqual('558\n', self.read('bus/pci/devices/0000:3d:00.4/nvidia/current_vgpu_type'))
         self.assertEqual({'being written', 'whole'}, set(os.listdir(self.path('definitions/mtty'))))
+
+    def test_formats_leave_the_daemon_a_thread_for_everything_else(self) -> None:
+        said = self.run_service(FORMATS)
+        self.assertEqual([False, ['one', 'two']], said['while two run'])
+        self.assertEqual('OSError: 2 formats run already, and other requests need a thread', said['one more'])
+        self.assertEqual(['one', 'three', 'two'], said['then'])
 
     def test_the_daemon_refuses_whatever_else_a_caller_asks_it_for(self) -> None:
         said = self.run_service(HOSTILE)
