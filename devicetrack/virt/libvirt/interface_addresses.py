@@ -70,11 +70,11 @@ def _parsed(parts: Iterator[bytes]) -> Iterator[int]:
             body, part = part[_HEADER.size:length], part[length + -length % 4:]
             if flags & _NLM_F_DUMP_INTR:
                 raise _Changed
-            if kind == _NLMSG_DONE:
-                return
-            if kind == _NLMSG_ERROR:
+            if kind in (_NLMSG_DONE, _NLMSG_ERROR):
                 [number] = _ERROR.unpack_from(body)
-                raise OSError(-number, os.strerror(abs(number)))
+                if number < 0 or kind == _NLMSG_ERROR:
+                    raise OSError(-number, os.strerror(-number))
+                return
             if kind != _RTM_NEWADDR:
                 raise ValueError(f'a message of type {kind}')
             _family, _prefix, _flags, _scope, interface = _ADDRESS.unpack_from(body)

@@ -161,6 +161,8 @@ class StockTestCase(base.TestCase):
            'its stock fails with TypeError')
           for field in ('missing', 'faults', 'written', 'nothing_kept') for wrong in (None, 7, (7,))),
         ('faults that are texts', api.Stock((device(),), faults=('x',)), 'its faults have'),  # type: ignore[arg-type]
+        ('an iterator of faults', api.Stock((device(),), faults=iter(())),  # type: ignore[arg-type]
+         'are no sequence'),
         ('a fault of another kind', api.Stock((device(),), faults=(Fault(DeviceKey('other', 'b'), 'x', 'y'),)),
          'which is no Fault of this kind'),
         ('what is missing without a reason',

@@ -46,6 +46,7 @@ class AnswerTestCase(base.TestCase):
 
     def test_that_refuses_or_is_damaged_is_none(self) -> None:
         for number, part in ((errno.EPERM, message(ERROR, struct.pack('=i', -errno.EPERM))),
+                             (errno.ENOMEM, message(DONE, struct.pack('=i', -errno.ENOMEM))),
                              (errno.EBADMSG, address(2)[:-4]), (errno.EBADMSG, b'\1'),
                              (errno.EBADMSG, message(NEWADDR, b'')), (errno.EBADMSG, message(16, bytes(16)))):
             self.answers((address(5) + part,))

@@ -402,7 +402,10 @@ def _without_identity_unhealthy(found: api.Stock, of_each: Sequence[InventoryDev
 def _check_fields(kind: api.DeviceKind, found: api.Stock) -> None:
     """Check the fields of a stock beside its devices and its capacities."""
     for field, of in (('missing', Missing), ('faults', Fault)):
-        for one in getattr(found, field):
+        said = getattr(found, field)
+        if not isinstance(said, Sequence):      # an iterator would have nothing left for its next reader
+            raise TypeError(f'its {field}, {said!r}, are no sequence')
+        for one in said:
             if not isinstance(one, of) or not (isinstance(one.key, tuple) and len(one.key) == 2) \
                     or set(map(type, (*one.key, one.option, one.reason))) != {str} or one.key[0] != kind.name:
                 raise TypeError(f'its {field} have {one!r}, which is no {of.__name__} of this kind')
