@@ -21,7 +21,6 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 import enum
-import json
 from typing import Final
 from typing import NamedTuple
 from typing import Protocol
@@ -34,6 +33,7 @@ from devicetrack import vocabulary
 from devicetrack.conf import placement as options
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
+from devicetrack.placement import notes
 from devicetrack.placement import operations
 from devicetrack.placement import values
 from devicetrack.placement.client import Client
@@ -181,14 +181,14 @@ class AllocationClient:
         :raises StoreError: the note cannot be kept; nothing was sent
         """
         operation = operations.Revert(instance_uuid, migration_uuid, own, old)
-        noted = self._noted(migration_uuid) if own is None else _to_text(operation.own)
+        noted = self._noted(migration_uuid) if own is None else notes.to_text(operation.own)
         leftover = Leftover(instance_uuid, migration_uuid, vocabulary.REVERT, noted)
         self._record(leftover)
         try:
             result = self._apply(operation)
         except errors.PlacementError:
             if noted is None and operation.own:
-                self._amend(leftover._replace(own=_to_text(operation.own)))
+                self._amend(leftover._replace(own=notes.to_text(operation.own)))
             raise
         self._forget(leftover)
         return result
@@ -214,12 +214,13 @@ class AllocationClient:
             them to the instance all the same. None means that the service cannot tell
         :raises UnknownConsumer: the instance holds nothing, and nobody knows whether it was deleted
         :raises NoCapacity: the source's provider has shrunk
+        :raises MalformedObject: the note is damaged, and so nobody knows what others allocated; nothing was changed
         """
-        instance_uuid, migration_uuid, _verb, text = leftover
+        instance_uuid, migration_uuid = leftover.instance_uuid, leftover.migration_uuid
         if is_deleted and not self._client.get_allocations(instance_uuid).exists:
             result = self._apply(operations.Confirm(migration_uuid), Policy.MERGE)
         else:
-            own = None if text is None else json.loads(text)
+            own = notes.given(leftover)
             result = self._apply(
                 operations.Revert(instance_uuid, migration_uuid, own, None, create=is_deleted is False),
                 Policy.RETRY if own is None else Policy.MERGE)
@@ -227,7 +228,8 @@ class AllocationClient:
         return result
 
     def finish_moves(self, is_completed: Callable[[str], bool | None],
-                     is_deleted: Callable[[str], bool | None] | None = None) -> dict[Leftover, errors.PlacementError]:
+                     is_deleted: Callable[[str], bool | None] | None = None
+                     ) -> dict[Leftover, exception.DeviceTrackError]:
         """Try to complete every pending confirm and revert.
 
         Call it at each start and in a periodic task of the service. A migration whose end is unknown keeps its
@@ -239,10 +241,11 @@ class AllocationClient:
         :param is_deleted: returns whether the service reports the instance with this UUID as deleted (True) or as one
             that stays (False); None while it is neither, or the service cannot tell. Without it, a note stays whose
             move was undone and whose instance holds nothing. An error of either callable counts as None
-        :returns: the leftovers that could not be finished; the next call tries again
+        :returns: the leftovers that could not be finished, each with a PlacementError, or a MalformedObject if it is
+            the note of a revert and damaged; the next call tries again
         :raises StoreError: the leftovers cannot be read
         """
-        failed = {}
+        failed: dict[Leftover, exception.DeviceTrackError] = {}
         for leftover in self._leftovers.kept() if self._leftovers is not None else ():
             try:
                 completed = _ask(is_completed, leftover.migration_uuid)
@@ -252,7 +255,7 @@ class AllocationClient:
                     self._forget(leftover)
                 elif completed is False:
                     self.finish_revert(leftover, is_deleted and _ask(is_deleted, leftover.instance_uuid))
-            except errors.PlacementError as error:
+            except (errors.PlacementError, exception.MalformedObject) as error:
                 LOG.warning('The allocations of migration %(migration)s could not be settled: %(error)s',
                             {'migration': leftover.migration_uuid, 'error': error})
                 failed[leftover] = error
@@ -324,7 +327,8 @@ class AllocationClient:
     def _noted(self, migration_uuid: str) -> str | None:
         """Return what the move gave to the instance by the note of an earlier call: others have come since."""
         kept = self._leftovers.kept() if self._leftovers is not None else ()
-        return next((leftover.own for leftover in kept if leftover.migration_uuid == migration_uuid), None)
+        return next((leftover.own for leftover in kept
+                     if leftover.migration_uuid == migration_uuid and notes.is_readable(leftover)), None)
 
     def _amend(self, leftover: Leftover) -> None:
         """Note what the move gave to the instance, if that was only read after the note was recorded."""
@@ -354,10 +358,6 @@ def forget(leftovers: Leftovers, leftover: Leftover) -> None:
         # The move is over all the same; finish_moves will find that the migration holds nothing.
         LOG.warning('The note of migration %(migration)s stays for now: %(error)s',
                     {'migration': leftover.migration_uuid, 'error': error})
-
-
-def _to_text(resources: Resources | None) -> str | None:
-    return None if resources is None else json.dumps(resources, sort_keys=True)
 
 
 def _ask(question: Callable[[str], bool | None], uuid: str) -> bool | None:

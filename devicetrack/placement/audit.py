@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
-import json
 from typing import Final
 from typing import NamedTuple
 
@@ -30,6 +29,7 @@ from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.placement import expected
 from devicetrack.placement import merging
+from devicetrack.placement import notes
 from devicetrack.placement import operations
 from devicetrack.placement import tree
 from devicetrack.placement import values
@@ -209,7 +209,7 @@ class _Comparison:
         wrong = {mismatch.consumer for mismatch in unsure}
         moves = {record.migration_uuid for record in self._views.records}
         ended = {note.migration_uuid: note for note in self._views.notes
-                 if note.migration_uuid in wrong and note.migration_uuid not in moves}
+                 if note.migration_uuid in wrong and note.migration_uuid not in moves and notes.is_readable(note)}
         over = {uuid: note.instance_uuid for uuid, note in ended.items()
                 if note.verb == vocabulary.CONFIRM and note.instance_uuid not in wrong}
         back = {uuid: note.instance_uuid for uuid, note in ended.items()
@@ -318,9 +318,8 @@ class _Comparison:
         instance_uuid = why[0].instance_uuid
         if verb == REVERT:
             assert instance_uuid is not None
-            [own] = [note.own for note in self._views.notes if note.migration_uuid == uuid]
-            return self._planned(operations.Revert(instance_uuid, uuid, None if own is None else json.loads(own), None,
-                                                   create=True))[::-1]
+            [own] = [notes.given(note) for note in self._views.notes if note.migration_uuid == uuid]
+            return self._planned(operations.Revert(instance_uuid, uuid, own, None, create=True))[::-1]
         if verb == REMOVE:
             return self._planned(operations.Confirm(uuid))
         before = self._views.consumers[uuid]

@@ -372,6 +372,21 @@ class TestMigrations(AuditTestCase):
             self.repaired(f'{verb} {migration.uuid}')
             self.assertEqual(({}, []), (self.held(migration), self.leftovers.kept()))
 
+    def test_that_was_reverted_by_a_damaged_note_is_left_and_the_others_are_repaired(self) -> None:
+        migration = self.resize(self.instance, '_p1')
+        self.revert(migration)
+        [note] = self.leftovers.kept()
+        self.leftovers.record(note._replace(own='{"x": {"VC'))
+        held = self.held(migration)
+        self.instance = self.spawn('_p0')
+        confirmed = self.resize(self.instance, '_p1')
+        self.conflict(confirmed)
+        self.confirm(self.instance, confirmed)
+        answer = self.run_audit('--repair')
+        self.assertEqual((3, f'devicetrack-manage: done: remove {confirmed.uuid}'),
+                         (answer.code, answer.err.splitlines()[0]))
+        self.assertEqual([{}, held], [self.held(one) for one in (confirmed, migration)])
+
     def test_that_was_reverted_without_a_note_is_left_to_the_service(self) -> None:
         migration = self.resize(self.instance, '_p1')
         self.host.machine.delete_guest(self.instance.uuid)

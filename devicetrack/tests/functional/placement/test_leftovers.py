@@ -110,6 +110,23 @@ class TestRemove(LeftoversTestCase):
         self.assertEqual([other], list(failed))
         self.assertEqual(({'instance'}, [other]), (set(self.world.held()), self.leftovers.kept()))
 
+    def test_a_damaged_note_keeps_none_of_the_others(self) -> None:
+        """Neither what the instance holds nor what its migration holds changes; the note waits for a person."""
+        self.conflict()
+        held = self.world.held()
+        other = Leftover(self.world.instance, self.world.migration, vocabulary.REVERT, '{"x": {"VC')
+        confirmed = Leftover(str(uuid.uuid4()), str(uuid.uuid4()), vocabulary.CONFIRM)
+        self.world.leftovers.notes = [other, confirmed]
+        client = AllocationClient(self.world.placement.client, leftovers=self.world.leftovers)
+        for _call in range(2):
+            failed = client.finish_moves(lambda migration_uuid: migration_uuid == confirmed.migration_uuid)
+            self.assertEqual([other], list(failed))
+            self.assertIsInstance(failed[other], exception.MalformedObject)
+            self.assertIn(f'the note of migration {other.migration_uuid}: ', str(failed[other]))
+            self.assertEqual(([other], held), (self.world.leftovers.notes, self.world.held()))
+        self.assertEqual({}, client.finish_moves(lambda _uuid: True))
+        self.assertEqual(({'instance'}, []), (set(self.world.held()), self.world.leftovers.notes))
+
     def test_an_error_of_the_service_about_one_keeps_none_of_the_others(self) -> None:
         self.conflict()
         broken = [Leftover(str(uuid.uuid4()), str(uuid.uuid4()), vocabulary.CONFIRM) for _note in range(2)]
@@ -203,6 +220,15 @@ class TestRevert(LeftoversTestCase):
             self.world.proxy.before_next('POST', '/allocations',
                                          lambda: self.world.add(self.world.instance, self.world.dest))
             self.assertRaises(errors.ConsumerConflict, self.client.revert, *self.ends)
+        self.migration.status = 'reverted'
+        self.assertEqual(([], {'instance': {**self.world.old, self.world.dest: {worlds.NET: 1}}}, []),
+                         (self.finish(), self.world.held(), self.leftovers.kept()))
+
+    def test_a_second_replaces_a_damaged_note(self) -> None:
+        self.leftovers.record(self.leftover._replace(own='{"x": {"VC'))
+        self.world.proxy.before_next('POST', '/allocations',
+                                     lambda: self.world.add(self.world.instance, self.world.dest))
+        self.assertRaises(errors.ConsumerConflict, self.client.revert, *self.ends)
         self.migration.status = 'reverted'
         self.assertEqual(([], {'instance': {**self.world.old, self.world.dest: {worlds.NET: 1}}}, []),
                          (self.finish(), self.world.held(), self.leftovers.kept()))

@@ -193,6 +193,14 @@ class TestReverted(base.TestCase):
         [repair] = audit.repairs(seen, audit.compare(seen))
         self.assertEqual([('move', {}), ('guest', {'a': {VGPU: 1}, 'root': {'VCPU': 3}})], _after(repair))
 
+    def test_stays_while_its_note_is_damaged_and_the_others_go(self) -> None:
+        over = holds({'b': {VGPU: 1}}, MOVE)._replace(uuid='over')
+        for damaged in (REVERTED, CONFIRMED):
+            seen = self.views(notes=[damaged._replace(own='{"there": {"VG'), Leftover('gone', 'over', CONFIRMED.verb)])
+            seen = seen._replace(consumers={**seen.consumers, 'over': over})
+            done = [(one.verb, one.consumer) for one in audit.repairs(seen, audit.compare(seen))]
+            self.assertEqual([(audit.REMOVE, 'over')], done)
+
     def test_stays_while_anything_is_uncertain(self) -> None:
         for changes in ({'notes': ()}, {'notes': [CONFIRMED]}, {'notes': [REVERTED._replace(verb=None)]},
                         {'records': [row('a', migration='move')]},
