@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 from typing import NamedTuple
 
 from devicetrack.objects import Provider
@@ -97,7 +99,7 @@ class Auditor:
         names = self._names(host.providers)
         held: dict[str, values.Consumer] = {}
         for provider in names:
-            for uuid, holding in self._client.get_provider_allocations(provider).consumers.items():
+            for uuid, holding in self._consumers(provider).items():
                 if classes & holding.resources.keys():
                     before = held.get(uuid, values.Consumer(uuid, {}, holding.generation)).resources
                     held[uuid] = values.Consumer(uuid, {**before, provider: holding.resources}, holding.generation)
@@ -113,9 +115,16 @@ class Auditor:
         known = {provider.uuid for provider in providers}
         names = {}
         for found in self._client.get_tree(root.uuid):
-            if found.uuid in known or tree.is_marked(self._client.get_traits(found.uuid).traits):
-                names[found.uuid] = found.name
+            with contextlib.suppress(errors.UnknownProvider):           # somebody has just deleted it
+                if found.uuid in known or tree.is_marked(self._client.get_traits(found.uuid).traits):
+                    names[found.uuid] = found.name
         return names
+
+    def _consumers(self, provider: str) -> Mapping[str, values.Holding]:
+        try:
+            return self._client.get_provider_allocations(provider).consumers
+        except errors.UnknownProvider:
+            return {}                           # placement deletes no provider with allocations
 
     def _report(self, host: HostView, dry_run: bool) -> Report:
         return self._reporter.sync(host.providers, self._layout, self._classes, host.complete, dry_run)

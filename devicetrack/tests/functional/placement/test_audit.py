@@ -176,6 +176,20 @@ class TestFindings(AuditTestCase):
         self.placement.proxy.before_next('GET', path, go_on)
         self.assertEqual([], self.found())
 
+    def test_are_none_of_a_provider_that_is_deleted_during_a_look(self) -> None:
+        def delete_at(path: str) -> None:
+            self.placement.proxy.before_next('GET', f'/resource_providers/{gone}/{path}',
+                                             functools.partial(self.direct.delete_provider, gone))
+
+        gone = self.placement.provider(self.node, f'{self.name}_gone')
+        self.placement.proxy.before_next('GET', f'/resource_providers/{gone}/traits', lambda: delete_at('traits'))
+        self.assertEqual([], self.found())
+        gone = self.placement.provider(self.node, f'{self.name}_gone')
+        self.direct.put_traits(gone, self.direct.get_traits(gone).generation, {tree.mark(tree.COUNTS, VGPU)})
+        delete_at('allocations')
+        self.assertEqual([], self.found())
+        self.assertIsNone(self.direct.find_provider(f'{self.name}_gone'))
+
     def test_without_an_answer_is_one_sentence(self) -> None:
         self.spawn('_p0')
         for _attempt in range(8):
