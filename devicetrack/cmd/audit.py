@@ -93,7 +93,8 @@ class Repairing(Findings):
         if 'severity' in row:
             yield from super().body(row)
             return
-        yield row['change']
+        if row['change']:
+            yield row['change']
         if row['verb'] != findings.UPDATE_DETAILS:         # its change already says why
             yield f'Why: {row["reason"]}'
 

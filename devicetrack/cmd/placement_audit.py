@@ -39,7 +39,7 @@ class Audit(audit_commands.Repairing):
     of_finding = tuple(name for name in audit_commands.Findings.of_finding
                        if name not in audit_commands.Findings.of_device)
     columns = (*of_finding, 'consumer', 'provider', 'resource_class')
-    repair_columns = ('host', 'verb', 'consumer', 'instance_uuid', 'before', 'after', 'reason')
+    repair_columns = ('host', 'verb', 'consumer', 'instance_uuid', 'before', 'after', 'reason', 'provider')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         placement.add_options(parser)
@@ -69,7 +69,7 @@ class Audit(audit_commands.Repairing):
         return (word, rest) if 'severity' not in row or not row['consumer'] else (word, f'{rest}: {row["consumer"]}')
 
     def subject(self, row: Mapping[str, Any]) -> str:
-        return f'consumer {row["consumer"]}'
+        return f'consumer {row["consumer"]}' if row['consumer'] else f'provider {row["provider"]}'
 
     def body(self, row: Mapping[str, Any]) -> Iterator[str]:
         return super().body(row if 'severity' in row else {**row, 'change': _change(row)})
@@ -79,6 +79,7 @@ class Audit(audit_commands.Repairing):
         client = placement.open_client(self.app.conf)
         # Import it only here: a host without a scheduler lacks the packages of its client.
         from devicetrack.placement import auditor as auditors
+        from devicetrack.placement import node
         observer = placement.observe(self.app, client, parsed_args)
         leftovers = HostLeftovers(self.app.checked_store, observer.host.uuid)
         layout = tree.wanted_layout(self.app.conf[placement_options.GROUP].nested,
@@ -88,7 +89,8 @@ class Audit(audit_commands.Repairing):
             return auditors.HostView(*observer.providers(parsed_args.node), *observer.placed())
 
         return observer.host.name, auditors.Auditor(client, functools.partial(look, observer), layout,
-                                                    observer.resource_classes, leftovers)
+                                                    observer.resource_classes, leftovers, functools.partial(
+                                                        node.record_layout, self.app.store, observer.host, layout))
 
     # -- repairing ----------------------------------------------------------------------------------------------------
 
@@ -104,9 +106,7 @@ class Audit(audit_commands.Repairing):
             if plan or left:
                 self.exit_code = base.ATTENTION
         for one in plan:
-            why = '; '.join(mismatch.detail for mismatch in one.why)
-            for consumer, before, after in one.lines():
-                yield [host, one.verb, consumer, one.instance_uuid, before, after, why]
+            yield from _rows(host, one)
 
     def _repair(self, auditor: auditors.Auditor, plan: Sequence[Repair]) -> None:
         for repair, error in auditor.repair(plan):
@@ -120,8 +120,21 @@ class Audit(audit_commands.Repairing):
             self.exit_code = base.ATTENTION
 
 
+def _rows(host: str, repair: Repair) -> Iterator[Sequence[Any]]:
+    """Yield a row for each consumer that a repair changes or, for one of the tree, for each provider that differs."""
+    if repair.consumer is None:
+        for mismatch in repair.why:
+            yield [host, repair.verb, None, None, None, None, mismatch.detail, mismatch.provider]
+        return
+    why = '; '.join(mismatch.detail for mismatch in repair.why)
+    for before, after in repair.changes:
+        yield [host, repair.verb, before.uuid, repair.instance_uuid, before.resources, after.resources, why, None]
+
+
 def _change(row: Mapping[str, Any]) -> str:
-    """Return allocations before and after a repair, from the cells of a table."""
+    """Return allocations before and after a repair, from the cells of a table; '' for a repair of the tree."""
+    if not row['consumer']:
+        return ''
     return ' -> '.join(', '.join(row[name].split('\n')) or 'nothing' for name in ('before', 'after'))
 
 

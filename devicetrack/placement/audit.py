@@ -130,11 +130,6 @@ class Repair(NamedTuple):
     def __str__(self) -> str:
         return self.verb if self.consumer is None else f'{self.verb} {self.consumer}'
 
-    def lines(self) -> list[tuple[str | None, Resources | None, Resources | None]]:
-        """Return each consumer with what it holds before and after; one line of None for the tree."""
-        return [(before.uuid, before.resources, after.resources)
-                for before, after in self.changes] or [(None, None, None)]
-
 
 def compare(views: Views) -> list[Mismatch]:
     """Return every mismatch once, in a stable order."""

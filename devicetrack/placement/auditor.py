@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import contextlib
 from typing import NamedTuple
 
+from devicetrack import exception
 from devicetrack.objects import Provider
 from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
@@ -47,12 +48,13 @@ class Auditor:
     :param layout: the wanted layout
     :param classes: the classes that count devices of this host, even if it has none now
     :param leftovers: keeps the notes of the host's confirms and reverts
+    :param record: called with each report that a repair made, for example to record that the node is nested
     """
 
     def __init__(self, client: Client, look: Callable[[], HostView], layout: str, classes: Collection[str],
-                 leftovers: Leftovers) -> None:
+                 leftovers: Leftovers, record: Callable[[Report], None] | None = None) -> None:
         self._client, self._look, self._layout, self._leftovers = client, look, layout, leftovers
-        self._classes = frozenset(classes)
+        self._classes, self._record = frozenset(classes), record
         self._reporter = PlacementReporter(client)
 
     def audit(self) -> list[Mismatch]:
@@ -72,12 +74,14 @@ class Auditor:
         for repair in repairs:
             try:
                 yield repair, self._repair(repair)
-            except errors.PlacementError as error:
+            except exception.DeviceTrackError as error:
                 yield repair, str(error)
 
     def _repair(self, repair: Repair) -> str | None:
         if repair.consumer is None:
             report = self._report(self._look(), dry_run=False)
+            if self._record is not None:
+                self._record(report)
             return '; '.join(map(str, report.refused.values())) or None
         self._client.replace_allocations([change.after for change in repair.changes])
         if repair.verb in (audit.REMOVE, audit.REVERT):

@@ -5,18 +5,22 @@ from __future__ import annotations
 import functools
 import random
 from typing import Any
+from unittest import mock
 import uuid
 
+from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.placement import audit
 from devicetrack.placement import auditor as auditors
 from devicetrack.placement import errors
 from devicetrack.placement import expected
+from devicetrack.placement import healer
 from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.allocations import AllocationClient
 from devicetrack.placement.reporter import PlacementReporter
 from devicetrack.store.leftovers import HostLeftovers
+from devicetrack.store.sql.store import SQLStore
 from devicetrack.testing import fixtures
 from devicetrack.testing import placement as placements
 from devicetrack.testing.fixtures import Instance
@@ -261,6 +265,34 @@ class TestRepair(AuditTestCase):
         self.assertEqual([(None, audit.INVENTORY_DIFFERS, audit.SYNC)], self.found())
         self.repaired('sync')
         self.assertEqual(found.inventories, self.direct.get_inventories(self.providers['_p1']).inventories)
+
+    def test_of_inventories_names_the_providers_and_records_that_the_tree_is_nested(self) -> None:
+        names = [f'{self.name}{card}' for card in ('_p0', '_p1')]
+        for name in names:
+            provider = self.providers[name.removeprefix(self.name)]
+            found = self.direct.get_inventories(provider)
+            self.direct.put_inventories(provider, found.generation, {VGPU: values.Inventory(9, max_unit=9)})
+        plan = self.run_audit('--repair', '--dry-run', '-f', 'json').data
+        change = '~ VGPU: 9, 0 reserved -> 4, 0 reserved'
+        self.assertEqual([('sync', None, None, None, name, change) for name in names], [
+            tuple(one[name] for name in ('verb', 'consumer', 'before', 'after', 'provider', 'reason')) for one in plan])
+        answer = self.run_audit('--repair')
+        self.assertEqual((0, 'devicetrack-manage: done: sync\n'), (answer.code, answer.err))
+        self.assertEqual(''.join(f'sync provider {name}\n    Why: {change}\n' for name in names), answer.out)
+        [host] = self.host.store.hosts()
+        self.assertEqual(healer.VERSION, host.nested_version)
+
+    def test_of_inventories_that_the_store_cannot_record_keeps_none_of_the_others(self) -> None:
+        instance = self.spawn('_p0')
+        self.write(instance.uuid, {self.node: CPU})
+        found = self.direct.get_inventories(self.providers['_p1'])
+        self.direct.put_inventories(self.providers['_p1'], found.generation, {VGPU: values.Inventory(9, max_unit=9)})
+        with mock.patch.object(SQLStore, 'set_nested', autospec=True,
+                               side_effect=exception.StoreUnavailable('the store', 'locked')):
+            answer = self.run_audit('--repair')
+        self.assertEqual((3, ['devicetrack-manage: not done: sync: the store: locked',
+                              f'devicetrack-manage: done: allocate {instance.uuid}']),
+                         (answer.code, answer.err.splitlines()))
 
     def test_not_of_what_only_the_service_knows_to_reserve(self) -> None:
         found = self.direct.get_inventories(self.node)

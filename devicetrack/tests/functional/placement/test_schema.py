@@ -37,6 +37,7 @@ class AuditSchemaTestCase(AuditTestCase):
         self.ask(REPAIR, '--dry-run')
         self.host.manager.cordon('mdev', 'p1', parent=True)
         self.ask(SYNC, '--dry-run')
+        self.assertEqual({None, f'{self.name}_p1'}, {one['provider'] for one in self.ask(REPAIR, '--dry-run')})
 
 
 class HealSchemaTestCase(HealTestCase):
