@@ -74,23 +74,29 @@ def check_node(client: Client, store: Store, host: Host, node: str, is_named: bo
     """Check that no other host has this node: a command would write this host's devices into its tree.
 
     A tree with marks of a host is of this one if its node has the host's UUID, if it counts a device of the record, or
-    if an owner of such a device has allocations at the node. Without any record somebody must have named both.
+    if an owner of such a device has allocations at the node. Without any record somebody must have named both. If
+    placement does not have the node, a command would make a second tree beside that of the host.
 
     :param is_named: whether the options name the host, too
-    :raises UsageError: the node is of another host. Nothing was written
+    :raises UsageError: the node is of another host, or the host has another node. Nothing was written
     """
-    if node == host.name:
-        return
-    if store.host(node) is not None:
+    if node != host.name and store.host(node) is not None:
         raise base.UsageError(f'--node {node} is the node of another host in the store: name the node of host '
                               f'{host.name}, or run the command for host {node}')
     root = client.find_provider(node)
-    if root is None or root.uuid == host.uuid:
+    if root is not None and (node == host.name or root.uuid == host.uuid):
+        return
+    records = store.records_of_host(host.uuid)
+    if root is None:
+        other = _node_of(client, host, records)
+        if other is not None and (records or not is_named):
+            raise base.UsageError(f'placement has no node {node}, and the devices of host {host.name} are at node '
+                                  f'{other} there: name that node' + (
+                                      '' if records else f', or give --host {host.name}, too'))
         return
     uuids = [one.uuid for one in client.get_tree(root.uuid)]
     if not any(tree.is_marked(client.get_traits(uuid).traits) for uuid in uuids):
         return
-    records = store.records_of_host(host.uuid)
     if not records and not is_named:
         raise base.UsageError(f'--node {node} has devices of a host in placement, and host {host.name} has no record '
                               f'that they are its own: if it is the node of this host, give --host {host.name}, too')
@@ -99,6 +105,25 @@ def check_node(client: Client, store: Store, host: Host, node: str, is_named: bo
                 client.get_provider_allocations(root.uuid).consumers):
         raise base.UsageError(f'--node {node} has devices of a host in placement, and none that host {host.name} has '
                               f'recorded: name the node of host {host.name}')
+
+
+def _node_of(client: Client, host: Host, records: Sequence[Record]) -> str | None:
+    """Return the name of the node where placement has a host's devices; None if it has none.
+
+    That node has a provider of the record, has the host's name, or counts a device for its owner.
+    """
+    def candidates() -> Iterator[str]:
+        yield from dict.fromkeys(record.provider_uuid for record in records if record.provider_uuid)
+        named = client.find_provider(host.name)
+        if named is not None:
+            yield named.uuid
+        for consumer, share in expected.shares(records, host.uuid, tree.FLAT).items():
+            held = share.held.get(host.uuid, {})
+            for provider, amounts in client.get_allocations(consumer).resources.items():
+                if held.keys() & amounts.keys():
+                    yield provider
+
+    return next((one.name for uuid in candidates() for one in client.get_tree(uuid) if one.parent_uuid is None), None)
 
 
 def recorded_node(client: Client, store: Store, host: Host, root: values.Provider) -> healer.NodeToHeal:

@@ -14,6 +14,7 @@ from devicetrack.placement import healer
 from devicetrack.placement import merging
 from devicetrack.placement import tree
 from devicetrack.placement import values
+from devicetrack.placement.client import Client
 from devicetrack.placement.reporter import PlacementReporter
 from devicetrack.placement.resolver import ProvidersByName
 from devicetrack.store import api as store_api
@@ -26,6 +27,16 @@ from devicetrack.testing.fixtures import VGPU
 PROJECT: Final = 'the-project'
 USER: Final = 'the-user'
 CPU: Final = {'VCPU': 2}                    # what the service allocates at the node beside devices
+
+
+def rename(direct: Client, node: str) -> str:
+    """Give a node, and the providers below it, names that are not the host's; gives the node's."""
+    name = f'node-{uuid.uuid4()}'
+    found = direct.get_tree(node)
+    [before] = [one.name for one in found if one.uuid == node]
+    for one in found:
+        direct._send('PUT', f'/resource_providers/{one.uuid}', {'name': name + one.name.removeprefix(before)})
+    return name
 
 
 class FlatHost(fixtures.Fixture):

@@ -235,9 +235,56 @@ class TestNodeOfAnotherHost(SyncTestCase):
 
     def renamed(self) -> str:
         """Give the other host's node a name that no host of the store has."""
-        name = f'node-{uuid.uuid4()}'
-        self.direct._send('PUT', f'/resource_providers/{self.other.node}', {'name': name})
-        return name
+        return nodes.rename(self.direct, self.other.node)
+
+
+class TestUnknownNode(SyncTestCase):
+    """A node that placement does not have, on a host whose node was made by the service."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.earlier = self.useFixture(nodes.EarlierHost(self.placement))
+        self.host, self.name, self.unknown = self.earlier.host, self.earlier.name, f'node-{uuid.uuid4()}'
+        self.program = self.useFixture(programs.Program(self.host.configuration, self.host.machine))
+        self.layout('manual')
+
+    def refused(self, *arguments: str, there: str) -> None:
+        """Refused with the name of the node that is there."""
+        for command in ('sync', 'audit'):
+            answer = self.program.run('placement', command, *arguments, config_file=self.config_file)
+            self.assertEqual((2, ''), (answer.code, answer.out))
+            self.assertIn(f'devices of host {self.name} are at node {there}', answer.err)
+        self.assertEqual([], [request for request in self.placement.requests if request[0] != 'GET'])
+
+    def test_is_refused_if_there_is_one_with_the_name_of_the_host(self) -> None:
+        for named in ((), ('--host', self.name)):
+            self.refused('--node', self.unknown, *named, there=self.name)
+
+    def test_is_refused_if_an_owner_has_its_devices_elsewhere(self) -> None:
+        there = nodes.rename(self.direct, self.earlier.node)
+        self.refused('--node', self.unknown, there=there)
+        self.refused(there=there)
+
+    def test_is_refused_if_the_recorded_providers_are_elsewhere(self) -> None:
+        host = self.host.store.host(self.name)
+        assert host is not None
+        nodes.rename(self.direct, self.earlier.node)
+        self.direct.delete_allocations(self.earlier.instance.uuid)
+        there = f'node-{uuid.uuid4()}'
+        self.direct.create_provider(host.uuid, there, None)
+        self.refused('--node', self.unknown, there=there)
+
+    def test_is_its_own_if_no_device_of_the_host_is_anywhere(self) -> None:
+        nodes.rename(self.direct, self.earlier.node)
+        elsewhere = self.placement.provider(VCPU=8, DISK_GB=8)
+        held = self.direct.get_allocations(self.earlier.instance.uuid)
+        self.direct.put_allocations(held._replace(resources={elsewhere: {'VCPU': 1, 'DISK_GB': 1}}))
+        self.assertEqual(0, self.run_sync('--node', self.unknown).code)
+
+    def test_without_any_record_must_be_named_with_the_host_if_there_is_one_with_its_name(self) -> None:
+        self.host.delete(self.earlier.instance)
+        self.refused('--node', self.unknown, there=self.name)
+        self.assertEqual(0, self.run_sync('--node', self.unknown, '--host', self.name).code)
 
 
 class TestLayout(SyncTestCase):
