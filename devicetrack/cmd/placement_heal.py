@@ -147,7 +147,7 @@ class Heal(base.Lister):
         from devicetrack.placement.resolver import ProvidersByName
         if is_here:
             observer = report.Observer(host, self.app.driver(host.name), self.app.store, self.app.conf,
-                                       ProvidersByName(client, name, host.uuid))
+                                       ProvidersByName(client, name))
             return healer.NodeToHeal.of_host(observer.placed, *observer.providers(name))
         found = client.find_provider(name)
         if found is None:

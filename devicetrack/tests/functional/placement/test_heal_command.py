@@ -119,9 +119,26 @@ class TestThisNode(HealTestCase):
         self.assertEqual((healer.NOTHING, {self.here.name: healer.VERSION}), (row['outcome'], self.marks()))
 
     def test_of_another_name_than_its_host_is_found_by_its_own(self) -> None:
-        answer = self.heal('--node', 'a-node', '--host', self.here.name, '-f', 'json')
+        name = nodes.rename(self.direct, self.here.node)
+        answer = self.heal('--node', name, '--host', self.here.name, '-f', 'json')
         [row] = answer.data
-        self.assertEqual(('a-node', self.here.name), (row['node'], row['host']))
+        self.assertEqual((0, name, self.here.name, healer.HEALED),
+                         (answer.code, row['node'], row['host'], row['outcome']))
+
+    def test_of_a_wrong_name_is_refused_with_the_right_one(self) -> None:
+        answer = self.heal('--node', 'a-mistake', '--host', self.here.name)
+        self.assertEqual((2, True), (answer.code, f'are at node {self.here.name} there: name that' in answer.err))
+        self.assertEqual({self.here.name: None}, self.marks())
+
+    def test_that_placement_does_not_have_is_an_obstacle_and_not_marked(self) -> None:
+        nodes.rename(self.direct, self.here.node)
+        answer = self.heal('--all', '-f', 'json')
+        [row] = answer.data
+        self.assertEqual((11, healer.LEFT, placement_heal.HYPERVISOR), (answer.code, row['outcome'], row['checked']))
+        self.assertIn(f'node {self.here.name} is not changed: failed: placement has no provider {self.here.name}',
+                      answer.err)
+        self.assertEqual([], [request for request in self.placement.requests if request[0] != 'GET'])
+        self.assertEqual({self.here.name: None}, self.marks())
 
     def test_of_another_host_is_refused(self) -> None:
         other = self.elsewhere()
