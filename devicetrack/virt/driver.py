@@ -266,8 +266,8 @@ class VirtDriver(abc.ABC):
         If a record cannot be read or belongs to another instance than its domain, the driver omits it and logs a
         warning. Records serve to rebuild a lost store. The audit compares rows with usage, not with records.
 
-        :param told: called after each domain, with how many were read and how many there are. Threads may call it at
-            the same time, so the numbers need not arrive in order. An exception from it ends this call
+        :param told: called after each domain, with how many were read and how many there are, in another thread or
+            in this one. An exception from it ends this call
         :param unread: called for each record that is omitted, as ``told``: which devices it has is unknown
         :raises HypervisorUnreachable: no answer
         """

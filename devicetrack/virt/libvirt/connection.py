@@ -13,6 +13,7 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import enum
 import functools
@@ -42,6 +43,7 @@ _ACCOUNT = re.compile('//[^/]*@')
 
 _Answer = TypeVar('_Answer')
 _Name = TypeVar('_Name')
+_Found = TypeVar('_Found')
 
 
 class Meaning(enum.Enum):
@@ -259,7 +261,7 @@ class Connection:
 
         A domain that goes away meanwhile is left out.
 
-        :param read: converts a domain's definitions into an answer. Several threads call it at the same time
+        :param read: converts a domain's definitions into an answer, in this thread
         :param told: as for :meth:`devicetrack.virt.driver.VirtDriver.guest_records`
         :param only: the UUIDs of the domains to read; by default all
         :raises HypervisorUnreachable: no answer, perhaps after some domains were read. From then on, a domain about
@@ -269,31 +271,34 @@ class Connection:
         # Listing the transient domains costs a fraction of asking every domain. The list is read second, so a domain in
         # it had no definition when all domains were listed, or has lost it since.
         transient = {domain.UUIDString() for domain in self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT)}
-        numbers = itertools.count(1)            # its next() is one operation, so threads may share it
+        numbers = itertools.count(1)
 
         # libvirtd, in its own process, takes most of the time for a document.
-        def fetch(named: tuple[str, Any]) -> _Answer | None:
+        def fetch(named: tuple[str, Any]) -> Definitions | Unreadable | None:
             uuid, domain = named
-            found = self._late(uuid) or self._definitions_of(uuid, domain, uuid in transient)
+            return self._late(uuid) or self._definitions_of(uuid, domain, uuid in transient)
+
+        def use(found: Definitions | Unreadable | None) -> _Answer | None:
             answer = None if found is None else read(found)
             if told is not None:
                 told(next(numbers), len(domains))
             return answer
 
         # The names are read before the threads start: in a thread, each call of the binding waits for the others.
-        return self._side_by_side([(domain.UUIDString(), domain) for domain in domains], fetch)
+        return [answer for answer in self._side_by_side([(domain.UUIDString(), domain) for domain in domains], fetch,
+                                                        use) if answer is not None]
 
-    def _side_by_side(self, domains: Iterable[_Name], fetch: Callable[[_Name], _Answer | None]) -> list[_Answer]:
-        """Ask about several domains at a time, and return the answers that are not None.
+    def _side_by_side(self, domains: Iterable[_Name], fetch: Callable[[_Name], _Found],
+                      use: Callable[[_Found], _Answer]) -> list[_Answer]:
+        """As :func:`.side_by_side.ask`.
 
         :raises HypervisorUnreachable: no answer for too long
         """
         try:
-            answers = side_by_side.ask(domains, fetch, self._calls.timeout_s)
+            return side_by_side.ask(domains, fetch, use, self._calls.timeout_s)
         except bounded.Late as error:
             self._drop(self._raw)
             raise self._unreachable(error) from error
-        return [answer for answer in answers if answer is not None]
 
     def saved(self, read: Callable[[Definitions | Unreadable], _Answer]) -> list[_Answer]:
         """Read the definition in the saved state of every guest that has one (managed save).
@@ -301,10 +306,10 @@ class Connection:
         :param read: as in :meth:`definitions`; the saved definition is ``current``
         :raises HypervisorUnreachable: no answer
         """
-        def fetch(raw: Any) -> _Answer | None:
+        def fetch(raw: Any) -> Definitions | Unreadable | None:
             domain = Domain(self, raw)
             if (late := self._late(domain.uuid)) is not None:
-                return read(late)
+                return late
             try:
                 text = domain.saved()
             except exception.DomainGone:
@@ -313,10 +318,12 @@ class Connection:
                 if error.meaning is Meaning.UNSUPPORTED:
                     # libvirt's test driver: nobody can read or change its saved states. QEMU's driver can since 3.7.
                     return None
-                return read(Unreadable(domain.uuid, f'its saved state: {error}'))
-            return None if text is None else read(Definitions(domain.uuid, False, text, None))
+                return Unreadable(domain.uuid, f'its saved state: {error}')
+            return None if text is None else Definitions(domain.uuid, False, text, None)
 
-        return self._side_by_side(self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE), fetch)
+        return [answer for answer in self._side_by_side(
+            self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE), fetch,
+            lambda found: None if found is None else read(found)) if answer is not None]
 
     def snapshots(self, read: Callable[[Definitions | Unreadable], _Answer]) -> list[_Answer]:
         """Read every snapshot of every guest.
@@ -324,20 +331,20 @@ class Connection:
         :param read: as in :meth:`definitions`; the document of a snapshot is ``current``
         :raises HypervisorUnreachable: no answer
         """
-        def fetch(raw: Any) -> list[_Answer]:
+        def fetch(raw: Any) -> Sequence[Definitions | Unreadable]:
             domain = Domain(self, raw)
             if (late := self._late(domain.uuid)) is not None:
-                return [read(late)]
+                return [late]
             try:
                 documents = domain.snapshots()
             except exception.DomainGone:
                 return []
             except Refused as error:
-                return [read(Unreadable(domain.uuid, f'its snapshots: {error}'))]
-            return [read(Definitions(domain.uuid, False, document, None)) for document in documents]
+                return [Unreadable(domain.uuid, f'its snapshots: {error}')]
+            return [Definitions(domain.uuid, False, document, None) for document in documents]
 
-        found = self._side_by_side(self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_HAS_SNAPSHOT), fetch)
-        return list(itertools.chain.from_iterable(found))
+        return list(itertools.chain.from_iterable(self._side_by_side(
+            self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_HAS_SNAPSHOT), fetch, lambda found: list(map(read, found)))))
 
     def returning(self) -> frozenset[tuple[int, str]]:
         """List the domains that may get other definitions than they have: from a saved state or a snapshot.

@@ -83,7 +83,7 @@ class DomainUsage:
             # If a guest came back meanwhile, its definition was read before, and its saved state or snapshot may be
             # gone since.
             # Reverting to a snapshot leaves it in the list, so before a device is taken back all are read again.
-            left = returning if guarding else returning - self._hypervisor.returning()
+            left = returning if guarding or not returning else returning - self._hypervisor.returning()
             resumed = {uuid for _list, uuid in left}
             if resumed:
                 kept += self._hypervisor.definitions(read, only=resumed)
@@ -139,7 +139,7 @@ class DomainUsage:
 
     def _read_guest(self, parse: parsed.Parse, boot_id: str, guarding: Collection[DeviceKey],
                     found: connection.Definitions | connection.Unreadable) -> _Guest:
-        """Read which devices one domain names, as far as they can be read. Several threads do this at the same time."""
+        """Read which devices one domain names, as far as they can be read."""
         if isinstance(found, connection.Unreadable):
             return found.uuid, False, (), (), Unknown(f'domain {found.uuid}', found.reason)
         named: list[_Named] = []

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from collections.abc import Iterable
 import queue
 import threading
-import time
 from typing import Final
 from typing import TypeVar
 
@@ -15,59 +14,72 @@ from devicetrack.virt.libvirt import bounded
 
 # libvirtd works on five requests of a client at a time (``max_client_requests``). This leaves one for other requests.
 THREADS: Final = 4
+# How many answers may wait in memory. With fewer, the threads would wait for the caller more often.
+_WAITING: Final = 4 * THREADS
 
 Name = TypeVar('Name')
 Answer = TypeVar('Answer')
+Result = TypeVar('Result')
 
 
-def ask(names: Iterable[Name], question: Callable[[Name], Answer], timeout_s: float) -> list[Answer]:
-    """Return ``question(name)`` for each of the names, in their order. Other threads ask; the caller's thread waits.
+def ask(names: Iterable[Name], question: Callable[[Name], Answer], use: Callable[[Answer], Result],
+        timeout_s: float) -> list[Result]:
+    """Return ``use(question(name))`` for each of the names, in their order.
 
-    After the first error no further question is asked. The error is raised once no thread works any more.
+    Other threads ask. The caller's thread uses each answer as it comes: a thread that did so itself would not ask
+    meanwhile. After the first error no further question is asked and no answer is used. The error is raised once no
+    thread works any more.
 
     :raises Late: no thread got an answer within ``timeout_s``; the threads end when their answers have come
     """
     asked = list(names)
     # Numbers alone: a tuple with each name would be one more thing for the garbage collector to go through.
     todo = collections.deque(range(len(asked)))
-    if not todo:
-        return []
-    answers: dict[int, Answer] = {}
+    results: dict[int, Result] = {}
     errors: list[BaseException] = []
-    ended: queue.SimpleQueue[None] = queue.SimpleQueue()
-    answered_at = time.monotonic()
+    answers: queue.SimpleQueue[tuple[int, Answer] | None] = queue.SimpleQueue()     # None: a thread has ended
+    room = threading.Semaphore(_WAITING)
 
     def work() -> None:
-        nonlocal answered_at
         try:
             while True:
+                room.acquire()
                 try:
                     number = todo.popleft()
                 except IndexError:
                     break
-                answers[number] = question(asked[number])
-                answered_at = time.monotonic()
+                answers.put((number, question(asked[number])))
         except BaseException as error:
             errors.append(error)
             todo.clear()
         finally:
-            ended.put(None)
+            room.release()                      # another thread may wait to learn that nothing is left to do
+            answers.put(None)
 
     threads = [threading.Thread(target=work, name='devicetrack-ask', daemon=True)
                for _ in range(min(THREADS, len(todo)))]
     try:
         for thread in threads:
             thread.start()
-        for _thread in threads:
-            while True:
+        working = len(threads)
+        while working:
+            try:
+                answer = answers.get(timeout=timeout_s)
+            except queue.Empty:
+                raise bounded.Late(f'no answer within {timeout_s} s') from None
+            if answer is None:
+                working -= 1
+                continue
+            room.release()
+            if not errors:
                 try:
-                    ended.get(timeout=max(0.0, answered_at + timeout_s - time.monotonic()))
-                    break
-                except queue.Empty:
-                    if time.monotonic() >= answered_at + timeout_s:
-                        raise bounded.Late(f'no answer within {timeout_s} s') from None
+                    results[answer[0]] = use(answer[1])
+                except Exception as error:
+                    errors.append(error)
+                    todo.clear()
     finally:
         todo.clear()
+        room.release()
     if errors:
         raise errors[0]
-    return [answers[number] for number in range(len(answers))]
+    return [results[number] for number in range(len(asked))]
