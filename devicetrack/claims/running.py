@@ -69,7 +69,8 @@ from devicetrack.virt.driver import VirtDriver
 class Parts(NamedTuple):
     """The parts that a service passes for one host; ``service``, ``resolver`` and ``metering`` may be None.
 
-    ``instances`` reads and sets fields of the service's instances. ``metering`` reports the work.
+    ``instances`` reads and sets fields of the service's instances. ``metering`` reports the work. ``by_command`` says
+    that a command starts the host in the place of its manager.
     """
 
     here: Endpoint
@@ -80,6 +81,7 @@ class Parts(NamedTuple):
     resolver: ProviderResolver | None = None
     instances: InstanceFields = InstanceFields()
     metering: Metering | None = None
+    by_command: bool = False
 
     @property
     def state_path(self) -> str:
@@ -106,6 +108,7 @@ class Running:
         self.gate = Gate(here.host, here.node)
         self.ledger = LockedLedger(conf.selection_policy, known.uuid_of)
         self._metering = metering = parts.metering or Metering()
+        self._by_command = parts.by_command
         self.rows = Rows(store, self.ledger, host.uuid, metering)
         self.views = HostViews(HostReader(driver, store, host.uuid, here, boot, service), driver, self.ledger, known)
         self.declarations = Declarations(driver, store, host.uuid, Declarer(parts.conf, here.host))
@@ -180,6 +183,9 @@ class Running:
     def audit(self) -> list[Finding]:
         """Audit the host, and carry out the requests of commands.
 
+        A command in the place of the manager leaves them to the manager: it does not have the compute service, which
+        may refuse them, and ends before the wipes that they ask for.
+
         :raises HostTakenOver: another manager of this host has started; nothing was read
         """
         began = time.perf_counter()
@@ -198,7 +204,8 @@ class Running:
         self.store.check_epoch()
         with self._auditing.held():
             findings = self._audit.run()
-            if self.operator_requests.answer_waiting():     # the next audit sees their changes
+            # The next audit sees their changes.
+            if not self._by_command and self.operator_requests.answer_waiting():
                 findings = self._audit.run()
             self._history.trim()
         return findings

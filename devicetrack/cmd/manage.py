@@ -234,7 +234,7 @@ class Manage(app.App):
             known = [one.name for one in self.checked_store.hosts()]
             if host not in known:
                 raise exception.UnknownHost(host, known)
-            parts = Parts(Endpoint(host, host), self.driver(host), self.checked_store, self.conf)
+            parts = Parts(Endpoint(host, host), self.driver(host), self.checked_store, self.conf, by_command=True)
             check_unmanaged(host, parts.state_path)         # a person waits for the command
             self._running, _findings = Running.start(parts)
         return self._running

@@ -161,6 +161,37 @@ class AuditRepairTestCase(RepairCommandTestCase):
         self.assertIn('nothing was done', answer.err)
 
 
+class WaitingRequestTestCase(RepairCommandTestCase):
+    """Requests wait while the manager is down, and somebody runs a command."""
+
+    def assert_left_to_the_manager(self, verb: str) -> None:
+        self.host.manager.close()
+        before = self.host.records()
+        self.run_to(cmd_base.OK, 'audit', '--repair')
+        self.assertEqual(([verb], before), (self.waiting(), self.host.records()))
+
+    def test_one_that_the_compute_service_would_have_refused(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.machine.write(D0, b'precious')
+        self.machine.delete_guest(instance.uuid)            # for a moment, as in a hard reboot
+        self.host.service.known = {instance.uuid: 'here'}
+        self.run_to(cmd_base.OK, 'instance', 'release', instance.uuid, '--yes', '--no-wait')
+        self.assert_left_to_the_manager(operator_requests.RELEASE)
+        self.host.restart()
+        self.host.audit()
+        [answered] = self.host.store.operator_requests()
+        self.assertIn('the compute service says that it lives here', str(answered.answer))
+        self.assertEqual(b'precious', self.machine.read(D0))
+
+    def test_a_wipe_that_would_end_with_the_command(self) -> None:
+        self.machine.write(D1, b'secret')
+        self.machine.unproven.add(D1)
+        self.host.audit()
+        self.run_to(cmd_base.OK, 'device', 'admit', 'vpmem/d1', '--wipe', '--no-wait')
+        self.assert_left_to_the_manager(operator_requests.ADMIT)
+        self.assertEqual(b'secret', self.machine.read(D1))
+
+
 class AcceptTestCase(RepairCommandTestCase):
     """A backup was restored that is older than a guest."""
 
