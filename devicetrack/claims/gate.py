@@ -60,6 +60,12 @@ class Gate:
         """Why the host claims and frees nothing now; None if it works."""
         return self._behind.reason if self._behind is not None else None
 
+    @property
+    def why_not_end(self) -> str | None:
+        """Why no operator may end a row or have a device wiped now; None if one may."""
+        behind = self._behind
+        return None if behind is None else f'host {self.host} is report-only: {behind.reason}'
+
     def judge(self, behind: StoreBehind | None) -> None:
         """Take over the verdict of an audit."""
         before, self._behind = self._behind, behind

@@ -754,7 +754,8 @@ class ClaimManager:
         :param wipe: wipe a device that was forgotten or retired, or is unproven, whatever is on it. The wipe runs in
             the background, and the device is admitted when it is proven clean. A restart drops the request
         :raises BadRequest: it was neither forgotten nor retired and, with ``wipe``, is not unproven either
-        :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these is unknown
+        :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these is unknown. With
+            ``wipe`` also while the host is report-only
         :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
         """
         host = self._started()
@@ -773,8 +774,8 @@ class ClaimManager:
         :param instance_uuid: the device's owner, which confirms that the caller means this device
         :returns: why the device is withheld; ``changed`` is False if it was retired already
         :raises NotAssigned: the device has no owner and is not retired
-        :raises NotRetired: it is not on its way back, has another owner or is being wiped, a domain names it, or one of
-            these is unknown; nothing was changed
+        :raises NotRetired: it is not on its way back, has another owner or is being wiped, a domain names it, one of
+            these is unknown, or the host is report-only; nothing was changed
         :raises BadRequest: a name is not a string, ``instance_uuid`` is not a UUID, or ``reason`` is not one printable
             line
         :raises HypervisorUnreachable, StoreError: no answer; it may be withheld as retired, and its row may remain

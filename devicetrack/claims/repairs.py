@@ -21,6 +21,7 @@ from devicetrack import vocabulary
 from devicetrack.claims import adopting
 from devicetrack.claims import arguments
 from devicetrack.claims import withheld
+from devicetrack.claims.gate import Gate
 from devicetrack.claims.life import Life
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
@@ -176,10 +177,10 @@ class Repairs:
     """Repairs the rows of a started host."""
 
     def __init__(self, host: str, driver: VirtDriver, ledger: LockedLedger, rows: Rows, views: HostViews, life: Life,
-                 withheld_devices: WithheldDevices, wipes: Wipes, service: ServiceView) -> None:
+                 withheld_devices: WithheldDevices, wipes: Wipes, service: ServiceView, gate: Gate) -> None:
         self._host, self._driver, self._ledger, self._rows = host, driver, ledger, rows
         self._views, self._life, self._withheld, self._wipes = views, life, withheld_devices, wipes
-        self._service = service
+        self._service, self._gate = service, gate
         self._do = {findings.ADOPT: self._adopt, findings.UPDATE_DETAILS: self._update,
                     findings.RETRY_RELEASE: self._give, findings.GIVE_BACK: self._give}
 
@@ -309,7 +310,8 @@ class Repairs:
         :returns: the rows as they were
         :raises NotReleased: it has no devices here, or some of a claim that the operator did not see, another operation
             works on it, it has a domain here, a domain names one of its devices, it is moving, the service says that it
-            is here, or one of these is unknown. A service that answers and leaves it out does not know it
+            is here, or one of these is unknown. A service that answers and leaves it out does not know it. Also while
+            the host is report-only
         :raises DriverError: a device could not be taken back; its row stays, on its way back, and an audit tries again
         :raises HypervisorUnreachable, StoreError: no answer
         """
@@ -322,6 +324,8 @@ class Repairs:
                 raise exception.NotReleased(instance_uuid, f'it has no devices on host {self._host}')
             if claims is not None and not claims.issuperset(record.claim_id for record in records):
                 raise exception.NotReleased(instance_uuid, 'it has devices of a newer claim: look again')
+            if (closed := self._gate.why_not_end) is not None:
+                raise exception.NotReleased(instance_uuid, closed)
             if wait and self._wipes.is_wiping(instance_uuid):
                 raise exception.NotReleased(instance_uuid, _BUSY)
             for _look in range(2):
@@ -342,7 +346,8 @@ class Repairs:
         :returns: the row as it was
         :raises NotAssigned: no instance holds the device
         :raises NotForgotten: another operation works on its instance, it has another owner, the host may still have it
-            or get it back as it is, a guest may use it, or one of these is unknown
+            or get it back as it is, a guest may use it, or one of these is unknown. Also while the host is report-only:
+            the row of a store that is older than its guests may not be the last one of the device
         :raises HypervisorUnreachable, StoreError: no answer
         """
         # An audit may call this, and waits for no instance.
@@ -352,6 +357,8 @@ class Repairs:
             record = _owned(self._rows.of_devices([key]).get(key), self._host, key, instance_uuid)
             if self._wipes.works_on([key]):
                 raise exception.NotForgotten(_name(key), _BUSY)
+            if (closed := self._gate.why_not_end) is not None:
+                raise exception.NotForgotten(_name(key), closed)
             for _look in range(2):
                 _refuse(self._views.read(), self._driver.guest_records(), record)
             _refuse_present(self._driver, record)
@@ -371,7 +378,7 @@ class Repairs:
         :param instance_uuid: its owner, as an operator confirmed
         :raises NotAssigned: no instance holds the device, and it is not retired
         :raises NotRetired: another operation works on it or its instance, it has another owner, it is not on its way
-            back, a domain names it, or that is unknown
+            back, a domain names it, or that is unknown. Also while the host is report-only, as for :meth:`forget`
         :raises BadRequest: the reason is not one short, printable line
         :raises HypervisorUnreachable, StoreError: no answer
         """
@@ -392,6 +399,8 @@ class Repairs:
                 raise exception.NotAssigned(_name(key), self._host)
             if record.instance_uuid != instance_uuid:
                 refuse(f'it belongs to instance {record.instance_uuid}, but {instance_uuid} was confirmed')
+            if (closed := self._gate.why_not_end) is not None:
+                refuse(closed)
             if record.state != vocabulary.RELEASING:
                 refuse(f'it is {record.state}: release its instance first')
             if (progress := self._driver.wiping([key]).get(key)) is not None:

@@ -131,7 +131,7 @@ class Running:
                                    self.moves)
         self.narrowing = Narrowing(self.ledger, self.rows, self.life, self.claiming, self.declarations)
         self.repairs = Repairs(here.host, driver, self.ledger, self.rows, self.views, self.life, self.withheld,
-                               self.wipes, service)
+                               self.wipes, service, self.gate)
         self.unproven = Unproven(host.uuid, conf.unproven_devices, driver, self.ledger, self.rows, self.gate,
                                  self.withheld)
         self.operator_requests = OperatorRequests(here.host, host.uuid, store, self.repairs, self.withheld,

@@ -137,9 +137,12 @@ class Unproven:
         An operator's word that a device is clean ends only the doubt: if the device keeps bytes, the thread then reads
         all of it. A device that is being wiped is admitted when the wipe is proven.
 
+        :raises NotAdmitted: also with ``wipe`` while the host is report-only
         :raises Exception: as :meth:`.WithheldDevices.admit` and :meth:`.WithheldDevices.check_for_wipe`
         """
         if wipe:
+            if (closed := self._gate.why_not_end) is not None:
+                raise exception.NotAdmitted(str(Target.of(key)), closed)
             self._withheld.check_for_wipe(key)
             self._request_wipe(key)
             state = self.state_of(key)          # before the thread starts, which may finish at once

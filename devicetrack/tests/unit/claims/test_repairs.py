@@ -114,6 +114,31 @@ class AcceptTestCase(RepairTestCase):
         self.assertEqual([], self.repair())
         self.assertEqual(['d0'], [record.identifier for record in self.host.records()])
 
+    def test_no_operator_ends_a_row_or_has_a_device_wiped_before_somebody_accepts(self) -> None:
+        self.host.service.known = {}
+        self.machine.delete_guest(self.older.uuid)
+        self.machine.write(D0, b'precious')
+        self.machine.unproven.add(D2)
+        self.machine.write(D2, b'secret')
+        self.host.audit()
+        running, rows = self.host.running, self.host.records()
+        for refused, call, arguments in (
+                (exception.NotReleased, running.repairs.release, (self.older.uuid,)),
+                (exception.NotRetired, running.repairs.retire, (D0, self.older.uuid)),
+                (exception.NotForgotten, running.repairs.forget, (D0, self.older.uuid)),
+                (exception.NotAdmitted, running.unproven.admit, (D2, True))):
+            error = self.assertRaises(refused, call, *arguments)
+            self.assertIn('is report-only: its store is older than its guests', str(error))
+            self.assertIn('audit --repair --accept', str(error))
+        self.assertEqual((rows, b'precious'), (self.host.records(), self.machine.read(D0)))
+        self.repair(accept=True)
+        self.host.audit()
+        running.repairs.release(self.older.uuid)
+        running.unproven.wait()
+        running.unproven.admit(D2, wipe=True)
+        running.unproven.wait()
+        self.assertEqual((FREE, FREE), (self.host.states()['d0'], self.host.states()['d2']))
+
     def test_accepted_the_rows_are_written(self) -> None:
         done = self.repair(accept=True)
         self.assertEqual({(findings.ADOPT, True)}, {(verb, ok) for verb, _device, ok in done})

@@ -8,6 +8,7 @@ import threading
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import gate
 from devicetrack.claims import operator_requests
 from devicetrack.claims import unproven
 from devicetrack.claims.manager import ClaimManager
@@ -384,6 +385,17 @@ class ReportOnlyTestCase(UnprovenTestCase):
         self.host.running.unproven.go_on()
         self.settle()
         self.assertEqual(0, self.machine.calls['prove'])
+
+    def test_nor_does_it_wipe_what_an_operator_names(self) -> None:
+        self.a_tenant_leaves()
+        self.host.audit()
+        self.settle()
+        self.host.running.gate.judge(gate.StoreBehind('behind', frozenset()))
+        error = self.assertRaises(exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0', wipe=True)
+        self.assertIn('is report-only: behind', str(error))
+        self.host.audit()                       # the host works again, and nobody remembers the request
+        self.settle()
+        self.assertEqual((UNPROVEN, b'secret'), (self.host.states()['d0'], self.machine.read(D0)))
 
 
 class InterruptTestCase(UnprovenTestCase):

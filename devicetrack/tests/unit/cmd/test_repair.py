@@ -253,6 +253,20 @@ class ReportOnlyTestCase(RepairCommandTestCase):
         self.assertIn('report-only: no claims', self.program.run('host', 'map').out)
         self.assertEqual(self.reason, self.run_to(cmd_base.ATTENTION, 'host', 'show').data['report_only'])
 
+    def test_nothing_is_given_back_or_wiped_with_a_manager_or_without(self) -> None:
+        self.host.service.known = {}
+        self.machine.delete_guest(self.older.uuid)
+        self.machine.unproven.add(D1)
+        self.while_waiting(self.host.audit)
+        for outcome in ('refused', ''):
+            for command in (('instance', 'release', self.older.uuid, '--yes'),
+                            ('device', 'admit', 'vpmem/d1', '--wipe')):
+                answer = self.program.run(*command)
+                self.assertEqual((cmd_base.ERROR, True), (answer.code, outcome in answer.out))
+                self.assertIn(f'host compute-7 is report-only: {self.reason}', answer.err)
+            self.host.manager.close()
+        self.assertEqual(['active'], [record.state for record in self.host.records()])
+
     def test_no_request_fits(self) -> None:
         answer = self.run_to(cmd_base.ATTENTION, 'explain', '--resource', f'{fixtures.PMEM}=1')
         [part] = answer.data
