@@ -153,6 +153,20 @@ class Unproven:
         self.go_on()
         return self.state_of(key)
 
+    def wiped(self, key: DeviceKey) -> Withheld:
+        """The state of a device after the wipe that :meth:`admit` requested. Call it after :meth:`wait`.
+
+        :raises NotAdmitted: the wipe is not proven, or the store does not have that yet; the device stays withheld
+        """
+        with self._lock.held():
+            why = BEING_WIPED if key in self._wiping else self._answers.get(key, ('', ''))[1]
+        state = self.state_of(key)
+        if not why and not {vocabulary.IN_DOUBT, vocabulary.RETIRED}.isdisjoint(state.causes):
+            why = 'it was wiped, but the store could not note that: admit it again'
+        if why:
+            raise exception.NotAdmitted(str(Target.of(key)), why)
+        return state
+
     def state_of(self, key: DeviceKey) -> Withheld:
         """The present state of a device, with a reason that no audit has noted yet."""
         state = self._withheld.state_of(Target.of(key))
@@ -217,6 +231,7 @@ class Unproven:
                         requested._asdict())
             with self._lock.held():
                 self._wiping.discard(requested)
+                self._answers[requested] = ('', 'wiping it failed: the host does not have it any more')
 
     def _prove(self, device: DeviceState, how: str) -> None:
         key = _key(device)

@@ -11,7 +11,6 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import exception
-from devicetrack import vocabulary
 from devicetrack.claims import operator_requests
 from devicetrack.claims.running import Running
 from devicetrack.cmd import base
@@ -107,9 +106,7 @@ class Requesting(base.ShowOne):
             raise base.Refused(str(error)) from error
         if done == WIPING and answer.outcome == operator_requests.DONE:
             running.unproven.wait()             # otherwise the wipe would end with this process
-            left = running.unproven.state_of(DeviceKey(arguments['kind'], arguments['identifier']))
-            if vocabulary.UNPROVEN in left.causes:
-                raise exception.NotAdmitted(str(left.target), left.causes[vocabulary.UNPROVEN].detail)
+            left = running.unproven.wiped(DeviceKey(arguments['kind'], arguments['identifier']))
             return Outcome(ADMITTED, str(left), None)
         return Outcome(_outcome(answer, done), answer.text, None)
 

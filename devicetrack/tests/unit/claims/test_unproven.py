@@ -252,6 +252,8 @@ class ComesBackTestCase(UnprovenTestCase):
         self.host.audit()
         go_on.set()
         self.settle()
+        error = self.assertRaises(exception.NotAdmitted, self.host.running.unproven.wiped, D0)
+        self.assertIn('the host does not have it any more', str(error))
         self.comes_back()
         self.wiped()
 

@@ -6,6 +6,7 @@ import contextlib
 import glob
 import os
 import time
+from typing import Any
 
 import fixtures as base_fixtures
 
@@ -220,6 +221,31 @@ class AdmitTestCase(RepairCommandTestCase):
         self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'it is read-only'))
         answer = self.program.run('device', 'admit', 'vpmem/d0', '--wipe')
         self.assertEqual((cmd_base.ERROR, True), (answer.code, 'it is read-only' in answer.out + answer.err))
+
+    def test_a_wipe_that_fails_admits_nothing_that_is_only_in_doubt(self) -> None:
+        self.machine.unproven.discard(D0)       # its proof is older than the doubt
+        self.host.manager.close()
+        self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'bad blocks'))
+        for policy in ('verify', 'trust'):
+            config_file = program.write_configuration(self.temp_dir(), self.host.conf, f'unproven_devices = {policy}')
+            answer = self.program.run('device', 'admit', 'vpmem/d0', '--wipe', config_file=config_file)
+            self.assertEqual((cmd_base.ERROR, ''), (answer.code, answer.out))
+            self.assertIn('device vpmem/d0 stays withheld: wiping it failed: bad blocks', answer.err)
+        self.host.restart()
+        self.assertEqual('withheld: in doubt', self.host.states()['d0'])
+
+    def test_a_wipe_that_the_store_does_not_note_admits_nothing_yet(self) -> None:
+        self.host.manager.close()
+
+        def refuse(*_arguments: Any) -> None:
+            raise exception.StoreUnavailable('the store', 'full')
+
+        with base_fixtures.MonkeyPatch('devicetrack.store.sql.store.SQLStore.set_withheld', refuse):
+            answer = self.program.run('device', 'admit', 'vpmem/d0', '--wipe')
+        self.assertEqual((cmd_base.ERROR, True), (answer.code, 'vpmem/d0 stays withheld: it was wiped' in answer.err))
+        self.assertEqual('admitted', self.admit(cmd_base.OK).data['outcome'])
+        self.host.restart()
+        self.assertEqual(FREE, self.host.states()['d0'])
 
     def test_a_refusal_says_why(self) -> None:
         self.machine.unknown_domains['x'] = 'torn'
