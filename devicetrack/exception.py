@@ -175,14 +175,19 @@ class HostInUse(DeviceTrackError):
     """Another manager, in this process or another, has this host or a host with the same state directory.
 
     Nothing was read or changed. Stop the other service; a manager of this process releases its host in ``close()``.
-    ``pid`` is the process that holds the lock, or None if the kernel of this host does not tell.
+    ``pid`` is the process that holds the lock, or None if the kernel of this host does not tell. ``by_command`` says
+    that it is a command in the place of the manager, which ends by itself.
     """
     host: str
     path: str
     pid: int | None = None
+    by_command: bool = False
 
     def __str__(self) -> str:
         holder = 'another process' if self.pid is None else f'process {self.pid}'
+        if self.by_command:
+            return (f'{holder} holds {self.path}: a command works on host {self.host}, or on another host with the same '
+                    'state_path, in the place of its manager. Try again when it has ended')
         return (f'{holder} holds {self.path}: it manages host {self.host}, or another host with the same state_path. '
                 'Stop it first; if it is this process, close its manager')
 

@@ -25,6 +25,8 @@ _PATIENCE_S = 0.5
 
 OPTION = '[devicetrack] machine_id_path'
 _MACHINE_ID: Final = re.compile('[0-9a-f]{32}')
+# The lock file has this word while a command has the host. An empty file, or one that cannot be read, means a manager.
+_COMMAND: Final = b'command\n'
 _LONGEST_FILE: Final = 64          # the file has one line of 33 characters
 
 REMEDY = 'make the id of this machine (systemd-machine-id-setup), or name another file that has one'
@@ -38,13 +40,14 @@ class HostLock:
 
     It also locks the directory itself, so that nobody becomes a second manager if the lock file is removed.
 
+    :param by_command: a command takes the host in the place of its manager; the lock file says so to others
     :raises HostInUse: another process, or another manager in this one, holds it
     :raises UnsafePath: users other than the service's can change the directory or the file
     :raises InvalidConfiguration: the directory cannot be created or used
     """
 
-    def __init__(self, host: str, state_path: str) -> None:
-        self._host, self._state_path = host, state_path
+    def __init__(self, host: str, state_path: str, by_command: bool = False) -> None:
+        self._host, self._state_path, self._by_command = host, state_path, by_command
         file, directory = _locked_paths(state_path)
         self._locks = filelock.FileLock(file), filelock.DirectoryLock(directory)
         # A forked child closes its copies of the descriptors, so that the lock ends with the manager's process.
@@ -59,14 +62,21 @@ class HostLock:
                 for lock in self._locks:
                     lock.acquire(timeout_s=_PATIENCE_S)
             except filelock.FileLocked as error:
-                raise exception.HostInUse(self._host, str(error), filelock.holder(str(error))) from None
+                raise _in_use(self._host, self._state_path, str(error), filelock.holder(str(error))) from None
             except ownfiles.NotOurs as error:
                 raise exception.UnsafePath(error.filename, error.strerror) from error
             except OSError as error:
                 raise exception.InvalidConfiguration(manager_options.STATE_PATH, self._state_path,
                                                      f'cannot be made or used: {error.strerror}') from error
+            self._say_who()
             undo.pop_all()
         return self
+
+    def _say_who(self) -> None:
+        with contextlib.suppress(OSError):              # on a full disk the file stays empty
+            os.ftruncate(self._locks[0].fd, 0)
+            if self._by_command:
+                os.pwrite(self._locks[0].fd, _COMMAND, 0)
 
     def _unlock(self) -> None:
         for lock in self._locks:
@@ -86,7 +96,16 @@ def check_unmanaged(host: str, state_path: str) -> None:
     for path in _locked_paths(state_path):
         pid = filelock.holder(path)
         if pid is not None and os.path.exists(f'/proc/{pid}'):
-            raise exception.HostInUse(host, path, pid)
+            raise _in_use(host, state_path, path, pid)
+
+
+def _in_use(host: str, state_path: str, path: str, pid: int | None) -> exception.HostInUse:
+    try:
+        with open(_locked_paths(state_path)[0], 'rb') as file:
+            by_command = file.read(len(_COMMAND)) == _COMMAND
+    except OSError:
+        by_command = False
+    return exception.HostInUse(host, path, pid, by_command)
 
 
 def _locked_paths(state_path: str) -> tuple[str, str]:

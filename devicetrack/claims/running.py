@@ -155,7 +155,7 @@ class Running:
         options.register(parts.conf)
         conf = parts.conf[options.GROUP]
         with contextlib.ExitStack() as undo:
-            undo.enter_context(HostLock(parts.here.host, parts.state_path))
+            undo.enter_context(HostLock(parts.here.host, parts.state_path, parts.by_command))
             parts.store.check()
             host = identify(parts.store, parts.here.host, conf.machine_id_path)
             withheld.carry_over(parts.store, host)

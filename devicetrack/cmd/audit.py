@@ -188,7 +188,9 @@ class Audit(Repairing):
                 if observer.plan(accepted).is_lost:
                     raise exception.StoreLost(observer.host.name) from None
                 raise
-            except exception.HostInUse:
+            except exception.HostInUse as error:
+                if error.by_command:
+                    raise                       # it answers no request
                 plan = observer.plan(accepted)
                 operator_request = operator_requests.make(
                     observer.host.uuid, operator_requests.REPAIR, accept=parsed_args.accept,

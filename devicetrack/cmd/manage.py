@@ -227,7 +227,7 @@ class Manage(app.App):
         Like any start it goes on with work that was interrupted. It never adds a host to the store: an unknown name may
         be a mistake, and then the command's work would be recorded for the wrong host.
 
-        :raises HostInUse: the host's manager runs
+        :raises HostInUse: the host's manager runs, or another command in its place
         :raises UnknownHost: its manager has never run
         """
         if self._running is None:

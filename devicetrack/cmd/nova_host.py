@@ -79,7 +79,7 @@ class NovaHost:
         with contextlib.ExitStack() as undo:
             state_path = self._state_path
             if os.path.isdir(state_path):
-                undo.enter_context(HostLock(self._host, state_path))
+                undo.enter_context(HostLock(self._host, state_path, by_command=True))
             else:
                 # Without a state directory nothing was ever recorded here, and this must not make one.
                 state_path = undo.enter_context(tempfile.TemporaryDirectory())

@@ -61,7 +61,7 @@ class Recover(base.Blocks):
         if parsed_args.dry_run:
             plan = self._plan(name, driver, store, parsed_args)
         else:
-            with host_identity.HostLock(name, conf.state_path):
+            with host_identity.HostLock(name, conf.state_path, by_command=True):
                 schema.sync(self.app.store)
                 plan = self._plan(name, driver, self.app.store, parsed_args)
                 recovery.write(plan, self.app.store)

@@ -69,10 +69,13 @@ class Requesting(base.ShowOne):
         :param check: raises BadRequest for a device that the host does not have. It is called only if nobody waits for
             the answer, because then nobody would notice a wrong name
         :raises Refused: the request cannot be carried out, and no manager was asked
+        :raises HostInUse: another command works on the host; nothing was done, and no request was left
         """
         try:
             running = self.app.start_host(host.name)
-        except exception.HostInUse:
+        except exception.HostInUse as error:
+            if error.by_command:
+                raise                           # it answers no request
             if check is not None and parsed_args.no_wait:
                 self._check(check)
             made = operator_requests.make(host.uuid, verb, **arguments)

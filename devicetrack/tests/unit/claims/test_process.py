@@ -7,6 +7,7 @@ import textwrap
 from devicetrack import exception
 from devicetrack import filelock
 from devicetrack.claims.host import check_unmanaged
+from devicetrack.claims.host import HostLock
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
@@ -142,6 +143,19 @@ class IdentityTestCase(HostTestCase):
         another = self.under_another_name(host, configuration=host.configuration)
         error = self.assertRaises(exception.HostInUse, another.manager.init_host, self.context)
         self.assertEqual((host.configuration.state_path, os.getpid()), (error.path, error.pid))
+
+    def test_a_command_that_has_the_host_says_that_it_is_one(self):
+        host = self.host(devices=1)
+        path = host.configuration.state_path
+        for by_command in (False, True, False):
+            host.manager.close()
+            with HostLock('host', path, by_command):
+                for take in (lambda: check_unmanaged('host', path), HostLock('host', path).__enter__):
+                    error = self.assertRaises(exception.HostInUse, take)
+                    self.assertEqual((by_command, by_command),
+                                     (error.by_command, 'a command works on host host' in str(error)))
+            host.manager.init_host(self.context)
+            self.assertFalse(self.assertRaises(exception.HostInUse, check_unmanaged, 'host', path).by_command)
 
     def test_a_process_that_cannot_be_told_is_another_process(self):
         host = self.host(devices=1)

@@ -192,6 +192,33 @@ class WaitingRequestTestCase(RepairCommandTestCase):
         self.assertEqual(b'secret', self.machine.read(D1))
 
 
+class SecondCommandTestCase(RepairCommandTestCase):
+    """A command works in the place of the manager, and somebody runs another one."""
+
+    def while_a_command_works(self, *arguments: str) -> program.Answer:
+        self.host.manager.close()
+        self.machine.write(D1, b'secret')
+        self.machine.unproven.add(D1)
+        answers: list[program.Answer] = []
+        self.machine.before('wipe', lambda: answers.append(self.program.run(*arguments)), times=1)
+        self.assertEqual('admitted', self.run_to(cmd_base.OK, 'device', 'admit', 'vpmem/d1', '--wipe').data['outcome'])
+        return answers[0]
+
+    def test_it_is_refused_at_once_and_leaves_no_request_that_nobody_answers(self) -> None:
+        for arguments in (('device', 'cordon', 'vpmem/d0'), ('device', 'cordon', 'vpmem/d0', '--no-wait'),
+                          ('audit', '--repair')):
+            answer = self.while_a_command_works(*arguments)
+            self.assertEqual((cmd_base.ERROR, []), (answer.code, self.waiting()))
+            self.assertIn('a command works on host compute-7', answer.err)
+            self.assertIn('again when it has ended', answer.err)
+
+    def test_after_it_a_manager_is_a_manager_again(self) -> None:
+        self.while_a_command_works('device', 'list')
+        self.host.restart()
+        self.run_to(cmd_base.OK, 'device', 'cordon', 'vpmem/d0', '--no-wait')
+        self.assertEqual([operator_requests.CORDON], self.waiting())
+
+
 class AcceptTestCase(RepairCommandTestCase):
     """A backup was restored that is older than a guest."""
 
