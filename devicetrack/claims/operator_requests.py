@@ -101,19 +101,22 @@ class OperatorRequests:
                  unproven: Unproven) -> None:
         self._host, self._host_uuid, self._store = host, host_uuid, store
         self._repairs, self._withheld, self._unproven = repairs, withheld, unproven
+        self._unstored: dict[str, Answer] = {}          # by request, while the store does not have it
         self._verbs = {REPAIR: self._repair, FORGET: self._forget, RELEASE: self._release, CORDON: self._cordon,
                        UNCORDON: self._uncordon, ADMIT: self._admit, RETIRE: self._retire}
 
     def answer_waiting(self) -> bool:
         """Do and answer the operator requests that wait for the host's manager. For the end of an audit.
 
-        A mistake in a request goes into its answer and is no error of the audit. A request whose answer was lost is
-        done again, unless a newer request asks for the opposite.
+        A mistake in a request goes into its answer and is no error of the audit. If the store refuses an answer, the
+        next audit stores it. A manager that starts later does the request again, unless a newer request asks for the
+        opposite; if it is then refused, the history tells whether it was done.
 
         :returns: whether a request waited
         """
         try:
             if not self._store.operator_requests_of_host(self._host_uuid, waiting=True):
+                self._unstored.clear()
                 return False
             known = self._operator_requests()
         except exception.StoreError as error:
@@ -122,19 +125,42 @@ class OperatorRequests:
         for number, request in enumerate(known):
             if request.answer is not None:
                 continue
-            LOG.info('Host %(host)s: request %(uuid)s: %(verb)s %(arguments)s', {
-                'host': self._host, 'uuid': request.uuid, 'verb': request.verb, 'arguments': request.arguments})
-            newer = _contrary(request.verb, _target_of(request), known[number + 1:])
-            with requests.during(request.uuid):           # so the history names the request
-                answer = self._answer(request) if newer is None else Answer(
-                    REFUSED, f'request {newer.uuid} to {newer.verb} it is newer')
-            LOG.info('Host %(host)s: request %(uuid)s %(outcome)s: %(text)s', {
-                'host': self._host, 'uuid': request.uuid, 'outcome': answer.outcome, 'text': answer.text})
             try:
-                self._store_answer(request, answer)
+                if request.uuid not in self._unstored:
+                    self._unstored[request.uuid] = self._carry_out(request, known[number + 1:])
+                self._store_answer(request, self._unstored[request.uuid])
             except exception.StoreError as error:
                 LOG.warning('Request %(uuid)s cannot be answered: %(error)s', {'uuid': request.uuid, 'error': error})
         return True
+
+    def _carry_out(self, request: OperatorRequest, later: Sequence[OperatorRequest]) -> Answer:
+        LOG.info('Host %(host)s: request %(uuid)s: %(verb)s %(arguments)s', {
+            'host': self._host, 'uuid': request.uuid, 'verb': request.verb, 'arguments': request.arguments})
+        newer = _contrary(request.verb, _target_of(request), later)
+        with requests.during(request.uuid):           # so the history names the request
+            answer = self._answer(request) if newer is None else Answer(
+                REFUSED, f'request {newer.uuid} to {newer.verb} it is newer')
+        if answer.outcome == REFUSED:
+            answer = self._refusal(request, answer.text)
+        LOG.info('Host %(host)s: request %(uuid)s %(outcome)s: %(text)s', {
+            'host': self._host, 'uuid': request.uuid, 'outcome': answer.outcome, 'text': answer.text})
+        return answer
+
+    def _refusal(self, request: OperatorRequest, why: str) -> Answer:
+        """The answer to a request that is refused now. An earlier manager may have done it, and lost the answer.
+
+        :raises StoreError: the history cannot be read
+        """
+        try:
+            arguments = _arguments(request)
+        except exception.BadRequest:
+            arguments = {}
+        instance_uuid, device = arguments.get('instance_uuid'), arguments.get('identifier', arguments.get('name'))
+        events = (self._store.events_of_instance(instance_uuid) if isinstance(instance_uuid, str) else
+                  self._store.events_of_device(device, host_uuid=self._host_uuid) if isinstance(device, str) else ())
+        if any(one.event.request_id == request.uuid for one in events):
+            return Answer(DONE, f'it was done before, and its answer was lost: the history has more. Now: {why}')
+        return Answer(REFUSED, why)
 
     def _operator_requests(self, waiting: bool = False) -> list[OperatorRequest]:
         return [request._replace(verb=_EARLIER.get(request.verb, request.verb))
@@ -143,6 +169,7 @@ class OperatorRequests:
     def _store_answer(self, request: OperatorRequest, answer: Answer) -> None:
         text = json.dumps(answer._asdict(), sort_keys=True)
         self._store.answer_operator_request(request.uuid, int(time.time()), text)
+        self._unstored.pop(request.uuid, None)
 
     def _answer(self, request: OperatorRequest) -> Answer:
         if request.verb not in self._verbs:
@@ -168,7 +195,7 @@ class OperatorRequests:
         return self._verbs[verb](arguments, wait)
 
     def do_now(self, verb: str, arguments: Mapping[str, Any]) -> Answer:
-        """As :meth:`do`, for a command, which waits for the end. Refuses waiting requests for the opposite as older.
+        """As :meth:`do`, for a command, which waits for the end. Answers waiting requests for the opposite as older.
 
         :raises DeviceTrackError: it was not done
         """
@@ -177,7 +204,7 @@ class OperatorRequests:
         return self.do(verb, arguments, wait=True)
 
     def cordon_now(self, target: Target, reason: str) -> Withheld:
-        """Cordon a target for the service. Refuses waiting requests for the opposite as older.
+        """Cordon a target for the service. Answers waiting requests for the opposite as older.
 
         The errors are those of :meth:`.manager.ClaimManager.cordon`.
         """
@@ -190,7 +217,7 @@ class OperatorRequests:
         return self._withheld.uncordon(target)
 
     def _refuse_older(self, verb: str, target: Target, reason: str, newer: str) -> None:
-        """Refuse the waiting requests for the opposite of what is about to be done.
+        """Refuse the waiting requests for the opposite of what is about to be done, unless they were done already.
 
         :param newer: what asks for it now
         :raises BadRequest: it cannot be done; no request was refused
@@ -200,7 +227,8 @@ class OperatorRequests:
         waiting = self._operator_requests(waiting=True)
         while (older := _contrary(verb, target, waiting)) is not None:
             try:
-                self._store_answer(older, Answer(REFUSED, f'a newer {newer} asked to {verb} it'))
+                self._store_answer(older, self._unstored.get(older.uuid) or self._refusal(
+                    older, f'a newer {newer} asked to {verb} it'))
             except exception.OutcomeUnknown as error:
                 # Only the answer is in doubt: nothing was cordoned or uncordoned, and the caller tries again.
                 raise exception.StoreUnavailable(error.store, f'request {older.uuid} may still wait') from error

@@ -22,6 +22,7 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import locks
+from devicetrack.claims import requests
 from devicetrack.claims.gate import Gate
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
@@ -66,7 +67,8 @@ class Unproven:
         self._workers = Workers('devicetrack-unproven', 1, self._next, self._work)
         self._begun = False
         self._requested: list[DeviceKey] = []                   # operators want these wiped
-        self._wiping: set[DeviceKey] = set()                    # these, and the one whose wipe runs
+        # These, and the one whose wipe runs, each with the request id of the call.
+        self._wiping: dict[DeviceKey, str | None] = {}
         self._answers: dict[DeviceKey, tuple[str, str]] = {}    # details of the tried device, why it is not clean
         self._later: set[DeviceKey] = set()                     # tried, and due again after the next audit
         self._stop = threading.Event()
@@ -183,7 +185,7 @@ class Unproven:
             self._later.discard(key)
             if key not in self._wiping:
                 self._requested.append(key)
-                self._wiping.add(key)
+                self._wiping[key] = requests.present()
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
@@ -199,8 +201,11 @@ class Unproven:
 
     def _work(self, task: tuple[DeviceState, str]) -> None:
         device, how = task
+        with self._lock.held():
+            request_id = self._wiping.get(_key(device))
         try:
-            self._prove(device, how)
+            with requests.during(request_id):
+                self._prove(device, how)
         except Exception as error:
             expected = isinstance(error, exception.DeviceTrackError)
             LOG.warning('%(kind)s %(identifier)s stays withheld: %(error)s',
@@ -209,7 +214,7 @@ class Unproven:
             self._answer(device, how, str(error), final=not expected)
         finally:
             with self._lock.held():
-                self._wiping.discard(_key(device))
+                self._wiping.pop(_key(device), None)
 
     def _next(self) -> tuple[DeviceState, str] | None:
         """The next device and how to prove it. None ends the thread: nothing is left, or it must stop."""
@@ -230,7 +235,7 @@ class Unproven:
             LOG.warning('%(kind)s %(identifier)s is not wiped: the host does not have it any more',
                         requested._asdict())
             with self._lock.held():
-                self._wiping.discard(requested)
+                self._wiping.pop(requested, None)
                 self._answers[requested] = ('', 'wiping it failed: the host does not have it any more')
 
     def _prove(self, device: DeviceState, how: str) -> None:

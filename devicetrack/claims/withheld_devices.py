@@ -293,7 +293,8 @@ class WithheldDevices:
             over = {target: frozenset((vocabulary.UNPROVEN, *_ADMITTED)).intersection(self.marks[target])
                     for target in map(Target.of, keys) if target in self.marks}
             at_ms = withheld.now_ms()
-            self._untold += [Event(self._host_uuid, *key, events.WIPED, at_ms, details=wipe.as_details())
+            self._untold += [Event(self._host_uuid, *key, events.WIPED, at_ms, request_id=requests.present(),
+                                   details=wipe.as_details())
                              for key, wipe in (wiped or {}).items()]
             if not any(over.values()) and not self._untold:
                 return

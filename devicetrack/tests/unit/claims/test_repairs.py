@@ -467,42 +467,90 @@ class OperatorRequestTestCase(RepairTestCase):
         answer = self.request(operator_requests.REPAIR)
         self.assertEqual((operator_requests.FAILED, str(gone)), (answer.outcome, answer.text))
 
-    def test_a_request_that_cannot_be_answered_is_carried_out_again(self) -> None:
-        request = operator_requests.make(self.host.manager.host_uuid, operator_requests.REPAIR, accept=False)
+    def lose_the_answer(self, verb: str, **arguments: Any) -> OperatorRequest:
+        """Have the next audit carry out a request; the request still waits."""
+        request = operator_requests.make(self.host.manager.host_uuid, verb, **arguments)
         self.host.store.add_operator_request(request)
         self.host.store.before('answer_operator_request', exception.StoreUnavailable('it', 'full'))
-        self.assertEqual([], self.host.audit())
-        self.assertEqual(1, len(self.host.store.operator_requests(waiting=True)))
-        self.assertEqual([], self.host.audit())
+        self.host.audit()
+        self.host.running.unproven.wait()
+        self.host.running.wipes.wait()
+        self.assertEqual([request], self.host.store.operator_requests(waiting=True))
+        return request
+
+    def test_a_request_whose_answer_was_lost_is_answered_again_and_not_carried_out(self) -> None:
+        self.host.spawn(pmem=1)
+        self.machine.change(D0, devpath='/dev/dax9.0')
+        request = self.lose_the_answer(operator_requests.REPAIR, accept=False)
+        self.machine.change(D0, devpath='/dev/dax8.0')
+        self.host.audit()
+        self.assertEqual((operator_requests.DONE, '1 of 1 repairs done'), self.answer(request)[:2])
+        self.assertEqual('/dev/dax9.0', fixtures.path_of(self.host.records()[0]))
+
+    def assert_known_after_a_restart(self, request: OperatorRequest) -> None:
+        self.host.restart()
+        self.host.audit()
+        answer = self.answer(request)
+        self.assertEqual((operator_requests.DONE, True), (answer.outcome, 'it was done before' in answer.text))
+
+    def test_after_a_restart_the_history_knows_what_was_done(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.machine.delete_guest(instance.uuid)
+        self.host.service.known = {}
+        self.assert_known_after_a_restart(self.lose_the_answer(operator_requests.RELEASE, instance_uuid=instance.uuid))
+        self.assertEqual([], self.host.records())
+        instance = self.host.spawn(pmem=1)
+        self.machine.delete_guest(instance.uuid)
+        self.machine.remove(D0)
+        as_device = {'kind': 'vpmem', 'identifier': 'd0'}
+        self.assert_known_after_a_restart(self.lose_the_answer(
+            operator_requests.FORGET, **as_device, instance_uuid=instance.uuid))
+        self.machine.add_namespace('d0')
+        self.machine.write(D0, b'secret')
+        self.host.restart()
+        self.assert_known_after_a_restart(self.lose_the_answer(operator_requests.ADMIT, **as_device, wipe=True))
+        self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
+
+    def test_what_another_request_did_counts_for_no_other(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.machine.delete_guest(instance.uuid)
+        self.host.service.known = {}
+        for outcome in (operator_requests.DONE, operator_requests.REFUSED):
+            answer = self.request(operator_requests.RELEASE, {'instance_uuid': instance.uuid})
+            self.assertEqual(outcome, answer.outcome)
+
+    def test_a_history_that_cannot_be_read_leaves_the_request_waiting(self) -> None:
+        self.host.service.known = {}
+        instance = self.host.spawn(pmem=1)
+        self.machine.delete_guest(instance.uuid)
+        request = self.lose_the_answer(operator_requests.RELEASE, instance_uuid=instance.uuid)
+        self.host.restart()
+        self.host.store.before('events_of_instance', exception.StoreUnavailable('it', 'locked'), times=1)
+        self.host.audit()
+        self.assertEqual([request], self.host.store.operator_requests(waiting=True))
+        self.host.audit()
         self.assertEqual(operator_requests.DONE, self.answer(request).outcome)
 
     def lose_the_answer_of_a_cordon(self) -> OperatorRequest:
         """Cordon a device; its request still waits."""
-        cordon = operator_requests.make(self.host.manager.host_uuid, operator_requests.CORDON, **D0_AS_TARGET,
-                                        reason='')
-        self.host.store.add_operator_request(cordon)
-        self.host.store.before('answer_operator_request', exception.StoreUnavailable('it', 'full'))
-        self.host.audit()
-        self.assertEqual(('withheld: cordoned', [cordon]),
-                         (self.host.states()['d0'], self.host.store.operator_requests(waiting=True)))
+        cordon = self.lose_the_answer(operator_requests.CORDON, **D0_AS_TARGET, reason='')
+        self.assertEqual('withheld: cordoned', self.host.states()['d0'])
         return cordon
 
-    def test_after_a_newer_contrary_one_a_request_whose_answer_was_lost_is_refused(self) -> None:
+    def test_after_a_newer_contrary_one_a_request_whose_answer_was_lost_is_not_done_again(self) -> None:
         for restarted in (False, True):
             cordon = self.lose_the_answer_of_a_cordon()
-            self.assertEqual(operator_requests.DONE, self.request(operator_requests.UNCORDON, D0_AS_TARGET).outcome)
             if restarted:
                 self.host.restart()
-                self.host.audit()
+            self.assertEqual(operator_requests.DONE, self.request(operator_requests.UNCORDON, D0_AS_TARGET).outcome)
             self.assertEqual(FREE, self.host.states()['d0'])
-            self.assertEqual(operator_requests.REFUSED, self.answer(cordon).outcome)
-            self.assertIn('is newer', self.answer(cordon).text)
+            self.assertEqual(operator_requests.DONE, self.answer(cordon).outcome)
 
-    def test_after_a_newer_request_about_something_else_it_is_done_again(self) -> None:
-        cordon = self.lose_the_answer_of_a_cordon()
-        self.request(operator_requests.UNCORDON, {**D0_AS_TARGET, 'name': 'd1'})
-        self.assertEqual(('withheld: cordoned', operator_requests.DONE),
-                         (self.host.states()['d0'], self.answer(cordon).outcome))
+    def test_one_that_a_newer_contrary_one_overtook_is_refused(self) -> None:
+        cordon = self.waiting(operator_requests.CORDON)
+        self.request(operator_requests.UNCORDON, D0_AS_TARGET)
+        self.assertEqual((FREE, operator_requests.REFUSED), (self.host.states()['d0'], self.answer(cordon).outcome))
+        self.assertIn('is newer', self.answer(cordon).text)
 
     def test_a_call_of_the_service_is_newer_than_what_waits(self) -> None:
         manager = self.host.manager
@@ -537,10 +585,15 @@ class OperatorRequestTestCase(RepairTestCase):
         return older
 
     def test_a_command_without_a_manager_is_newer_than_what_waits(self) -> None:
-        cordon = self.lose_the_answer_of_a_cordon()
-        self.host.running.operator_requests.do_now(operator_requests.UNCORDON, D0_AS_TARGET)
-        self.host.audit()
-        self.assertEqual((FREE, operator_requests.REFUSED), (self.host.states()['d0'], self.answer(cordon).outcome))
+        for older, outcome in ((self.lose_the_answer_of_a_cordon, operator_requests.DONE),
+                               (lambda: self.waiting(operator_requests.CORDON), operator_requests.REFUSED)):
+            for restarted in (False, True):
+                cordon = older()
+                if restarted:
+                    self.host.restart()
+                self.host.running.operator_requests.do_now(operator_requests.UNCORDON, D0_AS_TARGET)
+                self.host.audit()
+                self.assertEqual((FREE, outcome), (self.host.states()['d0'], self.answer(cordon).outcome))
 
     def test_a_command_that_cannot_refuse_what_waits_does_nothing(self) -> None:
         self.lose_the_answer_of_a_cordon()

@@ -524,6 +524,15 @@ class ReleaseTestCase(RepairCommandTestCase):
         self.host.audit()
         self.assertEqual(['claimed'], [record.state for record in self.host.records()])
         [answered] = self.host.store.operator_requests()
+        self.assertIn('is being given back', str(answered.answer))
+
+    def test_a_claim_that_is_newer_than_the_request_keeps_its_devices(self) -> None:
+        self.release(cmd_base.OK, '--yes', '--no-wait')
+        self.host.manager.release(None, self.instance)
+        self.host.claim(self.instance, pmem=1)
+        self.host.audit()
+        self.assertEqual(['claimed'], [record.state for record in self.host.records()])
+        [answered] = self.host.store.operator_requests()
         self.assertIn('a newer claim', str(answered.answer))
 
     def test_one_that_fails_says_what_went_back_all_the_same(self) -> None:
