@@ -159,8 +159,12 @@ def leave(command: base.Command, store: Store, request: OperatorRequest,
     """Leave a request for a running manager, and wait for the answer unless the command's options say otherwise.
 
     :returns: the request in its state after that; the command's exit code follows from it
+    :raises StoreError: it was not left. If that is in doubt, the command has said where to see it
     """
-    store.add_operator_request(request)
+    try:
+        store.add_operator_request(request)
+    except exception.OutcomeUnknown:
+        _leave_again(command, store, request)
     # A manager in the process that runs this command makes no audit while that process waits for the command.
     then = (f'; devicetrack-manage request show {request.uuid} has the answer then' if parsed_args.no_wait
             else ' (with --no-wait this command ends at once)')
@@ -169,6 +173,16 @@ def leave(command: base.Command, store: Store, request: OperatorRequest,
         request = wait_for(command, store, request.uuid, parsed_args.timeout)
         command.exit_code = code_of(request)
     return request
+
+
+def _leave_again(command: base.Command, store: Store, request: OperatorRequest) -> None:
+    """Settle whether the store has a request. It stores a request once, however often it is asked."""
+    try:
+        store.add_operator_request(request)
+    except exception.StoreError:
+        command.say(f'request {request.uuid} may wait for the manager: see devicetrack-manage request show '
+                    f'{request.uuid}')
+        raise
 
 
 def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> OperatorRequest:

@@ -19,6 +19,8 @@ from devicetrack.cmd import request
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
 from devicetrack.store.api import Host
+from devicetrack.store.api import OperatorRequest
+from devicetrack.store.sql.store import SQLStore
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.tests import base
@@ -548,6 +550,37 @@ class ReleaseTestCase(RepairCommandTestCase):
         self.assertEqual([D1], [record.key for record in self.host.records()])
         self.release(cmd_base.OK, '--yes')
         self.assertEqual([], self.host.records())
+
+
+class DoubtfulRequestTestCase(RepairCommandTestCase):
+    """The store does not say whether it has a request."""
+
+    def lose(self, times: int) -> None:
+        """Lose the first answers of the store, not the requests."""
+        add, left = SQLStore.add_operator_request, iter(range(times))
+
+        def add_and_lose(store: SQLStore, request: OperatorRequest) -> None:
+            add(store, request)
+            if next(left, None) is not None:
+                raise exception.OutcomeUnknown('the store')
+
+        self.useFixture(base_fixtures.MonkeyPatch(
+            'devicetrack.store.sql.store.SQLStore.add_operator_request', add_and_lose))
+
+    def test_it_is_left_again_once_and_waited_for(self) -> None:
+        self.lose(1)
+        self.while_waiting(self.host.audit)
+        self.assertEqual('cordoned', self.run_to(cmd_base.OK, 'device', 'cordon', 'vpmem/d0').data['outcome'])
+        self.assertEqual(1, len(self.host.store.operator_requests()))
+
+    def test_if_that_fails_too_the_error_says_how_to_see_it(self) -> None:
+        self.lose(2)
+        answer = self.program.run('device', 'cordon', 'vpmem/d0')
+        self.assertEqual((cmd_base.ERROR, ''), (answer.code, answer.out))
+        [left] = self.host.store.operator_requests(waiting=True)
+        self.assertIn(f'request {left.uuid} may wait for the manager: see devicetrack-manage request show {left.uuid}',
+                      answer.err)
+        self.assertIn('the outcome is not known', answer.err)
 
 
 class RequestTestCase(RepairCommandTestCase):
