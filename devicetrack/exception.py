@@ -186,8 +186,8 @@ class HostInUse(DeviceTrackError):
     def __str__(self) -> str:
         holder = 'another process' if self.pid is None else f'process {self.pid}'
         if self.by_command:
-            return (f'{holder} holds {self.path}: a command works on host {self.host}, or on another host with the same '
-                    'state_path, in the place of its manager. Try again when it has ended')
+            return (f'{holder} holds {self.path}: a command works on host {self.host}, or on another host with the '
+                    'same state_path, in the place of its manager. Try again when it has ended')
         return (f'{holder} holds {self.path}: it manages host {self.host}, or another host with the same state_path. '
                 'Stop it first; if it is this process, close its manager')
 

@@ -105,7 +105,8 @@ class Release(requesting.Requesting):
     """Give back all devices of an instance on this host, if its compute service no longer does it.
 
     Devices that keep bytes are wiped. The request is refused while the instance has a domain here or moves, a domain
-    names one of its devices, the service says that the instance is here, or the hypervisor does not answer.
+    names one of its devices, the service says that the instance is here, the hypervisor does not answer, or the host is
+    report-only.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -92,7 +92,7 @@ class Admit(requesting.Requesting):
     The manager then reads a namespace, which becomes available if all of it is zero. With --wipe the manager wipes a
     forgotten, retired or unproven device in the background, whatever is on it. The device becomes available when the
     wipe is proven. The request is refused while the host does not have the device, an instance has it, a domain names
-    it, or one of these is unknown.
+    it, or one of these is unknown. --wipe is also refused while the host is report-only.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -118,7 +118,8 @@ class Retire(requesting.Requesting):
 
     Nothing is wiped: the bytes of its last guest stay on the device. It is withheld as retired until "device admit",
     even across restarts. A second run of the command changes nothing. The request is refused if the device is not
-    releasing, while it is being wiped, while a domain names it, or while one of these is unknown.
+    releasing, while it is being wiped, while a domain names it, while one of these is unknown, or while the host is
+    report-only.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -159,8 +160,8 @@ class Retire(requesting.Requesting):
 class Forget(requesting.Requesting):
     """End the assignment of a device that the host does not have any more. Nothing is wiped.
 
-    The request is refused while the host has the device, a domain may name it, or the host or the hypervisor cannot be
-    read. If the device comes back, it is withheld until "device admit".
+    The request is refused while the host has the device, a domain may name it, the host or the hypervisor cannot be
+    read, or the host is report-only. If the device comes back, it is withheld until "device admit".
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
