@@ -16,8 +16,8 @@ from devicetrack.placement import errors as placement_errors
 from devicetrack.virt.libvirt import connection
 
 # What a text leaves out: data for programs, and what its reason says in words.
-NOT_IN_THE_TEXT = {('NoDevicePair', 'found'), ('ParentFull', 'kind'), ('PlacementUnavailable', 'status'),
-                   ('Refused', 'meaning')}
+NOT_IN_THE_TEXT = {('HostInUse', 'by_command'), ('NoDevicePair', 'found'), ('ParentFull', 'kind'),
+                   ('PlacementUnavailable', 'status'), ('Refused', 'meaning')}
 
 
 def classes_below(base: type[exception.DeviceTrackError]) -> Iterator[type[exception.DeviceTrackError]]:
@@ -34,7 +34,7 @@ def fact_for(parameter: inspect.Parameter) -> object:
         return [('mdev', parameter.name), ('vf', 'another')]
     if kind.startswith(('Collection', 'Iterable', 'Sequence')):
         return [parameter.name, 'another']
-    values = {'str': parameter.name, 'object': {'a': parameter.name}, 'int': 7, 'Mapping[str, int]': {'a': 7},
+    values = {'str': parameter.name, 'object': {'a': parameter.name}, 'int': 7, 'bool': True, 'Mapping[str, int]': {'a': 7},
               'Mapping[str, object]': {'a': 7}, 'Meaning': connection.Meaning.FULL}
     return values[kind]
 
