@@ -34,8 +34,8 @@ def fact_for(parameter: inspect.Parameter) -> object:
         return [('mdev', parameter.name), ('vf', 'another')]
     if kind.startswith(('Collection', 'Iterable', 'Sequence')):
         return [parameter.name, 'another']
-    values = {'str': parameter.name, 'object': {'a': parameter.name}, 'int': 7, 'bool': True, 'Mapping[str, int]': {'a': 7},
-              'Mapping[str, object]': {'a': 7}, 'Meaning': connection.Meaning.FULL}
+    values = {'str': parameter.name, 'object': {'a': parameter.name}, 'int': 7, 'bool': True,
+              'Mapping[str, int]': {'a': 7}, 'Mapping[str, object]': {'a': 7}, 'Meaning': connection.Meaning.FULL}
     return values[kind]
 
 
