@@ -126,9 +126,9 @@ class OperatorRequests:
             if request.answer is not None:
                 continue
             try:
-                if request.uuid not in self._unstored:
-                    self._unstored[request.uuid] = self._carry_out(request, known[number + 1:])
-                self._store_answer(request, self._unstored[request.uuid])
+                answer = self._unstored.get(request.uuid) or self._carry_out(request, known[number + 1:])
+                self._unstored[request.uuid] = answer
+                self._store_answer(request, answer)
             except exception.StoreError as error:
                 LOG.warning('Request %(uuid)s cannot be answered: %(error)s', {'uuid': request.uuid, 'error': error})
         return True
