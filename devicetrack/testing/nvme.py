@@ -6,8 +6,8 @@
     made = controllers.add('0000:01:00.0')                          # one namespace of 1 MiB
     made.sanicap = 0b010
 
-A file stands for the block device of a namespace. A format fills it with zeroes and gives it the size that the
-namespace's blocks have. The controller of a physical function has secondary controllers for the virtual functions. They
+A file stands for the block device of a namespace. A format that erases fills it with zeroes, and any other format fills
+it with other bytes. The controller of a physical function has secondary controllers for the virtual functions. They
 are offline and have no queues or interrupts until somebody assigns some.
 """
 
@@ -78,7 +78,8 @@ class Controller:
         For queues and for interrupts: how many can be assigned, how many of these the physical function has, and how
         many one controller can have at most.
     ``others``
-        The numbers of other controllers of the subsystem.
+        The numbers of other controllers of the subsystem. None: there may be some, and the controller does not name
+        them.
     ``stubborn``
         The controller reports that it brought a secondary controller online, but does not do it.
     ``first``
@@ -98,7 +99,7 @@ class Controller:
         self.fails = False
         self.secondaries: dict[int, list[int]] = {}
         self.flexible = ((8, 0, 2), (4, 0, 1))
-        self.others: set[int] = set()
+        self.others: set[int] | None = set()
         self.first = 1
         self.stubborn = False
         self.status = (0xFFFF, nvme_admin.NEVER, 0)
@@ -117,7 +118,7 @@ class Controller:
         if opcode == 0x80:
             namespace = self.namespaces[nsid]
             namespace.lbaf = command.cdw10 & 0xF
-            namespace.fill(b'\0')
+            namespace.fill(b'\0' if command.cdw10 >> 9 & 0b111 else b'\xa5')
         elif opcode == 0x0D:
             if command.cdw10 & 0xF == 1:
                 self.unallocated += self.namespaces.pop(nsid).size
@@ -186,6 +187,8 @@ class Controller:
         if cns == 0x12:
             return _list(self.namespaces[nsid].attached_to)
         if cns == 0x13:
+            if self.others is None:
+                raise nvme_admin.Refused('it', 0x002)
             return _list({0, *self.secondaries, *self.others})
         if cns == 0x14:
             data = bytearray(4096)
@@ -202,6 +205,7 @@ class Controller:
                 for number, one in listed)
         if cns == nvme_admin.CONTROLLER:
             data = bytearray(4096)
+            data[76] = 0b10 if self.secondaries or self.others != set() else 0
             struct.pack_into('<H', data, 256, self.oacs)
             struct.pack_into('<QQQQ', data, 280, 8 * MIB, 0, self.unallocated, 0)
             struct.pack_into('<I', data, 328, self.sanicap)

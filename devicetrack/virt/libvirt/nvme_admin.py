@@ -60,6 +60,7 @@ _LOG_BYTES: Final = 512
 _ANY_NAMESPACE: Final = 0xFFFFFFFF
 
 # Format NVM: the values of the Secure Erase Settings.
+NO_ERASURE: Final = 0
 USER_DATA: Final = 1
 CRYPTOGRAPHIC: Final = 2
 
@@ -122,7 +123,11 @@ class Controller(NamedTuple):
 
     ``total_bytes`` and ``unallocated_bytes`` are 0 where the controller has no namespace management. ``fna`` has the
     attributes of Format NVM, ``sanicap`` the capabilities of Sanitize. ``cntlid`` is the controller's number in its NVM
-    subsystem.
+    subsystem, and ``is_one_of_several`` says that this subsystem may have more controllers (CMIC).
+
+    ``others`` are the numbers of the other controllers of the subsystem, without secondary ones of this one. None: it
+    may have some, and the controller does not name them. :func:`.nvme_controllers.read_controller` asks for them, since
+    they are not in the structure.
     """
 
     formats: bool
@@ -132,6 +137,8 @@ class Controller(NamedTuple):
     sanicap: int
     fna: int
     cntlid: int = 0
+    is_one_of_several: bool = False
+    others: Sequence[int] | None = ()
 
     @property
     def formats_cryptographically(self) -> bool:
@@ -165,6 +172,9 @@ class Namespace(NamedTuple):
 
     ``blocks`` is 0 for a namespace that does not exist or is not attached. ``zeroes``: blocks that were deallocated
     read as zeroes. ``remaining_percent`` of a format operation is None where the controller does not tell.
+
+    ``attached_to`` has the numbers of the controllers that a namespace is attached to, if it is not attached to the
+    controller that was asked. It is not in the structure either.
     """
 
     blocks: int
@@ -173,6 +183,7 @@ class Namespace(NamedTuple):
     shared: bool
     zeroes: bool
     remaining_percent: int | None
+    attached_to: Sequence[int] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -297,7 +308,8 @@ def read_controller(data: bytes) -> Controller:
     manages = bool(oacs & 1 << 3)
     total, unallocated = (int.from_bytes(data[start:start + 16], 'little') if manages else 0 for start in (280, 296))
     cntlid, = struct.unpack_from('<H', data, 78)
-    return Controller(bool(oacs & 1 << 1), manages, total, unallocated, sanicap, data[524], cntlid)
+    return Controller(bool(oacs & 1 << 1), manages, total, unallocated, sanicap, data[524], cntlid,
+                      bool(data[76] & 1 << 1))
 
 
 def read_namespace(data: bytes) -> Namespace:
@@ -477,7 +489,7 @@ def rescan(fd: int) -> None:
 
 
 def format_namespace(fd: int, nsid: int, wanted: Format, erase: int, timeout_s: int) -> None:
-    """Format a namespace and erase its data. Blocks until the controller has done both.
+    """Format a namespace, and erase its data unless ``erase`` is :data:`NO_ERASURE`. Blocks until that is done.
 
     :raises OSError: as :func:`submit`
     """

@@ -69,7 +69,27 @@ def _opened(sysfs: str, address: str) -> Iterator[int]:
 def read_controller(sysfs: str, address: str) -> tuple[Any, ...]:
     """As :func:`devicetrack.virt.libvirt.privileged.read_nvme_controller`, as the fields of its answer."""
     with _opened(sysfs, address) as fd:
-        return tuple(nvme_admin.identify_controller(fd))
+        controller = nvme_admin.identify_controller(fd)
+        return tuple(controller._replace(others=_others(fd, controller)))
+
+
+def _others(fd: int, controller: nvme_admin.Controller) -> tuple[int, ...] | None:
+    """Return the controllers of the NVM subsystem besides one and its secondary ones; None if it does not name them."""
+    # Only a controller that manages namespaces has to know this command.
+    if not (controller.is_one_of_several or controller.manages_namespaces):
+        return ()
+    try:
+        found = set(nvme_admin.controllers(fd))
+    except nvme_admin.Refused:
+        return None if controller.is_one_of_several else ()
+    return tuple(sorted(found - {controller.cntlid} - {one.cntlid for one in _secondaries(fd)}))
+
+
+def _secondaries(fd: int) -> list[nvme_admin.Secondary]:
+    try:
+        return nvme_admin.secondaries(fd)
+    except nvme_admin.Refused:
+        return []                               # it is no primary controller
 
 
 def read_namespaces(sysfs: str, address: str) -> list[tuple[int, bool, tuple[Any, ...]]]:
@@ -78,8 +98,11 @@ def read_namespaces(sysfs: str, address: str) -> list[tuple[int, bool, tuple[Any
         active = nvme_admin.namespaces(fd, nvme_admin.ACTIVE)
         found = [(nsid, True, _fields(nvme_admin.identify_namespace(fd, nsid))) for nsid in active]
         if nvme_admin.identify_controller(fd).manages_namespaces:
-            found += [(nsid, False, _fields(nvme_admin.identify_namespace(fd, nsid, nvme_admin.ALLOCATED_NAMESPACE)))
-                      for nsid in nvme_admin.namespaces(fd, nvme_admin.ALLOCATED) if nsid not in active]
+            for nsid in nvme_admin.namespaces(fd, nvme_admin.ALLOCATED):
+                if nsid not in active:
+                    namespace = nvme_admin.identify_namespace(fd, nsid, nvme_admin.ALLOCATED_NAMESPACE)
+                    found.append((nsid, False, _fields(namespace._replace(
+                        attached_to=tuple(nvme_admin.attached_to(fd, nsid))))))
         return found
 
 
@@ -100,7 +123,7 @@ def read_subsystem(sysfs: str, address: str) -> tuple[list[tuple[Any, ...]], lis
 def bring_online(sysfs: str, address: str) -> None:
     """As :func:`devicetrack.virt.libvirt.privileged.bring_nvme_online`."""
     directory = root.function(sysfs, address)
-    if not os.path.lexists(os.path.join(directory, 'physfn')):
+    if not _is_virtual(directory):
         raise OSError(errno.EINVAL, f'{address} is not a virtual function')
     physfn = os.path.basename(root.below(sysfs, os.path.join(directory, 'physfn')))
     vfs = root.numbered_vfs(root.function(sysfs, physfn))
@@ -122,6 +145,10 @@ def bring_online(sysfs: str, address: str) -> None:
             one = _secondary(fd, number + 1)
         if not one.is_online:
             raise OSError(errno.EIO, f'its secondary controller {one.cntlid} is offline after it was brought online')
+
+
+def _is_virtual(directory: str) -> bool:
+    return os.path.lexists(os.path.join(directory, 'physfn'))
 
 
 def _secondary(fd: int, vf: int) -> nvme_admin.Secondary:
@@ -172,8 +199,8 @@ def to_erase(sysfs: str, address: str, disks: Sequence[tuple[str, int]]) -> Iter
 def check_format(nsid: int, wanted: Sequence[Any], erase: int, timeout_s: int) -> nvme_admin.Format:
     """:raises OSError: an argument of a format cannot be one"""
     check_namespace(nsid)
-    if erase not in (nvme_admin.USER_DATA, nvme_admin.CRYPTOGRAPHIC) or type(timeout_s) is not int \
-            or not 1 <= timeout_s <= _MAX_TIMEOUT_S:
+    if erase not in (nvme_admin.NO_ERASURE, nvme_admin.USER_DATA, nvme_admin.CRYPTOGRAPHIC) \
+            or type(timeout_s) is not int or not 1 <= timeout_s <= _MAX_TIMEOUT_S:
         raise OSError(errno.EINVAL, 'not the arguments of a format')
     return _check_form(wanted)
 
@@ -238,10 +265,7 @@ def create_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]],
 def _secondaries_without_owner(sysfs: str, address: str, fd: int) -> set[int]:
     """Return the numbers of the secondary controllers whose virtual functions do not exist."""
     vfs = root.numbered_vfs(root.function(sysfs, address))
-    try:
-        return {one.cntlid for one in nvme_admin.secondaries(fd) if one.vf - 1 not in vfs}
-    except nvme_admin.Refused:
-        return set()                            # it is no primary controller
+    return {one.cntlid for one in _secondaries(fd) if one.vf - 1 not in vfs}
 
 
 def check_namespace(nsid: int) -> None:
@@ -253,7 +277,12 @@ def check_namespace(nsid: int) -> None:
 def start_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int]], action: int) -> None:
     if action not in (nvme_admin.BLOCK_ERASE, nvme_admin.OVERWRITE, nvme_admin.CRYPTO_ERASE):
         raise OSError(errno.EINVAL, 'not a sanitize action')
+    if _is_virtual(root.function(sysfs, address)):
+        raise OSError(errno.EINVAL, f'{address} is a virtual function, and a sanitize operation erases all of its disk')
     with to_erase(sysfs, address, disks) as (fd, _disks):
+        if _others(fd, nvme_admin.identify_controller(fd)) != ():
+            raise OSError(errno.EINVAL, 'its NVM subsystem has other controllers, or may have some, and a sanitize '
+                                        'operation erases their data, too')
         nvme_admin.start_sanitize(fd, action)
 
 

@@ -34,7 +34,8 @@ class Size(NamedTuple):
 class Record(NamedTuple):
     """The namespaces of a controller by their identifiers. ``formats`` is None if the controller was not asked.
 
-    ``shared`` are the namespaces in ``formats`` that may be attached to several controllers.
+    ``shared`` are the namespaces in ``formats`` that may be attached to several controllers. ``elsewhere`` has those of
+    ``detached`` that other controllers have, with the numbers of these. The text does not have it.
     """
 
     sizes: Mapping[int, Size]
@@ -43,6 +44,7 @@ class Record(NamedTuple):
     total_bytes: int = 0
     unallocated_bytes: int = 0
     shared: Collection[int] = ()
+    elsewhere: Mapping[int, Collection[int]] = {}
 
     def __str__(self) -> str:
         formats = {nsid: f':{form}{":shared" if nsid in self.shared else ""}'
@@ -133,5 +135,27 @@ def difference(recorded: Record, found: Record, formatted: bool = False) -> str 
     return None
 
 
-def _ids(namespaces: Mapping[int, Size]) -> str:
+def unshown(told: Mapping[int, Size], shown: Mapping[int, Size], formatted: bool = False) -> str | None:
+    """Say which namespaces of a controller the kernel shows otherwise, or not at all; None if it shows all of them.
+
+    :param told: the attached namespaces as the controller tells them
+    :param shown: the same as the kernel shows them
+    :param formatted: whether sizes are left out
+    """
+    if told.keys() - shown.keys():
+        return (f'its controller has the namespace {_ids(told.keys() - shown.keys())}, and the kernel shows no disk of '
+                'it, so nobody can read or wipe it: detach or delete it')
+    if shown.keys() - told.keys():
+        return (f'the kernel shows the namespace {_ids(shown.keys() - told.keys())}, and its controller does not have '
+                'it now')
+    for nsid, size in told.items():
+        if not formatted and size != shown[nsid]:
+            return (f'the kernel shows its namespace {nsid} with {shown[nsid].size_bytes} bytes in blocks of '
+                    f'{shown[nsid].block_bytes}, and its controller has {size.size_bytes} in blocks of '
+                    f'{size.block_bytes}, so nobody can read or wipe all of it: give it an LBA format that the kernel '
+                    'can use, for example one without metadata')
+    return None
+
+
+def _ids(namespaces: Collection[int]) -> str:
     return ', '.join(map(str, sorted(namespaces))) or 'none'

@@ -38,6 +38,8 @@ class File:
     def __init__(self, fd: int, size: int) -> None:
         if os.lseek(fd, 0, os.SEEK_END) != size:            # fstat(2) says nothing of a block device
             raise NotZero('its size is not the recorded one')
+        if not size:
+            raise NotZero('it has no bytes that can be read')
         self._fd, self._size = fd, size
         # With this the bytes come from the disk, not from the cache.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -60,6 +60,8 @@ class File:
     def __init__(self, fd: int, size: int) -> None:
         if os.lseek(fd, 0, os.SEEK_END) != size:            # fstat(2) says nothing of a block device
             raise Unproven('its size is not the recorded one')
+        if not size:
+            raise Unproven('it has no bytes that can be written or read')
         self._fd = fd
         # If somebody wrote before, and the kernel could not bring it to the device, the next fsync(2) says so, once.
         # An example is a write while the controller changes the size of the blocks. It says nothing of what follows.

@@ -74,6 +74,11 @@ class ReadTestCase(base.TestCase):
             with open(self.path, 'rb') as file:
                 self.assertEqual((bytes(size - len(data)) + data, False), (file.read(), self.is_proven()))
 
+    def test_what_has_no_bytes_is_not_proven(self) -> None:
+        self.fill(b'')
+        self.assertIn('it has no bytes that can be read', str(self.prove()))
+        self.assertFalse(self.is_proven())
+
     def test_holes_are_not_read(self) -> None:
         self.fill(b'x', 1 << 40)
         began = time.monotonic()

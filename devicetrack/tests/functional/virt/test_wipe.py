@@ -390,6 +390,11 @@ class DiscardTestCase(base.TestCase):
         self.assertRaises(OSError, self.wipe, wiper.ZERO)
         self.assertEqual(['zero 3'], self.phases)
 
+    def test_what_has_no_bytes_is_not_clean(self) -> None:
+        os.ftruncate(self.fd, 0)
+        error = self.assertRaises(wiper.Unproven, wiper.File, self.fd, 0)
+        self.assertIn('no bytes', str(error))
+
     def test_a_file_discards_nothing(self) -> None:
         self.assertFalse(wiper.File(self.fd, 3 * MIB).discard(0, MIB))
 

@@ -25,6 +25,7 @@ from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt.kinds import pci
 from devicetrack.virt.libvirt.kinds import pci_erasing
 
 DISK_CLASS = 'CUSTOM_PCI_1B36_0010'
@@ -95,6 +96,27 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
         self.assertEqual([None] * 3, [device.unhealthy for device in found.values()])
         [modes] = {device.exclusions for device in found.values()}
         self.assertEqual([vocabulary.TOGETHER], [mode for _token, mode in modes])
+
+    def test_functions_of_one_nvm_subsystem_go_to_one_instance(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        other = self.host.add_nvme('0000:01:00.1', 'S1')
+        for address, serial in (('0000:03:00.0', 'S3'), ('0000:04:00.0', ''), ('0000:05:00.0', '')):
+            self.host.add_nvme(address, serial)
+        together = (('nvm:1b36:S1', vocabulary.TOGETHER),)
+
+        def excluding(kind: pci.PCI) -> dict[str, Any]:
+            return {address: device.exclusions for address, device in self.devices(kind).items() if device.exclusions}
+
+        kind = self.kind(NVME)
+        self.assertEqual({DISK: together, other: together}, excluding(kind))
+        row = details.to_text(self.realized(kind, other).details)
+        self.give_to_guest(other)
+        self.assertEqual({DISK: together, other: together}, excluding(kind))
+        # After a boot only the row of the guest has the serial number.
+        self.boot = 'the next boot'
+        kind = self.kind(NVME)
+        kind.prepare({other: row}, lambda _name: contextlib.nullcontext(True))
+        self.assertEqual({DISK: together, other: together}, excluding(kind))
 
     def test_what_the_host_uses_is_unhealthy_and_no_more_proven(self) -> None:
         self.host.add_nvme(DISK, 'S1')

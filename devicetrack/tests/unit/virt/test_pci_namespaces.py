@@ -20,6 +20,30 @@ class TextTestCase(base.TestCase):
             self.assertRaises((ValueError, IndexError), pci_namespaces.parse, text)
 
 
+class UnshownTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('all', '1:8192:512 2:512:512', '1:8192:512 2:512:512', None, None),
+        ('one without a disk', '1:8192:512 2:512:512', '1:8192:512', 'has the namespace 2, and the kernel shows no',
+         'has the namespace 2, and the kernel shows no'),
+        ('one that went', '1:8192:512', '1:8192:512 2:512:512', 'shows the namespace 2, and its controller does not',
+         'shows the namespace 2, and its controller does not'),
+        ('one without capacity', '1:8192:512', '1:0:512', 'its namespace 1 with 0 bytes in blocks of 512, and its '
+         'controller has 8192', None),
+        ('one in other blocks', '1:8192:4096', '1:8192:512', 'in blocks of 512, and its controller has 8192 in blocks '
+         'of 4096', None),
+        names=('told', 'shown', 'differs', 'formatted'))
+
+    def test_is_named(self) -> None:
+        told, shown = (pci_namespaces.parse(text).sizes for text in (self.told, self.shown))
+        for formatted, expected in ((False, self.differs), (True, self.formatted)):
+            said = pci_namespaces.unshown(told, shown, formatted)
+            if expected is None:
+                self.assertIsNone(said)
+            else:
+                self.assertIn(expected, str(said))
+
+
 class DifferenceTestCase(base.TestCase):
 
     scenarios = base.table(

@@ -251,9 +251,9 @@ class PolicyTestCase(OptionsTestCase):
         ('a format', {'policy': 'nvme-format'}, ('nvme-format', 'user-data', '', 3600)),
         ('a cryptographic one', {'policy': 'nvme-format', 'erase': 'cryptographic', 'timeout_s': 9},
          ('nvme-format', 'cryptographic', '', 9)),
-        ('sanitize', {'policy': 'nvme-sanitize'}, ('nvme-sanitize', 'block', '', 3600)),
-        ('sanitize otherwise', {'policy': 'nvme-sanitize', 'erase': 'overwrite'},
-         ('nvme-sanitize', 'overwrite', '', 3600)),
+        ('sanitize', {'policy': 'nvme-sanitize'}, ('nvme-sanitize', 'block', '', 86400)),
+        ('sanitize otherwise', {'policy': 'nvme-sanitize', 'erase': 'overwrite', 'timeout_s': 9},
+         ('nvme-sanitize', 'overwrite', '', 9)),
         ('a program', {'policy': 'program', 'program': '/bin/x', 'timeout_s': 7}, ('program', '', '/bin/x', 7)),
         names=('rule', 'policy'))
 
@@ -287,7 +287,7 @@ class CleaningMistakeTestCase(OptionsTestCase):
         ('a relative program', [{'policy': 'program', 'program': 'x'}], "key 'program': write the absolute path"),
         ('an erasure', [{'policy': 'blkdiscard', 'erase': 'block'}], "key 'erase': the policy blkdiscard has none"),
         ('another erasure', [{'policy': 'nvme-format', 'erase': 'block'}], "key 'erase': 'block' is not known"),
-        ('a time of another policy', [{'policy': 'nvme-sanitize', 'timeout_s': 9}], "key 'timeout_s': the policy nvme"),
+        ('a time of another policy', [{'policy': 'zero', 'timeout_s': 9}], "key 'timeout_s': the policy zero has none"),
         ('a time that is a text', [{'policy': 'nvme-format', 'timeout_s': '9'}], '"9" is not a number of seconds'),
         ('no time', [{'policy': 'nvme-format', 'timeout_s': 0}], "key 'timeout_s': 0 is not a number of seconds"),
         ('a slip in a key', [{'policy': 'zero', 'vendor': '144d'}], "key 'vendor': there is no such key"),

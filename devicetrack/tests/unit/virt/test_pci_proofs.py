@@ -13,6 +13,7 @@ from devicetrack import filelock
 from devicetrack import vocabulary
 from devicetrack.objects import values
 from devicetrack.testing import libvirt as libvirt_fixtures
+from devicetrack.testing import nvme
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import pci_hosts
@@ -21,6 +22,9 @@ from devicetrack.tests.unit.virt.pci_hosts import NVME
 from devicetrack.tests.unit.virt.pci_hosts import OLD
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt import nvme_admin
+from devicetrack.virt.libvirt import pci_disks as libvirt_pci_disks
+from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt.kinds import pci_erasing
 
 
 class ProofTestCase(pci_hosts.DiskTestCase):
@@ -66,6 +70,85 @@ class ProofTestCase(pci_hosts.DiskTestCase):
         self.patch(nvme_admin, 'submit', refuses)
         driver = self.driver('person')
         self.assertIsNone(self.proves(driver, vocabulary.READ))
+
+    def withheld_unshown(self, reason: str) -> None:
+        for policy in ('zero', 'blkdiscard', 'nvme-format', 'person'):
+            driver = self.driver(policy)
+            self.assertIn(reason, str(self.proves(driver, vocabulary.READ)))
+            self.assertTrue(self.is_unproven(driver))
+            if policy != 'person':
+                self.assertIn(reason, str(self.proves(driver, vocabulary.WIPE)))
+                [device] = driver.get_inventory().devices
+                self.assertIn(reason, str(device.unhealthy))
+                self.assertRaises(exception.RealizeFailed, driver.realize, self.offered(driver))
+
+    def resize(self, sectors: int) -> None:
+        """Let the kernel show another size of the namespace."""
+        name = self.host.controller_of(DISK)
+        with open(self.host.path(DISK, f'nvme/{name}/{name}n1/size'), 'w') as file:
+            file.write(str(sectors))
+
+    def test_a_namespace_without_capacity_in_the_kernel_is_not_proven(self) -> None:
+        self.disk.fill(OLD)
+        self.resize(0)
+        self.withheld_unshown('the kernel shows its namespace 1 with 0 bytes in blocks of 512, and its controller has '
+                              '1048576')
+
+    def test_nor_is_one_that_the_kernel_does_not_show(self) -> None:
+        self.controller.add(2).fill(OLD)
+        self.withheld_unshown('its controller has the namespace 2, and the kernel shows no disk of it')
+        # It is asked again, since only its obstacle was found.
+        driver = self.driver('zero')
+        driver.get_inventory()
+        del self.controller.namespaces[2]
+        [device] = driver.get_inventory().devices
+        self.assertIsNone(device.unhealthy)
+
+    def test_it_is_not_said_that_a_guest_did_what_the_kernel_does(self) -> None:
+        driver = self.driver('zero')
+        given = self.of_a_guest(driver)
+        self.resize(0)
+        [answer] = driver.unclaim([given]).values()
+        self.assertIn('the kernel shows its namespace 1 with 0 bytes', str(answer))
+        self.assertNotIn('its guest changed', str(answer))
+        self.resize(nvme.MIB // 512)
+        self.assertEqual([None], list(driver.unclaim([given]).values()))
+
+    def test_only_a_wipe_of_every_recorded_namespace_counts(self) -> None:
+        two = self.controller.add(2)
+        self.controllers.show(DISK)
+        driver = self.driver('zero')
+        given = self.of_a_guest(driver)
+        two.fill(OLD)
+        wipe, show = pci_erasing.Erasing.wipe, libvirt_pci_disks.disks
+
+        def one_vanishes(erasing: pci_erasing.Erasing, how: str) -> None:
+            with mock.patch.object(libvirt_pci_disks, 'disks', lambda *at: (show(*at) or ())[:1]):
+                wipe(erasing, how)
+
+        with mock.patch.object(pci_erasing.Erasing, 'wipe', one_vanishes):
+            [answer] = driver.unclaim([given]).values()
+        self.assertIn('its driver shows other disks now: there are the namespaces 1, and the claim found 1, 2',
+                      str(answer))
+        self.assertFalse(self.is_zero())
+        self.assertEqual([None], list(driver.unclaim([given]).values()))
+        self.assertFalse(any(two.content))
+
+    def test_a_name_that_is_another_namespaces_when_it_is_opened(self) -> None:
+        driver = self.driver('zero')
+        given = self.of_a_guest(driver)
+        opened = privileged.open_disk
+
+        def renamed(*arguments: Any, **named: Any) -> int:
+            name = self.host.controller_of(DISK)
+            with open(self.host.path(DISK, f'nvme/{name}/{name}n1/nsid'), 'w') as file:
+                file.write('2')
+            return opened(*arguments, **named)
+
+        with mock.patch.object(privileged, 'open_disk', renamed):
+            [answer] = driver.unclaim([given]).values()
+        self.assertIn('its namespace 1 changed while it was opened', str(answer))
+        self.assertFalse(self.is_zero())
 
     def test_it_ends_when_another_namespace_is_attached(self) -> None:
         driver = self.driver('zero')

@@ -105,6 +105,7 @@ class PCI(api.DeviceKind):
         self._migration = pci_migration.Migration(self.tree, attributes.paths(conf))
         self._offered: Sequence[tuple[pci_sysfs.Function, pci_options.DeviceSpec]] = ()
         self._differing: Mapping[str, str] = {}
+        self._recorded_serials: Mapping[str, str | None] = {}       # by name, of rows
 
     @functools.cached_property
     def _memory(self) -> pci_memory.Memory:
@@ -154,8 +155,10 @@ class PCI(api.DeviceKind):
         self._vfs.make(is_held, locked_there)
         self._secondaries.bring_online(self._rereading, self._health.spec_of, is_held, locked_there)
         self._follower.follow(recorded, places)
+        rows = pci_places.rows(recorded)
+        self._recorded_serials = {name: row.serial for name, row in rows.items()}
         # Compare ports last, because follow() may just have found functions at other addresses than their rows say.
-        self._differing = dict(pci_ports.differences(self.tree, pci_places.rows(recorded), self._in_guest))
+        self._differing = dict(pci_ports.differences(self.tree, rows, self._in_guest))
 
     def _in_guest(self, name: str) -> pci_sysfs.Function | None:
         function = self.tree.function(self._places.address(name))
@@ -191,6 +194,8 @@ class PCI(api.DeviceKind):
                     or self._health.problem(function, used.get(address), functions.get, told)
                     for address, (function, _spec) in offered.items()}
         groups = pci_groups.of(functions.values())
+        subsystems = pci_groups.subsystems([function for function, _spec in offered.values()], self._with_recorded(
+            serials, places))
         devices = [
             InventoryDevice(
                 self.name, places.name(address), self._provider(function),
@@ -198,7 +203,7 @@ class PCI(api.DeviceKind):
                 self._details_text(function, self._identity.evidence(function, functions.get, serials),
                                    self._disks(function), pci_options.traits_of(spec), spec.physical_network or ''),
                 problems[address] or pci_groups.problem(function, groups, problems), True,
-                exclusions=pci_groups.exclusions(function, groups),
+                exclusions=pci_groups.exclusions(function, groups, subsystems),
                 features=pci_options.features_of(spec, function, function.device_type))
             for address, (function, spec) in sorted(offered.items())]
         self._seen_classes = frozenset(device.resource_class for device in devices)
@@ -211,6 +216,11 @@ class PCI(api.DeviceKind):
         return api.Stock(devices, written=tuple(map(places.name, guests.union(used))),
                          faults=tuple(self._faults(functions.values(), places)),
                          nothing_kept=frozenset(map(places.name, free_of_bytes)))
+
+    def _with_recorded(self, serials: pci_serials.Serials, places: pci_places.Places) -> pci_serials.Serials:
+        """Return serial numbers, and those in rows for the functions whose numbers cannot be read now."""
+        return {address: self._recorded_serials.get(places.name(address)) if serial is None else serial
+                for address, serial in serials.items()}
 
     def _faults(self, functions: Iterable[pci_sysfs.Function], places: pci_places.Places) -> Iterator[Fault]:
         for address, fault in sorted(self._vfs.faults.items()):

@@ -11,7 +11,6 @@ The guide for operators says what each policy proves. Policies of controllers ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Collection
 import errno
 import os
 import threading
@@ -44,8 +43,8 @@ class Cleaner:
 
     def __init__(self, tree: pci_sysfs.Tree, options: pci_options.PCIOptions) -> None:
         self._tree, self._options = tree, options
-        # By address: the controller that was asked, the policy, and the obstacle to that policy.
-        self._judged: dict[str, tuple[tuple[int, pci_cleaning.Policy], str | None]] = {}
+        # By address: the last controller without an obstacle, and the policy.
+        self._judged: dict[str, tuple[int, pci_cleaning.Policy]] = {}
 
     def policy(self, function: pci_sysfs.Function, read: Read | None = None) -> pci_cleaning.Policy:
         """Return the policy of a function.
@@ -65,20 +64,22 @@ class Cleaner:
     def obstacle(self, function: pci_sysfs.Function, read: Read | None = None) -> str | None:
         """Say why the policy of a function cannot be carried out; None if it can, or while that is unknown.
 
-        The controller is asked only once while the host's driver has it.
+        While the host's driver has the controller, it is not asked again after it had no obstacle.
 
         :param read: as for :meth:`policy`
-        :raises OSError: its controller cannot be asked
+        :raises OSError: its controller cannot be asked, or the kernel does not show its namespaces
         """
         policy = self.policy(function, read)
         if policy.name in pci_cleaning.OF_DISKS and not pci_serials.is_nvme(function):
             return f'it is not an NVMe disk, and the policy {policy.name} cleans nothing else'
         if not self._asks(function, policy) or (controller := self._controller(function)) is None:
             return None
-        key = controller, policy
-        if self._judged.get(function.address, (None, None))[0] != key:
-            self._judged[function.address] = key, pci_erasing.obstacle(self._tree, function, policy)
-        return self._judged[function.address][1]
+        if self._judged.get(function.address) == (controller, policy):
+            return None
+        obstacle = pci_erasing.obstacle(self._tree, function, policy)
+        if obstacle is None:
+            self._judged[function.address] = controller, policy
+        return obstacle
 
     @staticmethod
     def _asks(function: pci_sysfs.Function, policy: pci_cleaning.Policy) -> bool:
@@ -120,11 +121,14 @@ class Cleaner:
             raise exception.UnclaimFailed(
                 assignment.kind, assignment.identifier, 'a person has to clean it. Then devicetrack-manage device '
                 'retire ends the assignment, and device admit makes it free')
+        if policy.name == pci_cleaning.PROGRAM and not pci_serials.is_nvme(function):
+            self._run_program(assignment, function, policy, lock_fd)
+            return
+        erasing = pci_erasing.Erasing(self._tree, assignment, function, lock_fd, self._options.release_wait_s, check)
+        # The options may have changed while the guest ran.
+        erasing.check_policy(policy)
         if policy.name == pci_cleaning.PROGRAM:
             self._run_program(assignment, function, policy, lock_fd)
-            if not pci_serials.is_nvme(function):
-                return
-        erasing = pci_erasing.Erasing(self._tree, assignment, function, lock_fd, self._options.release_wait_s, check)
         if policy.name in pci_cleaning.OF_DISKS:        # a program gets the record, and restores what it can
             erasing.restore(policy)
         if policy.name == pci_cleaning.FORMAT:
@@ -163,11 +167,9 @@ class Cleaner:
             raise exception.NotProven(assignment.kind, assignment.identifier, obstacle)
         erasing = pci_erasing.Erasing(self._tree, assignment, function, lock_fd, self._options.release_wait_s, check)
         disks = erasing.disks()
-        detached = ', '.join(map(str, sorted(self._detached(function))))
-        if detached:
-            raise exception.NotProven(
-                assignment.kind, assignment.identifier, f'its controller has the detached namespace {detached}, which '
-                'nobody can read: delete or attach it, or have the disk wiped, if its policy erases it')
+        unread = self._unread(function)
+        if unread is not None:
+            raise exception.NotProven(assignment.kind, assignment.identifier, unread)
         for disk in disks:
             with erasing.opened(disk, writing=False) as fd:
                 problem = reading.read_through(f'{function.address} {disk.nsid}', fd, lock_fd, disk.size_bytes,
@@ -180,18 +182,22 @@ class Cleaner:
             raise exception.NotProven(assignment.kind, assignment.identifier,
                                       'its namespaces changed while they were read')
 
-    def _detached(self, function: pci_sysfs.Function) -> Collection[int]:
-        """Return the namespaces of a disk that no controller has. Its first guest could attach them.
+    def _unread(self, function: pci_sysfs.Function) -> str | None:
+        """Say which namespaces of a disk nobody can read, although its first guest could; None if there are none.
 
-        A policy that erases them does so after a guest, and not before the first one.
+        A policy that erases detached ones does so after a guest, and not before the first one.
 
         :raises CommandFailed: the controller cannot be asked
         """
         if not pci_serials.is_nvme(function):
-            return ()
+            return None
         try:
-            return pci_erasing.asked(self._tree, function).detached.keys()
+            found = pci_erasing.asked(self._tree, function)
+        except pci_erasing.Unshown as error:
+            return pci_erasing.unasked(error)
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM) and not self._asks(function, self.policy(function)):
-                return ()                       # a person cleans it, so the service need not have the right to ask
+                return None                     # a person cleans it, so the service need not have the right to ask
             raise exception.CommandFailed('ask its controller', pci_erasing.unasked(error)) from error
+        return pci_erasing.detached(found, found.detached, 'nobody can read',
+                                    'have the disk wiped, if its policy erases it')

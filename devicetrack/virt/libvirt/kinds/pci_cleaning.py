@@ -37,15 +37,17 @@ OF_DISKS: Final = frozenset((ZERO, DISCARD, FORMAT, SANITIZE))
 _OF_PROGRAM: Final = ('program', 'timeout_s')
 _KEYS: Final = pci_matching.KEYS | {'policy', 'erase', *_OF_PROGRAM}
 _MASS_STORAGE: Final = '01'              # the first two digits of the class code (PCI Code and ID Assignment)
-# The default timeout: the longest time that a format or a sanitize operation may take.
+# The default timeouts. Overwriting a large disk takes many hours, and a new operation follows one that takes too long.
 _TIMEOUT_S: Final = 3600
+_SANITIZE_TIMEOUT_S: Final = 24 * 3600
 _MAX_TIMEOUT_S: Final = 7 * 24 * 3600
 
 
 class Policy(NamedTuple):
     """How functions are cleaned. ``erase`` is how the controller erases, ``program`` the path of an operator's program.
 
-    ``timeout_s`` is how long a program may run, and how long the kernel waits for a format.
+    ``timeout_s`` is how long a program may run, how long the kernel waits for a format, and how long the service waits
+    for a sanitize operation.
     """
 
     name: str
@@ -91,18 +93,18 @@ def _rule(entry: json_entries.Entry) -> Rule:
     if 'erase' in entry.values and not erasures:
         raise entry.mistake('erase', f'the policy {policy} has none: remove it')
     for key in _OF_PROGRAM:
-        if key in entry.values and policy != PROGRAM and not (key == 'timeout_s' and policy == FORMAT):
+        if key in entry.values and policy != PROGRAM and not (key == 'timeout_s' and policy in ERASURES):
             raise entry.mistake(key, f'the policy {policy} has none: remove it')
     program = entry.text('program') or ''
     if policy == PROGRAM and not os.path.isabs(program):
         raise entry.mistake('program', 'write the absolute path of a program')
     erase = entry.choice('erase', erasures) if erasures else None
     return Rule(pci_matching.read(entry), Policy(
-        policy, erase or (erasures[0] if erasures else ''), program, _timeout_s(entry)))
+        policy, erase or (erasures[0] if erasures else ''), program, _timeout_s(entry, policy)))
 
 
-def _timeout_s(entry: json_entries.Entry) -> int:
-    value = entry.values.get('timeout_s', _TIMEOUT_S)
+def _timeout_s(entry: json_entries.Entry, policy: str) -> int:
+    value = entry.values.get('timeout_s', _SANITIZE_TIMEOUT_S if policy == SANITIZE else _TIMEOUT_S)
     if type(value) is not int or not 1 <= value <= _MAX_TIMEOUT_S:
         raise entry.mistake('timeout_s', f'{json.dumps(value)} is not a number of seconds from 1 to {_MAX_TIMEOUT_S}: '
                                          'write one without quotation marks')

@@ -7,6 +7,8 @@ changing the key, or that it erased its whole NVM subsystem.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
@@ -44,8 +46,17 @@ _SANITIZES: Final = {pci_cleaning.BLOCK: nvme_admin.BLOCK_ERASE, pci_cleaning.OV
 _Answer = TypeVar('_Answer')
 
 
+class Unshown(OSError):
+    """The kernel does not show the namespaces of a controller as the controller has them. ``strerror`` says which."""
+
+    def __init__(self, differs: str) -> None:
+        super().__init__(errno.ENXIO, differs)
+
+
 def unasked(error: OSError) -> str:
-    """Say why a controller cannot be asked, and what to do."""
+    """Say why nobody knows the namespaces of a controller, and what to do."""
+    if isinstance(error, Unshown):
+        return str(error.strerror)
     reason = f'its controller cannot be asked: {error.strerror or error}'
     if error.errno in (errno.EACCES, errno.EPERM):
         reason += (': a service that does not run as root needs CAP_SYS_ADMIN in [devicetrack_privileged] capabilities '
@@ -53,9 +64,12 @@ def unasked(error: OSError) -> str:
     return reason
 
 
-def obstacle(tree: pci_sysfs.Tree, function: pci_sysfs.Function, policy: pci_cleaning.Policy) -> str | None:
+def obstacle(tree: pci_sysfs.Tree, function: pci_sysfs.Function, policy: pci_cleaning.Policy,
+             recorded: pci_namespaces.Record | None = None) -> str | None:
     """Say why a controller cannot be cleaned by a policy; None if it can.
 
+    :param recorded: the namespaces that a claim found, after its guest. This leaves out those that the guest made
+    :raises Unshown: the kernel shows other namespaces. This is not checked after a guest
     :raises OSError: it cannot be asked
     """
     controller = privileged.read_nvme_controller(tree.root, function.address)
@@ -69,40 +83,96 @@ def obstacle(tree: pci_sysfs.Tree, function: pci_sysfs.Function, policy: pci_cle
                 f'policy nvme-sanitize needs' if policy.erase != pci_cleaning.OVERWRITE else
                 f'its controller cannot sanitize by overwriting (SANICAP {controller.sanicap:#x}), which its policy '
                 'nvme-sanitize needs')
-    found = privileged.read_nvme_namespaces(tree.root, function.address)
-    if function.physfn is not None:
-        # Other controllers of the subsystem may have other owners.
-        if policy.name == pci_cleaning.SANITIZE or (policy.name == pci_cleaning.FORMAT
-                                                    and controller.formats_all_at_once):
-            return (f'it is a virtual function, and {policy.name} of its controller would erase the data of others, '
-                    'too: give it another policy')
-        shared = [str(nsid) for nsid, one in sorted(found.items()) if one.attached and one.namespace.shared]
-        if shared:
-            return (f'it is a virtual function, and its namespace {", ".join(shared)} is shared with other controllers:'
-                    ' cleaning it would erase the data of others')
-    detached = [str(nsid) for nsid, one in sorted(found.items()) if not one.attached]
+    others = _others(function, controller)
+    if others is not None and (policy.name == pci_cleaning.SANITIZE or (
+            policy.name == pci_cleaning.FORMAT and controller.formats_all_at_once)):
+        return (f'{others}, and {policy.name} of its controller would erase the data of others, too: give it another '
+                'policy')
+    found = (asked if recorded is None else _answer)(tree, function, controller)
+    before = found if recorded is None or recorded.formats is None else recorded
+    shared = {*before.shared, *before.sizes.keys() & set(found.shared)}
+    if others is not None and shared:
+        return (f'{others}, and its namespace {_ids(shared)} is shared with other controllers: cleaning it would erase '
+                'the data of others')
     # A guest can attach a detached namespace, write to it and detach it again. Only Sanitize reaches it.
-    if detached and policy.name != pci_cleaning.SANITIZE and function.physfn is None:
-        return (f'its controller has the detached namespace {", ".join(detached)}, which its policy {policy.name} does '
-                'not clean: delete or attach it, or use nvme-sanitize')
-    return None
+    return None if policy.name == pci_cleaning.SANITIZE else detached(
+        found, before.detached, f'its policy {policy.name} does not clean', 'use nvme-sanitize')
 
 
-def asked(tree: pci_sysfs.Tree, function: pci_sysfs.Function) -> pci_namespaces.Record:
+def _others(function: pci_sysfs.Function, controller: nvme_admin.Controller) -> str | None:
+    """Say that other controllers of the NVM subsystem may have other owners; None if there are no others."""
+    if function.physfn is not None:
+        return 'it is a virtual function'
+    if controller.others is None:
+        return 'its NVM subsystem may have other controllers (CMIC), which its controller does not name'
+    return f'its NVM subsystem also has the controller {_ids(controller.others)}' if controller.others else None
+
+
+def detached(found: pci_namespaces.Record, which: Collection[int], unreached: str, instead: str) -> str | None:
+    """Say that a guest could attach namespaces that its controller does not have; None if there are none.
+
+    :param found: the answer of the controller
+    :param which: the namespaces in question
+    :param unreached: ends a sentence about them: what does not reach them
+    :param instead: what else one can do about those that no controller has
+    """
+    # An operator must not delete what another owner uses, so tell the two apart.
+    elsewhere = {nsid: found.elsewhere[nsid] for nsid in which if nsid in found.elsewhere}
+    if elsewhere:
+        having = _ids({cntlid for cntlids in elsewhere.values() for cntlid in cntlids})
+        return (f'the namespace {_ids(elsewhere)} belongs to the controller {having} of its NVM subsystem. A guest of '
+                f'this one could take it, and {unreached} it: do not hand out this function while somebody needs it')
+    loose = (found.detached.keys() | found.sizes.keys()) & set(which) - elsewhere.keys()
+    return (f'its controller has the detached namespace {_ids(loose)}, which {unreached}: delete or attach it, or '
+            f'{instead}') if loose else None
+
+
+def _ids(numbers: Collection[int]) -> str:
+    return ', '.join(map(str, sorted(numbers)))
+
+
+def asked(tree: pci_sysfs.Tree, function: pci_sysfs.Function, controller: nvme_admin.Controller | None = None
+          ) -> pci_namespaces.Record:
     """Ask a controller for its namespaces.
 
-    :raises OSError: it cannot be asked, or the kernel shows other namespaces
+    :param controller: its answer about itself, if it was asked already
+    :raises Unshown: the kernel shows other namespaces, or does not show them yet
+    :raises OSError: it cannot be asked
     """
-    controller = privileged.read_nvme_controller(tree.root, function.address)
+    found = _answer(tree, function, controller)
+    try:
+        shown = pci_disks.disks(tree, function.address)
+    except (OSError, ValueError):
+        shown = None
+    differs = 'its driver does not show its namespaces now' if shown is None else pci_namespaces.unshown(
+        found.sizes, _sizes(shown))
+    if differs is not None:
+        raise Unshown(differs)
+    return found
+
+
+def _sizes(disks: Iterable[pci_disks.Disk]) -> dict[int, pci_namespaces.Size]:
+    return {disk.nsid: pci_namespaces.Size(disk.size_bytes, disk.block_bytes) for disk in disks}
+
+
+def _answer(tree: pci_sysfs.Tree, function: pci_sysfs.Function, controller: nvme_admin.Controller | None = None
+            ) -> pci_namespaces.Record:
+    """Return the namespaces of a controller as it tells them, whatever the kernel shows.
+
+    :param controller: as for :func:`asked`
+    :raises OSError: it cannot be asked
+    """
+    controller = controller or privileged.read_nvme_controller(tree.root, function.address)
     found = privileged.read_nvme_namespaces(tree.root, function.address)
-    sizes, detached = ({nsid: pci_namespaces.Size(one.namespace.size_bytes, one.namespace.block_bytes)
+    sizes, loose = ({nsid: pci_namespaces.Size(one.namespace.size_bytes, one.namespace.block_bytes)
                         for nsid, one in found.items() if one.attached is attached} for attached in (True, False))
     # A virtual function sees neither the namespaces of other controllers nor the capacity.
     whole = function.physfn is None
     return pci_namespaces.Record(
-        sizes, {nsid: found[nsid].namespace.format for nsid in sizes}, detached if whole else {},
+        sizes, {nsid: found[nsid].namespace.format for nsid in sizes}, loose if whole else {},
         controller.total_bytes if whole else 0, controller.unallocated_bytes if whole else 0,
-        frozenset(nsid for nsid in sizes if found[nsid].namespace.shared))
+        frozenset(nsid for nsid in sizes if found[nsid].namespace.shared),
+        {nsid: attached for nsid in loose if whole and (attached := found[nsid].namespace.attached_to)})
 
 
 class Erasing:
@@ -148,7 +218,7 @@ class Erasing:
         deadline = time.monotonic() + self._wait_s
         while (differs := self._difference(recorded, formatted)) is not None:
             if time.monotonic() >= deadline:
-                raise self._failed(f'its guest changed its namespaces: {differs}')
+                raise self._failed(differs)
             time.sleep(_POLL_S)                 # the driver reads a formatted namespace again
         return recorded
 
@@ -162,22 +232,33 @@ class Erasing:
         raise self._failed('the namespaces that the claim found are unknown')
 
     def _difference(self, recorded: pci_namespaces.Record, formatted: bool) -> str | None:
-        disks = self.disks()
-        shown = pci_namespaces.Record({disk.nsid: pci_namespaces.Size(disk.size_bytes, disk.block_bytes)
-                                       for disk in disks})
-        # The kernel may show fewer namespaces than the controller has, and knows no formats.
-        differs = pci_namespaces.difference(recorded._replace(formats=None), shown, formatted)
-        if differs is not None or recorded.formats is None:
-            return differs
-        return pci_namespaces.difference(recorded, self._told(lambda: asked(self._tree, self._function)), formatted)
+        shown = pci_namespaces.Record(_sizes(self.disks()))
+        found = self._told(lambda: _answer(self._tree, self._function))
+        # The kernel may show fewer namespaces than the controller has, or less of one, and knows no formats.
+        differs = pci_namespaces.difference(recorded, shown if recorded.formats is None else found, formatted)
+        if differs is not None:
+            return f'its guest changed its namespaces: {differs}'
+        # Without a recorded format nobody can restore a size.
+        return pci_namespaces.unshown(found.sizes, shown.sizes, formatted and recorded.formats is not None)
 
     # -- restoring and erasing ----------------------------------------------------------------------------------------
+
+    def check_policy(self, policy: pci_cleaning.Policy) -> None:
+        """Check that a policy can be carried out now. It may be another one than at the claim. This changes nothing.
+
+        :raises DriverError: it cannot, or that is unknown
+        """
+        recorded = self._recorded()
+        self._wait_until_live()
+        why = self._told(lambda: obstacle(self._tree, self._function, policy, recorded))
+        if why is not None:
+            raise self._failed(why)
 
     def restore(self, policy: pci_cleaning.Policy) -> None:
         """Undo a guest's changes to namespaces, as far as the controller can. :meth:`check` reports remaining ones.
 
         This deletes namespaces that the guest made, makes those again that it deleted, attaches and detaches others as
-        they were, and gives those with other blocks their old LBA format, which erases them. Each step may be the last
+        they were, and gives those with other blocks their old LBA format. It erases nothing. Each step may be the last
         one before a crash: the next call does the remaining steps.
 
         :raises DriverError: the controller refuses a step, or there is no way back
@@ -189,8 +270,9 @@ class Erasing:
         controller = self._told(lambda: privileged.read_nvme_controller(self._tree.root, self._function.address))
         if controller.manages_namespaces:
             self._restore_namespaces(recorded)
-        if policy.name != pci_cleaning.FORMAT and controller.formats and not (
-                controller.formats_all_at_once and recorded.detached):
+        # A format that reaches all namespaces must not reach those of others.
+        if policy.name != pci_cleaning.FORMAT and controller.formats and not (controller.formats_all_at_once and (
+                recorded.detached or _others(self._function, controller) is not None)):
             self._restore_formats(recorded, policy)
 
     def _wait_until_live(self) -> None:
@@ -211,10 +293,10 @@ class Erasing:
             return None                         # the driver is still setting them up
 
     def _restore_namespaces(self, recorded: pci_namespaces.Record) -> None:
-        found = self._told(lambda: asked(self._tree, self._function))
+        found = self._told(lambda: _answer(self._tree, self._function))
         if self._function.physfn is None:
             self._restore_allocated(recorded, found)
-            found = self._told(lambda: asked(self._tree, self._function))
+            found = self._told(lambda: _answer(self._tree, self._function))
         else:
             # A namespace that a virtual function sees may belong to another function, so delete none and make none.
             # A namespace without an owner keeps all virtual functions from being offered.
@@ -257,15 +339,16 @@ class Erasing:
         return [(disk.name, disk.size_bytes) for disk in self._shown() or ()]
 
     def _restore_formats(self, recorded: pci_namespaces.Record, policy: pci_cleaning.Policy) -> None:
-        found = self._told(lambda: asked(self._tree, self._function))
+        found = self._told(lambda: _answer(self._tree, self._function))
         for nsid, form in sorted((recorded.formats or {}).items()):
             now = (found.formats or {}).get(nsid)
             if now is None or (now == form and found.sizes[nsid] == recorded.sizes[nsid]):
                 continue
             LOG.info('Formatting namespace %d of %s with LBA format %s again: its guest chose %s.', nsid,
                      self._function.address, form, now)
-            self._format_one(nsid, form, nvme_admin.USER_DATA, policy.timeout_s)
-            found = self._told(lambda: asked(self._tree, self._function))
+            # The policy erases it afterwards.
+            self._format_one(nsid, form, nvme_admin.NO_ERASURE, policy.timeout_s)
+            found = self._told(lambda: _answer(self._tree, self._function))
 
     def _format_one(self, nsid: int, form: nvme_admin.Format, erase: int, timeout_s: int) -> None:
         self._change(lambda: privileged.format_nvme_namespace(
@@ -276,9 +359,14 @@ class Erasing:
         """Make every byte of every disk zero, and read all bytes back.
 
         :param how: as for :func:`.wiping.wipe`
-        :raises DriverError: a byte is not zero
+        :raises DriverError: a byte is not zero, or the driver does not show the disks that the claim found
         """
-        for disk in self.disks():
+        disks = self.disks()
+        differs = pci_namespaces.difference(self._recorded()._replace(formats=None),
+                                            pci_namespaces.Record(_sizes(disks)))
+        if differs is not None:
+            raise self._failed(f'its driver shows other disks now: {differs}')
+        for disk in disks:
             with self.opened(disk) as fd:
                 wiping.wipe(f'{self._function.address} {disk.nsid}', fd, self._lock_fd, disk.size_bytes, _ALIGN_BYTES,
                             0, how)
@@ -310,7 +398,7 @@ class Erasing:
         """Return the format that a namespace had at the claim."""
         if recorded.formats is not None:
             return recorded.formats[nsid]
-        found = asked(self._tree, self._function)
+        found = _answer(self._tree, self._function)
         if found.sizes[nsid] != recorded.sizes[nsid] or found.formats is None:
             raise OSError(errno.EINVAL, f'its namespace {nsid} has other blocks than the claim found, and the claim '
                                         'recorded no LBA format')
@@ -319,20 +407,23 @@ class Erasing:
     def sanitize(self, policy: pci_cleaning.Policy) -> None:
         """Have the controller sanitize its NVM subsystem, and wait until it reports success.
 
-        :raises DriverError: it reported no success
+        :raises DriverError: it reported no success, or an operation takes longer than the policy allows
         """
         action = _SANITIZES[policy.erase]
-        self._follow_sanitize()                 # an earlier operation, which proves nothing about this one
+        self._follow_sanitize(policy.timeout_s)     # an earlier operation, which proves nothing about this one
         self._change(lambda: privileged.start_nvme_sanitize(self._tree.root, self._function.address, self._names(),
                                                             action))
-        status = self._follow_sanitize()
+        status = self._follow_sanitize(policy.timeout_s)
         if not status.is_completed or status.action != action:
             raise self._failed(f'its controller did not sanitize it: SSTAT {status.status}, action {status.action}')
         LOG.info('The controller of %s reports that it sanitized its NVM subsystem.', self._function.address)
 
-    def _follow_sanitize(self) -> nvme_admin.SanitizeStatus:
-        """Wait until no sanitize operation is in progress, and meanwhile report the progress."""
-        size, reporter = 0, None
+    def _follow_sanitize(self, timeout_s: int) -> nvme_admin.SanitizeStatus:
+        """Wait until no sanitize operation is in progress, and meanwhile report the progress.
+
+        :raises UnclaimFailed: one is still in progress when that time is over. The controller goes on with it
+        """
+        size, reporter, deadline = 0, None, time.monotonic() + timeout_s
         try:
             while True:
                 status = self._told(lambda: privileged.nvme_sanitize_status(self._tree.root, self._function.address))
@@ -342,6 +433,11 @@ class Erasing:
                     size = max(1, sum(disk.size_bytes for disk in self.disks()))
                     reporter = wiper.Reporter(size, self._lock_fd, quiet=True)
                 reporter('sanitize', min(size - 1, size * status.progress // _SANITIZE_DONE))
+                if time.monotonic() >= deadline:
+                    raise self._failed(
+                        f'its controller has been sanitizing it for {timeout_s} seconds (timeout_s), and reports '
+                        f'{status.progress * 100 // _SANITIZE_DONE} percent: the next audit waits for it again, and '
+                        'then has it sanitized anew')
                 time.sleep(_LOOK_EVERY_S)
         finally:
             if reporter is not None:
@@ -355,6 +451,9 @@ class Erasing:
                         f'its namespace {disk.nsid} cannot be opened: ')
         try:
             self._check_same()                  # the open disk is one of the function that is there now
+            # As long as it is open, the kernel gives its name to no other one.
+            if disk not in (self._shown() or ()):
+                raise self._failed(f'its namespace {disk.nsid} changed while it was opened')
             yield fd
         except BaseException:
             os.close(fd)                        # do not unlock it: a wiper may still run, and needs the lock

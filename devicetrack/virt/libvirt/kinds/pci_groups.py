@@ -1,6 +1,11 @@
 """IOMMU groups of PCI functions, and the other functions that cannot be handed out while somebody has one.
 
 The functions of a group, except bridges, are offered together or not at all.
+
+Several functions may be controllers of one NVM subsystem: a disk with two ports, for example. The guest that has one of
+them can often take or delete the namespaces of the others, so one instance gets all of them that are handed out. Such
+functions have one serial number, which is that of the subsystem (NVM Express Base Specification, "Serial Number"). The
+number is known even while a guest has the function, unlike the subsystem's name.
 """
 
 from __future__ import annotations
@@ -11,7 +16,10 @@ from collections.abc import Sequence
 
 from devicetrack import vocabulary
 from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt.kinds import pci_serials
 
+# By the address of a function that shares its NVM subsystem with others: a token for all of them.
+Subsystems = Mapping[str, str]
 Groups = Mapping[int, Sequence[pci_sysfs.Function]]
 
 
@@ -45,7 +53,20 @@ def problem(function: pci_sysfs.Function, groups: Groups, problems: Mapping[str,
     return None
 
 
-def exclusions(function: pci_sysfs.Function, groups: Groups) -> tuple[tuple[str, str], ...]:
+def subsystems(functions: Iterable[pci_sysfs.Function], serials: pci_serials.Serials) -> Subsystems:
+    """Return a token for each NVM subsystem that has several of these functions, by the addresses of the functions.
+
+    Virtual functions have none: the rules for their physical function hold for them.
+    """
+    by_token: dict[str, list[str]] = {}
+    for function in functions:
+        serial = serials.get(function.address)
+        if serial and function.physfn is None and pci_serials.is_nvme(function):
+            by_token.setdefault(f'nvm:{function.vendor_id}:{serial}', []).append(function.address)
+    return {address: token for token, addresses in by_token.items() if len(addresses) > 1 for address in addresses}
+
+
+def exclusions(function: pci_sysfs.Function, groups: Groups, subsystems_of: Subsystems) -> tuple[tuple[str, str], ...]:
     """Return what else cannot be handed out while somebody has a function, in the form of the stock."""
     found = []
     if function.physfn is not None:
@@ -54,4 +75,6 @@ def exclusions(function: pci_sysfs.Function, groups: Groups) -> tuple[tuple[str,
         found.append((f'sriov:{function.address}', vocabulary.WHOLE))
     if function.iommu_group is not None and len(groups.get(function.iommu_group, ())) > 1:
         found.append((f'iommu:{function.iommu_group}', vocabulary.TOGETHER))
+    if (subsystem := subsystems_of.get(function.address)) is not None:
+        found.append((subsystem, vocabulary.TOGETHER))
     return tuple(found)
