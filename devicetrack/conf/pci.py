@@ -68,9 +68,10 @@ for a person too.
 ``one_time_use``. For NVMe disks: ``zero`` writes zeroes over every namespace and reads them back; ``blkdiscard``
 discards every block, and reads every byte back as zero; ``nvme-format`` has the controller format and erase every
 namespace (``erase``: ``user-data``, or ``cryptographic``; ``timeout_s``: how long one may take, 3600 by default);
-``nvme-sanitize`` has it sanitize all of its NVM subsystem (``erase``: ``block``, ``cryptographic`` or ``overwrite``). A
-service that does not run as root needs CAP_SYS_ADMIN in ``[devicetrack_privileged] capabilities`` for these. The
-service does not start with a policy that a controller cannot carry out. ``program``: a program of the operator
+``nvme-sanitize`` has it sanitize all of its NVM subsystem (``erase``: ``block``, ``cryptographic`` or ``overwrite``;
+``timeout_s``: how long the service waits for it, 86400 by default). A service that does not run as root needs
+CAP_SYS_ADMIN in ``[devicetrack_privileged] capabilities`` for these. The service does not start with a policy that a
+controller cannot carry out, or that would erase the data of others. ``program``: a program of the operator
 (``program``: its absolute path; ``timeout_s``: when it is killed, 3600 by default). "PCI functions" in the guide for
 operators says what each policy proves, how long it takes, and what a program has to do.
 """),

@@ -133,7 +133,7 @@ HOSTILE = SERVICE + textwrap.dedent("""
     said['format'] = [told(of_daemon, 'format_nvme_namespace', '0000:3d:00.4', [], *arguments) for arguments in (
         (0, form, 1, 60), (-1, form, 1, 60), (True, form, 1, 60), ('1', form, 1, 60), (2**32 - 1, form, 1, 60),
         (1, [64, False, 0, False], 1, 60), (1, [0, 0, 0, 0], 1, 60), (1, [0, False, 8, False], 1, 60), (1, [], 1, 60),
-        (1, form, 0, 60), (1, form, 3, 60), (1, form, 1, 0), (1, form, 1, 2**31), (1, form, 1, '60'))]
+        (1, form, -1, 60), (1, form, 3, 60), (1, form, 1, 0), (1, form, 1, 2**31), (1, form, 1, '60'))]
     said['created'] = [told(of_daemon, 'nvme_create_namespace', '0000:3d:00.4', [], *arguments) for arguments in (
         (0, 8, form, False), ('1', 8, form, False), (1, 0, form, False), (1, -1, form, False), (1, 2**63, form, False),
         (1, True, form, False), (1, '8', form, False), (1, 8, [64, False, 0, False], False), (1, 8, [], False),

@@ -10,8 +10,8 @@ Taking a function back brings it to the driver that the claim found, resets it i
 it, and cleans it as the options say.
 
 A function that the host itself uses is neither offered nor touched. The functions of an IOMMU group are only handed out
-together. While a physical function is handed out, its virtual functions are not, and the reverse. The ledger knows
-these rules from the exclusions of the stock.
+together, and whole functions of one NVMe disk only to one instance. While a physical function is handed out, its
+virtual functions are not, and the reverse. The ledger knows these rules from the exclusions of the stock.
 """
 
 from __future__ import annotations
