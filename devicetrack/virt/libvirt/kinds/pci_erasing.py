@@ -165,7 +165,7 @@ def _answer(tree: pci_sysfs.Tree, function: pci_sysfs.Function, controller: nvme
     controller = controller or privileged.read_nvme_controller(tree.root, function.address)
     found = privileged.read_nvme_namespaces(tree.root, function.address)
     sizes, loose = ({nsid: pci_namespaces.Size(one.namespace.size_bytes, one.namespace.block_bytes)
-                        for nsid, one in found.items() if one.attached is attached} for attached in (True, False))
+                     for nsid, one in found.items() if one.attached is attached} for attached in (True, False))
     # A virtual function sees neither the namespaces of other controllers nor the capacity.
     whole = function.physfn is None
     return pci_namespaces.Record(
