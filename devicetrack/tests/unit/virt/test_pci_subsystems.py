@@ -15,7 +15,7 @@ from devicetrack.tests.unit.virt.pci_hosts import OLD
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import privileged
 
-FORMAT, SANITIZE, DELETE, DETACH = 0x80, 0x84, 0x0D, 0x15
+FORMAT, SANITIZE = 0x80, 0x84
 
 
 class VirtualTestCase(DiskTestCase):
