@@ -475,17 +475,10 @@ class ClaimManager:
             for devices that need no wipe
         :raises DriverError, StoreError: not all devices were given back; the audit continues
         """
-        host, released, fields = self._started_for(instance), False, Fields(resources=None)
-        while not released:
-            if wait:
-                host.wipes.wait_for(instance.uuid)
-            with host.rows.working(instance.uuid):
-                if wait and host.wipes.is_wiping(instance.uuid):
-                    continue                    # an audit has just begun to wipe it
-                host.life.release(host.rows.of_instance(instance.uuid), wait)
-                host.instances.set(instance, fields)
-                released = True
-        host.wipes.go_on()
+        host, fields = self._started_for(instance), Fields(resources=None)
+        with host.wipes.giving_back(instance.uuid, wait):
+            host.life.release(host.rows.of_instance(instance.uuid), wait)
+            host.instances.set(instance, fields)
         return fields
 
     @of_request
@@ -616,50 +609,56 @@ class ClaimManager:
                                 Carried(numa_topology, pci_devices, pci_requests))
 
     @of_request
-    def drop_move_claim_at_source(self, context: Any, instance: Any, migration: Any) -> Fields:
+    def drop_move_claim_at_source(self, context: Any, instance: Any, migration: Any, wait: bool = True) -> Fields:
         """Confirm a move: give back the devices that the instance left on this host. Idempotent.
 
         If the instance moved on one host, one transaction starts to give back the old devices and takes the new ones
         out of the move. Call it after the guest that ran on the old devices is gone, or runs on the new ones. Sets
         ``instance.migration_context`` to None.
 
+        :param wait: as :meth:`release`; False returns after the transaction
         :returns: the fields that it set on the instance
         :raises BadRequest: the service says that the migration was undone, or ended in an error; nothing was changed
         :raises DriverError, StoreError: as :meth:`release`
         """
-        return self._started_for(instance, migration).moves.drop_at_source(instance, migration)
+        return self._started_for(instance, migration).moves.drop_at_source(instance, migration, wait)
 
     @of_request
-    def drop_move_claim_at_dest(self, context: Any, instance: Any, migration: Any) -> Fields:
+    def drop_move_claim_at_dest(self, context: Any, instance: Any, migration: Any, wait: bool = True) -> Fields:
         """Revert or roll back a move: give back the devices that it claimed on this host. Idempotent.
 
         If the instance moved on one host, one transaction starts to give back the new devices and makes the old ones
         current again, with their contents untouched. Sets ``instance.resources`` to its old value if that is known, and
         ``instance.migration_context`` to None.
 
+        :param wait: as :meth:`drop_move_claim_at_source`
         :returns: the fields that it set on the instance
         :raises BadRequest: the service says that the migration is done; nothing was changed
         :raises DeviceInUse: the guest's definition still names the new devices; an audit gives them back after the
             guest is defined anew
         :raises DriverError, StoreError: as :meth:`release`
         """
-        return self._started_for(instance, migration).moves.drop_at_destination(instance, migration.uuid)
+        return self._started_for(instance, migration).moves.drop_at_destination(instance, migration.uuid, wait)
 
     @of_request
     def drop_move_claim(self, context: Any, instance: Any, nodename: str, flavor: Any = None,
-                        prefix: str = moves.NEW) -> Fields:
+                        prefix: str = moves.NEW, wait: bool = True) -> Fields:
         """End a move for a caller without the migration: the prefix ``new_`` reverts it here, ``old_`` confirms it.
 
-        The call ends the migration of ``instance.migration_context``, or the only one that the instance's rows name
-        here.
+        The call ends the migration of ``instance.migration_context``. Without a context it ends the only one that the
+        instance's rows name here, if the service does not say that this one goes on: the call may be late, and the rows
+        may be those of the instance's next move. If the rows name several, the call does nothing.
 
+        :param wait: as :meth:`drop_move_claim_at_source`
         :returns: the fields that it set on the instance
         :raises NodeUnavailable: the node does not belong to this host
+        :raises BadRequest: there is no context, and the only migration goes on, or its state is unknown; nothing was
+            changed
         :raises Exception: as :meth:`drop_move_claim_at_dest` or :meth:`drop_move_claim_at_source`
         """
         host = self._started_for(instance)
         host.gate.check_name(nodename)
-        return host.moves.drop(instance, prefix)
+        return host.moves.drop(instance, prefix, wait)
 
     @of_request
     def finish_evacuation(self, context: Any, instance: Any, nodename: str, migration: Any) -> Fields:

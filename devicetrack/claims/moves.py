@@ -31,6 +31,7 @@ from devicetrack.claims.partner_search import PartnerSearch
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.service import ServiceView
 from devicetrack.claims.views import HostViews
+from devicetrack.claims.wipes import Wipes
 from devicetrack.engine import migrations
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.views import named_migrations
@@ -63,11 +64,11 @@ class Moves:
     """
 
     def __init__(self, here: migrations.Endpoint, host_uuid: str, service: ServiceView, instances: InstanceFields,
-                 rows: Rows, guest_rows: GuestRows, views: HostViews, life: Life, claiming: Claiming,
+                 rows: Rows, guest_rows: GuestRows, views: HostViews, life: Life, wipes: Wipes, claiming: Claiming,
                  failed: FailedClaims, attempts: int) -> None:
         self._here, self._host_uuid, self._service, self._instances = here, host_uuid, service, instances
         self._rows, self._guest_rows, self._views, self._life = rows, guest_rows, views, life
-        self._claiming, self._failed, self._attempts = claiming, failed, attempts
+        self._wipes, self._claiming, self._failed, self._attempts = wipes, claiming, failed, attempts
 
     # -- claims -------------------------------------------------------------------------------------------------------
 
@@ -305,18 +306,19 @@ class Moves:
         self._life.settle(migrations.Settlement(leave=tuple((record, migration_uuid) for record in leaving)),
                           note=Note(ends=ends))
 
-    def drop_at_source(self, instance: Any, migration: Any) -> Fields:
+    def drop_at_source(self, instance: Any, migration: Any, wait: bool = True) -> Fields:
         """Confirm a move: give back the devices that the instance left, and take its others out of the move.
 
+        :param wait: wait for wipes; False wipes devices in the background
         :raises BadRequest: the service says that the move was undone, or ended in an error
         """
         move = migrations.Move.of(migration)
         self._check_not_undone(migration.uuid, move)
-        with self._rows.working(instance.uuid):
+        with self._wipes.giving_back(instance.uuid, wait):
             if self._here.is_at(move.source) and not self._here.is_at(move.destination) \
                     and getattr(instance, 'host', None) != self._here.host and not self._is_here(instance.uuid):
                 self.mark_old(instance, migration.uuid, move.ends)
-            return self._confirm(instance, migration.uuid, Note(ends=move.ends))
+            return self._confirm(instance, migration.uuid, wait, Note(ends=move.ends))
 
     def _check_not_undone(self, migration_uuid: str, move: migrations.Move | None = None) -> None:
         """:raises BadRequest: the service says so, or the caller's object if the service does not know the migration"""
@@ -348,7 +350,7 @@ class Moves:
         """Whether the service says so. The caller's object may be older than the return of the instance."""
         return (self._service.instances([instance_uuid]) or {}).get(instance_uuid) == migrations.INSTANCE_HERE
 
-    def _confirm(self, instance: Any, migration_uuid: str, note: Note = NO_NOTE) -> Fields:
+    def _confirm(self, instance: Any, migration_uuid: str, wait: bool, note: Note = NO_NOTE) -> Fields:
         """End a move in one transaction, then give back the devices left behind. The caller works on the instance."""
         ours = [record for record in self._rows.there(instance.uuid) if record.migration_uuid == migration_uuid]
         old = tuple(record for record in ours if record.role == vocabulary.OLD)
@@ -356,19 +358,20 @@ class Moves:
         left = self._life.advance(migrations.Settlement(settle=new, give=old, over=True), note)
         fields: Fields = {'migration_context': None}
         self._instances.set(instance, fields)
-        self._life.give_back(left)
+        self._life.give_back(left, wait)
         return fields
 
-    def drop_at_destination(self, instance: Any, migration_uuid: str) -> Fields:
+    def drop_at_destination(self, instance: Any, migration_uuid: str, wait: bool = True) -> Fields:
         """Undo a move: give back the devices claimed for it, and make those that the instance had current again.
 
+        :param wait: as :meth:`drop_at_source`
         :raises BadRequest: the service says that the move is done
         """
         move = (self._service.migrations([migration_uuid]) or {}).get(migration_uuid)
         if move is not None and move.outcome == migrations.DONE:
             raise exception.BadRequest('migration', migration_uuid, f'it is {move.status}, and the instance has the '
                                        'devices claimed for it: only a migration that is not done can be undone')
-        with self._rows.working(instance.uuid):
+        with self._wipes.giving_back(instance.uuid, wait):
             ours = [record for record in self._rows.of_instance(instance.uuid)
                     if record.migration_uuid == migration_uuid]
             old = tuple(record for record in ours
@@ -381,7 +384,7 @@ class Moves:
             if before is not None:
                 fields['resources'] = before
             self._instances.set(instance, fields)
-            self._life.give_back(left)
+            self._life.give_back(left, wait)
             return fields
 
     def _resources_before(self, instance: Any, migration_uuid: str,
@@ -401,10 +404,11 @@ class Moves:
             return resources
         return None
 
-    def drop(self, instance: Any, prefix: str) -> Fields:
+    def drop(self, instance: Any, prefix: str, wait: bool = True) -> Fields:
         """End a move at the end that the prefix names: ``new_`` undoes it here, ``old_`` confirms it.
 
-        :raises BadRequest: the prefix is neither
+        :param wait: as :meth:`drop_at_source`
+        :raises BadRequest: the prefix is neither; or only rows name the migration, and it is not known to be over
         """
         if prefix not in (NEW, OLD):
             raise exception.BadRequest('prefix', prefix, f'must be {NEW} or {OLD}')
@@ -414,11 +418,27 @@ class Moves:
             if len(of_rows) != 1:
                 return {}                       # no move, or several: the audit asks the service
             [named] = of_rows
+            self._check_ends(named)
         if prefix == NEW:
-            return self.drop_at_destination(instance, named)
+            return self.drop_at_destination(instance, named, wait)
         self._check_not_undone(named)
-        with self._rows.working(instance.uuid):
-            return self._confirm(instance, named)
+        with self._wipes.giving_back(instance.uuid, wait):
+            return self._confirm(instance, named, wait)
+
+    def _check_ends(self, migration_uuid: str) -> None:
+        """Check that a late call about an earlier migration cannot end this one, which only rows name.
+
+        A service that reports no migrations ends each by its call, before the next one begins.
+
+        :raises BadRequest: the migration goes on, or nobody knows
+        """
+        if self._service.ends_moves_by_calls:
+            return
+        move = (self._service.migrations([migration_uuid]) or {}).get(migration_uuid)
+        if move is None or move.goes_on or move.outcome == migrations.UNKNOWN:
+            said = 'unknown' if move is None else move.status
+            raise exception.BadRequest('instance.migration_context', None, f'migration {migration_uuid} is {said}, and '
+                                       'the call may be about an earlier one: pass the migration')
 
     def finish_evacuation(self, instance: Any, migration: Any) -> Fields:
         """Make the claimed devices current, as the guest runs here. The move ends when the service says it is done."""

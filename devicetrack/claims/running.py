@@ -126,7 +126,7 @@ class Running:
         self.definitions = Definitions(driver, self.rows, self.guest_rows, self.claiming, boot)
         self.instances = parts.instances
         self.moves = Moves(here, host.uuid, service, self.instances, self.rows, self.guest_rows, self.views, self.life,
-                           self.claiming, self.failed_claims, conf.claim_attempts)
+                           self.wipes, self.claiming, self.failed_claims, conf.claim_attempts)
         self.live = LiveMigrations(here.host, driver, self.instances, self.rows, self.ledger, self.declarations,
                                    self.moves)
         self.narrowing = Narrowing(self.ledger, self.rows, self.life, self.claiming, self.declarations)

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 import threading
 from typing import Final
 from typing import NamedTuple
@@ -155,6 +157,24 @@ class Wipes:
                 return
             for work in working:
                 work.ended.wait()
+
+    @contextlib.contextmanager
+    def giving_back(self, instance_uuid: str, wait: bool) -> Iterator[None]:
+        """Work on an instance whose devices the block gives back, and start the wipes that it leaves waiting.
+
+        :param wait: the block wipes devices itself, so first wait until none of them is wiped in the background
+        """
+        try:
+            while True:
+                if wait:
+                    self.wait_for(instance_uuid)
+                with self._rows.working(instance_uuid):
+                    if wait and self.is_wiping(instance_uuid):
+                        continue                # an audit has just begun to wipe it
+                    yield
+                return
+        finally:
+            self.go_on()
 
     def is_wiping(self, instance_uuid: str) -> bool:
         """Whether a device of an instance is being wiped."""

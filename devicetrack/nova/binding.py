@@ -20,7 +20,9 @@ import devicetrack
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import metrics
+from devicetrack import vocabulary
 from devicetrack.claims.claim import Claim
+from devicetrack.claims.host import HostLock
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.conf import manager as options
 from devicetrack.nova import errors
@@ -30,6 +32,7 @@ from devicetrack.nova import providers
 from devicetrack.nova import resources
 from devicetrack.nova import service
 from devicetrack.nova.subject import Subject
+from devicetrack.objects import DeviceMap
 from devicetrack.objects import Provider
 from devicetrack.objects.values import GuestConfig
 
@@ -79,7 +82,8 @@ class Binding:
         # no domain of such a guest, although it is not elsewhere.
         self._seen: set[str] = set()
         path = settings.state_path(host)
-        devicetrack.sync_store(nova.conf.CONF, path)
+        with HostLock(host, path):              # a service of an older release may still run here, and use the schema
+            devicetrack.sync_store(nova.conf.CONF, path)
         self.manager = ClaimManager(
             host, devicetrack.load_driver(nova.conf.CONF, host, lambda: settings.connect(driver), path),
             devicetrack.open_store(nova.conf.CONF, path), nova.conf.CONF, self._service, self.providers, self.nodename)
@@ -185,6 +189,20 @@ class Binding:
     def has(self, instance_uuid: str) -> bool:
         """Whether an instance has devices here, beside those that are on their way back."""
         return any(not one.releasing for one in self.manager.held(instance_uuid))
+
+    def check_claimed(self, instance: Any, partners: DeviceMap) -> None:
+        """Check that the migration of a device map still has the devices of this host that the map names.
+
+        :raises InstanceNotClaimed: it has not
+        :raises StoreError: no answer
+        """
+        has = {(one.kind, one.identifier) for one in self.manager.resources_of(instance.uuid)
+               if one.migration_uuid == partners.migration_uuid and one.state == vocabulary.CLAIMED}
+        for pair in partners.pairs:
+            if (pair.kind, pair.destination) not in has:
+                raise exception.InstanceNotClaimed(
+                    instance.uuid, f'the owner of {pair.kind} {pair.destination} by migration '
+                                   f'{partners.migration_uuid}')
 
     def _before_move(self, instance: Any) -> bool:
         """Whether an instance that moves on this host still has its old devices."""

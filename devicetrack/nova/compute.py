@@ -43,9 +43,8 @@ def offload(original: Callable[..., Any], compute: Any, context: Any, instance: 
     """
     leave(original, compute, context, instance, *args, **kwargs)
     host = binding.if_devices(compute.driver)
-    if host is not None and any(held.releasing for held in host.manager.held(instance.uuid)):
-        with errors.left_to_the_audit(instance, 'The report of the devices that go back'):
-            tracker.report(compute.rt, context, host.nodename)
+    if host is not None:
+        tracker.report_wipes(host, compute.rt, context, instance)
 
 
 @wraps(f'{_COMPUTE}_rebuild_default_impl')
@@ -68,9 +67,8 @@ def check_at_destination(original: Callable[..., Any], compute: Any, ctxt: Any, 
     try:
         return original(compute, ctxt, instance, block_migration, disk_over_commit, migration, limits)
     except BaseException:
-        if host is not None and migration is not None and host.manager.held(instance.uuid):
-            with errors.left_to_the_audit(instance, 'The end of the refused live migration'):
-                host.manager.drop_move_claim_at_dest(ctxt, Subject(instance), migration)
+        if host is not None:
+            tracker.undo_move(host, compute.rt, ctxt, instance, migration, 'The end of the refused live migration')
         raise
 
 
@@ -95,9 +93,11 @@ def post_live_migration(original: Callable[..., Any], compute: Any, ctxt: Any, i
     """Give the devices back at the source, after the guest has left."""
     host = binding.if_devices(compute.driver)
     original(compute, ctxt, instance, dest, block_migration, migrate_data, *args, **kwargs)
-    if host is not None and migrate_data is not None and 'migration' in migrate_data:
+    migration = _migration_of(migrate_data)
+    if host is not None and migration is not None:
         with errors.left_to_the_audit(instance, 'The live migration'):
-            host.manager.drop_move_claim_at_source(ctxt, Subject(instance), migrate_data.migration)
+            host.manager.drop_move_claim_at_source(ctxt, Subject(instance), migration, wait=False)
+        tracker.report_wipes(host, compute.rt, ctxt, instance)
 
 
 @wraps(f'{_COMPUTE}post_live_migration_at_destination')
@@ -112,9 +112,18 @@ def post_live_migration_at_destination(original: Callable[..., Any], compute: An
 
 @wraps(f'{_COMPUTE}rollback_live_migration_at_destination')
 def rollback_live_migration_at_destination(original: Callable[..., Any], compute: Any, context: Any, instance: Any,
-                                           *args: Any, **kwargs: Any) -> None:
+                                           destroy_disks: bool, migrate_data: Any) -> None:
+    """Give the partners back. The source does not wait for this, and the instance may have its next move here by now.
+
+    Nova calls this for every guest with devices, because the message between the hosts has ``target_mdevs``.
+    """
     host = binding.if_devices(compute.driver)
-    original(compute, context, instance, *args, **kwargs)
-    if host is not None and host.manager.held(instance.uuid):
-        with errors.left_to_the_audit(instance, 'The rollback of the live migration'):
-            host.manager.drop_move_claim(context, Subject(instance), host.nodename)
+    original(compute, context, instance, destroy_disks, migrate_data)
+    if host is not None:
+        tracker.undo_move(host, compute.rt, context, instance, _migration_of(migrate_data),
+                          'The rollback of the live migration')
+
+
+def _migration_of(migrate_data: Any) -> Any:
+    """Return the migration in the message of a live migration; None if Nova has not set it."""
+    return migrate_data.migration if migrate_data is not None and 'migration' in migrate_data else None

@@ -233,6 +233,22 @@ def claim_at_destination(original: Callable[..., Any], driver: Any, context: Any
     return migrate_data
 
 
+@wraps(f'{_DRIVER}pre_live_migration')
+def pre_live_migration(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any,
+                       **kwargs: Any) -> Any:
+    """Check at the destination, last before the copy, that the guest's partners are still its own.
+
+    The check comes after Nova's own work, which may take long, and where Nova undoes that work after an error.
+    """
+    host = binding.of(driver)
+    data = original(driver, context, instance, *args, **kwargs)
+    with errors.as_failure(instance):
+        partners = wire.device_map(data)
+        if partners is not None:
+            host.check_claimed(instance, partners)
+    return data
+
+
 @wraps(f'{_DRIVER}_live_migration_operation')
 def live_migration_operation(original: Callable[..., Any], driver: Any, *args: Any, **kwargs: Any) -> Any:
     binding.of(driver)

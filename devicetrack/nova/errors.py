@@ -71,4 +71,4 @@ def _translated(instance: Any, made: Callable[[str], Exception]) -> Iterator[Non
     except exception.DeviceTrackError as error:
         LOG.error('Devices for instance %(instance)s: %(kind)s: %(error)s',
                   {'instance': instance.uuid, 'kind': type(error).__name__, 'error': error})
-        raise made(f'{_reason(error)} by this instance') from error
+        raise made(f'{_reason(error)}, and names this instance') from error

@@ -208,15 +208,18 @@ def abort_instance_claim(original: Callable[..., Any], tracker: Any, context: An
         host.release(context, instance)
 
 
-@wraps(f'{_TRACKER}drop_move_claim')
-def drop_move_claim(original: Callable[..., Any], tracker: Any, context: Any, instance: Any, nodename: str,
-                    flavor: Any = None, prefix: str = 'new_') -> None:
-    """End the claim of a failed move, at its destination."""
-    host = binding.if_devices(tracker.driver)
-    original(tracker, context, instance, nodename, flavor, prefix)
+@wraps('nova.compute.claims:MoveClaim.abort')
+def abort_move_claim(original: Callable[..., Any], made: Any) -> None:
+    """End the claim of a failed move, at its destination.
+
+    Only the claim knows its migration: Nova calls ``drop_move_claim`` of the tracker without one, perhaps so late that
+    the instance has the claim of its next move here. Nova also calls that one after a live migration that failed; for
+    guests with devices it calls :func:`.compute.rollback_live_migration_at_destination` first.
+    """
+    host = binding.if_devices(made.tracker.driver)
+    original(made)
     if host is not None:
-        with errors.left_to_the_audit(instance, 'The end of the move'):
-            host.manager.drop_move_claim(context, Subject(instance), nodename)
+        undo_move(host, made.tracker, made.context, made.instance, made.migration, 'The end of the move')
 
 
 @wraps(f'{_TRACKER}drop_move_claim_at_source')
@@ -229,7 +232,8 @@ def drop_move_claim_at_source(original: Callable[..., Any], tracker: Any, contex
         with errors.left_to_the_audit(instance, 'The confirmed move'):
             # In the source's cell an instance that went to another cell keeps its host, and Nova calls this once.
             left = migration.dest_compute if migration.cross_cell_move else None
-            host.manager.drop_move_claim_at_source(context, Subject(instance, host=left), migration)
+            host.manager.drop_move_claim_at_source(context, Subject(instance, host=left), migration, wait=False)
+        report_wipes(host, tracker, context, instance)
 
 
 @wraps(f'{_TRACKER}drop_move_claim_at_dest')
@@ -239,8 +243,29 @@ def drop_move_claim_at_dest(original: Callable[..., Any], tracker: Any, context:
     host = binding.if_devices(tracker.driver)
     original(tracker, context, instance, migration)
     if host is not None:
-        with errors.left_to_the_audit(instance, 'The reverted move'):
-            host.manager.drop_move_claim_at_dest(context, Subject(instance), migration)
+        undo_move(host, tracker, context, instance, migration, 'The reverted move')
+
+
+def undo_move(host: binding.Binding, tracker: Any, context: Any, instance: Any, migration: Any, what: str) -> None:
+    """Give the devices of a move back that was undone. An error and a migration that is not known wait for the audit.
+
+    No wrapper waits for a wipe: Nova's next step may be an answer to a host that soon gives up.
+
+    :param migration: None if Nova did not pass it; the rows do not tell it, as they may be of the instance's next move
+    """
+    if migration is None:
+        return
+    with errors.left_to_the_audit(instance, what):
+        if host.manager.held(instance.uuid):
+            host.manager.drop_move_claim_at_dest(context, Subject(instance), migration, wait=False)
+    report_wipes(host, tracker, context, instance)
+
+
+def report_wipes(host: binding.Binding, tracker: Any, context: Any, instance: Any) -> None:
+    """Report at once those devices of an instance that are being wiped: it may have no allocation for them any more."""
+    with errors.left_to_the_audit(instance, 'The report of the devices that go back'):
+        if any(held.releasing for held in host.manager.held(instance.uuid)):
+            report(tracker, context, host.nodename)
 
 
 @wraps(f'{_TRACKER}finish_evacuation')

@@ -129,6 +129,7 @@ class ReturnedFieldsTestCase(FieldsTestCase):
                      lambda migration: self.manager.drop_move_claim(self.context, self.instance, 'host')):
             migration = self.migration(self.host, 'host', 'host')
             self.manager.resize_claim(self.context, self.instance, 'host', a_request(pmem=1), migration)
+            migration.status = 'reverting'
             fields = undo(migration)
             self.assertEqual((['d0'], None), (self.names(fields['resources']), fields['migration_context']))
 

@@ -60,6 +60,45 @@ class LateCallTestCase(RegionTestCase):
         self.check_nothing_changes(self.instance, 'old')
 
 
+class LateDropTestCase(RegionTestCase):
+    """A late call ends a migration without naming it, and the rows are those of the instance's next migration."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.moves = self.region()
+        self.instance = self.moves.spawn('one', pmem=1)
+        first = self.moves.migration(self.instance, 'two', compute_service.LIVE_MIGRATION)
+        self.two.resize(self.instance, pmem=1, migration=first)
+        first.status = 'failed'
+        self.second = self.moves.migration(self.instance, 'two', compute_service.LIVE_MIGRATION)
+        self.two.resize(self.instance, pmem=1, migration=self.second)
+        self.instance.migration_context = None
+        [self.device] = self.two.records(self.instance)
+
+    def check_refused(self, status: str) -> None:
+        for prefix in ('new_', 'old_'):
+            error = self.assertRaises(exception.BadRequest, self.two.manager.drop_move_claim, None, self.instance,
+                                      'two', prefix=prefix)
+            self.assertIn(f'{self.second.uuid} is {status}', str(error))
+            self.assertEqual([self.device], self.two.records(self.instance))
+
+    def test_it_does_not_end_one_that_goes_on(self) -> None:
+        for status in ('running', 'finished', 'confirming'):
+            self.second.status = status
+            self.check_refused(status)
+
+    def test_nor_one_of_which_the_service_tells_nothing(self) -> None:
+        self.second.status = 'of another release'
+        self.check_refused('of another release')
+        self.two.service.moves = RuntimeError('no database')
+        self.check_refused('unknown')
+
+    def test_one_that_is_over_is_ended(self) -> None:
+        self.second.status = 'failed'
+        self.two.manager.drop_move_claim(None, self.instance, 'two')
+        self.assertEqual([], self.moves.rows(self.instance)['two'])
+
+
 class UndoneTestCase(RegionTestCase):
     """A call that confirms a move, of which the service says that it was undone."""
 

@@ -211,7 +211,7 @@ class DropTestCase(test_moving.RegionTestCase):
     def test_the_context_of_the_instance_names_the_migration(self):
         region = self.region(devices=3)
         instance = region.spawn('one', pmem=1)
-        region.resize(instance, 'one', pmem=1)
+        region.resize(instance, 'one', pmem=1).status = 'reverting'
         self.one.machine.delete_guest(instance.uuid)
         for context in (SimpleNamespace(migration_uuid='of another service'), None):
             instance.migration_context = context

@@ -175,6 +175,53 @@ class BoundTestCase(WipesTestCase):
         self.assertEqual(({FREE}, 5), (set(self.host.states().values()), self.machine.calls['wipe']))
 
 
+class EndOfMoveTestCase(WipesTestCase):
+    """An instance moved on this host, and its guest is gone."""
+
+    scenarios = [(f'{call}, {left.identifier}', {'call': call, 'left': left}) for call, left in (
+        ('drop_move_claim_at_source', D0), ('drop_move_claim_at_dest', D1), ('drop_move_claim', D0),
+        ('drop_move_claim', D1))]
+    call: str
+    left: DeviceKey
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = self.host.spawn(pmem=1)
+        self.migration = self.host.resize(self.instance, pmem=1)
+        self.host.manager.realize(None, self.instance)
+        self.machine.delete_guest(self.instance.uuid)
+        for key in (D0, D1):
+            self.machine.write(key, b'secret')
+        self.let_wipes_last()
+
+    def end(self, wait: bool = True) -> None:
+        manager = self.host.manager
+        if self.call == 'drop_move_claim':
+            prefix = 'old_' if self.left == D0 else 'new_'
+            manager.drop_move_claim(None, self.instance, 'host', prefix=prefix, wait=wait)
+        else:
+            getattr(manager, self.call)(None, self.instance, self.migration, wait=wait)
+
+    def test_a_service_need_not_wait(self) -> None:
+        self.end(wait=False)
+        self.assertTrue(self.wiping.acquire(timeout=FOREVER_S))
+        self.assertEqual([(self.left.identifier, RELEASING)], [
+            (record.identifier, record.state) for record in self.host.records(self.instance)
+            if record.state == RELEASING])
+        self.go_on.set()
+        self.host.wait()
+        self.assertEqual((FREE, b''), (self.host.states()[self.left.identifier], self.machine.read(self.left)))
+
+    def test_one_that_waits_waits_for_what_is_under_way(self) -> None:
+        context = self.instance.migration_context
+        self.end(wait=False)
+        self.assertTrue(self.wiping.acquire(timeout=FOREVER_S))
+        threading.Timer(0.1, self.go_on.set).start()
+        self.instance.migration_context = context
+        self.end()
+        self.assertEqual((FREE, b''), (self.host.states()[self.left.identifier], self.machine.read(self.left)))
+
+
 class ReleaseTestCase(WipesTestCase):
 
     def test_a_service_that_does_not_wait(self) -> None:
