@@ -316,7 +316,7 @@ class ClaimManager:
         :raises HypervisorUnreachable: no answer; devices may be half made, and the next call continues
         """
         host, uuid = self._started_for(instance), instance.uuid
-        with host.rows.working(uuid):
+        with host.wipes.giving_back(uuid, wait=False):
             host.store.check_epoch()
             host.gate.check_complete(uuid)
             records = host.rows.of_instance(uuid)

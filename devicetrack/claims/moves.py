@@ -189,12 +189,12 @@ class Moves:
         """
         self._settle(self._rows.of_instance(instance_uuid))
 
-    def _settle(self, records: Sequence[Record]) -> bool:
+    def _settle(self, records: Sequence[Record], wait: bool = True) -> bool:
         """Do as :meth:`settle`; return whether the definition of the guest could be read, or surely is not there."""
         seen = self._situation(records, self._views.read_for(tuple(records)))
         leaving = self._advance(seen)
         try:
-            self._life.give_back(leaving)
+            self._life.give_back(leaving, wait)
         except exception.DeviceTrackError as error:
             LOG.warning('Work for instance %(instance)s has to wait: %(error)s',
                         {'instance': leaving[0].instance_uuid, 'error': error})
@@ -245,7 +245,7 @@ class Moves:
             return False
         known = self._service.migrations(named) or {}
         if any(move.outcome in (migrations.DONE, migrations.UNDONE) for uuid, move in known.items() if uuid in named):
-            if not self._settle(records) and not before_move:
+            if not self._settle(records, wait=False) and not before_move:
                 self._check_settled(instance_uuid)
             return True
         if not before_move and not self._service.ends_moves_by_calls:

@@ -1,15 +1,21 @@
-"""Claims that fail after Nova's own part of them, and what Nova reports after an interrupt."""
+"""Claims that fail after Nova's own part of them, ends of moves, and what Nova reports after an interrupt."""
 
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Any
 from unittest import mock
 
+import fixtures
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
 from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from devicetrack import exception
+from devicetrack.claims import giving
 from devicetrack.claims import manager
 from devicetrack.nova import binding
 from devicetrack.tests.nova.stock_failures import base
@@ -27,6 +33,16 @@ class AfterNovaTestCase(base.MdevGuests):
         def narrow(*_args: object) -> None:
             raise exception.StoreUnavailable('store', 'gone')
         return mock.patch.object(binding.Binding, 'narrow', narrow)
+
+    def test_a_check_that_refuses_is_told_though_the_claim_cannot_be_ended(self) -> None:
+        compute, server = self.computes['host1'].manager, self.boot('host1', self.flavor)
+        with mock.patch.object(manager.ClaimManager, 'held', autospec=True,
+                               side_effect=exception.HostTakenOver('host1')), mock.patch.object(
+                compute.driver, 'check_can_live_migrate_destination', autospec=True,
+                side_effect=nova_exception.MigrationPreCheckError(reason='no')):
+            self.assertRaises(nova_exception.MigrationPreCheckError, compute.check_can_live_migrate_destination,
+                              nova_context.get_admin_context(), self.instance(server), False, False,
+                              objects.Migration(uuid=server['id']), None)
 
     def test_a_boot_leaves_nothing_of_its_claim(self) -> None:
         with self.refused():
@@ -69,6 +85,76 @@ class AfterNovaTestCase(base.MdevGuests):
                 self.tracker, '_update', autospec=True, side_effect=ValueError('placement is away')):
             self._run_periodics()
         audit.assert_called()
+
+
+class EndTestCase(base.PmemGuests):
+
+    # Casts do not wait for their work, as on real hosts.
+    CAST_AS_CALL = False
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start('host1', 'ns_1')
+        self.start('host2', 'ns_2', 'ns_3')
+        self.server = self.boot('host1', self.flavor_of(1))
+
+    def held(self, host: str) -> dict[str, bool]:
+        """The namespaces that the instance has on a host, and whether they go back."""
+        return {held.identifier: held.releasing
+                for held in binding.of(self.computes[host].driver).manager.held(self.server['id'])}
+
+    def end_a_resize(self, action: str, state: str) -> None:
+        """End a resize while no wipe comes to its end."""
+        with mock.patch('nova.virt.libvirt.driver.LibvirtDriver.migrate_disk_and_power_off', autospec=True,
+                        return_value='{}'):
+            self._migrate_server(self.server)
+            self._wait_for_state_change(self.server, 'VERIFY_RESIZE')
+        go_on = threading.Event()
+        self.addCleanup(go_on.set)
+        take_back = giving.Giving.take_back
+
+        def last(*args: Any) -> giving.Answers:
+            go_on.wait(120)
+            return take_back(*args)
+
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.claims.giving.Giving.take_back', last))
+        self.api.post_server_action(self.server['id'], {action: None})
+        self._wait_for_state_change(self.server, 'ACTIVE')
+        self._wait_for_migration_status(self.server, [state])
+
+    def test_a_confirmation_waits_for_no_wipe(self) -> None:
+        self.end_a_resize('confirmResize', 'confirmed')
+        self.assertEqual({'ns_1': True}, self.held('host1'))
+
+    def test_a_revert_waits_for_no_wipe(self) -> None:
+        self.end_a_resize('revertResize', 'reverted')
+        self.assertEqual([True], list(self.held('host2').values()))
+        self.assertEqual({'ns_1': False}, self.held('host1'))
+
+    def test_a_late_failure_takes_nothing_from_the_next_evacuation(self) -> None:
+        self.take_down('host1')
+        there, go_on = [threading.Event() for _ in range(2)], [threading.Event() for _ in range(2)]
+        calls: list[bool] = []
+
+        def build(*_args: Any, **_kwargs: Any) -> None:
+            calls.append(True)
+            number = len(calls) - 1
+            there[number].set()
+            go_on[number].wait(120)
+            raise ValueError('the images are away')
+
+        self.useFixture(fixtures.MonkeyPatch('nova.virt.libvirt.driver.LibvirtDriver.spawn', build))
+        ended = self.end_of('claims.MoveClaim.abort')
+        for event in go_on:
+            self.addCleanup(event.set)
+        for event in there:
+            self.api.post_server_action(self.server['id'], {'evacuate': {'host': 'host2'}})
+            self.assertTrue(event.wait(60))
+            had = self.held('host2')
+            self.api.post_server_action(self.server['id'], {'os-resetState': {'state': 'error'}})
+        go_on[0].set()
+        self.assertTrue(ended.wait(60))
+        self.assertEqual(had, self.held('host2'))
 
 
 class OffloadTestCase(base.PmemGuests):

@@ -1,4 +1,4 @@
-"""Live migrations that Nova calls failed though the guest has moved: what the source does with its devices."""
+"""Live migrations that fail: what both hosts do with the devices, also if the guest has moved all the same."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from nova.compute import rpcapi
 from nova.tests.functional.libvirt import base as nova_base
 from oslo_messaging import exceptions as messaging_exceptions
 
+from devicetrack.claims import giving
 from devicetrack.nova import binding
 from devicetrack.tests.nova.stock_failures import base
 
+_DRIVER = 'nova.virt.libvirt.driver.LibvirtDriver'
 _POST = 'nova.compute.rpcapi.ComputeAPI.post_live_migration_at_destination'
 
 
@@ -137,3 +139,105 @@ class KilledAfterTheCopyTestCase(_Guest):
         self.src = self.restart_compute_service('src')
         self.assert_moved()
         self.assertEqual([self.moving[0], {}], self.allocations())
+
+
+class _Namespaces(nova_base.LibvirtMigrationMixin, base.PmemGuests):
+    """A guest with a namespace, whose copies fail. Casts do not wait for their work, as on real hosts."""
+
+    CAST_AS_CALL = False
+
+    def setUp(self) -> None:
+        self.FAKE_LIBVIRT_VERSION, self.FAKE_QEMU_VERSION = 8_006_000, 8_001_000
+        super().setUp()
+        self.start('src', 'ns_1')
+        self.start('dest', 'ns_2', 'ns_3')
+        self.server = self.boot('src', self.flavor_of(1))
+        self.copies = 0
+
+    def _migrate_stub(self, domain: str, destination: str, params: Any, flags: int) -> None:
+        self.copies += 1
+        [named] = self.held()
+        with open(self._file('dest', named), 'r+b') as file:
+            file.write(b'secret')
+        self.fake('src').lookupByUUIDString(self.server['id']).fail_job()
+
+    def held(self) -> list[str]:
+        """The namespaces that the guest has at the destination, without those that go back."""
+        return [held.identifier for held in binding.of(self.computes['dest'].driver).manager.held(self.server['id'])
+                if not held.releasing]
+
+    def begin(self) -> None:
+        self.api.post_server_action(self.server['id'], {'os-migrateLive': {'host': 'dest', 'block_migration': 'auto'}})
+
+    def wait_until_failed(self) -> None:
+        self._wait_for_migration_status(self.server, ['failed', 'error'])
+        self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
+
+    def stop_at(self, method: str, call: int) -> tuple[threading.Event, threading.Event]:
+        """Stop a method of Nova's driver before its end.
+
+        :param call: which of its calls, from 1
+        :returns: the first event says that it has stopped there, and the second one lets it go on
+        """
+        from nova.virt.libvirt import driver
+        original, calls = getattr(driver.LibvirtDriver, method), list[bool]()
+        there, go_on = threading.Event(), threading.Event()
+
+        def stop(*args: Any, **kwargs: Any) -> Any:
+            answer = original(*args, **kwargs)
+            calls.append(True)
+            if len(calls) == call:
+                there.set()
+                go_on.wait(120)
+            return answer
+
+        self.useFixture(fixtures.MonkeyPatch(f'{_DRIVER}.{method}', stop))
+        self.addCleanup(go_on.set)
+        return there, go_on
+
+
+class FailedTestCase(_Namespaces):
+
+    def test_a_late_rollback_takes_nothing_from_the_next_migration(self) -> None:
+        rolling, roll = self.stop_at('rollback_live_migration_at_destination', 1)
+        prepared, go_on = self.stop_at('pre_live_migration', 2)
+        ended = self.end_of('manager.ComputeManager.rollback_live_migration_at_destination')
+        self.begin()
+        self.wait_until_failed()
+        self.assertTrue(rolling.wait(60))
+        self.begin()
+        self.assertTrue(prepared.wait(60))
+        had = self.held()
+        roll.set()
+        self.assertTrue(ended.wait(60))
+        self.assertIn(had[0], self.held())
+        go_on.set()
+        self.wait_until_failed()
+
+    def test_nothing_is_copied_to_devices_that_the_migration_has_no_more(self) -> None:
+        def lose(_arguments: Any) -> None:
+            binding.of(self.computes['dest'].driver).manager.release(None, self.instance(self.server))
+
+        self.before('pre_live_migration', lose)
+        self.begin()
+        self.wait_until_failed()
+        self.assertEqual(0, self.copies)
+        self.assertEqual('src', self.instance(self.server).host)
+
+    def test_the_source_waits_for_no_wipe(self) -> None:
+        self.flags(rpc_response_timeout=20)
+        wiping, go_on = threading.Event(), threading.Event()
+        take_back = giving.Giving.take_back
+
+        def last(*args: Any) -> giving.Answers:
+            wiping.set()
+            go_on.wait(120)
+            return take_back(*args)
+
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.claims.giving.Giving.take_back', last))
+        self.addCleanup(go_on.set)
+        self.begin()
+        self.wait_until_failed()
+        self.assertTrue(wiping.wait(60))
+        instance = self.instance(self.server)
+        self.assertEqual(('active', 'src'), (instance.vm_state, instance.host))

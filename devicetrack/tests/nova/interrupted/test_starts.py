@@ -12,6 +12,8 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 
 from devicetrack import exception
 from devicetrack.claims import manager
+from devicetrack.nova import binding
+from devicetrack.tests.nova import adapted
 from devicetrack.tests.nova.stock_failures import base
 
 CONF = nova.conf.CONF
@@ -61,6 +63,16 @@ class RefusedTestCase(_Guest):
             self.api.post_server_action(self.server['id'], {'unrescue': None}, check_response_status=[202, 500])
             self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
         self.assertEqual(1, self.fake('host1').lookupByUUIDString(self.server['id']).info()[0])
+
+
+class SchemaTestCase(_Guest):
+
+    def test_a_release_that_starts_while_another_one_runs_leaves_its_schema_alone(self) -> None:
+        driver = self.computes['host1'].driver
+        settings = binding.Settings(adapted.WORLD.connect, adapted.WORLD.state_path)
+        with mock.patch('devicetrack.sync_store', autospec=True) as sync:
+            self.assertRaises(exception.HostInUse, binding.Binding, driver, 'host1', settings)
+        sync.assert_not_called()
 
 
 class HostBootTestCase(_Guest):

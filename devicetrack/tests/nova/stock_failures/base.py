@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import contextlib
 import json
 import os
+import pkgutil
 import threading
 from typing import Any
 from typing import Final
@@ -97,6 +98,19 @@ class Guests(base.ServersTestBase):
             return answer
 
         self.useFixture(fixtures.MonkeyPatch(target, around))
+
+    def end_of(self, method: str) -> threading.Event:
+        """An event that says when a method of Nova's compute has ended, by its dotted name below ``nova.compute``."""
+        original, ended = pkgutil.resolve_name(f'nova.compute.{method}'), threading.Event()
+
+        def note(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            finally:
+                ended.set()
+
+        self.useFixture(fixtures.MonkeyPatch(f'nova.compute.{method}', note))
+        return ended
 
     def together(self, *calls: Callable[[], Any]) -> None:
         """Make calls in a thread each, and wait for them."""

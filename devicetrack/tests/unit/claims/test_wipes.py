@@ -212,6 +212,12 @@ class EndOfMoveTestCase(WipesTestCase):
         self.host.wait()
         self.assertEqual((FREE, b''), (self.host.states()[self.left.identifier], self.machine.read(self.left)))
 
+    def test_a_start_that_ends_the_move_waits_for_no_wipe(self) -> None:
+        self.migration.status = 'confirmed' if self.left == D0 else 'reverted'
+        self.host.manager.realize(None, self.instance)
+        self.assertTrue(self.wiping.acquire(timeout=FOREVER_S))
+        self.assertEqual(RELEASING, self.host.states()[self.left.identifier])
+
     def test_one_that_waits_waits_for_what_is_under_way(self) -> None:
         context = self.instance.migration_context
         self.end(wait=False)
