@@ -34,6 +34,8 @@ _TRACKER: Final = 'nova.compute.resource_tracker:ResourceTracker.'
 
 # The claim to which Nova's locked part belongs: Nova passes neither the instance nor the migration to that part.
 _CLAIM: contextvars.ContextVar[Claim | None] = contextvars.ContextVar('devicetrack_claim', default=None)
+# The migration of Nova's claim that is being aborted.
+_ABORTED: contextvars.ContextVar[Any] = contextvars.ContextVar('devicetrack_aborted', default=None)
 # The message of a live migration's source about the guest's devices, for the claim at the destination.
 SOURCE: contextvars.ContextVar[wire.Source | None] = contextvars.ContextVar('devicetrack_source', default=None)
 
@@ -210,16 +212,26 @@ def abort_instance_claim(original: Callable[..., Any], tracker: Any, context: An
 
 @wraps('nova.compute.claims:MoveClaim.abort')
 def abort_move_claim(original: Callable[..., Any], made: Any) -> None:
+    """Pass the claim's migration to :func:`drop_move_claim`, which Nova does not give it to."""
+    token = _ABORTED.set(made.migration)
+    try:
+        original(made)
+    finally:
+        _ABORTED.reset(token)
+
+
+@wraps(f'{_TRACKER}drop_move_claim')
+def drop_move_claim(original: Callable[..., Any], tracker: Any, context: Any, instance: Any, nodename: str,
+                    flavor: Any = None, prefix: str = 'new_') -> None:
     """End the claim of a failed move, at its destination.
 
-    Only the claim knows its migration: Nova calls ``drop_move_claim`` of the tracker without one, perhaps so late that
-    the instance has the claim of its next move here. Nova also calls that one after a live migration that failed; for
-    guests with devices it calls :func:`.compute.rollback_live_migration_at_destination` first.
+    Nova also calls this after a live migration that failed, when it has called
+    :func:`.compute.rollback_live_migration_at_destination` for a guest with devices. It names no migration then.
     """
-    host = binding.if_devices(made.tracker.driver)
-    original(made)
+    host = binding.if_devices(tracker.driver)
+    original(tracker, context, instance, nodename, flavor, prefix)
     if host is not None:
-        undo_move(host, made.tracker, made.context, made.instance, made.migration, 'The end of the move')
+        undo_move(host, tracker, context, instance, _ABORTED.get(), 'The end of the move')
 
 
 @wraps(f'{_TRACKER}drop_move_claim_at_source')
