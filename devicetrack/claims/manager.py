@@ -7,6 +7,7 @@ starts at the guest and goes outwards. The lock covers only the ledger.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -100,12 +101,16 @@ class ClaimManager:
 
     # -- start and stop -----------------------------------------------------------------------------------------------
 
-    def init_host(self, context: Any, background: bool = True) -> list[Finding]:
+    def init_host(self, context: Any, background: bool = True,
+                  prepare: Callable[[], object] = lambda: None) -> list[Finding]:
         """Take the host, read every view and continue what a crash interrupted. Blocks until that is done.
 
         :param background: wipe and read devices in the background until :meth:`close`, as ``[devicetrack]
             unproven_devices`` says. A program that runs only for a short time passes False and leaves that to the
             service
+        :param prepare: called once the host is taken and before the store is read. A service that brings the schema of
+            its store up to date when it starts calls :func:`devicetrack.sync_store` there: no other process manages the
+            host then. Its error ends the call
         :returns: the differences between the views
         :raises HostInUse: another process, or another manager in this one, manages this host
         :raises UnsafePath: users other than the service's can change the state directory or its lock
@@ -121,7 +126,7 @@ class ClaimManager:
         self._process.check()
         if self._running is not None:
             return self._started().audit()
-        self._running, findings = Running.start(self._parts)
+        self._running, findings = Running.start(self._parts, prepare)
         if background:
             self._running.work_in_background()
         return findings

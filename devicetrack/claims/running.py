@@ -5,6 +5,7 @@ Each object owns one part of the state, and gets the objects that it uses. :mod:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import contextlib
 import time
 from typing import Any
@@ -146,9 +147,10 @@ class Running:
         self._held = contextlib.ExitStack()
 
     @classmethod
-    def start(cls, parts: Parts) -> tuple[Running, list[Finding]]:
+    def start(cls, parts: Parts, prepare: Callable[[], object] = lambda: None) -> tuple[Running, list[Finding]]:
         """Take the host, read every view and continue what a crash interrupted.
 
+        :param prepare: as for ``init_host``
         The errors are those of :meth:`.manager.ClaimManager.init_host`; after an error another process can take the
         host.
         """
@@ -156,6 +158,7 @@ class Running:
         conf = parts.conf[options.GROUP]
         with contextlib.ExitStack() as undo:
             undo.enter_context(HostLock(parts.here.host, parts.state_path, parts.by_command))
+            prepare()
             parts.store.check()
             host = identify(parts.store, parts.here.host, conf.machine_id_path)
             withheld.carry_over(parts.store, host)

@@ -115,7 +115,6 @@ class NovaHost:
 
         :raises DeviceTrackError: the host could not be started; nothing was recorded
         """
-        devicetrack.sync_store(self._conf, self._state_path)
         node = self._record.node()
         with contextlib.ExitStack() as undo:
             store = undo.enter_context(contextlib.closing(devicetrack.open_store(self._conf, self._state_path)))
@@ -124,7 +123,8 @@ class NovaHost:
             manager = ClaimManager(self._host, driver, store, self._conf, self._record.service,
                                    self._record.providers(node), node.name)
             undo.callback(manager.close)
-            manager.init_host(None, background=False)
+            manager.init_host(None, background=False,
+                              prepare=lambda: devicetrack.sync_store(self._conf, self._state_path))
             withheld = {line.instance_uuid for line in plan.lines if line.outcome == adoption.WITHHELD}
             outcomes = self._record.end_moves(node, withheld, manager.placed()[1]) if (
                 withheld and not plan.is_up) else []

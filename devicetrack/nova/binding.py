@@ -22,7 +22,6 @@ from devicetrack import log
 from devicetrack import metrics
 from devicetrack import vocabulary
 from devicetrack.claims.claim import Claim
-from devicetrack.claims.host import HostLock
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.conf import manager as options
 from devicetrack.nova import errors
@@ -82,8 +81,6 @@ class Binding:
         # no domain of such a guest, although it is not elsewhere.
         self._seen: set[str] = set()
         path = settings.state_path(host)
-        with HostLock(host, path):              # a service of an older release may still run here, and use the schema
-            devicetrack.sync_store(nova.conf.CONF, path)
         self.manager = ClaimManager(
             host, devicetrack.load_driver(nova.conf.CONF, host, lambda: settings.connect(driver), path),
             devicetrack.open_store(nova.conf.CONF, path), nova.conf.CONF, self._service, self.providers, self.nodename)
@@ -94,7 +91,9 @@ class Binding:
 
     def start(self) -> None:
         """Start the manager. Any error from it keeps the compute service from starting."""
-        self.manager.init_host(nova_context.get_admin_context())
+        # Before the host is taken, a service of an older release may still run here, and use the older schema.
+        self.manager.init_host(nova_context.get_admin_context(), prepare=lambda: devicetrack.sync_store(
+            nova.conf.CONF, self.manager.state_path))
         LOG.info('Devices of host %s: devicetrack decides who gets them', self.host)
 
     def close(self) -> None:

@@ -71,7 +71,7 @@ class SchemaTestCase(_Guest):
         driver = self.computes['host1'].driver
         settings = binding.Settings(adapted.WORLD.connect, adapted.WORLD.state_path)
         with mock.patch('devicetrack.sync_store', autospec=True) as sync:
-            self.assertRaises(exception.HostInUse, binding.Binding, driver, 'host1', settings)
+            self.assertRaises(exception.HostInUse, binding.Binding(driver, 'host1', settings).start)
         sync.assert_not_called()
 
 

@@ -137,6 +137,21 @@ class IdentityTestCase(HostTestCase):
         self.assertIn(f'process {error.pid} holds {error.path}', str(error))
         self.assertEqual(['host'], [known.name for known in host.store.hosts()])
 
+    def test_what_a_service_prepares_waits_until_no_other_process_manages_the_host(self):
+        host = self.host(devices=1)
+        prepared = []
+        another = self.under_another_name(host, configuration=host.configuration)
+        self.assertRaises(exception.HostInUse, another.manager.init_host, self.context,
+                          prepare=lambda: prepared.append('too early'))
+        host.manager.close()
+
+        def prepare():
+            self.assertRaises(exception.HostInUse, another.manager.init_host, self.context)
+            prepared.append('alone')
+
+        host.manager.init_host(self.context, prepare=prepare)
+        self.assertEqual(['alone'], prepared)
+
     def test_a_lock_file_that_was_removed_makes_no_second_manager(self):
         host = self.host(devices=1)
         os.unlink(os.path.join(host.configuration.state_path, 'manager.lock'))
