@@ -41,7 +41,7 @@ class MetricsTestCase(base.TestCase):
     def test_it_counts_from_its_start_to_its_end(self) -> None:
         bound = self.binding(True)
         self.useFixture(fixtures.MockPatch('nova.objects.InstanceList.get_uuids_by_host', return_value=[]))
-        bound.manager.init_host(None)
+        bound.start()
         self.assertEqual(1, self.audits())
         bound.close()
         self.assertIsNone(self.audits())
