@@ -68,7 +68,7 @@ def check_at_destination(original: Callable[..., Any], compute: Any, ctxt: Any, 
         return original(compute, ctxt, instance, block_migration, disk_over_commit, migration, limits)
     except BaseException:
         if host is not None:
-            tracker.undo_move(host, compute.rt, ctxt, instance, migration, 'The end of the refused live migration')
+            tracker.undo_move(host, ctxt, instance, migration, 'The end of the refused live migration')
         raise
 
 
@@ -97,7 +97,6 @@ def post_live_migration(original: Callable[..., Any], compute: Any, ctxt: Any, i
     if host is not None and migration is not None:
         with errors.left_to_the_audit(instance, 'The live migration'):
             host.manager.drop_move_claim_at_source(ctxt, Subject(instance), migration, wait=False)
-        tracker.report_wipes(host, compute.rt, ctxt, instance)
 
 
 @wraps(f'{_COMPUTE}post_live_migration_at_destination')
@@ -120,7 +119,7 @@ def rollback_live_migration_at_destination(original: Callable[..., Any], compute
     host = binding.if_devices(compute.driver)
     original(compute, context, instance, destroy_disks, migrate_data)
     if host is not None:
-        tracker.undo_move(host, compute.rt, context, instance, _migration_of(migrate_data),
+        tracker.undo_move(host, context, instance, _migration_of(migrate_data),
                           'The rollback of the live migration')
 
 

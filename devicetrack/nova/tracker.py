@@ -231,7 +231,7 @@ def drop_move_claim(original: Callable[..., Any], tracker: Any, context: Any, in
     host = binding.if_devices(tracker.driver)
     original(tracker, context, instance, nodename, flavor, prefix)
     if host is not None:
-        undo_move(host, tracker, context, instance, _ABORTED.get(), 'The end of the move')
+        undo_move(host, context, instance, _ABORTED.get(), 'The end of the move')
 
 
 @wraps(f'{_TRACKER}drop_move_claim_at_source')
@@ -245,7 +245,6 @@ def drop_move_claim_at_source(original: Callable[..., Any], tracker: Any, contex
             # In the source's cell an instance that went to another cell keeps its host, and Nova calls this once.
             left = migration.dest_compute if migration.cross_cell_move else None
             host.manager.drop_move_claim_at_source(context, Subject(instance, host=left), migration, wait=False)
-        report_wipes(host, tracker, context, instance)
 
 
 @wraps(f'{_TRACKER}drop_move_claim_at_dest')
@@ -255,10 +254,10 @@ def drop_move_claim_at_dest(original: Callable[..., Any], tracker: Any, context:
     host = binding.if_devices(tracker.driver)
     original(tracker, context, instance, migration)
     if host is not None:
-        undo_move(host, tracker, context, instance, migration, 'The reverted move')
+        undo_move(host, context, instance, migration, 'The reverted move')
 
 
-def undo_move(host: binding.Binding, tracker: Any, context: Any, instance: Any, migration: Any, what: str) -> None:
+def undo_move(host: binding.Binding, context: Any, instance: Any, migration: Any, what: str) -> None:
     """Give the devices of a move back that was undone. An error and a migration that is not known wait for the audit.
 
     No wrapper waits for a wipe: Nova's next step may be an answer to a host that soon gives up.
@@ -270,7 +269,6 @@ def undo_move(host: binding.Binding, tracker: Any, context: Any, instance: Any, 
     with errors.left_to_the_audit(instance, what):
         if host.manager.held(instance.uuid):
             host.manager.drop_move_claim_at_dest(context, Subject(instance), migration, wait=False)
-    report_wipes(host, tracker, context, instance)
 
 
 def report_wipes(host: binding.Binding, tracker: Any, context: Any, instance: Any) -> None:
