@@ -50,23 +50,29 @@ class SideBySideTestCase(base.TestCase):
     def test_few_answers_wait_for_the_caller(self):
         asked: list[int] = []
 
+        def question(name):
+            asked.append(name)
+            return name
+
         def use(answer):
             if answer == 0:
                 time.sleep(0.3)
             return len(asked)
 
-        ahead = side_by_side.ask(range(1000), lambda name: asked.append(name) or name, use, base.HANGS_S)
+        ahead = side_by_side.ask(range(1000), question, use, base.HANGS_S)
         self.assertLess(ahead[0], 100)
 
     def test_an_error_of_the_caller_ends_it(self):
         for error in (KeyError, KeyboardInterrupt):
             asked: list[int] = []
 
+            def question(name, asked=asked):
+                asked.append(name)
+
             def use(answer, error=error):
                 raise error(answer)
 
-            self.assertRaises(error, side_by_side.ask, range(10_000),
-                              lambda name, asked=asked: asked.append(name), use, base.HANGS_S)
+            self.assertRaises(error, side_by_side.ask, range(10_000), question, use, base.HANGS_S)
             self.assertLess(len(asked), 100)
             for thread in threading.enumerate():
                 if thread.name == 'devicetrack-ask':
