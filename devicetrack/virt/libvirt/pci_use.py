@@ -55,6 +55,10 @@ _MANY_HAVE_OPEN: Final = frozenset(('null', 'zero', 'full', 'random', 'urandom',
 _EXCLUSIVELY: Final = os.O_RDONLY | os.O_EXCL | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # It went away, has no node here, or has no medium.
 _NOT_THERE: Final = frozenset((errno.ENOENT, errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM))
+# A file or a process went away. So did an interface whose attributes say what netdev_show (Linux: net/core/net-sysfs.c)
+# says of one that is being unregistered.
+_GONE: Final = frozenset((errno.ENOENT, errno.ESRCH))
+_UNREGISTERED: Final = _GONE | {errno.EINVAL, errno.ENODEV}
 _MULTICAST_OR_LINK_LOCAL: Final = ('ff', 'fe8', 'fe9', 'fea', 'feb')
 
 # How a command line of a program that wipes or reads begins (devicetrack.virt.libvirt.wiping, reading).
@@ -385,7 +389,8 @@ def _interfaces(sysfs: str, proc: str,
             continue                            # a file beside the links, or it went away
         if address is not None:
             functions[name] = address
-            if _bytes(os.path.join(directory, name, 'ifindex')).strip() in numbers and _is_up(directory, name):
+            index = _bytes(os.path.join(directory, name, 'ifindex'), gone=_UNREGISTERED)
+            if index.strip() in numbers and _is_up(directory, name):
                 why.setdefault(name, f'{_ADDRESSED} {name}')
             continue
         for entry in _listed(os.path.join(directory, name)):
@@ -421,7 +426,7 @@ def _configured(directory: str, proc: str) -> dict[str, str]:
 
 def _is_up(directory: str, name: str) -> bool:
     flags = os.path.join(directory, name, 'flags')
-    text = os.fsdecode(_bytes(flags)).strip()
+    text = os.fsdecode(_bytes(flags, gone=_UNREGISTERED)).strip()
     return bool(text) and bool(_number(text, flags) & _UP)
 
 
@@ -449,16 +454,17 @@ def _listed(directory: str) -> list[str]:
         raise exception.CommandFailed(f'listing {directory}', str(error.strerror)) from error
 
 
-def _bytes(path: str, must: bool = False) -> bytes:
+def _bytes(path: str, must: bool = False, gone: Collection[int] = _GONE) -> bytes:
     """Return the content of a file; empty if there is no such file, or it went away.
 
+    :param gone: the errors that mean that
     :raises CommandFailed: it cannot be read, or is not there and must be
     """
     try:
         with open(path, 'rb') as file:
             return file.read()
     except OSError as error:
-        if isinstance(error, (FileNotFoundError, ProcessLookupError)) and not must:
+        if error.errno in gone and not must:
             return b''
         raise exception.CommandFailed('reading', f'{path}: {error.strerror}') from error
 

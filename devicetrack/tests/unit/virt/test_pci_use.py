@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Collection
 import errno
 import functools
@@ -329,6 +330,22 @@ class InterfaceTestCase(UseTestCase):
             file.write('\n')
         self.host.route('enp3s0')
         self.assertEqual([IGB], list(self.uses()))
+
+    def test_an_interface_that_is_just_going_away_hides_no_other(self) -> None:
+        self.host.mount('nvme0n1', '/srv')
+        self.host.give_address('enp3s0')
+        self.host.give_ipv4('enp3s0')
+        real = open
+
+        def opened(path: str, *arguments: Any) -> Any:
+            if os.path.basename(path) in gone:
+                raise OSError(number, os.strerror(number))
+            return real(path, *arguments)
+
+        self.patch(builtins, 'open', opened)
+        for gone in (('flags', 'ifindex'), ('flags',)):
+            for number in (errno.EINVAL, errno.ENODEV):
+                self.assertEqual([NVME], list(self.uses()))
 
 
 class UnknownTestCase(UseTestCase):
