@@ -224,7 +224,7 @@ def set_vf_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) ->
     """Give a virtual function of a network card these settings; :data:`.vf_link.NO_MAC`, 0 and False remove them.
 
     This writes only the settings that differ, one after the other, and reads them back. Trust that the driver does not
-    report is written each time. If the driver refuses to remove a MAC address, the function gets
+    report is written each time, unless a guest has the function and all reported settings are as wanted. If the driver refuses to remove a MAC address, the function gets
     :data:`.vf_link.INSTEAD_OF_NO_MAC`.
 
     :raises OSError: EINVAL: it is not a virtual function, or the settings are invalid; EBUSY: somebody uses it, as

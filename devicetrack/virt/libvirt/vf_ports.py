@@ -29,8 +29,10 @@ def set_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> No
         raise OSError(errno.EINVAL, str(error)) from error
     place, wanted = place_of(sysfs, address), vf_link.Settings(mac, vlan, trusted)
     before = place.read()
-    # Trust that the driver does not report may be left over from an earlier port.
-    if before.trusted is not None and is_set(before, wanted):
+    # Trust that the driver does not report may be left over from an earlier port. A guest that has the function got it
+    # after that trust was written.
+    if is_set(before, wanted) and (before.trusted is not None or (
+            not wanted.is_blank and _has_guest(sysfs, address))):
         return
     # A guest that uses the function would lose its network, and so would the host.
     root.check_unused(sysfs, address)
@@ -45,6 +47,16 @@ def set_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> No
     after = place.read()
     if not is_set(after, wanted):
         raise OSError(errno.EIO, f'it was set to {wanted}, but {place.interface} reports {after}')
+
+
+def _has_guest(sysfs: str, address: str) -> bool:
+    try:
+        root.check_no_guest(sysfs, address)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return True
+    return False
 
 
 def is_set(found: vf_link.Settings, wanted: vf_link.Settings) -> bool:

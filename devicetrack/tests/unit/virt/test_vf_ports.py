@@ -99,6 +99,20 @@ class PortsTestCase(base.TestCase):
             self.set(self.first, *settings)
             self.assertIs(False, self.links.settings[self.first].trusted)
 
+    def test_a_guest_keeps_its_port_whatever_its_driver_says_of_trust(self) -> None:
+        self.links.silent, self.links.untrusting = {self.first}, {self.second}
+        for address in (self.first, self.second):
+            self.set(address, MAC, 41)
+            before = list(self.links.written)
+            with self.host.opened(address):
+                self.set(address, MAC, 41)
+                self.assertEqual(before, self.links.written)
+                self.refused(errno.EBUSY, f'a guest has {address}', address, OTHER_MAC, 41)
+                self.refused(errno.EBUSY, f'a guest has {address}', address, MAC, 41, True)
+            self.links.settings[address] = Settings()
+            with self.host.opened(address):
+                self.refused(errno.EBUSY, f'a guest has {address}', address, *NOTHING)
+
     def test_a_driver_that_refuses_to_trust_less_is_an_error(self) -> None:
         self.links.silent = {self.first}
         real = self.links._set_one
