@@ -100,7 +100,8 @@ each. After this time the service continues without them, and uses them when the
     cfg.IntOpt('release_wait_s', default=30, min=0, help="""
 Seconds that a release waits until libvirt has given a function back to its driver on the host, until that driver shows
 its disks, and until processes that look at a new disk, such as udev, have closed it. After this time the function stays
-held, and the next audit looks again.
+held, and the next audit looks again. Before a guest gets a function, the service waits as long for its disks and for
+such processes.
 """),
     registry.PathOpt('sysfs_root', default='/sys', help="""
 Directory where sysfs is mounted. Development and tests use a tree of the same form.

@@ -135,7 +135,17 @@ def difference(recorded: Record, found: Record, formatted: bool = False) -> str 
     return None
 
 
-def unshown(told: Mapping[int, Size], shown: Mapping[int, Size], formatted: bool = False) -> str | None:
+class Unshown(NamedTuple):
+    """How the kernel shows namespaces otherwise than their controller has them, and what helps if that stays so."""
+
+    differs: str
+    advice: str = ''
+
+    def __str__(self) -> str:
+        return f'{self.differs}: {self.advice}' if self.advice else self.differs
+
+
+def unshown(told: Mapping[int, Size], shown: Mapping[int, Size], formatted: bool = False) -> Unshown | None:
     """Say which namespaces of a controller the kernel shows otherwise, or not at all; None if it shows all of them.
 
     :param told: the attached namespaces as the controller tells them
@@ -143,17 +153,17 @@ def unshown(told: Mapping[int, Size], shown: Mapping[int, Size], formatted: bool
     :param formatted: whether sizes are left out
     """
     if told.keys() - shown.keys():
-        return (f'its controller has the namespace {_ids(told.keys() - shown.keys())}, and the kernel shows no disk of '
-                'it, so nobody can read or wipe it: detach or delete it')
+        return Unshown(f'its controller has the namespace {_ids(told.keys() - shown.keys())}, and the kernel shows no '
+                       'disk of it, so nobody can read or wipe it', 'detach or delete it')
     if shown.keys() - told.keys():
-        return (f'the kernel shows the namespace {_ids(shown.keys() - told.keys())}, and its controller does not have '
-                'it now')
+        return Unshown(f'the kernel shows the namespace {_ids(shown.keys() - told.keys())}, and its controller does '
+                       'not have it now')
     for nsid, size in told.items():
         if not formatted and size != shown[nsid]:
-            return (f'the kernel shows its namespace {nsid} with {shown[nsid].size_bytes} bytes in blocks of '
-                    f'{shown[nsid].block_bytes}, and its controller has {size.size_bytes} in blocks of '
-                    f'{size.block_bytes}, so nobody can read or wipe all of it: give it an LBA format that the kernel '
-                    'can use, for example one without metadata')
+            return Unshown(f'the kernel shows its namespace {nsid} with {shown[nsid].size_bytes} bytes in blocks of '
+                           f'{shown[nsid].block_bytes}, and its controller has {size.size_bytes} in blocks of '
+                           f'{size.block_bytes}, so nobody can read or wipe all of it',
+                           'give it an LBA format that the kernel can use, for example one without metadata')
     return None
 
 

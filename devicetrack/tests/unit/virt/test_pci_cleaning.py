@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import errno
 import json
 import os
@@ -12,7 +13,9 @@ from unittest import mock
 
 from devicetrack import exception
 from devicetrack.objects import details
+from devicetrack.objects import values
 from devicetrack.testing import nvme
+from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import pci_hosts
 from devicetrack.tests.unit.virt.pci_hosts import CARD
 from devicetrack.tests.unit.virt.pci_hosts import DISK
@@ -20,9 +23,11 @@ from devicetrack.tests.unit.virt.pci_hosts import DiskTestCase
 from devicetrack.tests.unit.virt.pci_hosts import NVME
 from devicetrack.tests.unit.virt.pci_hosts import OLD
 from devicetrack.virt.libvirt import nvme_admin
+from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt import wiper
+from devicetrack.virt.libvirt.kinds import pci
 from devicetrack.virt.libvirt.kinds import pci_erasing
 
 FORMAT, SANITIZE, DELETE, DETACH = 0x80, 0x84, 0x0D, 0x15
@@ -69,6 +74,86 @@ class RecordTestCase(DiskTestCase):
         self.give_to_guest()
         kind.stock()
         self.assertEqual(1, len(asked))
+
+
+class SettlingTestCase(DiskTestCase):
+    """A disk that has just come to the host's driver."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.cleaned = self.kind(NVME, cleaning='zero')
+        self.assignment = self.assigned(self.cleaned)
+        self.size = os.path.join(self.host.path(DISK, 'nvme'), *[self.host.controller_of(DISK)] * 2) + 'n1/size'
+
+    def show(self, blocks: int) -> None:
+        with open(self.size, 'w') as file:
+            file.write(f'{blocks}\n')
+
+    def wait(self, seconds: float, after: Callable[[], object]) -> None:
+        """Let a wait take no time, and something happen in it."""
+        self.cleaned.options = self.cleaned.options._replace(release_wait_s=seconds)
+        self.patch(time, 'sleep', lambda _seconds: after())
+
+    def test_a_new_owner_waits_for_its_namespaces(self) -> None:
+        with open(self.size) as file:
+            shown = int(file.read())
+        self.show(0)
+        self.wait(600, lambda: self.show(shown))
+        self.cleaned.realize(self.assignment)
+        self.show(0)
+        self.wait(0, lambda: None)
+        error = self.assertRaises(exception.RealizeFailed, self.cleaned.realize, self.assignment)
+        self.assertIn('the kernel shows its namespace 1 with 0 bytes', str(error))
+
+    def test_nobody_is_told_to_change_what_may_be_about_to_show(self) -> None:
+        passed = [0.0]
+        self.patch(time, 'monotonic', lambda: passed[0])
+        self.configuration.set('devicetrack_pci', release_wait_s=30)
+        kind = pci.PCI(self.conf, self.cleaned.hypervisor)
+        kind.state_path, kind.boot_id, kind.host_use = self.state_path, lambda: self.boot, self.host.use
+        self.show(0)
+        for now, advises in ((0, False), (29, False), (31, True)):
+            passed[0] = now
+            reason = self.unhealthy(kind)
+            self.assertEqual((True, advises), ('with 0 bytes' in reason, 'give it an LBA format' in reason), reason)
+
+    def test_a_guest_goes_on_with_what_it_made_of_its_disk(self) -> None:
+        self.realized(self.cleaned)
+        for generation in (values.CLAIMED, values.ONLY_CLAIMED):
+            assignment = contract.assignment(self.instance, 'pci', DISK, self.assignment.parent, details.to_text(
+                self.assignment.details), generation=generation)
+            for state in ('formatted', 'shared', 'detached'):
+                self.controller.oacs |= 0b1000
+                self.controller.others = {1} if state == 'shared' else set()
+                self.disk.shared = state == 'shared'
+                self.controller.namespaces.pop(2, None)
+                if state == 'detached':
+                    self.controller.add(2).attached = False
+                self.disk.lbaf = int(state == 'formatted')
+                self.cleaned = self.kind(NVME, cleaning='zero')
+                if generation == values.CLAIMED:
+                    self.assertRaises(exception.RealizeFailed, self.cleaned.realize, assignment)
+                else:
+                    self.assertEqual(assignment.details.disks,
+                                     details.from_text(self.cleaned.realize(assignment).details).disks)
+
+    def test_a_new_owner_waits_for_who_looks_at_it(self) -> None:
+        held = ['nvme0n1', None]
+        self.patch(pci_use.HostUse, 'held', lambda *_arguments: held.pop(0))
+        self.wait(600, lambda: None)
+        self.cleaned.realize(self.assignment)
+        self.assertEqual([], held)
+        held += ['nvme0n1']
+        self.wait(0, lambda: None)
+        error = self.assertRaises(exception.RealizeFailed, self.cleaned.realize, self.assignment)
+        self.assertIn('is held exclusively by somebody, for example by ZFS or DRBD', str(error))
+        self.host.add_process(70, 'udev-worker')
+        self.host.open_device(70, 'nvme0n1')
+        descriptor = os.path.join(self.host.proc, '70/fd/3')
+        held += [None]
+        self.wait(600, lambda: os.unlink(descriptor))
+        self.cleaned.realize(self.assignment)
+        self.assertFalse(os.path.lexists(descriptor))
 
 
 class ChangedTestCase(DiskTestCase):

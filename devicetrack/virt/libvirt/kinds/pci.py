@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import errno
 import functools
 import os
 import re
@@ -30,6 +31,7 @@ import threading
 import time
 from typing import Any
 from typing import Final
+from typing import TypeVar
 
 from devicetrack import exception
 from devicetrack.objects import details
@@ -58,6 +60,7 @@ from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import pci_cleaner
 from devicetrack.virt.libvirt.kinds import pci_cleaning
+from devicetrack.virt.libvirt.kinds import pci_erasing
 from devicetrack.virt.libvirt.kinds import pci_groups
 from devicetrack.virt.libvirt.kinds import pci_health
 from devicetrack.virt.libvirt.kinds import pci_identity
@@ -73,8 +76,13 @@ from devicetrack.virt.libvirt.kinds import pci_vfs
 from devicetrack.virt.libvirt.kinds import placement_names
 
 _POLL_S: Final = 0.2
+# What passes by itself when a disk has just come to its driver: somebody looks at it, its controller is not there yet,
+# or the kernel has not shown its namespaces yet.
+_PASSING: Final = frozenset((errno.EBUSY, errno.ENODEV, errno.ENXIO))
 # Devices in the text of a hypervisor's argument.
 _PATHS: Final = re.compile(r'/dev/[^\s,;"\'=]+')
+
+_Seen = TypeVar('_Seen')
 
 
 class PCI(api.DeviceKind):
@@ -300,14 +308,20 @@ class PCI(api.DeviceKind):
                 self.name, assignment.identifier,
                 f'its secondary controller cannot be brought online: {error.strerror or error}') from error
         function = self._identity.there(assignment)
-        problem = self._health.problem_now(function, self.host_use())
+        # The state that the claim found stays the state to restore, whatever a guest has changed since.
+        had_it = assignment.generation != values.CLAIMED or pci_variants.is_vfio(function.driver)
+        problem = self._health.problem_now(function, self._settled_use(function))
+        # A guest may go on with a disk of its own, whatever it has done to it. unclaim looks at that.
+        if problem is None and not had_it:
+            problem = self._uncleanable(function)
         if problem is not None:
             raise exception.RealizeFailed(self.name, assignment.identifier, problem)
         try:
             # libvirt does not check this, and a service without root's rights cannot see what other users have open.
-            privileged.check_host_use(self.tree.root, function.address)
+            self._settled(functools.partial(privileged.check_host_use, self.tree.root, function.address))
         except OSError as error:
             raise exception.RealizeFailed(self.name, assignment.identifier, str(error.strerror or error)) from error
+        function = self._identity.there(assignment)         # that was a wait
         spec = self._health.spec_of(function)
         evidence = self._identity.evidence(function, self.tree.function, recorded=assignment.details)
         unread = pci_serials.unread(assignment.details, evidence)
@@ -318,14 +332,33 @@ class PCI(api.DeviceKind):
         traits = assignment.details.traits_of_spec if spec is None else pci_options.traits_of(spec)
         self._memory.give(assignment.identifier)
         pci_ports.realize(self.tree, assignment, function)
-        # The state that the claim found stays the state to restore, whatever a guest has changed since.
-        had_it = assignment.generation != values.CLAIMED or pci_variants.is_vfio(function.driver)
         recorded = assignment.details
         before = pci_row.Before(recorded.driver, recorded.disks, recorded.config) if had_it else self._found(
             function, assignment)
         before = before._replace(physical_network=recorded.physical_network, port=recorded.port)
         return Realized(DeviceKey(self.name, assignment.identifier),
                         details.to_text(pci_row.as_details(function, evidence, before, traits)))
+
+    def _uncleanable(self, function: pci_sysfs.Function) -> str | None:
+        """Say why a function could not be cleaned after a guest; None if it could."""
+        try:
+            return self._settled(functools.partial(self._cleaner.obstacle, function))
+        except OSError as error:
+            return pci_erasing.unasked(error)
+
+    def _settled(self, look: Callable[[], _Seen]) -> _Seen:
+        """Look at a function. Look again while its driver sets up its disks, or somebody has one of them open.
+
+        :raises OSError: as the last look
+        """
+        deadline = time.monotonic() + self.options.release_wait_s
+        while True:
+            try:
+                return look()
+            except OSError as error:
+                if error.errno not in _PASSING or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_POLL_S)
 
     def _found(self, function: pci_sysfs.Function, assignment: DeviceAssignment) -> pci_row.Before:
         """Read the state that a guest may change, for a comparison when the guest is gone.
@@ -334,7 +367,8 @@ class PCI(api.DeviceKind):
         """
         try:
             return pci_row.Before(function.driver or '',
-                                  self._cleaner.namespaces(function) or self._disks(function), self._config(function))
+                                  self._settled(functools.partial(self._cleaner.namespaces, function))
+                                  or self._disks(function), self._config(function))
         except (OSError, ValueError) as error:
             raise exception.RealizeFailed(
                 self.name, assignment.identifier, 'changes by its guest could not be detected later: '
@@ -424,14 +458,18 @@ class PCI(api.DeviceKind):
 
         :raises DeviceInUse: the host uses the function for longer than such a look takes
         """
+        used = self._health.use_of(function, self._settled_use(function), self.tree.function)
+        if used is not None:
+            raise exception.DeviceInUse(self.name, assignment.identifier, f'the host uses it: {used}')
+
+    def _settled_use(self, function: pci_sysfs.Function) -> pci_use.HostUse:
+        """Return what the host uses when nobody just looks at a function any more, or that takes too long."""
         deadline = time.monotonic() + self.options.release_wait_s
         while True:
             use = self.host_use()
-            used = self._health.use_of(function, use, self.tree.function)
-            if used is None:
-                return
-            if not use.is_only_open(function.address) or time.monotonic() >= deadline:
-                raise exception.DeviceInUse(self.name, assignment.identifier, f'the host uses it: {used}')
+            if (self._health.use_of(function, use, self.tree.function) is None
+                    or not use.is_only_open(function.address) or time.monotonic() >= deadline):
+                return use
             time.sleep(_POLL_S)
 
     def keeps_nothing(self, assignment: DeviceAssignment) -> bool:

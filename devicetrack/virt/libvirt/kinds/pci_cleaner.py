@@ -14,11 +14,13 @@ from collections.abc import Callable
 import errno
 import os
 import threading
+import time
 from typing import Final
 
 from devicetrack import exception
 from devicetrack.objects import DeviceAssignment
 from devicetrack.virt.libvirt import operator_program
+from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import reading
 from devicetrack.virt.libvirt import wiper
@@ -45,6 +47,8 @@ class Cleaner:
         self._tree, self._options = tree, options
         # By address: the last controller without an obstacle, and the policy.
         self._judged: dict[str, tuple[int, pci_cleaning.Policy]] = {}
+        # By address: the last controller whose namespaces the kernel did not show, and the time of the first look.
+        self._unshown: dict[str, tuple[int, float]] = {}
 
     def policy(self, function: pci_sysfs.Function, read: Read | None = None) -> pci_cleaning.Policy:
         """Return the policy of a function.
@@ -76,7 +80,19 @@ class Cleaner:
             return None
         if self._judged.get(function.address) == (controller, policy):
             return None
-        obstacle = pci_erasing.obstacle(self._tree, function, policy)
+        try:
+            obstacle = pci_erasing.obstacle(self._tree, function, policy)
+        except pci_erasing.Unshown as error:
+            now = time.monotonic()
+            known, since = self._unshown.get(function.address, (None, now))
+            if known != controller:
+                self._unshown[function.address] = controller, (since := now)
+            # Nobody should delete a namespace that the driver is about to show.
+            if error.how.advice and now < since + self._options.release_wait_s:
+                raise pci_erasing.Unshown(pci_namespaces.Unshown(
+                    f'{error.how.differs} (its driver may not have read it yet)')) from error
+            raise
+        self._unshown.pop(function.address, None)
         if obstacle is None:
             self._judged[function.address] = controller, policy
         return obstacle

@@ -47,10 +47,14 @@ _Answer = TypeVar('_Answer')
 
 
 class Unshown(OSError):
-    """The kernel does not show the namespaces of a controller as the controller has them. ``strerror`` says which."""
+    """The kernel does not show the namespaces of a controller as the controller has them, or not yet.
 
-    def __init__(self, differs: str) -> None:
-        super().__init__(errno.ENXIO, differs)
+    ``strerror`` says which, and what helps if that stays so.
+    """
+
+    def __init__(self, how: pci_namespaces.Unshown) -> None:
+        super().__init__(errno.ENXIO, str(how))
+        self.how = how
 
 
 def unasked(error: OSError) -> str:
@@ -144,8 +148,8 @@ def asked(tree: pci_sysfs.Tree, function: pci_sysfs.Function, controller: nvme_a
         shown = pci_disks.disks(tree, function.address)
     except (OSError, ValueError):
         shown = None
-    differs = 'its driver does not show its namespaces now' if shown is None else pci_namespaces.unshown(
-        found.sizes, _sizes(shown))
+    differs = pci_namespaces.Unshown('its driver does not show its namespaces now') if shown is None else (
+        pci_namespaces.unshown(found.sizes, _sizes(shown)))
     if differs is not None:
         raise Unshown(differs)
     return found
@@ -239,7 +243,8 @@ class Erasing:
         if differs is not None:
             return f'its guest changed its namespaces: {differs}'
         # Without a recorded format nobody can restore a size.
-        return pci_namespaces.unshown(found.sizes, shown.sizes, formatted and recorded.formats is not None)
+        unshown = pci_namespaces.unshown(found.sizes, shown.sizes, formatted and recorded.formats is not None)
+        return None if unshown is None else str(unshown)
 
     # -- restoring and erasing ----------------------------------------------------------------------------------------
 

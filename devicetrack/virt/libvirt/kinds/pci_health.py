@@ -45,6 +45,16 @@ class Health:
         :param used: why the host itself uses it, or None
         :param told: the answers that are known already for other functions
         """
+        problem = self._besides_cleaning(function, used, read, told)
+        if problem is not None:
+            return problem
+        try:
+            return self._cleaner.obstacle(function, read)
+        except OSError as error:
+            return pci_erasing.unasked(error)
+
+    def _besides_cleaning(self, function: pci_sysfs.Function, used: str | None,
+                          read: Callable[[str], pci_sysfs.Function | None], told: Told) -> str | None:
         if function.problem is not None:
             return function.problem
         if function.iommu_group is None:
@@ -55,12 +65,7 @@ class Health:
         spec = self._options.ours(function, None if function.physfn is None else read(function.physfn))
         if problem is None and spec is not None and spec.physical_network:
             problem = pci_ports.problem(self._tree, function, told.interfaces_down)
-        if problem is not None:
-            return problem
-        try:
-            return self._cleaner.obstacle(function, read)
-        except OSError as error:
-            return pci_erasing.unasked(error)
+        return problem
 
     def use_of(self, function: pci_sysfs.Function, use: pci_use.HostUse,
                read: Callable[[str], pci_sysfs.Function | None]) -> str | None:
@@ -79,11 +84,14 @@ class Health:
         return said
 
     def problem_now(self, function: pci_sysfs.Function, use: pci_use.HostUse) -> str | None:
-        """Return why no guest can have a function now, for itself or because of its group; None if a guest can."""
+        """Return why no guest can have a function now, for itself or because of its group; None if a guest can.
+
+        This leaves out what keeps functions from being cleaned after a guest.
+        """
         members = [function] if function.iommu_group is None else [
             found for address in self._tree.group(function.iommu_group)
             if (found := self._tree.function(address)) is not None]
         read, told = self._tree.function, self.nothing_told()
-        problems = {one.address: self.problem(one, self.use_of(one, use, read), read, told)
+        problems = {one.address: self._besides_cleaning(one, self.use_of(one, use, read), read, told)
                     for one in members if one.address == function.address or self.spec_of(one) is not None}
         return problems[function.address] or pci_groups.problem(function, pci_groups.of(members), problems)
