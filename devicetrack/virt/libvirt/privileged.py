@@ -20,9 +20,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import errno
 import os
-import time
 from typing import Any
-from typing import Final
 from typing import NamedTuple
 
 from devicetrack import exception
@@ -32,9 +30,6 @@ from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt import vf_ports
-
-# How often to ask whether the daemon has a thread for one more format.
-_FORMAT_AGAIN_S: Final = 1.0
 
 
 def run_ndctl(command: str, timeout_s: int = root.NDCTL_TIMEOUT_S) -> tuple[int, str]:
@@ -224,8 +219,8 @@ def set_vf_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) ->
     """Give a virtual function of a network card these settings; :data:`.vf_link.NO_MAC`, 0 and False remove them.
 
     This writes only the settings that differ, one after the other, and reads them back. Trust that the driver does not
-    report is written each time, unless a guest has the function and all reported settings are as wanted. If the driver refuses to remove a MAC address, the function gets
-    :data:`.vf_link.INSTEAD_OF_NO_MAC`.
+    report is written each time, unless a guest has the function and all reported settings are as wanted. If the driver
+    refuses to remove a MAC address, the function gets :data:`.vf_link.INSTEAD_OF_NO_MAC`.
 
     :raises OSError: EINVAL: it is not a virtual function, or the settings are invalid; EBUSY: somebody uses it, as
         :func:`unbind` says; ENODEV: its physical function does not have exactly one network interface here; EIO: the
@@ -361,23 +356,16 @@ def format_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, i
 
     A service that runs as root has a child do it. The child inherits the lock and outlives the service. Otherwise the
     daemon waits for the controller and keeps the disks open until then, even if the service ends: other processes can
-    see that the disks are open. The daemon keeps one of its threads free of formats, so this may wait for the end of
-    other formats first.
+    see that the disks are open. The daemon keeps one of its threads free of formats.
 
     :param disks: the name and the bytes of each disk of the function; all of them
     :param erase: :data:`.nvme_admin.USER_DATA` or :data:`.nvme_admin.CRYPTOGRAPHIC`
-    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; else as
-        :func:`read_nvme_controller`
+    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; EUSERS: the daemon
+        has no thread for it before another format ends; else as :func:`read_nvme_controller`
     """
     if os.geteuid() != 0 and sysfs == root.SYSFS:
-        while True:
-            try:
-                _ask_daemon('format_nvme_namespace', address, list(disks), nsid, list(wanted), erase, timeout_s)
-                return
-            except OSError as error:
-                if error.errno != errno.EUSERS:
-                    raise
-            time.sleep(_FORMAT_AGAIN_S)
+        _ask_daemon('format_nvme_namespace', address, list(disks), nsid, list(wanted), erase, timeout_s)
+        return
     nvme_controllers.check_format(nsid, wanted, erase, timeout_s)
     with nvme_controllers.to_erase(sysfs, address, disks) as (fd, fds):
         formatting.run(f'{address} {nsid}', fd, fds, lock_fd, nsid, wanted, erase, timeout_s,

@@ -473,8 +473,8 @@ def check_host_use(sysfs: str, address: str) -> None:
             raise OSError(errno.EIO, f'it is unknown whether the host uses {one}: a disk of it cannot be opened: '
                                      f'{error.strerror}') from error
         if held is not None:
-            raise OSError(errno.EBUSY, f'the host uses {one}: {held} is held exclusively by somebody, for example by ZFS or '
-                                       'DRBD')
+            raise OSError(errno.EBUSY, f'the host uses {one}: {held} is held exclusively by somebody, for example by '
+                                       'ZFS or DRBD')
 
 
 def check_no_guest(sysfs: str, address: str) -> None:

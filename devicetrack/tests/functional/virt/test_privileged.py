@@ -205,7 +205,6 @@ def format_namespace(sysfs, address, *arguments):
     while not os.path.exists(os.path.join(directory, 'home', f'ended {address}')):
         time.sleep(0.01)
 nvme_controllers.format_namespace = format_namespace
-privileged._FORMAT_AGAIN_S = 0.01
 cfg.CONF.set_override('thread_pool_size', 3, 'devicetrack_privileged')
 daemon.context.start""") + textwrap.dedent("""
     def begun():
@@ -215,17 +214,18 @@ daemon.context.start""") + textwrap.dedent("""
         while len(begun()) < number:
             time.sleep(0.01)
 
-    formats = [threading.Thread(target=privileged.format_nvme_namespace, args=(
-        root.SYSFS, address, [], 1, nvme_admin.Format(0), 1, 60, -1)) for address in ('one', 'two', 'three')]
-    for number, thread in enumerate(formats, 1):
-        thread.start()
-        wait_for(min(number, 2))
+    formats = {address: threading.Thread(target=privileged.format_nvme_namespace, args=(
+        root.SYSFS, address, [], 1, nvme_admin.Format(0), 1, 60, -1)) for address in ('one', 'two', 'three')}
+    for number, address in enumerate(('one', 'two'), 1):
+        formats[address].start()
+        wait_for(number)
     said['while two run'] = told(privileged.is_vfio_group_open, 7), begun()
-    said['one more'] = told(of_daemon, 'format_nvme_namespace', 'four', [], 1, [0, False, 0, False], 1, 60)
-    for address in ('one', 'two', 'three'):
+    said['one more'] = told(privileged.format_nvme_namespace, root.SYSFS, 'four', [], 1, nvme_admin.Format(0), 1, 60, -1)
+    for address in formats:
         open(os.path.join(directory, 'home', f'ended {address}'), 'w').close()
-        wait_for(3)
-    for thread in formats:
+    formats['one'].join()
+    formats['three'].start()
+    for thread in formats.values():
         thread.join()
     said['then'] = begun()
     print(json.dumps(said))

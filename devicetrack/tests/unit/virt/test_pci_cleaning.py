@@ -403,6 +403,31 @@ class FormatTestCase(DiskTestCase):
         self.unclaim(self.kind(NVME, cleaning='nvme-format'), assignment)
         self.assertTrue(self.is_zero())
 
+    def test_each_try_that_waited_for_other_formats_looks_which_card_is_there(self) -> None:
+        kind = self.kind(NVME, cleaning='nvme-format')
+        assignment = self.used(kind)
+        serial = self.host.path(DISK, f'nvme/{self.host.controller_of(DISK)}/serial')
+        real, tries = privileged.format_nvme_namespace, [0]
+
+        def busy(*arguments: Any) -> None:
+            tries[0] += 1
+            if tries[0] % 3:
+                raise OSError(errno.EUSERS, 'formats run already')
+            real(*arguments)
+
+        def exchange(number: str) -> None:
+            with open(serial, 'w') as file:
+                file.write(f'{number}\n')
+
+        self.patch(privileged, 'format_nvme_namespace', busy)
+        with mock.patch.object(time, 'sleep', lambda _seconds: exchange('S2')):
+            error = self.assertRaises(exception.DriverError, self.unclaim, kind, assignment)
+        self.assertEqual((1, [], True), (tries[0], self.controller.commands, 'S2' in str(error)), str(error))
+        exchange('S1')
+        with mock.patch.object(time, 'sleep', lambda _seconds: None):
+            self.unclaim(kind, assignment)
+        self.assertEqual((3, [FORMAT]), (tries[0], self.controller.commands))
+
     def test_a_row_of_a_claim_that_could_not_ask(self) -> None:
         kind = self.kind(NVME, cleaning='nvme-format')
         assignment = self.assigned(kind)

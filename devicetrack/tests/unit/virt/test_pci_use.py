@@ -8,6 +8,7 @@ import errno
 import functools
 import os
 from typing import Any
+from unittest import mock
 
 from devicetrack import exception
 from devicetrack.testing import pci
@@ -337,15 +338,15 @@ class InterfaceTestCase(UseTestCase):
         self.host.give_ipv4('enp3s0')
         real = open
 
-        def opened(path: str, *arguments: Any) -> Any:
+        def opened(gone: tuple[str, ...], number: int, path: str, *arguments: Any) -> Any:
             if os.path.basename(path) in gone:
                 raise OSError(number, os.strerror(number))
             return real(path, *arguments)
 
-        self.patch(builtins, 'open', opened)
         for gone in (('flags', 'ifindex'), ('flags',)):
             for number in (errno.EINVAL, errno.ENODEV):
-                self.assertEqual([NVME], list(self.uses()))
+                with mock.patch.object(builtins, 'open', functools.partial(opened, gone, number)):
+                    self.assertEqual([NVME], list(self.uses()))
 
 
 class UnknownTestCase(UseTestCase):

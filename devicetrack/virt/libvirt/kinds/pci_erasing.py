@@ -36,6 +36,8 @@ LOG = log.logger(__name__)
 _POLL_S: Final = 0.2
 # Seconds between two questions to a controller about its progress.
 _LOOK_EVERY_S: Final = 1.0
+# Seconds between two tries to format while the daemon runs as many formats as it can.
+_FORMAT_AGAIN_S: Final = 1.0
 _ALIGN_BYTES: Final = 4096
 _SANITIZE_DONE: Final = 0xFFFF
 
@@ -474,12 +476,19 @@ class Erasing:
         self._told(checked, where)
 
     def _told(self, call: Callable[[], _Answer], where: str = '') -> _Answer:
-        """Call a privileged function. Retry while it is busy, since udev looks at each new disk for a moment."""
+        """Call a privileged function. Retry while it is busy, since udev looks at each new disk for a moment.
+
+        This waits without a limit for the end of other formats, which have limits of their own.
+        """
         deadline = time.monotonic() + self._wait_s
         while True:
             try:
                 return call()
             except OSError as error:
+                if error.errno == errno.EUSERS:
+                    time.sleep(_FORMAT_AGAIN_S)
+                    deadline = time.monotonic() + self._wait_s
+                    continue
                 busy = isinstance(error, BlockingIOError) or error.errno == errno.EBUSY
                 if busy and time.monotonic() < deadline:
                     time.sleep(_POLL_S)
