@@ -145,15 +145,18 @@ def _end_all(child: subprocess.Popen[bytes]) -> None:
 
     A child's number cannot be another process's before :func:`_reap`, so nobody else is killed.
 
-    :raises Left: the kernel keeps one while it waits for a device, or one runs as another user
+    :raises Left: the kernel keeps one while it waits for a device, one runs as another user, or the program left one
+        and /proc is not there to tell its number
     """
     deadline = time.monotonic() + _ENDS_IN_S
     while _reap(child):
-        children = _children()
+        children = {*_children(), *(() if child.returncode is not None else (child.pid,))}
         if time.monotonic() >= deadline:
-            raise Left(f'its process {", ".join(map(str, children)) or "(hidden)"} was killed and has not ended')
+            if not children:
+                raise Left('it left a process that has not ended, and /proc does not show which one')
+            raise Left(f'its process {", ".join(map(str, sorted(children)))} was killed and has not ended')
         for pid in children:
-            with contextlib.suppress(PermissionError):
+            with contextlib.suppress(PermissionError, ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_KILL_EVERY_S)
 
@@ -161,7 +164,12 @@ def _end_all(child: subprocess.Popen[bytes]) -> None:
 def _children() -> list[int]:
     """Return the numbers of this process's children, adopted ones too, as far as it may see them."""
     found = []
-    for pid in filter(str.isdecimal, os.listdir('/proc')):
+    try:
+        # In the /proc of another PID namespace the same numbers are other processes (pid_namespaces(7)).
+        names = os.listdir('/proc') if os.readlink('/proc/self') == str(os.getpid()) else []
+    except OSError:
+        names = []                              # it is not mounted, or does not know this process
+    for pid in filter(str.isdecimal, names):
         with contextlib.suppress(OSError), open(f'/proc/{pid}/stat', 'rb') as file:
             if int(file.read().rpartition(b')')[2].split()[1]) == os.getpid():
                 found.append(int(pid))

@@ -220,7 +220,8 @@ daemon.context.start""") + textwrap.dedent("""
         formats[address].start()
         wait_for(number)
     said['while two run'] = told(privileged.is_vfio_group_open, 7), begun()
-    said['one more'] = told(privileged.format_nvme_namespace, root.SYSFS, 'four', [], 1, nvme_admin.Format(0), 1, 60, -1)
+    said['one more'] = told(privileged.format_nvme_namespace, root.SYSFS, 'four', [], 1, nvme_admin.Format(0), 1, 60,
+                            -1)
     for address in formats:
         open(os.path.join(directory, 'home', f'ended {address}'), 'w').close()
     formats['one'].join()

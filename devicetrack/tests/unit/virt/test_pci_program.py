@@ -86,11 +86,37 @@ class ProgramTestCase(pci_hosts.PCIHostTestCase):
                 self.assertFalse(_runs(file.read().strip()))
             os.unlink(self.said)
 
-    def test_what_it_leaves_and_cannot_be_killed_is_named(self) -> None:
+    def supervise(self, change: str) -> None:
+        """Let the supervisor run with another part."""
         start = (f'import sys; sys.path.insert(0, {children._PROJECT!r}); '
-                 'from devicetrack.virt.libvirt import supervisor; supervisor._ENDS_IN_S = 0.1; '
-                 'supervisor.os.kill = lambda *arguments: None; sys.exit(supervisor.main(sys.argv[1:]))')
+                 f'from devicetrack.virt.libvirt import supervisor; supervisor._ENDS_IN_S = 0.1; {change}; '
+                 'sys.exit(supervisor.main(sys.argv[1:]))')
         self.patch(children, 'command', lambda module: (sys.executable, '-c', start))
+
+    def test_without_the_right_proc_it_is_killed_and_what_it_leaves_is_left(self) -> None:
+        none = 'supervisor.os.listdir = lambda path: 1 / 0; supervisor.os.readlink = '
+        for change in (none + 'lambda path: "1"', none + 'lambda path: open("/proc/none")'):
+            self.supervise(change)
+            kind = self.kind_of(f'echo $$ > {self.said}; exec sleep 1000', timeout_s=1)
+            error = self.assertRaises(exception.CommandFailed, self.unclaim, kind, self.realized(kind, self.address))
+            self.assertIn('did not end in 1 s, and was killed', str(error))
+            with open(self.said) as file:
+                self.assertFalse(_runs(file.read().strip()))
+            kind = self.kind_of('echo clean $2 $DEVICETRACK_TOKEN')
+            self.unclaim(kind, self.realized(kind, self.address))
+            kind = self.kind_of(f'sleep 1000 & echo $! > {self.said}; echo clean $2 $DEVICETRACK_TOKEN')
+            error = self.assertRaises(exception.CommandFailed, self.unclaim, kind, self.realized(kind, self.address))
+            with open(self.said) as file:
+                os.kill(int(file.read()), signal.SIGKILL)
+            self.assertIn('it left a process that has not ended, and /proc does not show which one', str(error))
+
+    def test_one_that_has_ended_meanwhile_is_no_mistake(self) -> None:
+        self.supervise('real = supervisor.os.kill; supervisor.os.kill = lambda *said: real(*said) or real(2**22, 9)')
+        kind = self.kind_of('sleep 1000 & echo clean $2 $DEVICETRACK_TOKEN')
+        self.unclaim(kind, self.realized(kind, self.address))
+
+    def test_what_it_leaves_and_cannot_be_killed_is_named(self) -> None:
+        self.supervise('supervisor.os.kill = lambda *arguments: None')
         kind = self.kind_of(f'sleep 1000 & echo $! > {self.said}; echo clean $2 $DEVICETRACK_TOKEN')
         error = self.assertRaises(exception.CommandFailed, self.unclaim, kind, self.realized(kind, self.address))
         with open(self.said) as file:
