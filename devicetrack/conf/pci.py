@@ -71,9 +71,10 @@ namespace (``erase``: ``user-data``, or ``cryptographic``; ``timeout_s``: how lo
 ``nvme-sanitize`` has it sanitize all of its NVM subsystem (``erase``: ``block``, ``cryptographic`` or ``overwrite``;
 ``timeout_s``: how long the service waits for it, 86400 by default). A service that does not run as root needs
 CAP_SYS_ADMIN in ``[devicetrack_privileged] capabilities`` for these. The service does not start with a policy that a
-controller cannot carry out, or that would erase the data of others. ``program``: a program of the operator
-(``program``: its absolute path; ``timeout_s``: when it is killed, 3600 by default). "PCI functions" in the guide for
-operators says what each policy proves, how long it takes, and what a program has to do.
+controller can never carry out, and does not hand out a disk while the policy would erase the data of others.
+``program``: a program of the operator (``program``: its absolute path; ``timeout_s``: when it is killed, 3600 by
+default). "PCI functions" in the guide for operators says what each policy proves, how long it takes, and what a program
+has to do.
 """),
     cfg.MultiStrOpt('vfs', default=[], help="""
 The virtual functions that physical functions are to have: a JSON object with ``number`` and, as in ``[pci]

@@ -526,9 +526,21 @@ class StartTestCase(DiskTestCase):
         self.assertIn(reason, str(error))
         self.assertEqual('[devicetrack_pci] cleaning', error.option)
 
-    def test_what_would_erase_the_data_of_others_is_refused(self) -> None:
+    def test_the_state_of_one_disk_keeps_no_service_from_starting(self) -> None:
         self.controller.sanicap, self.controller.others = 0b010, {1}
-        self.refused('also has the controller 1', {'policy': 'nvme-sanitize'})
+        self.controller.oacs |= 0b1000
+        for policy, shared, detached, reason in (
+                ('nvme-sanitize', False, False, 'also has the controller 1'),
+                ('nvme-format', True, False, 'its namespace 1 is shared'),
+                ('zero', True, False, 'its namespace 1 is shared'),
+                ('zero', False, True, 'has the detached namespace 2')):
+            self.disk.shared = shared
+            if detached:
+                self.controller.add(2).attached = False
+            kind = self.kind(NVME, cleaning=policy)
+            kind.check_host()
+            self.assertIn(reason, self.unhealthy(kind))
+            kind.check_host()
 
     def test_what_a_controller_cannot_do_is_refused(self) -> None:
         self.controller.fna = 0

@@ -181,10 +181,10 @@ class PCI(api.DeviceKind):
             if function.is_bridge or self.options.ours(function, functions.get(function.physfn or '')) is None:
                 continue
             with contextlib.suppress(OSError):          # the stock reports a controller that cannot be asked
-                if (obstacle := self._cleaner.obstacle(function, functions.get)) is not None:
+                if (mistake := self._cleaner.mistake(function, functions.get)) is not None:
                     policy = self._cleaner.policy(function, functions.get)
                     raise exception.InvalidConfiguration(pci_cleaning.OPTION, policy.name,
-                                                         f'for {address}: {obstacle}')
+                                                         f'for {address}: {mistake}')
 
     # -- stock --------------------------------------------------------------------------------------------------------
 

@@ -65,6 +65,23 @@ class Cleaner:
         """
         return self.policy(function, read).name == pci_cleaning.NONE
 
+    def mistake(self, function: pci_sysfs.Function, read: Read | None = None) -> str | None:
+        """Say why the policy of a function can never be carried out; None if it can, or while that is unknown.
+
+        What its namespaces and other controllers are at the moment is no mistake, but an :meth:`obstacle`.
+
+        :param read: as for :meth:`policy`
+        :raises OSError: its controller cannot be asked
+        """
+        policy = self.policy(function, read)
+        not_a_disk = self._not_a_disk(function, policy)
+        if not_a_disk is not None or not self._asks(function, policy):
+            return not_a_disk
+        controller = self._controller(function)
+        if controller is None or self._judged.get(function.address) == (controller, policy):
+            return None
+        return pci_erasing.incapable(self._tree, function, policy)
+
     def obstacle(self, function: pci_sysfs.Function, read: Read | None = None) -> str | None:
         """Say why the policy of a function cannot be carried out; None if it can, or while that is unknown.
 
@@ -74,8 +91,8 @@ class Cleaner:
         :raises OSError: its controller cannot be asked, or the kernel does not show its namespaces
         """
         policy = self.policy(function, read)
-        if policy.name in pci_cleaning.OF_DISKS and not pci_serials.is_nvme(function):
-            return f'it is not an NVMe disk, and the policy {policy.name} cleans nothing else'
+        if (not_a_disk := self._not_a_disk(function, policy)) is not None:
+            return not_a_disk
         if not self._asks(function, policy) or (controller := self._controller(function)) is None:
             return None
         if self._judged.get(function.address) == (controller, policy):
@@ -96,6 +113,12 @@ class Cleaner:
         if obstacle is None:
             self._judged[function.address] = controller, policy
         return obstacle
+
+    @staticmethod
+    def _not_a_disk(function: pci_sysfs.Function, policy: pci_cleaning.Policy) -> str | None:
+        if policy.name in pci_cleaning.OF_DISKS and not pci_serials.is_nvme(function):
+            return f'it is not an NVMe disk, and the policy {policy.name} cleans nothing else'
+        return None
 
     @staticmethod
     def _asks(function: pci_sysfs.Function, policy: pci_cleaning.Policy) -> bool:

@@ -79,16 +79,9 @@ def obstacle(tree: pci_sysfs.Tree, function: pci_sysfs.Function, policy: pci_cle
     :raises OSError: it cannot be asked
     """
     controller = privileged.read_nvme_controller(tree.root, function.address)
-    if policy.name == pci_cleaning.FORMAT:
-        if not controller.formats:
-            return 'its controller has no Format NVM (OACS), which its policy nvme-format needs'
-        if policy.erase == pci_cleaning.CRYPTOGRAPHIC and not controller.formats_cryptographically:
-            return 'its controller cannot erase cryptographically when it formats (FNA), which its policy needs'
-    if policy.name == pci_cleaning.SANITIZE and not controller.sanitizes(_SANITIZES[policy.erase]):
-        return (f'its controller cannot sanitize by {policy.erase} erase (SANICAP {controller.sanicap:#x}), which its '
-                f'policy nvme-sanitize needs' if policy.erase != pci_cleaning.OVERWRITE else
-                f'its controller cannot sanitize by overwriting (SANICAP {controller.sanicap:#x}), which its policy '
-                'nvme-sanitize needs')
+    lacking = _lacking(controller, policy)
+    if lacking is not None:
+        return lacking
     others = _others(function, controller)
     if others is not None and (policy.name == pci_cleaning.SANITIZE or (
             policy.name == pci_cleaning.FORMAT and controller.formats_all_at_once)):
@@ -103,6 +96,31 @@ def obstacle(tree: pci_sysfs.Tree, function: pci_sysfs.Function, policy: pci_cle
     # A guest can attach a detached namespace, write to it and detach it again. Only Sanitize reaches it.
     return None if policy.name == pci_cleaning.SANITIZE else detached(
         found, before.detached, f'its policy {policy.name} does not clean', 'use nvme-sanitize')
+
+
+def incapable(tree: pci_sysfs.Tree, function: pci_sysfs.Function, policy: pci_cleaning.Policy) -> str | None:
+    """Say why a controller can never be cleaned by a policy, whatever state it is in; None if it can.
+
+    :raises OSError: it cannot be asked
+    """
+    if policy.name not in pci_cleaning.ERASURES:
+        return None
+    return _lacking(privileged.read_nvme_controller(tree.root, function.address), policy)
+
+
+def _lacking(controller: nvme_admin.Controller, policy: pci_cleaning.Policy) -> str | None:
+    """Say which command of a policy a controller does not have; None if it has them all."""
+    if policy.name == pci_cleaning.FORMAT:
+        if not controller.formats:
+            return 'its controller has no Format NVM (OACS), which its policy nvme-format needs'
+        if policy.erase == pci_cleaning.CRYPTOGRAPHIC and not controller.formats_cryptographically:
+            return 'its controller cannot erase cryptographically when it formats (FNA), which its policy needs'
+    if policy.name == pci_cleaning.SANITIZE and not controller.sanitizes(_SANITIZES[policy.erase]):
+        return (f'its controller cannot sanitize by {policy.erase} erase (SANICAP {controller.sanicap:#x}), which its '
+                f'policy nvme-sanitize needs' if policy.erase != pci_cleaning.OVERWRITE else
+                f'its controller cannot sanitize by overwriting (SANICAP {controller.sanicap:#x}), which its policy '
+                'nvme-sanitize needs')
+    return None
 
 
 def _others(function: pci_sysfs.Function, controller: nvme_admin.Controller) -> str | None:
