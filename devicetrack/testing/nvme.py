@@ -257,6 +257,7 @@ class Controllers(fixtures.Fixture):
         """
         controller = self.add(address)
         total = self._host.total_vfs_of(address)
+        controller.oacs |= 1 << 7
         controller.secondaries = {number: [0, 0, 0] for number in range(1, total + 1)}
         for number in controller.secondaries:
             controller.add(number + 1).attached_to = {number}

@@ -124,6 +124,7 @@ class Controller(NamedTuple):
     ``total_bytes`` and ``unallocated_bytes`` are 0 where the controller has no namespace management. ``fna`` has the
     attributes of Format NVM, ``sanicap`` the capabilities of Sanitize. ``cntlid`` is the controller's number in its NVM
     subsystem, and ``is_one_of_several`` says that this subsystem may have more controllers (CMIC).
+    ``manages_secondaries`` says that it may have secondary controllers: it has Virtualization Management.
 
     ``others`` are the numbers of the other controllers of the subsystem, without secondary ones of this one. None: it
     may have some, and the controller does not name them. :func:`.nvme_controllers.read_controller` asks for them, since
@@ -138,6 +139,7 @@ class Controller(NamedTuple):
     fna: int
     cntlid: int = 0
     is_one_of_several: bool = False
+    manages_secondaries: bool = False
     others: Sequence[int] | None = ()
 
     @property
@@ -309,7 +311,7 @@ def read_controller(data: bytes) -> Controller:
     total, unallocated = (int.from_bytes(data[start:start + 16], 'little') if manages else 0 for start in (280, 296))
     cntlid, = struct.unpack_from('<H', data, 78)
     return Controller(bool(oacs & 1 << 1), manages, total, unallocated, sanicap, data[524], cntlid,
-                      bool(data[76] & 1 << 1))
+                      bool(data[76] & 1 << 1), bool(oacs & 1 << 7))
 
 
 def read_namespace(data: bytes) -> Namespace:

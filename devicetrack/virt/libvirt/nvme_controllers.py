@@ -79,10 +79,13 @@ def _others(fd: int, controller: nvme_admin.Controller) -> tuple[int, ...] | Non
     if not (controller.is_one_of_several or controller.manages_namespaces):
         return ()
     try:
-        found = set(nvme_admin.controllers(fd))
+        found = set(nvme_admin.controllers(fd)) - {controller.cntlid}
     except nvme_admin.Refused:
         return None if controller.is_one_of_several else ()
-    return tuple(sorted(found - {controller.cntlid} - {one.cntlid for one in _secondaries(fd)}))
+    # Do not ask in vain: a controller notes a command that it does not know in its error log.
+    if found and controller.manages_secondaries:
+        found -= {one.cntlid for one in _secondaries(fd)}
+    return tuple(sorted(found))
 
 
 def _secondaries(fd: int) -> list[nvme_admin.Secondary]:

@@ -76,9 +76,10 @@ class ControllerTestCase(base.TestCase):
 
     def test_what_it_can_do(self) -> None:
         said = nvme_admin.read_controller(page(
-            at_256=struct.pack('<H', 0b1010), at_280=struct.pack('<QQ', 1 << 40, 0), at_296=struct.pack('<QQ', 5, 1),
+            at_256=struct.pack('<H', 0x8A), at_280=struct.pack('<QQ', 1 << 40, 0), at_296=struct.pack('<QQ', 5, 1),
             at_328=struct.pack('<I', 0b011), at_524=bytes([0b101]), at_78=struct.pack('<H', 0x1FF), at_76=b'\x02'))
-        self.assertEqual(nvme_admin.Controller(True, True, 1 << 40, (1 << 64) + 5, 0b011, 0b101, 0x1FF, True), said)
+        self.assertEqual(nvme_admin.Controller(True, True, 1 << 40, (1 << 64) + 5, 0b011, 0b101, 0x1FF, True, True),
+                         said)
         self.assertEqual((True, True), (said.formats_cryptographically, said.formats_all_at_once))
         self.assertEqual([True, False, True], [said.sanitizes(action) for action in (
             nvme_admin.BLOCK_ERASE, nvme_admin.OVERWRITE, nvme_admin.CRYPTO_ERASE)])

@@ -122,6 +122,26 @@ class SubsystemTestCase(DiskTestCase):
         self.controller.others = set()
         self.assertEqual('None', self.unhealthy(kind))
 
+    def test_its_secondary_controllers_are_no_others_and_asked_for_only_where_there_may_be_some(self) -> None:
+        asked: list[int] = []
+        answer = self.controller.answer
+
+        def noted(command: nvme_admin.Command, *more: Any) -> bytes:
+            asked.append(command.cdw10 & 0xFF)
+            return answer(command, *more)
+
+        self.patch(self.controller, 'answer', noted)
+        self.controller.oacs |= 0b1000
+        for others, own, manages, found, is_asked in (
+                (set(), 0, False, (), False), ({1}, 0, False, (1,), False), (set(), 0, True, (), False),
+                ({1}, 0, True, (1,), True), ({3}, 2, True, (3,), True), (set(), 1, True, (), True)):
+            self.controller.others = others
+            self.controller.secondaries = {number: [0, 0, 0] for number in range(1, own + 1)}
+            self.controller.oacs = self.controller.oacs & ~(1 << 7) | manages << 7
+            asked.clear()
+            self.assertEqual(found, privileged.read_nvme_controller(self.host.root, DISK).others)
+            self.assertEqual(is_asked, nvme_admin.SECONDARIES in asked)
+
     def test_another_controller_that_came_while_a_guest_had_the_disk(self) -> None:
         self.controller.others = set()
         kind = self.kind(NVME, cleaning='nvme-sanitize')
