@@ -89,7 +89,7 @@ class SettlingTestCase(DiskTestCase):
         with open(self.size, 'w') as file:
             file.write(f'{blocks}\n')
 
-    def wait(self, seconds: float, after: Callable[[], object]) -> None:
+    def wait(self, seconds: int, after: Callable[[], object]) -> None:
         """Let a wait take no time, and something happen in it."""
         self.cleaned.options = self.cleaned.options._replace(release_wait_s=seconds)
         self.patch(time, 'sleep', lambda _seconds: after())
