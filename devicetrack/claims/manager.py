@@ -109,8 +109,8 @@ class ClaimManager:
             unproven_devices`` says. A program that runs only for a short time passes False and leaves that to the
             service
         :param prepare: called once the host is taken and before the store is read. A service that brings the schema of
-            its store up to date when it starts calls :func:`devicetrack.sync_store` there: no other process manages the
-            host then. Its error ends the call
+            its store up to date when it starts calls :func:`devicetrack.store.sql.sync_store` there: no other process
+            manages the host then. Its error ends the call
         :returns: the differences between the views
         :raises HostInUse: another process, or another manager in this one, manages this host
         :raises UnsafePath: users other than the service's can change the state directory or its lock

@@ -18,6 +18,7 @@ from devicetrack.objects.values import Usage
 from devicetrack.placement import allocations
 from devicetrack.placement import audit
 from devicetrack.placement import errors
+from devicetrack.placement import reporter
 from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.allocations import Leftovers
@@ -25,8 +26,6 @@ from devicetrack.placement.audit import Mismatch
 from devicetrack.placement.audit import Repair
 from devicetrack.placement.audit import Views
 from devicetrack.placement.client import Client
-from devicetrack.placement.reporter import PlacementReporter
-from devicetrack.placement.reporter import Report
 
 
 class HostView(NamedTuple):
@@ -52,10 +51,10 @@ class Auditor:
     """
 
     def __init__(self, client: Client, look: Callable[[], HostView], layout: str, classes: Collection[str],
-                 leftovers: Leftovers, record: Callable[[Report], None] | None = None) -> None:
+                 leftovers: Leftovers, record: Callable[[reporter.Report], None] | None = None) -> None:
         self._client, self._look, self._layout, self._leftovers = client, look, layout, leftovers
         self._classes, self._record = frozenset(classes), record
-        self._reporter = PlacementReporter(client)
+        self._reporter = reporter.PlacementReporter(client)
 
     def audit(self) -> list[Mismatch]:
         """Look twice, and return the differences that both looks show: a passing difference is not a mismatch.
@@ -130,5 +129,5 @@ class Auditor:
         except errors.UnknownProvider:
             return {}                           # placement deletes no provider with allocations
 
-    def _report(self, host: HostView, dry_run: bool) -> Report:
+    def _report(self, host: HostView, dry_run: bool) -> reporter.Report:
         return self._reporter.sync(host.providers, self._layout, self._classes, host.complete, dry_run)
