@@ -39,6 +39,13 @@ def check_text(where: str, value: Any) -> str:
     raise exception.BadRequest(where, value, 'must be a string')
 
 
+def check_name(where: str, value: Any) -> str:
+    """:raises BadRequest: it is not text that UTF-8 can write, so no store and no host can have it"""
+    if vocabulary.is_text(value):
+        return str(value)
+    raise exception.BadRequest(where, value, 'must be a string that UTF-8 can write')
+
+
 def check_devices(value: Any) -> list[DeviceKey]:
     """:raises BadRequest: these are not pairs of a kind and an identifier"""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
@@ -47,7 +54,7 @@ def check_devices(value: Any) -> list[DeviceKey]:
     for one in value:
         if not isinstance(one, (tuple, list)) or len(one) != 2:
             raise exception.BadRequest('devices', one, 'must be a pair of a kind and an identifier')
-        devices.append(DeviceKey(check_text('kind', one[0]), check_text('identifier', one[1])))
+        devices.append(DeviceKey(check_name('kind', one[0]), check_name('identifier', one[1])))
     return devices
 
 

@@ -780,12 +780,12 @@ class ClaimManager:
         :raises NotAssigned: the device has no owner and is not retired
         :raises NotRetired: it is not on its way back, has another owner or is being wiped, a domain names it, one of
             these is unknown, or the host is report-only; nothing was changed
-        :raises BadRequest: a name is not a string, ``instance_uuid`` is not a UUID, or ``reason`` is not one printable
-            line
+        :raises BadRequest: a name is not a string that UTF-8 can write, ``instance_uuid`` is not a UUID, or ``reason``
+            is not one printable line
         :raises HypervisorUnreachable, StoreError: no answer; it may be withheld as retired, and its row may remain
         """
         host = self._started()
-        key = DeviceKey(arguments.check_text('kind', kind), arguments.check_text('identifier', identifier))
+        key = DeviceKey(arguments.check_name('kind', kind), arguments.check_name('identifier', identifier))
         return host.repairs.retire(key, arguments.check_uuid('instance_uuid', instance_uuid), reason)
 
     # -- audit and questions ------------------------------------------------------------------------------------------

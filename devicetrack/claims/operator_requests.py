@@ -23,7 +23,7 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import requests
-from devicetrack.claims.arguments import check_text
+from devicetrack.claims.arguments import check_name
 from devicetrack.claims.arguments import check_uuid
 from devicetrack.claims.repairs import Accepted
 from devicetrack.claims.repairs import Move
@@ -33,7 +33,9 @@ from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.withheld import Withheld
 from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.engine.withholding import Target
+from devicetrack.objects import event as events
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
 from devicetrack.store.api import OperatorRequest
 from devicetrack.store.api import Store
 
@@ -48,6 +50,12 @@ ADMIT: Final = 'admit'
 RETIRE: Final = 'retire'
 # If two of these have one target, the newer one counts.
 _CONTRARIES: Final = frozenset((CORDON, UNCORDON))
+
+# The events that each verb ends with. Those before them may be of a part of its work: a device is withheld as retired
+# before its row ends. A repair is never refused after a part of its work.
+_LAST_EVENTS: Final[Mapping[str, Collection[str]]] = {
+    FORGET: (events.FORGOTTEN,), RETIRE: (events.FORGOTTEN,), RELEASE: (events.RELEASED, *events.ENDS_OWNING),
+    CORDON: (events.WITHHELD,), UNCORDON: (events.ADMITTED,), ADMIT: (events.ADMITTED, events.WIPED)}
 
 # The names in earlier releases of requests that may still wait in a store.
 _EARLIER: Final = {'drain': CORDON, 'undrain': UNCORDON}
@@ -134,14 +142,25 @@ class OperatorRequests:
         return True
 
     def _carry_out(self, request: OperatorRequest, later: Sequence[OperatorRequest]) -> Answer:
+        """Do an operator request.
+
+        :returns: the answer. A mistake of the work itself is one too, so the requests behind this one go on
+        :raises StoreError: the history cannot be read
+        """
         LOG.info('Host %(host)s: request %(uuid)s: %(verb)s %(arguments)s', {
             'host': self._host, 'uuid': request.uuid, 'verb': request.verb, 'arguments': request.arguments})
-        newer = _contrary(request.verb, _target_of(request), later)
-        with requests.during(request.uuid):           # so the history names the request
-            answer = self._answer(request) if newer is None else Answer(
-                REFUSED, f'request {newer.uuid} to {newer.verb} it is newer')
-        if answer.outcome == REFUSED:
-            answer = self._refusal(request, answer.text)
+        try:
+            newer = _contrary(request.verb, _target_of(request), later)
+            with requests.during(request.uuid):       # so the history names the request
+                answer = self._answer(request) if newer is None else Answer(
+                    REFUSED, f'request {newer.uuid} to {newer.verb} it is newer')
+            if answer.outcome == REFUSED:
+                answer = self._refusal(request, answer.text)
+        except exception.StoreError:
+            raise
+        except Exception as error:
+            LOG.exception('Request %s failed', request.uuid)
+            answer = Answer(FAILED, f'unexpected {type(error).__name__}: the log of the service has more')
         LOG.info('Host %(host)s: request %(uuid)s %(outcome)s: %(text)s', {
             'host': self._host, 'uuid': request.uuid, 'outcome': answer.outcome, 'text': answer.text})
         return answer
@@ -152,15 +171,34 @@ class OperatorRequests:
         :raises StoreError: the history cannot be read
         """
         try:
-            arguments = _arguments(request)
-        except exception.BadRequest:
-            arguments = {}
-        instance_uuid, device = arguments.get('instance_uuid'), arguments.get('identifier', arguments.get('name'))
-        events = (self._store.events_of_instance(instance_uuid) if isinstance(instance_uuid, str) else
-                  self._store.events_of_device(device, host_uuid=self._host_uuid) if isinstance(device, str) else ())
-        if any(one.event.request_id == request.uuid for one in events):
+            begun, ended = self._history_of(request)
+        except exception.BadRequest:            # nobody can have done it
+            begun = ended = False
+        if ended:
             return Answer(DONE, f'it was done before, and its answer was lost: the history has more. Now: {why}')
-        return Answer(REFUSED, why)
+        return Answer(REFUSED, f'{why}; a part of it was done before: the history has more' if begun else why)
+
+    def _history_of(self, request: OperatorRequest) -> tuple[bool, bool]:
+        """Whether an operator request was begun, and whether it was also ended.
+
+        A release is ended when none of the rows is left that it is about.
+
+        :raises BadRequest: it names nothing that a history can be about
+        :raises StoreError: no answer
+        """
+        arguments = _arguments(request)
+        rows: Collection[Record] = ()
+        if request.verb == RELEASE:
+            instance_uuid = check_uuid('instance_uuid', arguments.get('instance_uuid'))
+            found = self._store.events_of_instance(instance_uuid)
+            claims = _claims(arguments.get('claims'))
+            rows = [record for record in self._store.records_of_instance(self._host_uuid, instance_uuid)
+                    if claims is None or record.claim_id in claims]
+        else:
+            name = check_name('identifier', arguments.get('identifier', arguments.get('name')))
+            found = self._store.events_of_device(name, host_uuid=self._host_uuid)
+        told = {one.event.event for one in found if one.event.request_id == request.uuid}
+        return bool(told), not rows and not told.isdisjoint(_LAST_EVENTS.get(request.verb, ()))
 
     def _operator_requests(self, waiting: bool = False) -> list[OperatorRequest]:
         return [request._replace(verb=_EARLIER.get(request.verb, request.verb))
@@ -182,9 +220,6 @@ class OperatorRequests:
             return Answer(REFUSED, str(error))
         except exception.DeviceTrackError as error:
             return Answer(FAILED, str(error))
-        except Exception as error:
-            LOG.exception('Request %s failed', request.uuid)
-            return Answer(FAILED, f'unexpected {type(error).__name__}: the log of the service has more')
 
     def do(self, verb: str, arguments: Mapping[str, Any], wait: bool = False) -> Answer:
         """Carry out an operator request with this verb.
@@ -312,7 +347,7 @@ def _moves(given: Any) -> Collection[Move]:
 
 
 def _text(arguments: Mapping[str, Any], name: str) -> str:
-    return check_text(name, arguments.get(name))
+    return check_name(name, arguments.get(name))
 
 
 def _claims(given: Any) -> frozenset[str] | None:

@@ -419,6 +419,6 @@ class WithheldDevices:
 
 
 def _check_name(target: Target) -> None:
-    """:raises BadRequest: a part of it is not a string"""
-    arguments.check_text('kind', target.kind)
-    arguments.check_text('name', target.name)
+    """:raises BadRequest: a part of it is not text that UTF-8 can write"""
+    arguments.check_name('kind', target.kind)
+    arguments.check_name('name', target.name)

@@ -247,7 +247,7 @@ class OtherArgumentsTestCase(HostTestCase):
 
     def test_a_device_is_named_by_texts(self):
         manager = self.host.manager
-        for wrong in NO_TEXTS:
+        for wrong in (*NO_TEXTS, 'd\udcff'):
             self.refused('kind', manager.cordon, wrong, 'd0')
             self.refused('name', manager.cordon, 'vpmem', wrong)
             self.refused('kind', manager.uncordon, wrong, 'd0')

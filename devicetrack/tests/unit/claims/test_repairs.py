@@ -12,6 +12,7 @@ from devicetrack.claims import operator_requests
 from devicetrack.claims import repairs
 from devicetrack.engine import findings
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import WipeProgress
 from devicetrack.store.api import Changes
 from devicetrack.store.api import Host
 from devicetrack.store.api import OperatorRequest
@@ -447,6 +448,17 @@ class OperatorRequestTestCase(RepairTestCase):
                            (operator_requests.UNCORDON, '{"kind": "vpmem", "scope": "device", "name": "d9"}')):
             self.assertEqual(operator_requests.REFUSED, self.request(verb, text=text).outcome)
 
+    def test_names_that_no_store_can_have_are_refused(self) -> None:
+        half = 'd\udcff'                        # a shell makes it of a byte that is not UTF-8
+        as_device = {'kind': 'vpmem', 'identifier': half, 'instance_uuid': ANOTHER}
+        for verb, arguments in (
+                (operator_requests.RELEASE, {'instance_uuid': half}), (operator_requests.FORGET, as_device),
+                (operator_requests.RETIRE, {**as_device, 'reason': ''}), (operator_requests.ADMIT, as_device),
+                (operator_requests.ADMIT, {**as_device, 'wipe': True}),
+                (operator_requests.CORDON, {**D0_AS_TARGET, 'name': half, 'reason': ''}),
+                (operator_requests.UNCORDON, {**D0_AS_TARGET, 'name': half})):
+            self.assertEqual(operator_requests.REFUSED, self.request(verb, arguments).outcome)
+
     def test_a_bad_request_stops_neither_the_audit_nor_the_next_request(self) -> None:
         self.host.spawn(pmem=1)
         self.machine.change(D0, devpath='/dev/dax9.0')
@@ -456,6 +468,17 @@ class OperatorRequestTestCase(RepairTestCase):
             self.host.store.add_operator_request(request)
         wrong = ZeroDivisionError('a secret')
         self.host.store.after('operator_requests_of_host', lambda: self.machine.before('get_usage', wrong, times=1))
+        self.host.audit()
+        self.assertEqual((operator_requests.FAILED, operator_requests.DONE),
+                         (self.answer(first).outcome, self.answer(second).outcome))
+        self.assertNotIn('a secret', self.answer(first).text)
+
+    def test_a_mistake_beside_the_work_stops_them_no_more(self) -> None:
+        first, second = (operator_requests.make(self.host.manager.host_uuid, operator_requests.CORDON, kind='vpmem',
+                                                scope='device', name=name, reason='') for name in ('d9', 'd0'))
+        for request in (first, second):
+            self.host.store.add_operator_request(request)
+        self.host.store.before('events_of_device', ZeroDivisionError('a secret'), times=1)
         self.host.audit()
         self.assertEqual((operator_requests.FAILED, operator_requests.DONE),
                          (self.answer(first).outcome, self.answer(second).outcome))
@@ -511,6 +534,36 @@ class OperatorRequestTestCase(RepairTestCase):
         self.assert_known_after_a_restart(self.lose_the_answer(operator_requests.ADMIT, **as_device, wipe=True))
         self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
 
+    def assert_begun_and_refused(self, request: OperatorRequest, why: str) -> None:
+        """The next manager does not say that it was done."""
+        self.host.restart()
+        self.host.audit()
+        answer = self.answer(request)
+        self.assertEqual((operator_requests.REFUSED, 1), (answer.outcome, len(self.host.records())))
+        self.assertIn(why, answer.text)
+        self.assertIn('a part of it was done before', answer.text)
+
+    def test_a_retire_that_did_not_end_the_row_is_not_done(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.machine.delete_guest(instance.uuid)
+        self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'))
+        self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, instance)
+        self.host.store.before('write', exception.StoreUnavailable('it', 'full'))     # the end of the row
+        request = self.lose_the_answer(operator_requests.RETIRE, kind='vpmem', identifier='d0',
+                                       instance_uuid=instance.uuid, reason='')
+        self.machine.wiping[D0] = WipeProgress('zero', 0, 4, 1, 4)
+        self.assert_begun_and_refused(request, 'it is being wiped')
+
+    def test_a_release_that_left_a_row_is_not_done(self) -> None:
+        instance = self.host.spawn(vgpu=1)
+        self.machine.delete_guest(instance.uuid)
+        self.host.service.known = {}
+        [row] = self.host.records()
+        self.machine.before('unclaim', exception.UnclaimFailed(row.kind, row.identifier, 'it hangs'))
+        request = self.lose_the_answer(operator_requests.RELEASE, instance_uuid=instance.uuid, claims=[row.claim_id])
+        self.host.service.known = {instance.uuid: 'here'}           # it was only rebooted
+        self.assert_begun_and_refused(request, 'it lives here')
+
     def test_what_another_request_did_counts_for_no_other(self) -> None:
         instance = self.host.spawn(pmem=1)
         self.machine.delete_guest(instance.uuid)
@@ -545,6 +598,12 @@ class OperatorRequestTestCase(RepairTestCase):
             self.assertEqual(operator_requests.DONE, self.request(operator_requests.UNCORDON, D0_AS_TARGET).outcome)
             self.assertEqual(FREE, self.host.states()['d0'])
             self.assertEqual(operator_requests.DONE, self.answer(cordon).outcome)
+
+    def test_the_answer_in_hand_is_that_of_one_that_a_call_overtakes(self) -> None:
+        self.host.manager.cordon('vpmem', 'd0')             # so the request changes nothing, and no event names it
+        cordon = self.lose_the_answer_of_a_cordon()
+        self.host.manager.uncordon('vpmem', 'd0')
+        self.assertEqual((operator_requests.DONE, FREE), (self.answer(cordon).outcome, self.host.states()['d0']))
 
     def test_one_that_a_newer_contrary_one_overtook_is_refused(self) -> None:
         cordon = self.waiting(operator_requests.CORDON)
