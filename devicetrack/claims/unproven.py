@@ -17,6 +17,7 @@ import contextlib
 import threading
 import time
 from typing import Final
+from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack import log
@@ -50,6 +51,15 @@ _AT_A_TIME: Final = 100
 _LOOK_EVERY_S: Final = 0.1
 # Seconds that close() waits for a wipe, which cannot be stopped. The wipe holds the device's lock and goes on.
 _CLOSE_WAIT_S: Final = 5.0
+
+
+class _Task(NamedTuple):
+    """A device, and how to prove it. If an operator asked for that wipe, ``request_id`` is that of the call."""
+
+    device: DeviceState
+    how: str
+    is_requested: bool = False
+    request_id: str | None = None
 
 
 class Unproven:
@@ -199,24 +209,23 @@ class Unproven:
         key = _key(device)
         return key not in self._later and self._answers.get(key, ('',))[0] != device.details
 
-    def _work(self, task: tuple[DeviceState, str]) -> None:
-        device, how = task
-        with self._lock.held():
-            request_id = self._wiping.get(_key(device))
+    def _work(self, task: _Task) -> None:
+        device = task.device
         try:
-            with requests.during(request_id):
-                self._prove(device, how)
+            with requests.during(task.request_id):
+                self._prove(task)
         except Exception as error:
             expected = isinstance(error, exception.DeviceTrackError)
             LOG.warning('%(kind)s %(identifier)s stays withheld: %(error)s',
                         {'kind': device.kind, 'identifier': device.identifier, 'error': error},
                         exc_info=not expected)
-            self._answer(device, how, str(error), final=not expected)
+            self._answer(task, str(error), final=not expected)
         finally:
-            with self._lock.held():
-                self._wiping.pop(_key(device), None)
+            if task.is_requested:               # else a wipe of the device may still wait for its turn
+                with self._lock.held():
+                    self._wiping.pop(_key(device), None)
 
-    def _next(self) -> tuple[DeviceState, str] | None:
+    def _next(self) -> _Task | None:
         """The next device and how to prove it. None ends the thread: nothing is left, or it must stop."""
         how = vocabulary.WIPE if self._policy == vocabulary.WIPE else vocabulary.READ
         unproven = sorted(self._ledger.unproven(), key=_key) if self._begun else []
@@ -224,21 +233,23 @@ class Unproven:
             with self._lock.held():
                 ended = self._stop.is_set() or self._gate.report_only is not None
                 requested = self._requested.pop(0) if self._requested and not ended else None
+                request_id = self._wiping.get(requested) if requested is not None else None
                 if requested is None:
                     for device in unproven if not ended else ():
                         if self._is_untried(device):
-                            return device, how
+                            return _Task(device, how)
                     return None
             known = self._ledger.device(requested)
             if known is not None:
-                return known, vocabulary.WIPE
+                return _Task(known, vocabulary.WIPE, True, request_id)
             LOG.warning('%(kind)s %(identifier)s is not wiped: the host does not have it any more',
                         requested._asdict())
             with self._lock.held():
                 self._wiping.pop(requested, None)
                 self._answers[requested] = ('', 'wiping it failed: the host does not have it any more')
 
-    def _prove(self, device: DeviceState, how: str) -> None:
+    def _prove(self, task: _Task) -> None:
+        device, how = task.device, task.how
         key = _key(device)
         rows = self._rows.of_devices([key])
         if rows:
@@ -253,12 +264,11 @@ class Unproven:
             if how != vocabulary.WIPE:
                 self._admit([key], how)
                 return
-            with self._lock.held():
-                by = vocabulary.BY_OPERATOR if key in self._wiping else vocabulary.BY_HOST
+            by = vocabulary.BY_OPERATOR if task.is_requested else vocabulary.BY_HOST
             self._admit([key], vocabulary.WIPED, by, self._driver.wipes_of([key]))
             return
         LOG.warning('%s', error)
-        self._answer(device, how, error.reason if isinstance(error, exception.DeviceError) else str(error),
+        self._answer(task, error.reason if isinstance(error, exception.DeviceError) else str(error),
                      final=isinstance(error, exception.NotProven))
 
     @contextlib.contextmanager
@@ -277,17 +287,17 @@ class Unproven:
         finally:
             self._ledger.end_wipe(key)
 
-    def _answer(self, device: DeviceState, how: str, why: str, final: bool) -> None:
+    def _answer(self, task: _Task, why: str, final: bool) -> None:
         """Keep the reason why a device was not admitted. If it is not final, the next audit allows another try.
 
         A wipe that an operator requested is tried once. Reading the device instead would hide why the wipe failed.
         """
-        key = _key(device)
+        key = _key(task.device)
+        if task.how == vocabulary.WIPE:
+            why = f'wiping it failed: {why}'
+        final = final or task.is_requested
         with self._lock.held():
-            if how == vocabulary.WIPE:
-                why = f'wiping it failed: {why}'
-                final = final or key in self._wiping
-            self._answers[key] = (device.details if final else '', why)
+            self._answers[key] = (task.device.details if final else '', why)
             if not final:
                 self._later.add(key)
 

@@ -282,6 +282,23 @@ class WipeTestCase(UnprovenTestCase):
         self.assertEqual(('admitted', 'unproven', 'operator', 'wiped'), (
             admitted.event, *(admitted.more[name] for name in ('reason', 'by', 'proof'))))
 
+    def test_one_that_is_being_read_keeps_the_request_of_its_wipe(self) -> None:
+        reading, go_on = threading.Event(), threading.Event()
+        self.addCleanup(go_on.set)
+        self.machine.before('read', reading.set, times=1)
+        self.machine.before('read', lambda: go_on.wait(base.HANGS_S), times=1)
+        self.host.restart()
+        reading.wait(base.HANGS_S)
+        request = operator_requests.make(self.host.running.host_uuid, operator_requests.ADMIT, kind='vpmem',
+                                         identifier='d0', wipe=True)
+        self.host.store.add_operator_request(request)
+        self.host.audit()
+        go_on.set()
+        self.settle()
+        self.assert_told()
+        told = {one.event.event: one.event.request_id for one in self.host.store.store.events_of_device('d0')}
+        self.assertEqual((request.uuid, request.uuid), (told['wiped'], told['admitted']))
+
     def test_a_store_that_does_not_take_it_is_told_by_the_next_audit(self) -> None:
         self.host.audit()
         for staged, error in ((self.host.store.before, exception.StoreUnavailable('store', 'full')),
