@@ -25,7 +25,8 @@ _PATIENCE_S = 0.5
 
 OPTION = '[devicetrack] machine_id_path'
 _MACHINE_ID: Final = re.compile('[0-9a-f]{32}')
-# The lock file has this word while a command has the host. An empty file, or one that cannot be read, means a manager.
+# The lock file has this word while a command has the host, and after one that was killed until the next start. An empty
+# file, or one that cannot be read, means a manager.
 _COMMAND: Final = b'command\n'
 _LONGEST_FILE: Final = 64          # the file has one line of 33 characters
 
@@ -68,22 +69,26 @@ class HostLock:
             except OSError as error:
                 raise exception.InvalidConfiguration(manager_options.STATE_PATH, self._state_path,
                                                      f'cannot be made or used: {error.strerror}') from error
-            self._say_who()
+            self._write(_COMMAND if self._by_command else b'')
             undo.pop_all()
         return self
 
-    def _say_who(self) -> None:
+    def _write(self, word: bytes) -> None:
         with contextlib.suppress(OSError):              # on a full disk the file stays empty
             os.ftruncate(self._locks[0].fd, 0)
-            if self._by_command:
-                os.pwrite(self._locks[0].fd, _COMMAND, 0)
+            os.pwrite(self._locks[0].fd, word, 0)
 
     def _unlock(self) -> None:
         for lock in self._locks:
             lock.unlock()
 
     def __exit__(self, *_error: object) -> None:
-        self._unlock()
+        try:
+            if self._by_command:
+                with contextlib.suppress(ValueError):       # a forked child has closed its copy
+                    self._write(b'')
+        finally:
+            self._unlock()
 
 
 def check_unmanaged(host: str, state_path: str) -> None:

@@ -169,6 +169,8 @@ class IdentityTestCase(HostTestCase):
                     error = self.assertRaises(exception.HostInUse, take)
                     self.assertEqual((by_command, by_command),
                                      (error.by_command, 'a command works on host host' in str(error)))
+            with open(os.path.join(path, 'manager.lock'), encoding='ascii') as file:
+                self.assertEqual('', file.read())       # a manager of an earlier release would leave the word there
             host.manager.init_host(self.context)
             self.assertFalse(self.assertRaises(exception.HostInUse, check_unmanaged, 'host', path).by_command)
 
