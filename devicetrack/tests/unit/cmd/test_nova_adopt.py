@@ -8,14 +8,17 @@ import io
 import json
 import pathlib
 import re
+import types
 from typing import Any
 
 import fixtures
 
 import devicetrack
 from devicetrack import exception
+from devicetrack.claims.host import check_unmanaged
 from devicetrack.cmd import base as cmd_base
 from devicetrack.cmd import nova_adopt
+from devicetrack.cmd import nova_host
 from devicetrack.nova import adoption
 from devicetrack.nova.adoption import Check
 from devicetrack.nova.adoption import Instance
@@ -25,6 +28,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
+from devicetrack.testing import fixtures as host_fixtures
 from devicetrack.tests import base
 
 PAGE = pathlib.Path(devicetrack.__file__).parents[1] / 'doc/source/nova/adopt.rst'
@@ -162,3 +166,16 @@ class AdoptTestCase(base.TestCase):
             self.run_to(cmd_base.ATTENTION, '--check', '-f', 'json')[0])}
         self.assertEqual(('failure', 'failure', 'warning'),
                          (found['options'], found['privileges'], found['nova-compute']))
+
+
+class HostTestCase(base.TestCase):
+
+    def test_whoever_finds_the_host_taken_learns_that_a_command_works(self) -> None:
+        host = self.useFixture(host_fixtures.Host(devices=1, name=HOST))
+        host.manager.close()
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.load_driver', lambda *_arguments: host.driver))
+        record: Any = types.SimpleNamespace(
+            host=HOST, node=lambda: check_unmanaged(HOST, host.configuration.state_path))
+        error = self.assertRaises(exception.HostInUse, nova_host.NovaHost(
+            host.configuration.conf, record, lambda: None, host.configuration.state_path).plan)
+        self.assertTrue(error.by_command)

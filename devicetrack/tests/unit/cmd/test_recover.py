@@ -125,6 +125,15 @@ class LostStoreTestCase(RecoverTestCase):
         self.assertEqual(cmd_base.ERROR, answer.code)
         self.assertIn(f'process {os.getpid()} holds ', answer.err)
 
+    def test_another_command_learns_that_a_command_works(self) -> None:
+        self.host.spawn(pmem=2)
+        self.lose_the_store()
+        answers: list[program.Answer] = []
+        self.machine.before('get_usage', lambda: answers.append(self.program.run(
+            'recover', '--from-hypervisor', '--host', 'compute-7')), times=1)
+        self.recover()
+        self.assertIn('a command works on host compute-7', answers[0].err)
+
     def test_devices_that_no_option_names_need_attention(self) -> None:
         self.host.spawn(pmem=2)
         self.lose_the_store()
