@@ -73,9 +73,10 @@ def observe(app: Any, client: Client, parsed_args: argparse.Namespace) -> Observ
 def check_node(client: Client, store: Store, host: Host, node: str, is_named: bool) -> None:
     """Check that no other host has this node: a command would write this host's devices into its tree.
 
-    A tree with marks of a host is of this one if its node has the host's UUID, if it counts a device of the record, or
-    if an owner of such a device has allocations at the node. Without any record somebody must have named both. If
-    placement does not have the node, a command would make a second tree beside that of the host.
+    A tree with marks of a host is of this one if its node has the host's UUID, or if it counts a device of the record.
+    If only an owner of such a device has allocations at the node, somebody must have named both: after an evacuation
+    they are at the node of another host. Without any record, too. If placement does not have the node, a command would
+    make a second tree beside that of the host.
 
     :param is_named: whether the options name the host, too
     :raises UsageError: the node is of another host, or the host has another node. Nothing was written
@@ -90,40 +91,44 @@ def check_node(client: Client, store: Store, host: Host, node: str, is_named: bo
     if root is None:
         other = _node_of(client, host, records)
         if other is not None and (records or not is_named):
-            raise base.UsageError(f'placement has no node {node}, and the devices of host {host.name} are at node '
-                                  f'{other} there: name that node' + (
-                                      '' if records else f', or give --host {host.name}, too'))
+            raise base.UsageError(f'placement has no node {node}, and the node of host {host.name} is {other} there: '
+                                  'name that node' + ('' if records else f', or give --host {host.name}, too'))
         return
     uuids = [one.uuid for one in client.get_tree(root.uuid)]
-    if not any(tree.is_marked(client.get_traits(uuid).traits) for uuid in uuids):
+    if not _is_marked(client, uuids):
         return
     if not records and not is_named:
         raise base.UsageError(f'--node {node} has devices of a host in placement, and host {host.name} has no record '
                               f'that they are its own: if it is the node of this host, give --host {host.name}, too')
-    if records and {record.provider_uuid for record in records}.isdisjoint(uuids) and set(
-            expected.shares(records, root.uuid, tree.FLAT)).isdisjoint(
+    if records and {record.provider_uuid for record in records}.isdisjoint(uuids):
+        theirs = f'--node {node} has devices of a host in placement, and none that host {host.name} has recorded'
+        if {expected.consumer_of(record) for record in records}.isdisjoint(
                 client.get_provider_allocations(root.uuid).consumers):
-        raise base.UsageError(f'--node {node} has devices of a host in placement, and none that host {host.name} has '
-                              f'recorded: name the node of host {host.name}')
+            raise base.UsageError(f'{theirs}: name the node of host {host.name}')
+        if not is_named:
+            raise base.UsageError(f'{theirs}, but allocations of its instances, which may have left it: if it is the '
+                                  f'node of this host, give --host {host.name}, too')
 
 
 def _node_of(client: Client, host: Host, records: Sequence[Record]) -> str | None:
-    """Return the name of the node where placement has a host's devices; None if it has none.
+    """Return the name of a host's node in placement; None if placement has none that is certainly the host's.
 
-    That node has a provider of the record, has the host's name, or counts a device for its owner.
+    The tree of that node has a provider of the record, or the node has the host's name and the tree our marks. The
+    allocations of owners say nothing: an instance that was evacuated has them at another host.
     """
-    def candidates() -> Iterator[str]:
-        yield from dict.fromkeys(record.provider_uuid for record in records if record.provider_uuid)
-        named = client.find_provider(host.name)
-        if named is not None:
-            yield named.uuid
-        for consumer, share in expected.shares(records, host.uuid, tree.FLAT).items():
-            held = share.held.get(host.uuid, {})
-            for provider, amounts in client.get_allocations(consumer).resources.items():
-                if held.keys() & amounts.keys():
-                    yield provider
+    for uuid in dict.fromkeys(record.provider_uuid for record in records if record.provider_uuid):
+        for one in client.get_tree(uuid):
+            if one.parent_uuid is None:
+                return one.name
+    named = client.find_provider(host.name)
+    if named is None or not _is_marked(client, [one.uuid for one in client.get_tree(named.uuid)]):
+        return None
+    return named.name
 
-    return next((one.name for uuid in candidates() for one in client.get_tree(uuid) if one.parent_uuid is None), None)
+
+def _is_marked(client: Client, uuids: Iterable[str]) -> bool:
+    """Whether any of these providers has devices of a host, or was made for some."""
+    return any(tree.is_marked(client.get_traits(uuid).traits) for uuid in uuids)
 
 
 def recorded_node(client: Client, store: Store, host: Host, root: values.Provider) -> healer.NodeToHeal:

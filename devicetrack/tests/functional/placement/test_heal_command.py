@@ -127,7 +127,8 @@ class TestThisNode(HealTestCase):
 
     def test_of_a_wrong_name_is_refused_with_the_right_one(self) -> None:
         answer = self.heal('--node', 'a-mistake', '--host', self.here.name)
-        self.assertEqual((2, True), (answer.code, f'are at node {self.here.name} there: name that' in answer.err))
+        self.assertEqual(2, answer.code)
+        self.assertIn(f'the node of host {self.here.name} is {self.here.name} there: name that', answer.err)
         self.assertEqual({self.here.name: None}, self.marks())
 
     def test_that_placement_does_not_have_is_an_obstacle_and_not_marked(self) -> None:

@@ -221,12 +221,13 @@ class TestNodeOfAnotherHost(SyncTestCase):
         for named in ((), ('--host', self.name)):
             self.assertIn(f'none that host {self.name} has recorded', self.refused('--node', name, *named))
 
-    def test_where_a_recorded_owner_has_allocations_is_its_own(self) -> None:
+    def test_where_a_recorded_owner_has_allocations_must_be_named_with_the_host(self) -> None:
         instance = self.host.spawn(vgpu=1)
         name = self.renamed()
         self.direct.put_allocations(values.Consumer(instance.uuid, {self.other.node: nodes.CPU}, None, nodes.PROJECT,
                                                     nodes.USER, values.INSTANCE))
-        self.assertEqual(0, self.run_sync('--node', name).code)
+        self.assertIn(f'give --host {self.name}, too', self.refused('--node', name))
+        self.assertEqual(0, self.run_sync('--node', name, '--host', self.name).code)
 
     def test_that_nobody_has_reported_yet_is_its_own(self) -> None:
         name = f'node-{uuid.uuid4()}'
@@ -253,17 +254,12 @@ class TestUnknownNode(SyncTestCase):
         for command in ('sync', 'audit'):
             answer = self.program.run('placement', command, *arguments, config_file=self.config_file)
             self.assertEqual((2, ''), (answer.code, answer.out))
-            self.assertIn(f'devices of host {self.name} are at node {there}', answer.err)
+            self.assertIn(f'node of host {self.name} is {there} there: name that node', answer.err)
         self.assertEqual([], [request for request in self.placement.requests if request[0] != 'GET'])
 
     def test_is_refused_if_there_is_one_with_the_name_of_the_host(self) -> None:
         for named in ((), ('--host', self.name)):
             self.refused('--node', self.unknown, *named, there=self.name)
-
-    def test_is_refused_if_an_owner_has_its_devices_elsewhere(self) -> None:
-        there = nodes.rename(self.direct, self.earlier.node)
-        self.refused('--node', self.unknown, there=there)
-        self.refused(there=there)
 
     def test_is_refused_if_the_recorded_providers_are_elsewhere(self) -> None:
         host = self.host.store.host(self.name)
@@ -279,6 +275,24 @@ class TestUnknownNode(SyncTestCase):
         elsewhere = self.placement.provider(VCPU=8, DISK_GB=8)
         held = self.direct.get_allocations(self.earlier.instance.uuid)
         self.direct.put_allocations(held._replace(resources={elsewhere: {'VCPU': 1, 'DISK_GB': 1}}))
+        self.assertEqual(0, self.run_sync('--node', self.unknown).code)
+
+    def test_is_its_own_if_an_owner_was_evacuated(self) -> None:
+        """The owner has allocations at the node of another host, and the service's node of this one is gone."""
+        there = self.useFixture(nodes.FlatHost(self.placement, {'p0': 4}))
+        before = there.room()
+        held = self.direct.get_allocations(self.earlier.instance.uuid)
+        self.direct.put_allocations(held._replace(resources={there.node: {**nodes.CPU, VGPU: 1}}))
+        for provider in reversed(list(self.direct.get_tree(self.earlier.node))):
+            self.direct.delete_provider(provider.uuid)
+        self.assertEqual(2, self.run_sync('--node', there.name).code)
+        for named in ((), ('--node', self.name, '--host', self.name)):
+            self.assertEqual(0, self.run_sync(*named).code)
+        self.assertEqual(before, there.room())
+
+    def test_is_its_own_beside_a_provider_of_the_name_of_the_host_without_devices(self) -> None:
+        nodes.rename(self.direct, self.earlier.node)
+        self.placement.provider(None, self.name)
         self.assertEqual(0, self.run_sync('--node', self.unknown).code)
 
     def test_without_any_record_must_be_named_with_the_host_if_there_is_one_with_its_name(self) -> None:
