@@ -251,8 +251,7 @@ class WithheldDevices:
                 raise exception.BadRequest('device', str(target), f'{why}. Only forgotten or retired devices can be '
                                            f'admitted; those of this host: {withheld.in_short(forgotten)}')
             self._check_unused(key)
-            for reason in standing:
-                self._take_back(target, reason)
+            self._take_back(target, *standing)
             LOG.info('Host %(host)s: an operator admitted %(target)s', {'host': self._host, 'target': target})
         return self.state_of(target)
 
@@ -385,12 +384,15 @@ class WithheldDevices:
                 self._ledger.stand_down(target, reason, stays=earlier is not None)
             raise
 
-    def _take_back(self, target: Target, reason: str) -> None:
-        """End what :meth:`_say` began. The caller holds the marking lock."""
-        after = withholding.without(self.marks, target, reason)
-        self._write(after, {(target, reason): Ended(vocabulary.BY_OPERATOR)})
+    def _take_back(self, target: Target, *reasons: str) -> None:
+        """End what :meth:`_say` began, all or nothing. The caller holds the marking lock."""
+        after = self.marks
+        for reason in reasons:
+            after = withholding.without(after, target, reason)
+        self._write(after, {(target, reason): Ended(vocabulary.BY_OPERATOR) for reason in reasons})
         self.marks = after
-        self._ledger.stand_down(target, reason)
+        for reason in reasons:
+            self._ledger.stand_down(target, reason)
 
     def _check_known(self, target: Target) -> None:
         """:raises BadRequest: this host has no such device or parent, and no option names it."""

@@ -417,6 +417,14 @@ class OperatorRequestTestCase(RepairTestCase):
         self.machine.add_namespace('d0')
         self.assertEqual('vpmem/d0 is not withheld', self.request(operator_requests.ADMIT, arguments).text)
 
+    def test_one_that_was_forgotten_and_retired_is_admitted_in_one_step(self) -> None:
+        withheld = self.host.running.withheld
+        withheld.forget(D0, ANOTHER)
+        withheld.retire(D0, ANOTHER, '')
+        self.host.store.before('set_withheld', exception.StoreUnavailable('it', 'full'), skip=1)
+        self.assertEqual('vpmem/d0 is not withheld',
+                         self.request(operator_requests.ADMIT, {'kind': 'vpmem', 'identifier': 'd0'}).text)
+
     def test_a_request_to_admit_that_was_left_before_devices_had_identifiers_in_it(self) -> None:
         instance = self.host.spawn(pmem=1)
         self.machine.delete_guest(instance.uuid)
