@@ -63,6 +63,9 @@ class Claim:
     def abort(self) -> Fields:
         """Give back the devices of this claim, and none of a later claim. A second call does nothing.
 
+        Devices that are being wiped in the background already, because another call ended the claim, stay held for
+        that time, and the call does not wait for them.
+
         :returns: the fields that it set on the instance, with the values from before the claim
         :raises ForkedManager: this process is a child of the manager's, and the claim belongs to its parent
         :raises DeviceInUse: the guest is still there; its devices stay recorded and held

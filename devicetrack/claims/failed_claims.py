@@ -48,13 +48,16 @@ class FailedClaims:
     def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None) -> None:
         """Give back what one claim took, and make current again what it made old. Waits for the instance.
 
+        What the background gives back already, as another call ended the claim before, is left to it.
+
         If the store fails or a signal interrupts the call, an audit or a start continues.
         """
         claim = GivenUp(instance_uuid, claim_id, migration_uuid)
         try:
             with self._rows.working(instance_uuid):
                 self._life.forget_start(instance_uuid)
-                self._give_back_claim(claim, self._rows.of_instance(instance_uuid))
+                records = self._rows.of_instance(instance_uuid)
+                self._give_back_claim(claim, [record for record in records if not self._life.is_wiped(record)])
                 self._given_up.forget(claim_id)
         except exception.DriverError:
             raise                               # its rows are on their way back

@@ -48,7 +48,7 @@ class Giving:
 
         :param check: called under the lock of each device, before the device changes; its error ends the call
         """
-        self._ledger.releasing([record.key for record in leaving])
+        self._ledger.releasing_of(leaving[0].instance_uuid, [record.key for record in leaving])
         assignments, unreadable = _readable(leaving)
         rows = {record.key: record for record in leaving}
 

@@ -128,7 +128,15 @@ class Life:
 
         :param wait: wait for wipes; False wipes devices in the background
         """
-        (self._giving if wait else self._wipes).give_back(leaving)
+        if wait:
+            self._wipes.leave(leaving)
+            self._giving.give_back(leaving)
+        else:
+            self._wipes.give_back(leaving)
+
+    def is_wiped(self, record: Record) -> bool:
+        """Whether the background gives a device back already."""
+        return record.state == vocabulary.RELEASING and self._wipes.has(record.key)
 
     def are_wiped(self, records: Sequence[Record]) -> bool:
         """Whether rows of one instance only need wipes of their devices in the background."""

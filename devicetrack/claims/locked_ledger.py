@@ -219,7 +219,7 @@ class LockedLedger:
     name = _asking(Ledger.name)
     put_back = _noting(Ledger.put_back)
     realized = _noting(Ledger.realized)
-    releasing = _noting(Ledger.releasing)
+    releasing_of = _noting(Ledger.releasing_of)
     free_of = _noting(Ledger.free_of)
     let_go_of = _noting(Ledger.let_go_of)
     hold = _noting(Ledger.hold)

@@ -107,8 +107,15 @@ class Wipes:
                 is_due = key not in failures or self._due.get(key, 0) <= self._audits
                 if is_due and key not in self._working:
                     self._waiting[key] = record                 # the row as it is now
-        self._ledger.releasing([record.key for record in wiped])
+        if wiped:
+            self._ledger.releasing_of(wiped[0].instance_uuid, [record.key for record in wiped])
         self._giving.give_back([record for record in leaving if record.kind not in self._kinds])
+
+    def leave(self, records: Iterable[Record]) -> None:
+        """Begin no wipe of these devices, since the caller gives them back itself. It works on the instance."""
+        with self._lock.held():
+            for record in records:
+                self._waiting.pop(record.key, None)
 
     def takes(self, records: Sequence[Record]) -> bool:
         """Whether all these devices need a wipe before they go back."""
@@ -148,15 +155,16 @@ class Wipes:
 
         The caller must not work on an instance.
         """
-        while True:
-            with self._lock.held():
-                for key in [key for key, record in self._waiting.items() if record.instance_uuid == instance_uuid]:
-                    del self._waiting[key]
-                working = self._work_on(instance_uuid)
-            if not working:
-                return
+        while working := self._leave_all(instance_uuid):
             for work in working:
                 work.ended.wait()
+
+    def _leave_all(self, instance_uuid: str) -> list[_Work]:
+        """Leave the waiting devices of an instance to the caller. Return the work on the others."""
+        with self._lock.held():
+            for key in [key for key, record in self._waiting.items() if record.instance_uuid == instance_uuid]:
+                del self._waiting[key]
+            return self._work_on(instance_uuid)
 
     @contextlib.contextmanager
     def giving_back(self, instance_uuid: str, wait: bool) -> Iterator[None]:
@@ -169,7 +177,7 @@ class Wipes:
                 if wait:
                     self.wait_for(instance_uuid)
                 with self._rows.working(instance_uuid):
-                    if wait and self.is_wiping(instance_uuid):
+                    if wait and self._leave_all(instance_uuid):
                         continue                # an audit has just begun to wipe it
                     yield
                 return
@@ -263,6 +271,11 @@ class Wipes:
             working, waiting = list(self._working), len(self._waiting)
         progress = self._driver.wiping(working) if working else {}
         return Wiping([progress.get(key) for key in working], waiting)
+
+    def has(self, key: DeviceKey) -> bool:
+        """Whether a device is being wiped here or waits for it."""
+        with self._lock.held():
+            return key in self._waiting or key in self._working
 
     def works_on(self, keys: Iterable[DeviceKey]) -> bool:
         """Whether any of these devices is being wiped here."""

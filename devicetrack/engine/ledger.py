@@ -45,6 +45,10 @@ class Ledger(Taking):
                 unit.pool.held_count -= 1
                 unit.pool.releasing_count += 1
 
+    def releasing_of(self, instance_uuid: str, keys: Iterable[DeviceKey]) -> None:
+        """As :meth:`releasing`, for those of the devices that are still held for this instance."""
+        self.releasing(self._held_of(instance_uuid, keys))
+
     def free(self, keys: Iterable[DeviceKey], removed: Collection[DeviceKey] = ()) -> None:
         """Free held devices. They have no row and no user any more, and the driver proved that they are clean or gone.
 

@@ -221,7 +221,7 @@ class LifeOfAHostTestCase(RoomsTestCase):
         [device] = host.running.ledger.devices()
         pools, _devices = host.running.ledger.pools_and_devices(())
         copies = tuple(device), [tuple(pool) for pool in pools]
-        host.running.ledger.releasing([row.key])
+        host.running.ledger.releasing_of(row.instance_uuid, [row.key])
         self.assertEqual(copies, (tuple(device), [tuple(pool) for pool in pools]))
         self.assertRaises(AttributeError, setattr, device, 'state', 0)
         self.assertNotEqual(device, host.running.ledger.devices()[0])

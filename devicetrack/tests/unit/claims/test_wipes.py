@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from typing import Any
+from unittest import mock
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import giving
 from devicetrack.claims import operator_requests
 from devicetrack.claims import workers
 from devicetrack.engine import findings
@@ -15,6 +18,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import WipeProgress
 from devicetrack.store.api import Changes
 from devicetrack.store.api import Update
+from devicetrack.testing import compute_service
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
@@ -226,6 +230,81 @@ class EndOfMoveTestCase(WipesTestCase):
         self.instance.migration_context = context
         self.end()
         self.assertEqual((FREE, b''), (self.host.states()[self.left.identifier], self.machine.read(self.left)))
+
+
+class EndedClaimTestCase(WipesTestCase):
+    """A call ended a claim without waiting for wipes, and then an exception leaves the block of the claim."""
+
+    devices = 4
+    at_once = 1
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = Instance()
+        self.other = Instance()
+
+    def keep_threads_busy(self) -> None:
+        busy = self.gone()
+        self.let_wipes_last()
+        self.host.manager.release(None, busy, wait=False)
+        self.assertTrue(self.wiping.acquire(timeout=FOREVER_S))
+
+    def check_another_instance_keeps_its_devices(self) -> None:
+        self.host.claim(self.other, pmem=list(self.host.states().values()).count(FREE))
+        before = self.host.manager.held(self.other.uuid)
+        self.go_on.set()
+        self.host.wait()
+        self.assertEqual(({False}, before), (
+            {held.releasing for held in before}, self.host.manager.held(self.other.uuid)))
+        self.assertNotIn(RELEASING, self.host.states().values())
+
+    def test_of_a_boot(self) -> None:
+        self.keep_threads_busy()
+        with contextlib.suppress(ZeroDivisionError), self.host.claim(self.instance, pmem=1):
+            self.host.manager.release(None, self.instance, wait=False)
+            raise ZeroDivisionError
+        self.check_another_instance_keeps_its_devices()
+
+    def test_of_a_move(self) -> None:
+        self.host.spawn(self.instance, pmem=1)
+        self.keep_threads_busy()
+        migration = self.host.service.create_migration(None, self.instance, 'host', compute_service.RESIZE)
+        with contextlib.suppress(ZeroDivisionError), self.host.manager.resize_claim(
+                None, self.instance, 'host', fixtures.a_request(pmem=1), migration):
+            self.host.manager.drop_move_claim_at_dest(None, self.instance, migration, wait=False)
+            raise ZeroDivisionError
+        self.check_another_instance_keeps_its_devices()
+
+    def test_a_device_that_is_being_wiped_is_no_error(self) -> None:
+        claim = self.host.claim(self.instance, pmem=1)
+        self.host.manager.realize(None, self.instance)
+        self.let_wipes_last()
+        self.host.manager.release(None, self.instance, wait=False)
+        self.assertTrue(self.wiping.acquire(timeout=FOREVER_S))
+        claim.abort()
+        self.assertEqual(RELEASING, self.host.states()['d0'])
+        self.go_on.set()
+        self.host.wait()
+        self.assertEqual(FREE, self.host.states()['d0'])
+
+    def test_a_thread_that_just_begins_takes_nothing_from_another_instance(self) -> None:
+        began, take_back = threading.Event(), giving.Giving.take_back
+
+        def late(*arguments: Any) -> Any:
+            began.set()
+            self.go_on.wait(FOREVER_S)
+            return take_back(*arguments)
+
+        claim = self.host.claim(self.instance, pmem=1)
+        [record] = self.host.records(self.instance)
+        with mock.patch.object(giving.Giving, 'take_back', late):
+            self.host.manager.release(None, self.instance, wait=False)
+            self.assertTrue(began.wait(FOREVER_S))
+            claim.abort()
+            # Another manager of the host gave the device back meanwhile.
+            self.host.store.store.write(Changes(delete=tuple(self.host.records(self.instance))))
+            self.host.running.ledger.free_of(self.instance.uuid, [record.key])
+            self.check_another_instance_keeps_its_devices()
 
 
 class ReleaseTestCase(WipesTestCase):

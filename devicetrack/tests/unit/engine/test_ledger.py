@@ -356,6 +356,12 @@ class HoldInStepsTestCase(base.TestCase):
         ledger.free(first.keys)
         self.assertRaises(exception.InstanceHasClaim, ledger.take, 'i', wants((PMEM, 1)))
 
+    def test_only_what_is_held_for_the_instance_is_on_its_way_back(self):
+        ledger = hosts.ledger(*map(namespace, 'ab'))
+        [first], [other] = ledger.take('i', wants((PMEM, 1))).keys, ledger.take('k', wants((PMEM, 1))).keys
+        ledger.releasing_of('i', [first, other])
+        self.assertEqual([True, False], [device.releasing for instance in 'ik' for device in ledger.held(instance)])
+
     def test_of_three_holdings_two_stay_when_the_first_ends(self):
         ledger = hosts.ledger(*map(namespace, 'abc'))
         holds = [ledger.take('i', wants((PMEM, 1)), beside=beside) for beside in (False, True, True)]
