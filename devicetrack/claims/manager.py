@@ -651,14 +651,15 @@ class ClaimManager:
         """End a move for a caller without the migration: the prefix ``new_`` reverts it here, ``old_`` confirms it.
 
         The call ends the migration of ``instance.migration_context``. Without a context it ends the only one that the
-        instance's rows name here, if the service does not say that this one goes on: the call may be late, and the rows
-        may be those of the instance's next move. If the rows name several, the call does nothing.
+        instance's rows name here, if the service says that this one ends so: it is done for ``old_``, undone or
+        ``reverting`` for ``new_``. The call may be late, and the rows may be those of the instance's next move. If the
+        rows name several, the call does nothing.
 
         :param wait: as :meth:`drop_move_claim_at_source`
         :returns: the fields that it set on the instance
         :raises NodeUnavailable: the node does not belong to this host
-        :raises BadRequest: there is no context, and the only migration goes on, or its state is unknown; nothing was
-            changed
+        :raises BadRequest: there is no context, and the service does not say that the only migration ends so; nothing
+            was changed
         :raises Exception: as :meth:`drop_move_claim_at_dest` or :meth:`drop_move_claim_at_source`
         """
         host = self._started_for(instance)

@@ -408,7 +408,7 @@ class Moves:
         """End a move at the end that the prefix names: ``new_`` undoes it here, ``old_`` confirms it.
 
         :param wait: as :meth:`drop_at_source`
-        :raises BadRequest: the prefix is neither; or only rows name the migration, and it is not known to be over
+        :raises BadRequest: the prefix is neither; or only rows name the migration, and it is not known to end so
         """
         if prefix not in (NEW, OLD):
             raise exception.BadRequest('prefix', prefix, f'must be {NEW} or {OLD}')
@@ -418,24 +418,28 @@ class Moves:
             if len(of_rows) != 1:
                 return {}                       # no move, or several: the audit asks the service
             [named] = of_rows
-            self._check_ends(named)
+            self._check_ends(named, prefix)
         if prefix == NEW:
             return self.drop_at_destination(instance, named, wait)
         self._check_not_undone(named)
         with self._wipes.giving_back(instance.uuid, wait):
             return self._confirm(instance, named, wait)
 
-    def _check_ends(self, migration_uuid: str) -> None:
+    def _check_ends(self, migration_uuid: str, prefix: str) -> None:
         """Check that a late call about an earlier migration cannot end this one, which only rows name.
 
         A service that reports no migrations ends each by its call, before the next one begins.
 
-        :raises BadRequest: the migration goes on, or nobody knows
+        :raises BadRequest: the service does not say that the migration ends as the prefix says
         """
         if self._service.ends_moves_by_calls:
             return
         move = (self._service.migrations([migration_uuid]) or {}).get(migration_uuid)
-        if move is None or move.goes_on or move.outcome == migrations.UNKNOWN:
+        if prefix == OLD:
+            ends = move is not None and move.outcome == migrations.DONE
+        else:
+            ends = move is not None and (move.outcome == migrations.UNDONE or move.status == migrations.REVERTING)
+        if not ends:
             said = 'unknown' if move is None else move.status
             raise exception.BadRequest('instance.migration_context', None, f'migration {migration_uuid} is {said}, and '
                                        'the call may be about an earlier one: pass the migration')

@@ -75,8 +75,8 @@ class LateDropTestCase(RegionTestCase):
         self.instance.migration_context = None
         [self.device] = self.two.records(self.instance)
 
-    def check_refused(self, status: str) -> None:
-        for prefix in ('new_', 'old_'):
+    def check_refused(self, status: str, *prefixes: str) -> None:
+        for prefix in prefixes or ('new_', 'old_'):
             error = self.assertRaises(exception.BadRequest, self.two.manager.drop_move_claim, None, self.instance,
                                       'two', prefix=prefix)
             self.assertIn(f'{self.second.uuid} is {status}', str(error))
@@ -93,10 +93,33 @@ class LateDropTestCase(RegionTestCase):
         self.two.service.moves = RuntimeError('no database')
         self.check_refused('unknown')
 
-    def test_one_that_is_over_is_ended(self) -> None:
-        self.second.status = 'failed'
-        self.two.manager.drop_move_claim(None, self.instance, 'two')
-        self.assertEqual([], self.moves.rows(self.instance)['two'])
+    def test_nor_one_that_ends_in_the_other_way(self) -> None:
+        for status, prefix in (('reverting', 'old_'), ('failed', 'old_'), ('confirmed', 'new_')):
+            self.second.status = status
+            self.check_refused(status, prefix)
+
+    def test_one_that_is_undone_or_reverts_is_ended(self) -> None:
+        for status in ('failed', 'reverting'):
+            moves = self.region()
+            instance = moves.spawn('one', pmem=1)
+            moves.resize(instance, 'two', pmem=1).status = status
+            self.two.machine.delete_guest(instance.uuid)
+            instance.migration_context = None
+            self.two.manager.drop_move_claim(None, instance, 'two')
+            self.assertEqual([], moves.rows(instance)['two'], status)
+
+    def test_the_source_of_one_that_reverts_keeps_its_devices(self) -> None:
+        moves = self.region()
+        instance = moves.spawn('one', pmem=1)
+        [device] = self.one.records(instance)
+        self.one.machine.write(device.key, b'the only copy')
+        migration = moves.resize(instance, 'two', pmem=1)
+        self.one.audit()
+        self.one.machine.delete_guest(instance.uuid)
+        migration.status, instance.migration_context = 'reverting', None
+        self.assertRaises(exception.BadRequest, self.one.manager.drop_move_claim, None, instance, 'one', prefix='old_')
+        self.assertEqual(([('d0', 'old', 'active')], b'the only copy'), (
+            moves.rows(instance)['one'], self.one.machine.read(device.key)))
 
 
 class UndoneTestCase(RegionTestCase):
