@@ -24,6 +24,7 @@ from devicetrack.claims.moves import Moves
 from devicetrack.claims.partner_search import PartnerSearch
 from devicetrack.claims.partner_search import Wanted
 from devicetrack.claims.rows import Rows
+from devicetrack.claims.wipes import Wipes
 from devicetrack.compatibility.facts import facts_as_data
 from devicetrack.compatibility.facts import version_seen
 from devicetrack.engine.demand import Demand
@@ -47,9 +48,9 @@ class LiveMigrations:
     """Both ends of the live migrations of guests with devices. :class:`.manager.ClaimManager` documents each call."""
 
     def __init__(self, host: str, driver: VirtDriver, instances: InstanceFields, rows: Rows, ledger: LockedLedger,
-                 declarations: Declarations, moving: Moves) -> None:
+                 declarations: Declarations, moving: Moves, wipes: Wipes) -> None:
         self._host, self._driver, self._instances, self._rows, self._ledger = host, driver, instances, rows, ledger
-        self._declarations, self._moves = declarations, moving
+        self._declarations, self._moves, self._wipes = declarations, moving, wipes
 
     # -- before anything is claimed -----------------------------------------------------------------------------------
 
@@ -155,7 +156,7 @@ class LiveMigrations:
         kinds = {pair.kind for pair in device_map.pairs}
         self._check_kinds(kinds)
         _check_post_copy(instance, kinds, post_copy)
-        with self._rows.working(instance.uuid):
+        with self._wipes.giving_back(instance.uuid, wait=False):
             self._moves.check_goes_on(instance.uuid, migration.uuid)
             self._check_seen(instance, device_map)
             self._moves.mark_old(instance, migration.uuid, moves.ends_of(migration))
