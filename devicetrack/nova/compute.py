@@ -117,10 +117,12 @@ def rollback_live_migration_at_destination(original: Callable[..., Any], compute
     Nova calls this for every guest with devices, because the message between the hosts has ``target_mdevs``.
     """
     host = binding.if_devices(compute.driver)
-    original(compute, context, instance, destroy_disks, migrate_data)
-    if host is not None:
-        tracker.undo_move(host, context, instance, _migration_of(migrate_data),
-                          'The rollback of the live migration')
+    try:
+        original(compute, context, instance, destroy_disks, migrate_data)
+    finally:                                        # Nova ends early if the network does not answer
+        if host is not None:
+            tracker.undo_move(host, context, instance, _migration_of(migrate_data),
+                              'The rollback of the live migration')
 
 
 def _migration_of(migrate_data: Any) -> Any:

@@ -44,6 +44,16 @@ class AfterNovaTestCase(base.MdevGuests):
                               nova_context.get_admin_context(), self.instance(server), False, False,
                               objects.Migration(uuid=server['id']), None)
 
+    def test_a_rollback_that_gets_no_answer_of_the_network_ends_the_claim(self) -> None:
+        compute, server = self.computes['host1'].manager, self.boot('host1', self.flavor)
+        migration = objects.Migration(uuid=server['id'])
+        with mock.patch.object(manager.ClaimManager, 'drop_move_claim_at_dest') as drop, mock.patch.object(
+                compute.network_api, 'get_instance_nw_info', side_effect=nova_exception.PortNotFound(port_id='p')):
+            self.assertRaises(nova_exception.PortNotFound, compute.rollback_live_migration_at_destination,
+                              nova_context.get_admin_context(), self.instance(server), True,
+                              objects.LibvirtLiveMigrateData(migration=migration))
+        self.assertEqual(migration, drop.call_args.args[2])
+
     def test_a_boot_leaves_nothing_of_its_claim(self) -> None:
         with self.refused():
             server = self.boot('host1', self.flavor, state='ERROR')
