@@ -107,7 +107,7 @@ class ClaimManager:
 
         :param background: wipe and read devices in the background until :meth:`close`, as ``[devicetrack]
             unproven_devices`` says. A program that runs only for a short time passes False and leaves that to the
-            service
+            service. It counts as a command: it carries out no requests of other commands, and they do not wait for it
         :param prepare: called once the host is taken and before the store is read. A service that brings the schema of
             its store up to date when it starts calls :func:`devicetrack.store.sql.sync_store` there: no other process
             manages the host then. Its error ends the call
@@ -126,7 +126,7 @@ class ClaimManager:
         self._process.check()
         if self._running is not None:
             return self._started().audit()
-        self._running, findings = Running.start(self._parts, prepare)
+        self._running, findings = Running.start(self._parts._replace(by_command=not background), prepare)
         if background:
             self._running.work_in_background()
         return findings

@@ -174,6 +174,15 @@ class IdentityTestCase(HostTestCase):
             host.manager.init_host(self.context)
             self.assertFalse(self.assertRaises(exception.HostInUse, check_unmanaged, 'host', path).by_command)
 
+    def test_a_manager_of_a_short_program_is_one_of_a_command(self):
+        host = self.host(devices=1)
+        path = host.configuration.state_path
+        for background in (True, False):
+            host.manager.close()
+            host.manager.init_host(self.context, background=background)
+            error = self.assertRaises(exception.HostInUse, check_unmanaged, 'host', path)
+            self.assertEqual(not background, error.by_command)
+
     def test_a_process_that_cannot_be_told_is_another_process(self):
         host = self.host(devices=1)
         self.patch(filelock, '_LOCKS', '/no/such/table')
