@@ -640,7 +640,7 @@ class ClaimManager:
         :returns: the fields that it set on the instance
         :raises BadRequest: the service says that the migration is done; nothing was changed
         :raises DeviceInUse: the guest's definition still names the new devices; an audit gives them back after the
-            guest is defined anew
+            guest is defined anew. Without ``wait``, only for devices that need no wipe
         :raises DriverError, StoreError: as :meth:`release`
         """
         return self._started_for(instance, migration).moves.drop_at_destination(instance, migration.uuid, wait)
