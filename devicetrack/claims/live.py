@@ -24,7 +24,6 @@ from devicetrack.claims.moves import Moves
 from devicetrack.claims.partner_search import PartnerSearch
 from devicetrack.claims.partner_search import Wanted
 from devicetrack.claims.rows import Rows
-from devicetrack.claims.wipes import Wipes
 from devicetrack.compatibility.facts import facts_as_data
 from devicetrack.compatibility.facts import version_seen
 from devicetrack.engine.demand import Demand
@@ -48,9 +47,9 @@ class LiveMigrations:
     """Both ends of the live migrations of guests with devices. :class:`.manager.ClaimManager` documents each call."""
 
     def __init__(self, host: str, driver: VirtDriver, instances: InstanceFields, rows: Rows, ledger: LockedLedger,
-                 declarations: Declarations, moving: Moves, wipes: Wipes) -> None:
+                 declarations: Declarations, moving: Moves) -> None:
         self._host, self._driver, self._instances, self._rows, self._ledger = host, driver, instances, rows, ledger
-        self._declarations, self._moves, self._wipes = declarations, moving, wipes
+        self._declarations, self._moves = declarations, moving
 
     # -- before anything is claimed -----------------------------------------------------------------------------------
 
@@ -156,7 +155,7 @@ class LiveMigrations:
         kinds = {pair.kind for pair in device_map.pairs}
         self._check_kinds(kinds)
         _check_post_copy(instance, kinds, post_copy)
-        with self._wipes.giving_back(instance.uuid, wait=False):
+        with self._rows.working(instance.uuid):
             self._moves.check_goes_on(instance.uuid, migration.uuid)
             self._check_seen(instance, device_map)
             self._moves.mark_old(instance, migration.uuid, moves.ends_of(migration))

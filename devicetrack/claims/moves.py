@@ -91,7 +91,7 @@ class Moves:
 
     def _claim(self, instance: Any, migration: Any, demand: Demand, new: Carried, partners: PartnerSearch | None,
                claim_id: str) -> Claim:
-        with self._wipes.giving_back(instance.uuid, wait=False):
+        with self._rows.working(instance.uuid):
             leaving = self._make_room(instance, migration)
             move = Arrival(instance.uuid, migration.uuid, tuple(leaving or ()), self._old_resources(instance, leaving),
                            _carried(*(getattr(instance, name, None) for name in Carried._fields)), _carried(*new),
@@ -165,7 +165,7 @@ class Moves:
                 raise exception.MigrationSuperseded(migration.uuid, uuid)
             if other.is_older_than(this) and self._has_no_guest(records, uuid):
                 self._service.fail_migration(uuid)
-                self._life.settle(migrations.undo(records, {uuid}), wait=False)
+                self._life.settle(migrations.undo(records, {uuid}))
 
     def _has_no_guest(self, records: Sequence[Record], migration_uuid: str) -> bool:
         """Whether certainly no domain names the devices that a migration of the instance claimed here."""
@@ -181,20 +181,20 @@ class Moves:
     # -- the answers of the service and the guest ---------------------------------------------------------------------
 
     def settle(self, instance_uuid: str) -> None:
-        """Do for one instance now what the next audit would do. The caller works on it, in :meth:`.Wipes.giving_back`.
+        """Do for one instance now what the next audit would do. The caller works on it.
 
-        As that audit, it waits for no wipe. Devices that cannot go back now wait for that audit.
+        Devices that cannot go back now wait for that audit.
 
         :raises StoreError: nothing was changed, or that is unknown
         """
         self._settle(self._rows.of_instance(instance_uuid))
 
-    def _settle(self, records: Sequence[Record]) -> bool:
+    def _settle(self, records: Sequence[Record], wait: bool = True) -> bool:
         """Do as :meth:`settle`; return whether the definition of the guest could be read, or surely is not there."""
         seen = self._situation(records, self._views.read_for(tuple(records)))
         leaving = self._advance(seen)
         try:
-            self._life.give_back(leaving, wait=False)
+            self._life.give_back(leaving, wait)
         except exception.DeviceTrackError as error:
             LOG.warning('Work for instance %(instance)s has to wait: %(error)s',
                         {'instance': leaving[0].instance_uuid, 'error': error})
@@ -245,7 +245,7 @@ class Moves:
             return False
         known = self._service.migrations(named) or {}
         if any(move.outcome in (migrations.DONE, migrations.UNDONE) for uuid, move in known.items() if uuid in named):
-            if not self._settle(records) and not before_move:
+            if not self._settle(records, wait=False) and not before_move:
                 self._check_settled(instance_uuid)
             return True
         if not before_move and not self._service.ends_moves_by_calls:
@@ -285,7 +285,7 @@ class Moves:
         """At the source of a move, make the rows old at the first call that names the migration.
 
         A call may be late: rows that a newer migration may have to do with stay as they are. The caller works on the
-        instance, in :meth:`.Wipes.giving_back`.
+        instance.
 
         :param ends: the names of the two hosts, if the caller knows them
         """
@@ -474,7 +474,7 @@ class Moves:
             move = (self._service.migrations([named]) or {}).get(named)
             if move is None or move.outcome != migrations.PENDING:
                 return                          # an audit finds a move that goes on
-        with self._wipes.giving_back(instance.uuid, wait=False):
+        with self._rows.working(instance.uuid):
             self.mark_old(instance, named, None if move is None else move.ends)
 
     def _named_by(self, instance: Any) -> str | None:

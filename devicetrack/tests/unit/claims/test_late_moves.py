@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from devicetrack import exception
@@ -12,8 +11,6 @@ from devicetrack.testing import compute_service
 from devicetrack.testing.fixtures import a_request
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests.unit.claims.test_moving import RegionTestCase
-
-FOREVER_S = 60.0
 
 
 class LateCallTestCase(RegionTestCase):
@@ -75,7 +72,6 @@ class LateDropTestCase(RegionTestCase):
         first.status = 'failed'
         self.second = self.moves.migration(self.instance, 'two', compute_service.LIVE_MIGRATION)
         self.two.resize(self.instance, pmem=1, migration=self.second)
-        self.two.wait()
         self.instance.migration_context = None
         [self.device] = self.two.records(self.instance)
 
@@ -124,57 +120,6 @@ class LateDropTestCase(RegionTestCase):
         self.assertRaises(exception.BadRequest, self.one.manager.drop_move_claim, None, instance, 'one', prefix='old_')
         self.assertEqual(([('d0', 'old', 'active')], b'the only copy'), (
             moves.rows(instance)['one'], self.one.machine.read(device.key)))
-
-
-class LateEndTestCase(RegionTestCase):
-    """The next move of an instance ends an earlier one, of whose devices one has to be wiped."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.moves = self.region()
-        self.instance = self.moves.spawn('one', pmem=1)
-        self.wiping, self.go_on = threading.Event(), threading.Event()
-        self.addCleanup(self.go_on.set)
-
-    def check_a_wipe_is_under_way(self, *rows: tuple[str, str, str]) -> None:
-        self.assertTrue(self.wiping.wait(FOREVER_S))
-        self.assertCountEqual([('d0', 'incoming', 'releasing'), *rows], self.moves.rows(self.instance)['two'])
-        self.go_on.set()
-        self.two.wait()
-        self.assertCountEqual(rows, self.moves.rows(self.instance)['two'])
-
-    def arrived_at_two(self) -> Any:
-        """A live migration whose devices at the destination were made ready."""
-        migration = self.moves.migration(self.instance, 'two', compute_service.LIVE_MIGRATION)
-        self.two.resize(self.instance, pmem=1, migration=migration)
-        self.instance.host = 'two'
-        self.two.manager.realize(None, self.instance)
-        self.instance.host = 'one'
-
-        def wipe() -> None:
-            self.wiping.set()
-            self.go_on.wait(FOREVER_S)
-
-        self.two.machine.before('wipe', wipe)
-        return migration
-
-    def test_a_claim_after_a_move_that_failed(self) -> None:
-        self.arrived_at_two().status = 'failed'
-        self.two.resize(self.instance, pmem=1, migration=self.moves.migration(self.instance, 'two'))
-        self.check_a_wipe_is_under_way(('d1', 'incoming', 'claimed'))
-
-    def test_a_claim_for_a_newer_move(self) -> None:
-        self.arrived_at_two()
-        self.two.resize(self.instance, pmem=1, migration=self.moves.migration(self.instance, 'two'))
-        self.check_a_wipe_is_under_way(('d1', 'incoming', 'claimed'))
-
-    def test_a_claim_gets_no_device_that_is_being_wiped(self) -> None:
-        self.arrived_at_two().status = 'failed'
-        self.two.claim(Instance(), pmem=len(self.two.states()) - 1)
-        self.assertRaises(exception.NoFit, self.two.resize, self.instance, pmem=1,
-                          migration=self.moves.migration(self.instance, 'two'))
-        self.check_a_wipe_is_under_way()
-        self.two.resize(self.instance, pmem=1, migration=self.moves.migration(self.instance, 'two'))
 
 
 class UndoneTestCase(RegionTestCase):
