@@ -244,7 +244,7 @@ def drop_move_claim_at_source(original: Callable[..., Any], tracker: Any, contex
         with errors.left_to_the_audit(instance, 'The confirmed move'):
             # In the source's cell an instance that went to another cell keeps its host, and Nova calls this once.
             left = migration.dest_compute if migration.cross_cell_move else None
-            host.manager.drop_move_claim_at_source(context, Subject(instance, host=left), migration, wait=False)
+            host.manager.drop_move_claim_at_source(context, Subject(instance, host=left), migration)
 
 
 @wraps(f'{_TRACKER}drop_move_claim_at_dest')
@@ -254,21 +254,22 @@ def drop_move_claim_at_dest(original: Callable[..., Any], tracker: Any, context:
     host = binding.if_devices(tracker.driver)
     original(tracker, context, instance, migration)
     if host is not None:
-        undo_move(host, context, instance, migration, 'The reverted move')
+        undo_move(host, context, instance, migration, 'The reverted move', wait=True)
 
 
-def undo_move(host: binding.Binding, context: Any, instance: Any, migration: Any, what: str) -> None:
+def undo_move(host: binding.Binding, context: Any, instance: Any, migration: Any, what: str,
+              wait: bool = False) -> None:
     """Give the devices of a move back that was undone. An error and a migration that is not known wait for the audit.
 
-    No wrapper waits for a wipe: Nova's next step may be an answer to a host that soon gives up.
-
     :param migration: None if Nova did not pass it; the rows do not tell it, as they may be of the instance's next move
+    :param wait: wait for wipes. After a failure, Nova's next step may be an answer to a host that soon gives up. After
+        a confirmation or a revert, it removes the allocation, and the next claim may need these very devices
     """
     if migration is None:
         return
     with errors.left_to_the_audit(instance, what):
         if host.manager.held(instance.uuid):
-            host.manager.drop_move_claim_at_dest(context, Subject(instance), migration, wait=False)
+            host.manager.drop_move_claim_at_dest(context, Subject(instance), migration, wait)
 
 
 def report_wipes(host: binding.Binding, tracker: Any, context: Any, instance: Any) -> None:
