@@ -46,9 +46,9 @@ class AfterNovaTestCase(base.MdevGuests):
     def test_a_rollback_that_gets_no_answer_of_the_network_ends_the_claim(self) -> None:
         compute, server = self.computes['host1'].manager, self.boot('host1', self.flavor)
         migration = objects.Migration(uuid=server['id'])
-        with mock.patch.object(manager.ClaimManager, 'drop_move_claim_at_dest', autospec=True) as drop, mock.patch.object(
-                compute.network_api, 'get_instance_nw_info', autospec=True,
-                side_effect=nova_exception.PortNotFound(port_id='p')):
+        lost = nova_exception.PortNotFound(port_id='p')
+        with mock.patch.object(manager.ClaimManager, 'drop_move_claim_at_dest', autospec=True) as drop, \
+                mock.patch.object(compute.network_api, 'get_instance_nw_info', autospec=True, side_effect=lost):
             self.assertRaises(nova_exception.PortNotFound, compute.rollback_live_migration_at_destination,
                               nova_context.get_admin_context(), self.instance(server), True,
                               objects.LibvirtLiveMigrateData(migration=migration))
