@@ -345,6 +345,7 @@ class SameHostTestCase(RegionTestCase):
         self.one.machine.stop_guest(instance.uuid)
         self.one.boot(instance)
         self.assertEqual(before, self.one.machine.domains[instance.uuid].live)
+        self.one.wait()
         self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['one'])
         self.assertEqual([], region.audit())
 
