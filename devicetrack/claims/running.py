@@ -150,9 +150,10 @@ class Running:
     def start(cls, parts: Parts, prepare: Callable[[], object] = lambda: None) -> tuple[Running, list[Finding]]:
         """Take the host, read every view and continue what a crash interrupted.
 
-        :param prepare: as for ``init_host``
         The errors are those of :meth:`.manager.ClaimManager.init_host`; after an error another process can take the
         host.
+
+        :param prepare: as for ``init_host``
         """
         options.register(parts.conf)
         conf = parts.conf[options.GROUP]

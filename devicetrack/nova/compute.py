@@ -44,7 +44,9 @@ def offload(original: Callable[..., Any], compute: Any, context: Any, instance: 
     leave(original, compute, context, instance, *args, **kwargs)
     host = binding.if_devices(compute.driver)
     if host is not None:
-        tracker.report_wipes(host, compute.rt, context, instance)
+        with errors.left_to_the_audit(instance, 'The report of the devices that go back'):
+            if any(held.releasing for held in host.manager.held(instance.uuid)):
+                tracker.report(compute.rt, context, host.nodename)
 
 
 @wraps(f'{_COMPUTE}_rebuild_default_impl')

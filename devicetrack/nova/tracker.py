@@ -272,13 +272,6 @@ def undo_move(host: binding.Binding, context: Any, instance: Any, migration: Any
             host.manager.drop_move_claim_at_dest(context, Subject(instance), migration, wait)
 
 
-def report_wipes(host: binding.Binding, tracker: Any, context: Any, instance: Any) -> None:
-    """Report at once those devices of an instance that are being wiped: it may have no allocation for them any more."""
-    with errors.left_to_the_audit(instance, 'The report of the devices that go back'):
-        if any(held.releasing for held in host.manager.held(instance.uuid)):
-            report(tracker, context, host.nodename)
-
-
 @wraps(f'{_TRACKER}finish_evacuation')
 def finish_evacuation(original: Callable[..., Any], tracker: Any, instance: Any, node: str, migration: Any) -> None:
     """Record the end of an evacuation, at its destination. Nova calls this for a rebuild in place too."""

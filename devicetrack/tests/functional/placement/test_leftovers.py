@@ -215,23 +215,26 @@ class TestRevert(LeftoversTestCase):
         self.assertRaises(errors.PlacementUnavailable, self.client.revert, *self.ends)
         self.assertEqual([noted], self.leftovers.kept())
 
-    def test_a_second_that_reads_more_keeps_what_the_first_noted(self) -> None:
-        for _call in range(2):
-            self.world.proxy.before_next('POST', '/allocations',
-                                         lambda: self.world.add(self.world.instance, self.world.dest))
-            self.assertRaises(errors.ConsumerConflict, self.client.revert, *self.ends)
+    def conflict(self) -> None:
+        """Revert while somebody else allocates something to the instance."""
+        self.world.proxy.before_next('POST', '/allocations',
+                                     lambda: self.world.add(self.world.instance, self.world.dest))
+        self.assertRaises(errors.ConsumerConflict, self.client.revert, *self.ends)
+
+    def check_reverted(self) -> None:
         self.migration.status = 'reverted'
         self.assertEqual(([], {'instance': {**self.world.old, self.world.dest: {worlds.NET: 1}}}, []),
                          (self.finish(), self.world.held(), self.leftovers.kept()))
 
+    def test_a_second_that_reads_more_keeps_what_the_first_noted(self) -> None:
+        for _call in range(2):
+            self.conflict()
+        self.check_reverted()
+
     def test_a_second_replaces_a_damaged_note(self) -> None:
         self.leftovers.record(self.leftover._replace(own='{"x": {"VC'))
-        self.world.proxy.before_next('POST', '/allocations',
-                                     lambda: self.world.add(self.world.instance, self.world.dest))
-        self.assertRaises(errors.ConsumerConflict, self.client.revert, *self.ends)
-        self.migration.status = 'reverted'
-        self.assertEqual(([], {'instance': {**self.world.old, self.world.dest: {worlds.NET: 1}}}, []),
-                         (self.finish(), self.world.held(), self.leftovers.kept()))
+        self.conflict()
+        self.check_reverted()
 
     def test_a_note_that_cannot_be_completed_hides_no_conflict(self) -> None:
         def add() -> None:
