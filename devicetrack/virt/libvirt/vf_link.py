@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Mapping
+import contextlib
 import errno
 import os
 import socket
@@ -18,25 +19,22 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import ethernet
+from devicetrack.virt.libvirt import netlink
 
 NO_MAC: Final = ethernet.NO_MAC
 # libvirt writes this address where a driver refuses to remove one (virNetDevSetVfConfig: src/util/virnetdev.c).
 INSTEAD_OF_NO_MAC: Final = '02:00:00:00:00:00'
 MAX_VLAN: Final = ethernet.MAX_VLAN
 
-TIMEOUT_S: Final = 10.0
-
 _MAC_BYTES: Final = 6
-_HEADER: Final = struct.Struct('=IHHII')                # nlmsghdr: length, type, flags, sequence, port
 _INTERFACE: Final = struct.Struct('=BxHiII')            # ifinfomsg: family, type, index, flags, change
 _ATTRIBUTE: Final = struct.Struct('=HH')                # rtattr: length, type
-_ERROR: Final = struct.Struct('=i')
 _VF_MAC: Final = struct.Struct('=I32s')                 # ifla_vf_mac: number, address
 _VF_VLAN: Final = struct.Struct('=III')                 # ifla_vf_vlan: number, VLAN, priority
 _VF_TRUST: Final = struct.Struct('=II')                 # ifla_vf_trust: number, setting
 _NUMBER: Final = struct.Struct('=I')
-_NLMSG_ERROR, _RTM_NEWLINK, _RTM_GETLINK, _RTM_SETLINK = 2, 16, 18, 19
-_NLM_F_REQUEST, _NLM_F_ACK = 1, 4
+_RTM_NEWLINK, _RTM_GETLINK, _RTM_SETLINK = 16, 18, 19
+_NLM_F_ACK: Final = 4
 _IFLA_IFNAME, _IFLA_VFINFO_LIST, _IFLA_EXT_MASK = 3, 22, 29
 _IFLA_VF_INFO: Final = 1
 _IFLA_VF_MAC, _IFLA_VF_VLAN, _IFLA_VF_TRUST = 1, 2, 9
@@ -45,8 +43,6 @@ _FILTER: Final = 1 << 0 | 1 << 3                        # RTEXT_FILTER_VF, RTEXT
 _TRUST_OFF: Final = 'trust off'
 _TYPE: Final = 0x3FFF                                   # NLA_TYPE_MASK
 _UNSAID: Final = 0xFFFFFFFF                             # rtnl_fill_vfinfo sets this where the driver says nothing
-# All virtual functions of an interface are in one attribute, whose length has 16 bits.
-_MOST_BYTES: Final = 1 << 17
 
 
 class Settings(NamedTuple):
@@ -124,7 +120,7 @@ def write(index: int, number: int, before: Settings, after: Settings) -> None:
 
 def get_request(index: int) -> bytes:
     """Make the request for an interface with its virtual functions."""
-    return _message(_RTM_GETLINK, _NLM_F_REQUEST, index, _attribute(_IFLA_EXT_MASK, _NUMBER.pack(_FILTER)))
+    return _message(_RTM_GETLINK, netlink.REQUEST, index, _attribute(_IFLA_EXT_MASK, _NUMBER.pack(_FILTER)))
 
 
 def set_requests(index: int, number: int, before: Settings, after: Settings) -> Iterator[tuple[str, bytes]]:
@@ -141,12 +137,12 @@ def set_requests(index: int, number: int, before: Settings, after: Settings) -> 
 
 def _set_request(index: int, attribute: int, value: bytes) -> bytes:
     inner = _attribute(_IFLA_VF_INFO, _attribute(attribute, value))
-    return _message(_RTM_SETLINK, _NLM_F_REQUEST | _NLM_F_ACK, index, _attribute(_IFLA_VFINFO_LIST, inner))
+    return _message(_RTM_SETLINK, netlink.REQUEST | _NLM_F_ACK, index, _attribute(_IFLA_VFINFO_LIST, inner))
 
 
 def _message(kind: int, flags: int, index: int, attributes: bytes) -> bytes:
     body = _INTERFACE.pack(socket.AF_UNSPEC, 0, index, 0, 0) + attributes
-    return _HEADER.pack(_HEADER.size + len(body), kind, flags, 0, 0) + body
+    return netlink.HEADER.pack(netlink.HEADER.size + len(body), kind, flags, 0, 0) + body
 
 
 def _attribute(kind: int, value: bytes) -> bytes:
@@ -160,7 +156,7 @@ def check_answer(answer: bytes) -> None:
     :raises ValueError: the bytes are not an answer to such a request
     """
     kind, body = _read_message(answer)
-    if kind != _NLMSG_ERROR:
+    if kind != netlink.ERROR_TYPE:
         raise ValueError(f'a message of type {kind}')
 
 
@@ -202,16 +198,11 @@ def _vf(data: bytes) -> tuple[int, Settings]:
 
 def _read_message(data: bytes) -> tuple[int, bytes]:
     """Return the type and the body of the first message. An error message with the number 0 is an acknowledgement."""
-    if len(data) < _HEADER.size:
-        raise ValueError(f'{len(data)} bytes')
-    length, kind, _flags, _sequence, _port = _HEADER.unpack_from(data)
-    if not _HEADER.size <= length <= len(data):
-        raise ValueError(f'a message of {length} bytes in {len(data)}')
-    body = data[_HEADER.size:length]
-    if kind == _NLMSG_ERROR:
-        if len(body) < _ERROR.size:
+    kind, _flags, body, _rest = netlink.first_message(data)
+    if kind == netlink.ERROR_TYPE:
+        if len(body) < netlink.ERROR.size:
             raise ValueError('an error without a number')
-        [number] = _ERROR.unpack_from(body)
+        [number] = netlink.ERROR.unpack_from(body)
         if number:
             raise OSError(-number, os.strerror(abs(number)))
     return kind, body
@@ -229,17 +220,6 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def exchange(request: bytes) -> bytes:
-    """Send a request to the kernel, and receive its answer.
-
-    :raises OSError: the request cannot be sent, there is no answer in time, or the answer is too long
-    """
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as connection:
-        connection.settimeout(TIMEOUT_S)
-        connection.bind((0, 0))
-        connection.sendto(request, (0, 0))
-        answer, _more, flags, sender = connection.recvmsg(_MOST_BYTES)
-    if flags & socket.MSG_TRUNC:
-        raise OSError(errno.EMSGSIZE, f'the answer has more than {_MOST_BYTES} bytes')
-    if sender[0] != 0:
-        raise OSError(errno.EPROTO, 'the answer did not come from the kernel')
-    return answer
+    """Send a request to the kernel, and receive its answer. The errors are those of :func:`.netlink.ask`."""
+    with contextlib.closing(netlink.ask(request)) as parts:
+        return next(parts)
