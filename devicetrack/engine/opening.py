@@ -16,6 +16,7 @@ from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 
@@ -37,15 +38,12 @@ def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: View
             if cause.stands:
                 stand(ledger, target, reason)
     ledger.read_inventory(inventory, recorded=views.owners.keys())
-    # A row names the provider that its claim knew. A device counts where its parent counts now.
-    parents = set(Compact(InventoryDevice, inventory.devices).columns('kind', 'parent', 'provider'))
-    counted: dict[tuple[str, str | None], str] = {
-        **{(kind, parent): provider_uuid_of(provider) for kind, parent, provider in parents},
-        **{(capacity.kind, capacity.parent): provider_uuid_of(capacity.provider) for capacity in inventory.capacities}}
     there = views.devices.keys()
     gone = {key for key in views.owners if key not in there}
+    counted = _provider_uuids_of_parents(inventory, provider_uuid_of) if gone else {}
     for rows in by_instance(views.records):
         if gone:
+            # A row names the provider that its claim knew. A device counts where its parent counts now.
             rows = [row._replace(provider_uuid=counted.get((row.kind, row.parent), row.provider_uuid))
                     if (row.kind, row.identifier) in gone else row for row in rows]
         ledger.hold(rows)
@@ -56,6 +54,14 @@ def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: View
     _resume(ledger, views, marks)
     withhold_by_sight(ledger, (views,))
     return ledger
+
+
+def _provider_uuids_of_parents(inventory: Inventory,
+                               provider_uuid_of: Callable[[str], str]) -> dict[tuple[str, str | None], str]:
+    parents = set(Compact(InventoryDevice, inventory.devices).columns('kind', 'parent', 'provider'))
+    return {**{(kind, parent): provider_uuid_of(provider) for kind, parent, provider in parents},
+            **{(capacity.kind, capacity.parent): provider_uuid_of(capacity.provider)
+               for capacity in inventory.capacities}}
 
 
 def _resume(ledger: Ledger, views: Views, marks: Marks) -> None:

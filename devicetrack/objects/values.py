@@ -8,6 +8,7 @@ changed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Final
 from typing import NamedTuple
@@ -217,9 +218,8 @@ class Inventory(NamedTuple):
     @property
     def providers(self) -> frozenset[str]:
         """The stable names of the providers of all devices and capacities."""
-        of_devices = Compact(InventoryDevice, self.devices).columns('kind', 'provider')
-        return frozenset((*(provider for _kind, provider in set(of_devices)),
-                          *(capacity.provider for capacity in self.capacities)))
+        of_devices: Iterator[str] = Compact(InventoryDevice, self.devices).column('provider')
+        return frozenset(of_devices).union(capacity.provider for capacity in self.capacities)
 
 
 class Attribute(NamedTuple):
