@@ -135,7 +135,7 @@ def difference(recorded: Record, found: Record, formatted: bool = False) -> str 
     return None
 
 
-class Unshown(NamedTuple):
+class Mismatch(NamedTuple):
     """How the kernel shows namespaces otherwise than their controller has them, and what helps if that stays so."""
 
     differs: str
@@ -145,7 +145,7 @@ class Unshown(NamedTuple):
         return f'{self.differs}: {self.advice}' if self.advice else self.differs
 
 
-def unshown(told: Mapping[int, Size], shown: Mapping[int, Size], formatted: bool = False) -> Unshown | None:
+def mismatch(told: Mapping[int, Size], shown: Mapping[int, Size], formatted: bool = False) -> Mismatch | None:
     """Say which namespaces of a controller the kernel shows otherwise, or not at all; None if it shows all of them.
 
     :param told: the attached namespaces as the controller tells them
@@ -153,17 +153,17 @@ def unshown(told: Mapping[int, Size], shown: Mapping[int, Size], formatted: bool
     :param formatted: whether sizes are left out
     """
     if told.keys() - shown.keys():
-        return Unshown(f'its controller has the namespace {_ids(told.keys() - shown.keys())}, and the kernel shows no '
-                       'disk of it, so nobody can read or wipe it', 'detach or delete it')
+        return Mismatch(f'its controller has the namespace {_ids(told.keys() - shown.keys())}, and the kernel shows '
+                        'no disk of it, so nobody can read or wipe it', 'detach or delete it')
     if shown.keys() - told.keys():
-        return Unshown(f'the kernel shows the namespace {_ids(shown.keys() - told.keys())}, and its controller does '
-                       'not have it now')
+        return Mismatch(f'the kernel shows the namespace {_ids(shown.keys() - told.keys())}, and its controller does '
+                        'not have it now')
     for nsid, size in told.items():
         if not formatted and size != shown[nsid]:
-            return Unshown(f'the kernel shows its namespace {nsid} with {shown[nsid].size_bytes} bytes in blocks of '
-                           f'{shown[nsid].block_bytes}, and its controller has {size.size_bytes} in blocks of '
-                           f'{size.block_bytes}, so nobody can read or wipe all of it',
-                           'give it an LBA format that the kernel can use, for example one without metadata')
+            return Mismatch(f'the kernel shows its namespace {nsid} with {shown[nsid].size_bytes} bytes in blocks of '
+                            f'{shown[nsid].block_bytes}, and its controller has {size.size_bytes} in blocks of '
+                            f'{size.block_bytes}, so nobody can read or wipe all of it',
+                            'give it an LBA format that the kernel can use, for example one without metadata')
     return None
 
 

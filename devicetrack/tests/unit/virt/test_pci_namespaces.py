@@ -20,7 +20,7 @@ class TextTestCase(base.TestCase):
             self.assertRaises((ValueError, IndexError), pci_namespaces.parse, text)
 
 
-class UnshownTestCase(base.TestCase):
+class MismatchTestCase(base.TestCase):
 
     scenarios = base.table(
         ('all', '1:8192:512 2:512:512', '1:8192:512 2:512:512', None, None),
@@ -37,7 +37,7 @@ class UnshownTestCase(base.TestCase):
     def test_is_named(self) -> None:
         told, shown = (pci_namespaces.parse(text).sizes for text in (self.told, self.shown))
         for formatted, expected in ((False, self.differs), (True, self.formatted)):
-            said = pci_namespaces.unshown(told, shown, formatted)
+            said = pci_namespaces.mismatch(told, shown, formatted)
             if expected is None:
                 self.assertIsNone(said)
             else:

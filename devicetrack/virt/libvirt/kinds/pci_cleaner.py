@@ -106,7 +106,7 @@ class Cleaner:
                 self._unshown[function.address] = controller, (since := now)
             # Nobody should delete a namespace that the driver is about to show.
             if error.how.advice and now < since + self._options.release_wait_s:
-                raise pci_erasing.Unshown(pci_namespaces.Unshown(
+                raise pci_erasing.Unshown(pci_namespaces.Mismatch(
                     f'{error.how.differs} (its driver may not have read it yet)')) from error
             raise
         self._unshown.pop(function.address, None)

@@ -54,7 +54,7 @@ class Unshown(OSError):
     ``strerror`` says which, and what helps if that stays so.
     """
 
-    def __init__(self, how: pci_namespaces.Unshown) -> None:
+    def __init__(self, how: pci_namespaces.Mismatch) -> None:
         super().__init__(errno.ENXIO, str(how))
         self.how = how
 
@@ -168,8 +168,8 @@ def asked(tree: pci_sysfs.Tree, function: pci_sysfs.Function, controller: nvme_a
         shown = pci_disks.disks(tree, function.address)
     except (OSError, ValueError):
         shown = None
-    differs = pci_namespaces.Unshown('its driver does not show its namespaces now') if shown is None else (
-        pci_namespaces.unshown(found.sizes, _sizes(shown)))
+    differs = pci_namespaces.Mismatch('its driver does not show its namespaces now') if shown is None else (
+        pci_namespaces.mismatch(found.sizes, _sizes(shown)))
     if differs is not None:
         raise Unshown(differs)
     return found
@@ -263,8 +263,8 @@ class Erasing:
         if differs is not None:
             return f'its guest changed its namespaces: {differs}'
         # Without a recorded format nobody can restore a size.
-        unshown = pci_namespaces.unshown(found.sizes, shown.sizes, formatted and recorded.formats is not None)
-        return None if unshown is None else str(unshown)
+        mismatch = pci_namespaces.mismatch(found.sizes, shown.sizes, formatted and recorded.formats is not None)
+        return None if mismatch is None else str(mismatch)
 
     # -- restoring and erasing ----------------------------------------------------------------------------------------
 
