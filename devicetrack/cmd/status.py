@@ -37,6 +37,9 @@ NAME = 'devicetrack-status'
 PROJECT = 'devicetrack'
 COULD_NOT_CHECK = 255
 
+# The files in the state directory that decide who gets a device, beside the locks and the store.
+_STATE_FILES: Final = ('pci.json', 'proofs')
+
 _SCHEMA_FIRST: Final = upgradecheck.Result(upgradecheck.Code.WARNING, 'not checked: the schema comes first')
 
 
@@ -75,7 +78,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
     @_failing_on_errors
     def check_files(self) -> upgradecheck.Result:
-        """Check that the state directory, the lock files in it and an SQLite store belong to this user alone."""
+        """Check that the state directory, the files in it and an SQLite store belong to this user alone."""
         state_path = self._conf[manager_options.GROUP].state_path
         store = sql.open_store(self._conf)
         store.close()
@@ -84,7 +87,7 @@ class Checks(upgradecheck.UpgradeCommands):
         for directory in directories:
             try:
                 files += [os.path.join(directory, name) for name in sorted(os.listdir(directory))
-                          if name.endswith('.lock')]
+                          if name.endswith('.lock') or name in _STATE_FILES]
             except FileNotFoundError:
                 pass
             except OSError as error:

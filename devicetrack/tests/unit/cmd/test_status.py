@@ -138,6 +138,16 @@ class UpgradeCheckTestCase(base.TestCase):
         self.assertIn(f'{lock}: it is a symbolic link: name the regular file itself; '
                       f'{store}: users other than its owner can write to it (mode 0666): chmod go-w {store}', details)
 
+    def test_state_of_devices_that_others_can_change(self) -> None:
+        paths = [os.path.join(self.state_path, name) for name in ('pci.json', 'proofs')]
+        for path in paths:
+            with open(path, 'ab'):
+                os.chmod(path, 0o666)
+        code, results, details = self.check()
+        self.assertEqual((FAILURE, FAILURE), (code, results['Files']))
+        self.assertIn('; '.join(f'{path}: users other than its owner can write to it (mode 0666): chmod go-w {path}'
+                                for path in paths), details)
+
     def test_a_state_directory_that_others_can_change_is_told_in_the_words_of_a_start(self) -> None:
         self.host.manager.close()
         os.chmod(self.state_path, 0o777)
