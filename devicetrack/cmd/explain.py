@@ -64,8 +64,8 @@ class Explain(base.Lister):
         parser.add_argument('--numa-node', action='append', default=[], type=int, metavar='N',
                             help='A NUMA node of this host that the guest runs on. May be repeated.')
         parser.add_argument('--numa-policy', choices=vocabulary.NUMA_AFFINITY_POLICIES,
-                            help='How strictly devices follow the NUMA nodes. By default "required" with --numa-node, '
-                                 'else what the extra specs say.')
+                            help='How strictly devices follow the NUMA nodes. By default "required" with --resource, '
+                                 'and with --extra-spec what the extra specs say.')
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         observer = self.app.observer(parsed_args.host)
