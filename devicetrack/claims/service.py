@@ -34,8 +34,9 @@ class ComputeService(Protocol):
 
     An answer of None, an exception or a state that is not listed means unknown, and the manager gives nothing back
     because of it. An answer with an entry that cannot be read is unknown as a whole. A UUID may be a string or a
-    ``uuid.UUID``. A service must have :meth:`instances`; the other methods are optional. The manager asks during a
-    start, an audit, ``realize``, ``started`` and the calls of a move, and never under its lock.
+    ``uuid.UUID``. Every method is optional: the answer of a missing one is unknown, and ``doc/source/user/moves.rst``
+    says what happens without each. The manager asks during a start, an audit, ``realize``, ``started`` and the calls of
+    a move, and never under its lock.
     """
 
     def instances(self, uuids: Set[str]) -> Mapping[str, str] | None:
