@@ -31,7 +31,6 @@ from benchmarks.report import Table
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.compatibility.facts import look_at
 from devicetrack.engine.findings import Finding
-from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import databases
 from devicetrack.virt import metadata
@@ -96,7 +95,7 @@ class Guests(Host):
             instance = self.instance()
             assignments = list(self.claim(instance).resources)
             # Do as realize, also without listing all namespaces: a guest's device is no longer proven clean.
-            self._driver.disprove([DeviceKey(one.kind, one.identifier) for one in assignments])
+            self._driver.disprove([one.key for one in assignments])
             config = GuestConfig(tuple(vpmem.guest_element(namespaces[one.identifier]) for one in assignments),
                                  metadata.element(assignments, 'pmem.large'))
             self.connection.defineXML(definition(instance.uuid, config))

@@ -56,7 +56,7 @@ class Giving:
             # Under the lock of the device: another manager that took over this host, or changed the row, may have given
             # the device to another instance.
             check()
-            self._rows.check(rows[DeviceKey(assignment.kind, assignment.identifier)])
+            self._rows.check(rows[assignment.key])
 
         began = time.perf_counter()
         answers = {**self._driver.unclaim(assignments, confirm), **unreadable}

@@ -221,7 +221,7 @@ def _source_devices(instance: Any, resources: InstanceResources | None, check: L
         raise exception.BadRequest('check.devices', None, 'the source has not filled them in: pass what its '
                                    'check_can_live_migrate_source returned')
     devices = partner_search.from_declared(check.devices)
-    if [device.key for device in devices] != [DeviceKey(one.kind, one.identifier) for one in has]:
+    if [device.key for device in devices] != [one.key for one in has]:
         raise exception.BadRequest('check.devices', [device.key for device in devices],
                                    'instance.resources has other devices: read the instance again')
     return devices

@@ -89,8 +89,7 @@ def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any
     # A record that cannot be read may have any device, also one that no definition names.
     if wipe_unrecorded and not usage.unknown and not unread:
         found = _wipe(found, inventory, host.uuid)
-    unnamed = driver.unnamed([(DeviceKey(device.kind, device.identifier), device.details)
-                              for guest in guests for device in guest.devices])
+    unnamed = driver.unnamed([(device.key, device.details) for guest in guests for device in guest.devices])
     found = [one._replace(reason=f'{one.reason}; {findings.NO_OPTION}') if one.device in unnamed else one
              for one in found]
     migrations = {one.row.migration_uuid for one in found if one.outcome == rebuild.WRITE and one.row is not None}

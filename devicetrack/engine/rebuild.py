@@ -85,9 +85,8 @@ def rebuild(host_uuid: str, guests: Sequence[GuestRecord], usage: Usage, invento
     claims: dict[DeviceKey, list[_Claim]] = {}
     for guest in guests:
         for device in guest.devices:
-            key = DeviceKey(device.kind, device.identifier)
-            named = not device.beside and guest.instance_uuid in users.get(key, ())
-            claims.setdefault(key, []).append(_Claim(guest, device, named))
+            named = not device.beside and guest.instance_uuid in users.get(device.key, ())
+            claims.setdefault(device.key, []).append(_Claim(guest, device, named))
     there = {record.key: record for record in rows}
     known = {record.instance_uuid for record in rows}
     found = [_rebuilt(host_uuid, key, claimed, users.get(key, set()), usage, there, known)

@@ -113,7 +113,7 @@ def _left_behind(guests: Collection[str], recorded: guest_records.ByGuests, view
     devices = {device.key: device for device in views.inventory.devices}
     for key, claims in recorded.items():
         guest, device = claims[0]
-        there = devices.get(DeviceKey(device.kind, device.identifier))
+        there = devices.get(device.key)
         if (len(claims) == 1 and device.beside and device.role == vocabulary.OLD and guest.instance_uuid in guests
                 and key not in taken and there is not None and guest_records.is_whole(device)
                 and device.kind in views.inventory.known_kinds

@@ -78,6 +78,10 @@ class DeviceAssignment(base.DeviceTrackObject):
         return f'{self.kind}/{self.identifier} {self.state} {self.role}'
 
     @property
+    def key(self) -> values.DeviceKey:
+        return values.DeviceKey(self.kind, self.identifier)
+
+    @property
     def was_only_claimed(self) -> bool:
         """Whether the row says that the device was claimed, never made ready for a guest, and then given back.
 

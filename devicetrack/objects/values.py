@@ -337,6 +337,10 @@ class RecordedDevice(NamedTuple):
     details: str
     beside: bool = False
 
+    @property
+    def key(self) -> DeviceKey:
+        return DeviceKey(self.kind, self.identifier)
+
 
 class GuestRecord(NamedTuple):
     """The record of one instance's devices in the definition of its guest.

@@ -231,8 +231,7 @@ class VirtDriver(abc.ABC):
             :class:`UnclaimFailed`: as :meth:`unclaim`
         :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
         """
-        return {key: NotProven(*key, 'its driver cannot prove it') for key in
-                (DeviceKey(one.kind, one.identifier) for one in assignments)}
+        return {one.key: NotProven(*one.key, 'its driver cannot prove it') for one in assignments}
 
     def stop_proving(self) -> None:
         """Make a :meth:`prove` that reads in another thread end soon, with an error. The default does nothing."""

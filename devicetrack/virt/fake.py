@@ -188,7 +188,7 @@ class FakeHost(fake_machine.Machine):
     def _of_this_boot(self, domain: Domain, document: str, assignments: Sequence[DeviceAssignment],
                       beside: Sequence[DeviceAssignment]) -> tuple[tuple[str, ...], str]:
         """Return the addresses and the metadata that a definition of another boot has to get."""
-        ours = {DeviceKey(assignment.kind, assignment.identifier): assignment for assignment in assignments}
+        ours = {assignment.key: assignment for assignment in assignments}
         record = domain.record
         named = [key for _address, key in self._named_by_definition(domain) if key is not None]
         if sorted(named) != sorted(ours) or len(named) != len(domain.defined or ()):
@@ -236,7 +236,7 @@ class FakeHost(fake_machine.Machine):
                 self.busy.discard(key)
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
-        key = DeviceKey(assignment.kind, assignment.identifier)
+        key = assignment.key
         if key.kind in KEEPING:
             there = self._there(assignment)
             self.unproven.add(key)
@@ -267,7 +267,7 @@ class FakeHost(fake_machine.Machine):
                             _capacities(self.parents[found['parent']]))
 
     def unrealize(self, assignment: DeviceAssignment) -> None:
-        key = DeviceKey(assignment.kind, assignment.identifier)
+        key = assignment.key
         if key.kind in KEEPING:
             self._there(assignment)
             self.lent.discard(key)
@@ -284,7 +284,7 @@ class FakeHost(fake_machine.Machine):
 
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
         """Whether a device that keeps bytes was claimed and never made ready for a guest, and is as clean as then."""
-        key = DeviceKey(assignment.kind, assignment.identifier)
+        key = assignment.key
         if key.kind not in KEEPING or key in self.unproven or key in self.lent or not assignment.was_only_claimed:
             return False
         self._there(assignment)
@@ -292,7 +292,7 @@ class FakeHost(fake_machine.Machine):
 
     def prove(self, assignment: DeviceAssignment, how: str) -> None:
         """Check that a namespace or a function is clean, or wipe it. Afterwards the machine has a proof."""
-        key = DeviceKey(assignment.kind, assignment.identifier)
+        key = assignment.key
         if how == vocabulary.WIPE:
             self.unrealize(assignment)
             self.unproven.discard(key)
@@ -314,7 +314,7 @@ class FakeHost(fake_machine.Machine):
         if assignment.kind == PCI:
             return self._there(assignment).identifier
         with self.lock:
-            if DeviceKey(assignment.kind, assignment.identifier) not in self.devices:
+            if assignment.key not in self.devices:
                 raise exception.DeviceGone(assignment.kind, assignment.identifier, 'no device has its UUID')
         identifier: str = assignment.identifier
         return identifier
@@ -322,7 +322,7 @@ class FakeHost(fake_machine.Machine):
     def _there(self, assignment: DeviceAssignment) -> InventoryDevice:
         """:raises DeviceGone: no namespace or function has the name, or another one has it"""
         with self.lock:
-            device = self.devices.get(DeviceKey(assignment.kind, assignment.identifier))
+            device = self.devices.get(assignment.key)
         if device is None:
             raise exception.DeviceGone(assignment.kind, assignment.identifier, 'no device has this name')
         found, recorded = fake_machine.fields_of(device.details), assignment.details
@@ -388,16 +388,16 @@ class FakeDriver(driver.VirtDriver):
                 try:
                     locks.enter_context(self.machine.working_on(assignment.kind, assignment.identifier))
                 except exception.DeviceBusy as error:
-                    results[DeviceKey(assignment.kind, assignment.identifier)] = error
+                    results[assignment.key] = error
                 else:
                     held.append(assignment)
             self.machine.enter('unclaim')
             for assignment in held:
                 if confirm is not None:
                     confirm(assignment)
-                results[DeviceKey(assignment.kind, assignment.identifier)] = self._unclaim(assignment)
+                results[assignment.key] = self._unclaim(assignment)
             done = {key: assignment.instance_uuid for assignment in held if results[
-                key := DeviceKey(assignment.kind, assignment.identifier)] is None}
+                key := assignment.key] is None}
             if done:
                 usage = self.machine.usage(guarding=True)
                 results.update((key, driver.obstacle(key, usage, owner)) for key, owner in done.items())
@@ -407,7 +407,7 @@ class FakeDriver(driver.VirtDriver):
         return results
 
     def _unclaim(self, assignment: DeviceAssignment) -> exception.DriverError | None:
-        key = DeviceKey(assignment.kind, assignment.identifier)
+        key = assignment.key
         self._wipes.pop(key, None)
         obstacle = driver.obstacle(key, self.machine.usage(guarding=True), assignment.instance_uuid)
         if obstacle is not None:
@@ -427,7 +427,7 @@ class FakeDriver(driver.VirtDriver):
             self._note_wipe(assignment, began)
 
     def _note_wipe(self, assignment: DeviceAssignment, began: float) -> None:
-        self._wipes[DeviceKey(assignment.kind, assignment.identifier)] = Wiped(
+        self._wipes[assignment.key] = Wiped(
             getattr(assignment.details, 'size_bytes', None), time.monotonic() - began, vocabulary.WIPED)
 
     def wipes_of(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, Wiped]:
@@ -438,7 +438,7 @@ class FakeDriver(driver.VirtDriver):
         self.machine.enter('prove')
         results: dict[DeviceKey, exception.DriverError | None] = {}
         for assignment in assignments:
-            key = DeviceKey(assignment.kind, assignment.identifier)
+            key = assignment.key
             users = [use.domain_uuid for use in self.machine.usage().uses if (use.kind, use.identifier) == key]
             try:
                 if users:
@@ -461,7 +461,7 @@ class FakeDriver(driver.VirtDriver):
                      beside: Sequence[DeviceAssignment] = ()) -> GuestConfig:
         self.machine.enter('guest_config')
         # For a caller that starts a guest without realizing its devices first: the guest writes to them all the same.
-        self.disprove(DeviceKey(assignment.kind, assignment.identifier) for assignment in assignments)
+        self.disprove(assignment.key for assignment in assignments)
         elements = tuple(fake_guests.element(assignment.kind, self.machine.address_of(assignment))
                          for assignment in assignments)
         return GuestConfig(elements, metadata.element(assignments, flavor, beside, self.machine.boot))
@@ -489,7 +489,7 @@ class FakeDriver(driver.VirtDriver):
         return self.machine.live_migration_obstacles
 
     def migration_obstacle_of(self, assignment: DeviceAssignment) -> str | None:
-        return self.machine.migration_obstacles.get(DeviceKey(assignment.kind, assignment.identifier))
+        return self.machine.migration_obstacles.get(assignment.key)
 
     def migration_types(self) -> Sequence[MigrationType]:
         self.machine.enter('migration_types')

@@ -103,7 +103,7 @@ def recorded(domain: Domain, kind: str, addresses: Sequence[str]) -> Mapping[str
     :raises InvalidDocument: the record cannot be read, or its number of devices differs
     """
     record = domain.record
-    keys = [DeviceKey(device.kind, device.identifier) for device in (record.devices if record else ())
+    keys = [device.key for device in (record.devices if record else ())
             if device.kind == kind and not device.beside]
     if len(keys) != len(addresses):
         raise exception.InvalidDocument(f'domain {domain.uuid}', 'metadata',

@@ -81,7 +81,7 @@ class Machine(fake.FakeHost):
         """
         assignment = self._works_on
         assert assignment is not None
-        key = DeviceKey(assignment.kind, assignment.identifier)
+        key = assignment.key
         self.busy.add(key)
 
         def end() -> None:

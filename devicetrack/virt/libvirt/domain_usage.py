@@ -230,5 +230,4 @@ def _recorded_of(domain: domain_xml.Domain, wanted: Collection[DeviceKey], docum
         return []
     if domain.record is None:
         raise exception.InvalidDocument(document, 'metadata', str(domain.record_problem))
-    return [key for device in domain.record.devices if not device.beside
-            and (key := DeviceKey(device.kind, device.identifier)) in wanted]
+    return [device.key for device in domain.record.devices if not device.beside and device.key in wanted]

@@ -68,7 +68,7 @@ BOOT_ID = '/proc/sys/kernel/random/boot_id'    # random(4)
 # Stands for an option in the fault of a kind whose preparation failed.
 _PREPARE: Final = 'prepare'
 
-_NO_KIND, _key, _busy, _no_lock = proving.NO_KIND, proving.key_of, proving.busy, proving.no_lock
+_NO_KIND, _busy, _no_lock = proving.NO_KIND, proving.busy, proving.no_lock
 
 
 class LibvirtDriver(driver.VirtDriver):
@@ -194,7 +194,7 @@ class LibvirtDriver(driver.VirtDriver):
     def realize(self, assignment: DeviceAssignment) -> Realized:
         kind = self._kinds.get(assignment.kind)
         if kind is None:
-            raise exception.RealizeFailed(*_key(assignment), _NO_KIND)
+            raise exception.RealizeFailed(*assignment.key, _NO_KIND)
         with contextlib.ExitStack() as locks:
             try:
                 lock = locks.enter_context(self._lock(assignment, 0.0))
@@ -202,14 +202,14 @@ class LibvirtDriver(driver.VirtDriver):
             except filelock.FileLocked:
                 raise _busy(assignment) from None
             except OSError as error:
-                raise exception.RealizeFailed(*_key(assignment), _no_lock(error)) from error
+                raise exception.RealizeFailed(*assignment.key, _no_lock(error)) from error
             except exception.DeviceKindFailed as error:
-                raise exception.RealizeFailed(*_key(assignment), str(error)) from error
+                raise exception.RealizeFailed(*assignment.key, str(error)) from error
             try:
-                self._proving.take_back((_key(assignment),))
+                self._proving.take_back((assignment.key,))
                 return installed.realize(kind, assignment)
             except (exception.InvalidDocument, exception.CommandFailed, exception.DeviceKindFailed) as error:
-                raise exception.RealizeFailed(*_key(assignment), str(error)) from error
+                raise exception.RealizeFailed(*assignment.key, str(error)) from error
             finally:
                 lock.unlock()
 
@@ -220,44 +220,44 @@ class LibvirtDriver(driver.VirtDriver):
             held: list[tuple[DeviceAssignment, api.DeviceKind, filelock.FileLock]] = []
             started = time.monotonic()
             # All callers take the locks in the same order, so that two of them cannot wait for each other.
-            for assignment in sorted(assignments, key=_key):
+            for assignment in sorted(assignments, key=lambda one: one.key):
                 kind = self._kinds.get(assignment.kind)
                 if kind is None:
-                    results[_key(assignment)] = exception.UnclaimFailed(*_key(assignment), _NO_KIND)
+                    results[assignment.key] = exception.UnclaimFailed(*assignment.key, _NO_KIND)
                     continue
                 try:
                     lock = locks.enter_context(self._lock(assignment, started + kind.wait_s - time.monotonic()))
                     locks.enter_context(self.own_lock(assignment, kind))
                 except filelock.FileLocked:
-                    results[_key(assignment)] = _busy(assignment)
+                    results[assignment.key] = _busy(assignment)
                 except OSError as error:
-                    results[_key(assignment)] = exception.UnclaimFailed(*_key(assignment), _no_lock(error))
+                    results[assignment.key] = exception.UnclaimFailed(*assignment.key, _no_lock(error))
                 except exception.DeviceKindFailed as error:
-                    results[_key(assignment)] = exception.UnclaimFailed(*_key(assignment), str(error))
+                    results[assignment.key] = exception.UnclaimFailed(*assignment.key, str(error))
                 else:
                     held.append((assignment, kind, lock))
             # The driver asks after it has the locks: nobody can make a device ready for a guest without its lock. It
             # asks anew for each device, since the wipe of the one before may have taken hours.
-            keys = frozenset(_key(assignment) for assignment, _kind, _lock in held)
+            keys = frozenset(assignment.key for assignment, _kind, _lock in held)
             asked = self._usage.read({kind.name for _assignment, kind, _lock in held}, keys) if held else None
             for assignment, kind, lock in held:
                 if confirm is not None:
                     confirm(assignment)
                 usage = asked or self._usage_or_doubt({kind.name}, keys)
-                results[_key(assignment)] = self._proving.give_back(assignment, kind, lock, usage)
+                results[assignment.key] = self._proving.give_back(assignment, kind, lock, usage)
                 asked = None
-            done = [(assignment, kind) for assignment, kind, _lock in held if results[_key(assignment)] is None]
+            done = [(assignment, kind) for assignment, kind, _lock in held if results[assignment.key] is None]
             for assignment, kind in done[:-1]:          # the last one was looked at just now
-                results[_key(assignment)] = self._proving.check_unused(assignment, kind)
-            done = [(assignment, kind) for assignment, kind in done if results[_key(assignment)] is None]
+                results[assignment.key] = self._proving.check_unused(assignment, kind)
+            done = [(assignment, kind) for assignment, kind in done if results[assignment.key] is None]
             if done:
                 usage = self._usage_or_doubt({kind.name for _assignment, kind in done}, keys)
                 results.update(self._proving.proven([one for one, _kind in done], usage))
             for assignment, _kind, lock in held:
                 # After an error a child may still work on the device, and keeps the lock until it ends.
-                if results[_key(assignment)] is None:
+                if results[assignment.key] is None:
                     lock.unlock()
-        return {_key(assignment): results[_key(assignment)] for assignment in assignments}
+        return {assignment.key: results[assignment.key] for assignment in assignments}
 
     def _usage_or_doubt(self, needed: Container[str], guarding: Collection[DeviceKey]) -> Usage:
         """Ask the hypervisor again. Without an answer, report everything as unknown rather than raise.
@@ -308,15 +308,15 @@ class LibvirtDriver(driver.VirtDriver):
 
     def _elements(self, assignments: Sequence[DeviceAssignment]) -> tuple[str, ...]:
         # For a caller that starts a guest without realizing its devices first: the guest writes to them all the same.
-        self._proving.take_back(map(_key, assignments))
+        self._proving.take_back(one.key for one in assignments)
         elements: dict[DeviceKey, str] = {}
         for name in sorted({assignment.kind for assignment in assignments}):
             ours = [assignment for assignment in assignments if assignment.kind == name]
             kind = self._kinds.get(name)
             if kind is None:
-                raise exception.DeviceGone(*_key(ours[0]), _NO_KIND)
-            elements.update(zip(map(_key, ours), installed.guest_elements(kind, ours), strict=True))
-        return tuple(elements[_key(assignment)] for assignment in assignments)
+                raise exception.DeviceGone(*ours[0].key, _NO_KIND)
+            elements.update(zip((one.key for one in ours), installed.guest_elements(kind, ours), strict=True))
+        return tuple(elements[assignment.key] for assignment in assignments)
 
     def guest_records(self, told: Callable[[int, int], None] | None = None,
                       unread: Callable[[Unknown], object] | None = None) -> Sequence[GuestRecord]:
@@ -353,7 +353,7 @@ class LibvirtDriver(driver.VirtDriver):
         except exception.HypervisorUnreachable:
             raise
         except exception.DriverError as error:
-            LOG.warning('No guest with %s %s can move live: %s', *_key(assignment), error,
+            LOG.warning('No guest with %s %s can move live: %s', *assignment.key, error,
                         exc_info=isinstance(error, exception.DeviceKindFailed))
             return str(error)
 
@@ -414,7 +414,7 @@ class LibvirtDriver(driver.VirtDriver):
                 lock.unlock()
 
     def _lock(self, assignment: DeviceAssignment, timeout_s: float) -> filelock.FileLock:
-        return self._lock_of(_key(assignment), timeout_s)
+        return self._lock_of(assignment.key, timeout_s)
 
     def _lock_of(self, key: DeviceKey, timeout_s: float) -> filelock.FileLock:
         """Take the lock file of one device. Nothing ever removes the file.

@@ -209,7 +209,7 @@ def recorded(domain: domain_xml.Domain, forms: Mapping[str, Form], boot_id: str,
     if record.instance_uuid != domain.uuid:
         raise exception.InvalidDocument(document, 'metadata', 'it is of another boot and of another instance')
     for form in named:
-        keys = tuple(DeviceKey(device.kind, device.identifier) for device in record.devices
+        keys = tuple(device.key for device in record.devices
                      if not device.beside and forms.get(device.kind) is form)
         count = len(form.addresses(domain))
         if len(keys) != count:
@@ -233,7 +233,7 @@ def _by_address(form: Form, domain: domain_xml.Domain, forms: Mapping[str, Form]
             with contextlib.suppress(exception.MalformedObject, exception.UnknownObject):
                 # The details of kinds whose devices never move have no address.
                 address = getattr(details.peek(device.details), 'address', None)
-                then[address] = DeviceKey(device.kind, device.identifier)
+                then[address] = device.key
     found = tuple(map(then.get, addresses))
     return found if any(found) else ()
 

@@ -181,7 +181,7 @@ class Guests:
         old = domain.record
         if old is None:
             raise exception.InvalidDocument(document, 'metadata', str(domain.record_problem))
-        wanted = dict(zip(map(_key, assignments), elements(assignments), strict=True))
+        wanted = dict(zip((one.key for one in assignments), elements(assignments), strict=True))
         partners = self._partners(domain, boot_id, document, wanted)
         return guest_xml.retarget(text, document, partners, metadata.element(assignments, old.flavor, beside, boot_id))
 
@@ -291,7 +291,3 @@ def _record(found: connection.Definitions | connection.Unreadable,
         if unread is not None:
             unread(Unknown(f'the device record of domain {found.uuid}', problem))
     return record
-
-
-def _key(assignment: DeviceAssignment) -> DeviceKey:
-    return DeviceKey(assignment.kind, assignment.identifier)

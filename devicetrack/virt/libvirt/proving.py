@@ -62,7 +62,7 @@ class Proving:
 
         After this the device is clean; :meth:`proven` records that.
         """
-        key = key_of(assignment)
+        key = assignment.key
         self._wipes.pop(key, None)
         try:
             error: exception.DeviceError | None = obstacle(key, usage, assignment.instance_uuid)
@@ -92,7 +92,7 @@ class Proving:
             return kind.is_untouched(assignment) is True
 
     def _is_clean(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> bool:
-        how = self._proofs.how(key_of(assignment), details.to_text(assignment.details))
+        how = self._proofs.how(assignment.key, details.to_text(assignment.details))
         return how is not None and (how != vocabulary.NOTHING_KEPT or self._keeps_nothing(assignment, kind))
 
     @staticmethod
@@ -108,7 +108,7 @@ class Proving:
         results: _Results = {}
         clean = []
         for assignment in assignments:
-            key = key_of(assignment)
+            key = assignment.key
             results[key] = obstacle(key, usage, assignment.instance_uuid)
             if results[key] is None:
                 clean.append(assignment)
@@ -122,7 +122,7 @@ class Proving:
     def unclaim(self, assignment: DeviceAssignment, kind: api.DeviceKind,
                 lock: filelock.FileLock) -> exception.DriverError | None:
         """Clean or remove one device that nobody uses; :meth:`wiped` records that."""
-        key = key_of(assignment)
+        key = assignment.key
         try:
             # Usually the device has no proof. A state directory that is older than the guests may have one.
             self.take_back((key,))
@@ -139,7 +139,7 @@ class Proving:
 
     def check_unused(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> exception.DriverError | None:
         """Ask the kind of a device that was taken back again whether anybody uses it."""
-        key = key_of(assignment)
+        key = assignment.key
         try:
             try:
                 installed.check_unused(kind, assignment)
@@ -169,11 +169,11 @@ class Proving:
                 if kind.keeps_bytes and not self._is_clean(one, kind):
                     clean.append(one)
             except exception.DriverError as failed:
-                results[key_of(one)] = exception.UnclaimFailed(*key_of(one), str(failed))
+                results[one.key] = exception.UnclaimFailed(*one.key, str(failed))
         try:
             self._record(clean, vocabulary.WIPED)
         except exception.DriverError as failed:
-            results |= {key_of(one): exception.UnclaimFailed(*key_of(one), str(failed)) for one in clean}
+            results |= {one.key: exception.UnclaimFailed(*one.key, str(failed)) for one in clean}
         return results
 
     def take_back(self, keys: Iterable[DeviceKey]) -> None:
@@ -190,7 +190,7 @@ class Proving:
         proven: dict[str, dict[DeviceKey, str]] = {how: {}, vocabulary.NOTHING_KEPT: {}}
         for one in assignments:
             kept = not self._keeps_nothing(one, self._kinds[one.kind])
-            proven[how if kept else vocabulary.NOTHING_KEPT][key_of(one)] = details.to_text(one.details)
+            proven[how if kept else vocabulary.NOTHING_KEPT][one.key] = details.to_text(one.details)
         try:
             for each, devices in proven.items():
                 self._proofs.record(devices, each)
@@ -210,7 +210,7 @@ class Proving:
         with contextlib.ExitStack() as locks:
             held: list[_Held] = []
             for assignment in assignments:
-                key, kind = key_of(assignment), self._kinds.get(assignment.kind)
+                key, kind = assignment.key, self._kinds.get(assignment.kind)
                 if kind is None or not kind.keeps_bytes:
                     results[key] = exception.NotProven(*key, NO_KIND if kind is None else 'its kind keeps no bytes')
                     continue
@@ -228,15 +228,15 @@ class Proving:
             if how == vocabulary.BLANK:
                 results |= self._prove_blank(held)
             else:
-                results |= {key_of(one[0]): self._prove_one(*one, how) for one in held}
+                results |= {one[0].key: self._prove_one(*one, how) for one in held}
             for assignment, _kind, lock in held:
                 # After an error a child may still have the device, and keeps the lock until it ends.
-                if results[key_of(assignment)] is None:
+                if results[assignment.key] is None:
                     lock.unlock()
         return results
 
     def _prove_blank(self, held: Sequence[_Held]) -> _Results:
-        keys = [key_of(assignment) for assignment, _kind, _lock in held]
+        keys = [assignment.key for assignment, _kind, _lock in held]
         results: _Results = {key: exception.NotProven(*key, 'it has to be read') for key in keys}
         blank: list[DeviceAssignment] = []
         for kind in {kind.name: kind for _assignment, kind, _lock in held}.values():
@@ -247,16 +247,16 @@ class Proving:
             except exception.DriverError as error:
                 # The devices of the other kinds are looked at all the same.
                 LOG.warning('Devices that nothing proves clean cannot be looked at: %s', error)
-                results |= {key_of(assignment): error for assignment in ours}
+                results |= {assignment.key: error for assignment in ours}
         if blank:
             usage = self._usage({assignment.kind for assignment in blank})
-            results |= {key: obstacle(key, usage) for key in map(key_of, blank)}
-            self._record([one for one in blank if results[key_of(one)] is None], vocabulary.BLANK)
+            results |= {one.key: obstacle(one.key, usage) for one in blank}
+            self._record([one for one in blank if results[one.key] is None], vocabulary.BLANK)
         return results
 
     def _prove_one(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
                    how: str) -> exception.DriverError | None:
-        key = key_of(assignment)
+        key = assignment.key
         if how == vocabulary.WIPE:
             error = obstacle(key, self._usage({kind.name})) or self.unclaim(assignment, kind, lock) or obstacle(
                 key, self._usage({kind.name}))
@@ -277,12 +277,8 @@ class Proving:
         return error
 
 
-def key_of(assignment: DeviceAssignment) -> DeviceKey:
-    return DeviceKey(assignment.kind, assignment.identifier)
-
-
 def busy(assignment: DeviceAssignment) -> exception.DeviceBusy:
-    return exception.DeviceBusy(*key_of(assignment), 'another process or thread holds its lock')
+    return exception.DeviceBusy(*assignment.key, 'another process or thread holds its lock')
 
 
 def no_lock(error: OSError) -> str:
