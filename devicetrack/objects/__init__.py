@@ -6,7 +6,6 @@ from devicetrack.objects.details import MdevDetails
 from devicetrack.objects.details import PCIDetails
 from devicetrack.objects.details import VFDetails
 from devicetrack.objects.details import VPMEMDetails
-from devicetrack.objects.device import Device
 from devicetrack.objects.device_map import DeviceMap
 from devicetrack.objects.device_map import DevicePair
 from devicetrack.objects.instance_resources import InstanceResources
@@ -25,7 +24,6 @@ from devicetrack.objects.request import RequestedDevices
 
 __all__ = [
     'DeclaredDevice',
-    'Device',
     'DeviceAssignment',
     'DeviceChoice',
     'DeviceDetails',

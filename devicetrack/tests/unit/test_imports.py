@@ -104,7 +104,7 @@ def imports_in(source, module, is_package=False):
 
 
 def part_of(name):
-    """``objects`` for devicetrack.objects.device, nothing for devicetrack itself."""
+    """``objects`` for devicetrack.objects.details, nothing for devicetrack itself."""
     return name.split('.')[1] if '.' in name else None
 
 

@@ -119,11 +119,6 @@ def live_migration_check():
     return objects.LiveMigrationCheck(instance_uuid=INSTANCE, devices=[declared_device()])
 
 
-def device():
-    return objects.Device.from_values(values.InventoryDevice(
-        'mdev', MDEV, 'pci_0000_84_00_0', 'VGPU', 'pci_0000_84_00_0', 1, details.to_text(mdev_details()), 'overheated'))
-
-
 def provider():
     return objects.Provider(uuid=PROVIDER, name='host_pci_0000_84_00_0', parent_uuid=HOST, totals={'VGPU': 16},
                             reserved={'VGPU': 2}, traits=['CUSTOM_DEVICETRACK_VENDOR_NVIDIA'])
@@ -148,7 +143,6 @@ def pci_requests():
 
 
 ONE_OF_EACH = {
-    'Device': device,
     'DeviceAssignment': assignment,
     'DeviceChoice': device_choice,
     'DeclaredDevice': declared_device,

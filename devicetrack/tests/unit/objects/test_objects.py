@@ -20,7 +20,6 @@ from devicetrack.tests.unit.objects import samples
 # fills it in. Only then change the hash.
 HASHES = {
     'devicetrack.DeclaredDevice': '1.0-0ca358a7fe6eaf0acb43c11660a501ea',
-    'devicetrack.Device': '1.0-13fc1b488ead41190ecdf55446bebf6c',
     'devicetrack.DeviceAssignment': '1.1-dec725a1e83c07ffdae278c624f633cf',
     'devicetrack.DeviceMap': '1.1-e67f88aedb4eec58e7e305e0d9073148',
     'devicetrack.DevicePair': '1.1-d42bf183626e2b42637198d6125925fc',
