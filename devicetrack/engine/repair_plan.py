@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Iterable
-from collections.abc import Mapping
 from typing import Final
 from typing import NamedTuple
 
@@ -27,6 +26,7 @@ from devicetrack.engine import findings
 from devicetrack.engine import guest_records
 from devicetrack.engine import reconcile
 from devicetrack.engine.findings import Finding
+from devicetrack.engine.views import used
 from devicetrack.engine.views import Views
 from devicetrack.objects import details
 from devicetrack.objects import identity
@@ -87,14 +87,13 @@ def plan(reported: Collection[Finding], views: Views) -> list[Repair]:
 
 def _adoptions(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
     recorded = guest_records.by_guests(views)
-    rows = _rows(views)
     guests = []
     for finding in found:
         uuid = finding.users[0]
         device = guest_records.own_record(recorded, finding.device, uuid)
         if device is not None:
             guests.append(uuid)
-            before = rows.get(finding.device)
+            before = views.owners.get(finding.device)
             after = _row(device, uuid, views)
             if before is not None:
                 after = after._replace(generation=before.generation + 1)
@@ -108,12 +107,10 @@ def _adoptions(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
 def _left_behind(guests: Collection[str], recorded: guest_records.ByGuests, views: Views) -> Iterable[Repair]:
     """Adopt devices that these guests left for others. They wait for the end of a migration; their rows were lost."""
     # The definition does not name these devices, so its record may be old. Anything that contradicts it counts more.
-    taken = {(record.kind, record.identifier) for record in views.records}
-    taken |= {(use.kind, use.identifier) for use in views.usage.uses if use.identifier is not None}
-    devices = {device.key: device for device in views.inventory.devices}
+    taken = views.owners.keys() | used(views.usage)
     for key, claims in recorded.items():
         guest, device = claims[0]
-        there = devices.get(device.key)
+        there = views.devices.get(device.key)
         if (len(claims) == 1 and device.beside and device.role == vocabulary.OLD and guest.instance_uuid in guests
                 and key not in taken and there is not None and guest_records.is_whole(device)
                 and device.kind in views.inventory.known_kinds
@@ -134,10 +131,9 @@ def _row(device: RecordedDevice, instance_uuid: str, views: Views) -> Record:
 
 
 def _updates(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
-    rows, devices = _rows(views), {device.key: device for device in views.inventory.devices}
     for finding in found:
-        before = rows[finding.device]
-        after = before._replace(details=_merged(before.details, devices[finding.device].details),
+        before = views.owners[finding.device]
+        after = before._replace(details=_merged(before.details, views.devices[finding.device].details),
                                 generation=before.generation + 1)
         yield Repair(findings.UPDATE_DETAILS, finding.device, before.instance_uuid, before, after, finding.detail)
 
@@ -151,15 +147,10 @@ def _merged(recorded: str, found: str) -> str:
 
 
 def _releases(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
-    rows = _rows(views)
     for finding in found:
-        before = rows[finding.device]
+        before = views.owners[finding.device]
         yield Repair(str(finding.repair), finding.device, before.instance_uuid, before, None,
                      f'{finding.detail}, and no domain names it')
-
-
-def _rows(views: Views) -> Mapping[DeviceKey, Record]:
-    return {record.key: record for record in views.records}
 
 
 # -- for people -------------------------------------------------------------------------------------------------------
