@@ -28,7 +28,7 @@ def adoptions(views: Views, driver: VirtDriver, instance_uuid: str, keys: Iterab
     wanted = adoption.adoptions(views, instance_uuid, keys, provider_uuid_of)
     for key, progress in driver.wiping([one.device for one in wanted]).items() if wanted else ():
         if progress.is_wipe:
-            raise exception.NotAdopted(instance_uuid, f'{key.kind}/{key.identifier}', f'it is being wiped: {progress}')
+            raise exception.NotAdopted(instance_uuid, str(key), f'it is being wiped: {progress}')
     return wanted
 
 
@@ -71,5 +71,5 @@ class Adopting:
         for missing in withheld.mistakes(self._views, self._marks):
             yield f'{missing.option} names {missing.key.identifier}: {missing.reason}: {withheld.FIX_MISSING}'
         for overlap in self._views.inventory.overlaps:
-            one, other = (f'{key.kind}/{key.identifier}' for key in overlap.devices)
+            one, other = overlap.devices
             yield f'{one} and {other} are both {overlap.what}: let only one option name it'

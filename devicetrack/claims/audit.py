@@ -64,7 +64,7 @@ class Audit:
             raise exception.InvalidConfiguration(missing.option, missing.key.identifier,
                                                  f'{missing.reason}: {withheld.FIX_MISSING}')
         for overlap in views.inventory.overlaps:
-            one, other = (f'{key.kind}/{key.identifier}' for key in overlap.devices)
+            one, other = overlap.devices
             raise exception.InvalidConfiguration('device kinds', f'{one}, {other}', f'both are {overlap.what}, so one '
                                                  'device would have two owners: let only one option name it')
         self._views.open(views, self._withheld.marks)

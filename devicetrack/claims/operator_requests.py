@@ -278,7 +278,7 @@ class OperatorRequests:
     def _forget(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
         key = _device(arguments)
         record = self._repairs.forget(key, check_uuid('instance_uuid', arguments.get('instance_uuid')))
-        return Answer(DONE, f'{key.kind}/{key.identifier} of instance {record.instance_uuid} was forgotten')
+        return Answer(DONE, f'{key} of instance {record.instance_uuid} was forgotten')
 
     def _release(self, arguments: Mapping[str, Any], wait: bool) -> Answer:
         instance_uuid = check_uuid('instance_uuid', arguments.get('instance_uuid'))
@@ -290,8 +290,8 @@ class OperatorRequests:
             if not gone:
                 raise
             # The error is about one device: the operator also has to know of the others.
-            return Answer(FAILED, f'{error}; given back: {", ".join(f"{one.kind}/{one.identifier}" for one in gone)}')
-        return Answer(DONE, f'{", ".join(f"{one.kind}/{one.identifier}" for one in records)} of instance '
+            return Answer(FAILED, f'{error}; given back: {", ".join(map(str, gone))}')
+        return Answer(DONE, f'{", ".join(str(one.key) for one in records)} of instance '
                             f'{records[0].instance_uuid} {"was given back" if wait else "is being given back"}')
 
     def _keys_of(self, instance_uuid: str) -> set[DeviceKey]:
@@ -322,7 +322,7 @@ def answer_to_repair(outcomes: Sequence[Outcome]) -> Answer:
     text = (f'{well - begun} of {len(outcomes)} repairs done' + (f', {begun} begun: {GOES_ON}' if begun else '')
             if outcomes else 'there was nothing to repair')
     return Answer(word, text, tuple(
-        {'verb': outcome.repair.verb, 'device': f'{outcome.repair.device.kind}/{outcome.repair.device.identifier}',
+        {'verb': outcome.repair.verb, 'device': str(outcome.repair.device),
          'kind': outcome.repair.device.kind, 'identifier': outcome.repair.device.identifier,
          'instance_uuid': outcome.repair.instance_uuid,
          'done': outcome.error is None and not outcome.begun, 'begun': outcome.begun,

@@ -73,7 +73,7 @@ class Move(NamedTuple):
         return cls(repair.device, before.instance_uuid, after.instance_uuid)
 
     def __str__(self) -> str:
-        return (f'the row of {_name(self.device)} belongs to instance {self.owner}, but the guest of {self.new_owner} '
+        return (f'the row of {self.device} belongs to instance {self.owner}, but the guest of {self.new_owner} '
                 'records the device as its own')
 
 
@@ -215,7 +215,7 @@ class Repairs:
             else:
                 # Nothing was written, so nobody needs the rows to undo it.
                 LOG.warning('Host %(host)s not repaired: %(verb)s %(device)s of instance %(instance)s: %(error)s', {
-                    'host': self._host, 'verb': outcome.repair.verb, 'device': _name(outcome.repair.device),
+                    'host': self._host, 'verb': outcome.repair.verb, 'device': str(outcome.repair.device),
                     'instance': outcome.repair.instance_uuid, 'error': outcome.error})
         return outcomes
 
@@ -237,11 +237,11 @@ class Repairs:
         known = self._rows.of_devices([one.device for one in rows])
         for one in rows:
             if known.get(one.device) != one.before:
-                return dict.fromkeys(repairs, f'{_name(one.device)} has another row by now')
+                return dict.fromkeys(repairs, f'{one.device} has another row by now')
         taken = self._ledger.hold_unless_taken(list(rows.values()), {
             one.device: one.before.instance_uuid if one.before is not None else None for one in rows})
         if taken is not None:
-            return dict.fromkeys(repairs, f'{_name(taken)} is being taken or given back right now')
+            return dict.fromkeys(repairs, f'{taken} is being taken or given back right now')
         try:
             self._rows.write(Changes(insert=tuple(row for one, row in rows.items() if one.before is None),
                                      update=tuple(Update(one.before, row) for one, row in rows.items()
@@ -299,7 +299,7 @@ class Repairs:
         self._driver.disprove([one.device for one in wanted])
         for one, error in self._adopt_from(wanted).items():
             if error is not None:
-                raise exception.NotAdopted(instance_uuid, _name(one.device), error)
+                raise exception.NotAdopted(instance_uuid, str(one.device), error)
             LOG.warning('Host %(host)s: %(repair)s', {'host': self._host, 'repair': one})
 
     def release(self, instance_uuid: str, wait: bool = True, claims: frozenset[str] | None = None) -> list[Record]:
@@ -353,12 +353,12 @@ class Repairs:
         # An audit may call this, and waits for no instance.
         with self._rows.if_idle(instance_uuid) as idle:
             if not idle:
-                raise exception.NotForgotten(_name(key), _BUSY)
+                raise exception.NotForgotten(str(key), _BUSY)
             record = _owned(self._rows.of_devices([key]).get(key), self._host, key, instance_uuid)
             if self._wipes.works_on([key]):
-                raise exception.NotForgotten(_name(key), _BUSY)
+                raise exception.NotForgotten(str(key), _BUSY)
             if (closed := self._gate.why_not_end) is not None:
-                raise exception.NotForgotten(_name(key), closed)
+                raise exception.NotForgotten(str(key), closed)
             for _look in range(2):
                 _refuse(self._views.read(), self._driver.guest_records(), record)
             _refuse_present(self._driver, record)
@@ -385,7 +385,7 @@ class Repairs:
         arguments.check_reason(reason)
 
         def refuse(why: str) -> None:
-            raise exception.NotRetired(_name(key), why)
+            raise exception.NotRetired(str(key), why)
 
         # An audit may call this, and waits for no instance.
         with self._rows.if_idle(instance_uuid) as idle:
@@ -396,7 +396,7 @@ class Repairs:
                 state = self._withheld.state_of(Target.of(key))
                 if vocabulary.RETIRED in state.causes:
                     return state._replace(changed=False)
-                raise exception.NotAssigned(_name(key), self._host)
+                raise exception.NotAssigned(str(key), self._host)
             if record.instance_uuid != instance_uuid:
                 refuse(f'it belongs to instance {record.instance_uuid}, but {instance_uuid} was confirmed')
             if (closed := self._gate.why_not_end) is not None:
@@ -427,7 +427,7 @@ def forget_of_machine(store: Store, host: Host, machine_id: str, key: DeviceKey,
     :raises NotAssigned, StoreError: as :meth:`Repairs.forget`
     """
     if host.machine_id == machine_id:
-        raise exception.NotForgotten(_name(key), f'host {host.name} is this machine')
+        raise exception.NotForgotten(str(key), f'host {host.name} is this machine')
     record = _owned(next(iter(store.records_of_devices(host.uuid, [key])), None), host.name, key, instance_uuid)
     if not _leaves_nothing(record):
         withheld.forget(store, host.uuid, key, instance_uuid)
@@ -462,9 +462,9 @@ def _log_forgotten(host: str, record: Record) -> None:
 
 def _owned(record: Record | None, host: str, key: DeviceKey, instance_uuid: str) -> Record:
     if record is None:
-        raise exception.NotAssigned(_name(key), host)
+        raise exception.NotAssigned(str(key), host)
     if record.instance_uuid != instance_uuid:
-        raise exception.NotForgotten(_name(key), f'it belongs to instance {record.instance_uuid}, but '
+        raise exception.NotForgotten(str(key), f'it belongs to instance {record.instance_uuid}, but '
                                      f'{instance_uuid} was confirmed')
     return record
 
@@ -507,7 +507,7 @@ def _refuse(views: Views, guests: Iterable[GuestRecord], record: Record) -> None
     key, usage, inventory = record.key, views.usage, views.inventory
 
     def refuse(reason: str) -> None:
-        raise exception.NotForgotten(_name(key), reason)
+        raise exception.NotForgotten(str(key), reason)
 
     for unknown in (*usage.unknown, *inventory.unknown):
         refuse(f'{unknown.what} cannot be read ({unknown.reason}): fix that first')
@@ -531,9 +531,5 @@ def _refuse_present(driver: VirtDriver, record: Record) -> None:
         driver.guest_config([DeviceAssignment.from_record(record)])
     except exception.DeviceGone:
         return
-    raise exception.NotForgotten(_name(record.key), 'the host has it, though no option names it: name it in the '
+    raise exception.NotForgotten(str(record.key), 'the host has it, though no option names it: name it in the '
                                  'option again and release its instance, which wipes it')
-
-
-def _name(key: DeviceKey) -> str:
-    return f'{key.kind}/{key.identifier}'

@@ -206,7 +206,7 @@ class Audit(Repairing):
                      'row: the store is older than its guests; --accept writes what is missing')
         self._may_accept = bool(plan.to_accept or plan.moves)
         for move in plan.moves:
-            self.say(f'{move}: --accept --accept-move {move.device.kind}/{move.device.identifier} moves it')
+            self.say(f'{move}: --accept --accept-move {move.device} moves it')
         if not plan.to_accept and len(plan.waiting) > len(plan.moves):
             self.say('nothing is given back before the rows of guests are complete')
         return plan

@@ -67,7 +67,7 @@ class OnlineDataMigrations(base.ShowOne):
         if migrated.left or migrated.unreadable:
             self.exit_code = base.ATTENTION
         return {'store': self.app.store.name, 'converted': migrated.converted, 'left': migrated.left,
-                'unreadable': [f'{key.kind}/{key.identifier}' for key in migrated.unreadable]}
+                'unreadable': list(map(str, migrated.unreadable))}
 
 
 def _at_least_one(text: str) -> int:

@@ -103,8 +103,7 @@ class Adopt(base.Blocks):
         for line in nova_host.apply(plan) if parsed_args.apply else plan.lines:
             if line.outcome == adoption.WITHHELD:
                 self.exit_code = base.ATTENTION
-            yield [host, line.outcome, line.instance_uuid, [f'{key.kind}/{key.identifier}' for key in line.devices],
-                   line.reason]
+            yield [host, line.outcome, line.instance_uuid, list(map(str, line.devices)), line.reason]
         if not parsed_args.apply:
             self.say('nothing was recorded; --apply records the lines that are listed as adopt')
 

@@ -123,7 +123,7 @@ class Recover(base.Blocks):
         for unknown in plan.unknown:
             self.say(f'could not be read: {unknown}')
         if plan.unnamed:
-            names = ', '.join(f'{key.kind}/{key.identifier}' for key in plan.unnamed)
+            names = ', '.join(map(str, plan.unnamed))
             self.say(f'guests record devices that no option names: {names}. Give the command the configuration of the '
                      'service, and see that no option is misspelt: a device that neither a guest records nor an option '
                      'names is not in this list')

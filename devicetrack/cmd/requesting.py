@@ -133,7 +133,7 @@ def wipes_in_words(driver: VirtDriver, devices: Collection[DeviceKey]) -> str | 
         return None
     key, wipe = next(iter(wiping.items()))
     more = f'; {len(wiping) - 1} more' if len(wiping) > 1 else ''
-    return f'{key.kind}/{key.identifier}: {wipe}{more}'
+    return f'{key}: {wipe}{more}'
 
 
 # -- requests to a running manager ------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def adoptions(views: Views, instance_uuid: str, keys: Iterable[DeviceKey],
     found: list[Repair] = []
     for key in dict.fromkeys(keys):
         def refuse(reason: str, key: DeviceKey = key) -> exception.NotAdopted:
-            return exception.NotAdopted(instance_uuid, f'{key.kind}/{key.identifier}', reason)
+            return exception.NotAdopted(instance_uuid, str(key), reason)
 
         problem, device = _problem(views, instance_uuid, key), views.devices.get(key)
         if problem is not None:

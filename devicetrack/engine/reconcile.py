@@ -404,7 +404,7 @@ class _Comparison:
                 yield self._broken(token, 'what goes to one instance alone has several owners', together)
 
     def _broken(self, token: str, what: str, records: Sequence[Record]) -> Finding:
-        owned = [f'{record.kind}/{record.identifier}: {_whose(record)}' for record in records]
+        owned = [f'{record.key}: {_whose(record)}' for record in records]
         more = f' and {len(owned) - _SHOWN} more' if len(owned) > _SHOWN else ''
         first = records[0]
         return self._finding(

@@ -24,6 +24,9 @@ class DeviceKey(NamedTuple):
     kind: str
     identifier: str
 
+    def __str__(self) -> str:
+        return f'{self.kind}/{self.identifier}'
+
 
 # The generation of a row that only its claim wrote, and of a row that only its claim and its release wrote. A row that
 # does not begin with a claim begins with OF_A_GUEST: its guest may have written to the device already.

@@ -181,7 +181,7 @@ def _guest(consumer: str, instance: str, guests: _Guests) -> Iterator[Obstacle]:
         yield Obstacle(consumer, NO_GUEST, f'the record has devices of instance {instance}, but the instance has no '
                        'guest here')
         return
-    differ = sorted({*(here - named), *(named - {record.key for record in rows})}, key=str)
+    differ = sorted({*(here - named), *(named - {record.key for record in rows})}, key=repr)
     if differ:
         names = ', '.join(f'{kind} {identifier or "of an unknown address"}' for kind, identifier in differ)
         yield Obstacle(consumer, OTHER_GUEST, f'the guest of instance {instance} and the record differ in these '
