@@ -19,9 +19,9 @@ from lxml import etree
 
 from devicetrack import exception
 from devicetrack.virt.libvirt import document as documents
+from devicetrack.virt.libvirt import pci_sysfs
 
 ROOT_DEVICE = 'computer'
-_PCI_ADDRESS = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
 _NOT_IN_NAMES = re.compile('[^0-9A-Za-z]')
 _PCI_NAME = re.compile(r'pci_([0-9a-f]{4,8})_([0-9a-f]{2})_([01][0-9a-f])_([0-7])')
 
@@ -68,7 +68,7 @@ def pci_address(text: str) -> str | None:
     None if the text is neither.
     """
     text = text.lower()
-    if _PCI_ADDRESS.fullmatch(text):
+    if pci_sysfs.ADDRESS.fullmatch(text):
         return text
     named = _PCI_NAME.fullmatch(text)
     return '{}:{}:{}.{}'.format(*named.groups()) if named else None

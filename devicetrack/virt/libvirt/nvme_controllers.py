@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import contextlib
 import errno
 import os
-import re
 import stat
 from typing import Any
 
@@ -22,7 +21,6 @@ from devicetrack.virt.libvirt import pci_disks
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import root
 
-_CONTROLLER = re.compile(r'nvme[0-9]+')
 _MAX_TIMEOUT_S = 7 * 24 * 3600
 # A usable secondary controller has at least these: a queue for administration, one for data, and an interrupt.
 _LEAST_QUEUES = 2
@@ -37,7 +35,7 @@ def open_controller(sysfs: str, address: str) -> int:
     """
     function = root.function(sysfs, address)
     try:
-        names = [name for name in os.listdir(os.path.join(function, 'nvme')) if _CONTROLLER.fullmatch(name)]
+        names = [name for name in os.listdir(os.path.join(function, 'nvme')) if pci_sysfs.NVME_NAME.fullmatch(name)]
     except FileNotFoundError:
         names = []
     if len(names) != 1:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from devicetrack.virt.libvirt import pci_sysfs
 
-_CONTROLLER = re.compile(r'nvme[0-9]+')
 # With multipath in the kernel, nvme0c1n1 is the path of one controller to nvme0n1, and is no block device to open.
 _NAMESPACE = re.compile(r'nvme[0-9]+(?:c[0-9]+)?n[0-9]+')
 # The unit of a block device's size in sysfs, whatever its blocks (Linux: Documentation/ABI/stable/sysfs-block).
@@ -36,7 +35,7 @@ def disks(tree: pci_sysfs.Tree, address: str) -> Sequence[Disk] | None:
     """
     directory = os.path.join(tree.path(address), 'nvme')
     try:
-        controllers = [name for name in os.listdir(directory) if _CONTROLLER.fullmatch(name)]
+        controllers = [name for name in os.listdir(directory) if pci_sysfs.NVME_NAME.fullmatch(name)]
     except FileNotFoundError:
         return None
     found = []

@@ -44,16 +44,16 @@ TYPE_PCI: Final = 'type-PCI'
 TYPE_PF: Final = 'type-PF'
 TYPE_VF: Final = 'type-VF'
 
-_ADDRESS: Final = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
+ADDRESS: Final = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
 # modalias_show in Linux: drivers/pci/pci-sysfs.c. The identifiers have four digits of eight.
 _MODALIAS: Final = re.compile(r'pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})sv0000([0-9A-F]{4})sd0000([0-9A-F]{4})'
                               r'bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})')
 _VIRTFN: Final = re.compile(r'virtfn([0-9]+)')
 # A network interface is below the function itself, or below virtio's device, which is below the function.
-_INTERFACE: Final = re.compile(rf'.*/({_ADDRESS.pattern})(?:/virtio[0-9]+)?/net/([^/]+)')
-_CONTROLLER: Final = re.compile(rf'.*/({_ADDRESS.pattern})/nvme/(nvme[0-9]+)')
+_INTERFACE: Final = re.compile(rf'.*/({ADDRESS.pattern})(?:/virtio[0-9]+)?/net/([^/]+)')
+_CONTROLLER: Final = re.compile(rf'.*/({ADDRESS.pattern})/nvme/(nvme[0-9]+)')
 _VIRTIO: Final = re.compile(r'virtio[0-9]+')
-_NVME: Final = re.compile(r'nvme[0-9]+')
+NVME_NAME: Final = re.compile(r'nvme[0-9]+')
 # PCI-to-PCI, CardBus and semitransparent PCI-to-PCI bridges (PCI Code and ID Assignment Specification).
 _BRIDGES: Final = ('0604', '0607', '0609')
 _NO_SUBSYSTEM: Final = '0000:0000'
@@ -155,7 +155,7 @@ class Tree:
         """
         try:
             with os.scandir(self._devices) as entries:
-                return {entry.name: entry.inode() for entry in entries if _ADDRESS.fullmatch(entry.name)}
+                return {entry.name: entry.inode() for entry in entries if ADDRESS.fullmatch(entry.name)}
         except OSError as error:
             raise exception.CommandFailed(f'listing {self._devices}', str(error.strerror)) from error
 
@@ -191,7 +191,7 @@ class Tree:
 
         :raises CommandFailed: the functions of this host cannot be listed
         """
-        if not _ADDRESS.fullmatch(address):
+        if not ADDRESS.fullmatch(address):
             return None
         # The function's own directory has what the class directories have for every function.
         below = f'bus/pci/devices/{address}'
@@ -207,7 +207,7 @@ class Tree:
                         interfaces += self._list(f'{below}/{name}/net')
                     elif name == 'nvme':
                         controllers.update((address, found) for found in self._list(f'{below}/nvme')
-                                           if _NVME.fullmatch(found))
+                                           if NVME_NAME.fullmatch(found))
             return _Reader(devices, {address: tuple(sorted(interfaces))}, controllers).function(address)
 
     def group(self, number: int) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ class Tree:
 
         :raises CommandFailed: they cannot be listed
         """
-        return tuple(sorted(filter(_ADDRESS.fullmatch, self._list(f'kernel/iommu_groups/{number}/devices'))))
+        return tuple(sorted(filter(ADDRESS.fullmatch, self._list(f'kernel/iommu_groups/{number}/devices'))))
 
     def driver_override(self, address: str) -> str | None:
         """Read the name of the only driver that may take a function; None if any driver that knows it may.
@@ -435,7 +435,7 @@ def _identity(text: str) -> _Identity:
 
 
 def _address(text: str) -> str:
-    if not _ADDRESS.fullmatch(text):
+    if not ADDRESS.fullmatch(text):
         raise ValueError(text)
     return text
 

@@ -34,10 +34,10 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack.virt.libvirt import interface_addresses
+from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import reader
 from devicetrack.virt.libvirt import wiper
 
-_ADDRESS: Final = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
 # A path of an NVMe namespace (nvme_mpath_set_disk_name in Linux: drivers/nvme/host/multipath.c), which is hidden, and
 # the character device of a namespace.
 _NVME_PATH: Final = re.compile(r'nvme([0-9]+)c[0-9]+n([0-9]+)')
@@ -150,7 +150,7 @@ class HostUse:
 
     def _is_elsewhere(self, address: str) -> bool:
         """Whether a function has an interface in another network namespace, and none here."""
-        if address in self._here or not _ADDRESS.fullmatch(address):
+        if address in self._here or not pci_sysfs.ADDRESS.fullmatch(address):
             return False
         if address not in self._elsewhere:
             # The kernel keeps the directory for interfaces of other namespaces, and shows none of them in it.
@@ -432,7 +432,7 @@ def _is_up(directory: str, name: str) -> bool:
 
 def _function_in(target: str) -> str | None:
     """Return the address of the function that is nearest to the end of a path in sysfs."""
-    return next((part for part in reversed(target.split('/')) if _ADDRESS.fullmatch(part)), None)
+    return next((part for part in reversed(target.split('/')) if pci_sysfs.ADDRESS.fullmatch(part)), None)
 
 
 def _disk(target: str) -> tuple[str, ...]:
