@@ -26,7 +26,6 @@ from devicetrack.objects.pci_alias import PCIAlias
 OF_THE_SERVICE = frozenset(('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB'))
 
 _RESOURCES = re.compile(r'resources(?:\d+|_[A-Za-z0-9_-]{1,64})?:(?P<resource_class>.+)')
-_RESOURCE_CLASS = re.compile(r'[A-Z0-9_]{1,255}')
 _PMEM = 'hw:pmem'
 _POLICY = 'hw:pci_numa_affinity_policy'
 _POLICY_OF_IMAGE = 'hw_pci_numa_affinity_policy'
@@ -97,7 +96,7 @@ def read(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias] | None 
             raise exception.BadRequest('flavor.extra_specs', extra_specs, 'must be a mapping by name')
         elif name.startswith('resources') and (match := _RESOURCES.fullmatch(name)):
             resource_class = match['resource_class']
-            if not _RESOURCE_CLASS.fullmatch(resource_class):
+            if not vocabulary.PLACEMENT_NAME.fullmatch(resource_class):
                 raise exception.BadRequest(name, value, 'a resource class has capital letters, digits and _ only')
             if resource_class not in OF_THE_SERVICE:
                 amounts[resource_class] = amounts.get(resource_class, 0) + _amount(name, value)

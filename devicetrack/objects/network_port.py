@@ -9,13 +9,13 @@ from typing import NamedTuple
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack import ethernet
+from devicetrack import vocabulary
 from devicetrack.objects import base
 from devicetrack.objects.choice import Choice
 from devicetrack.objects.choice import Features
 
 _PREFIX: Final = 'CUSTOM_PCI_NETWORK_'
 _BETWEEN: Final = re.compile('[^0-9A-Z]+')
-_CLASS: Final = re.compile('[A-Z0-9_]{1,255}')          # what placement accepts
 _TRUSTED: Final = 'trusted=yes'
 
 
@@ -46,7 +46,7 @@ def resource_class_of(physical_network: str) -> str:
     :raises ValueError: placement does not accept the name
     """
     name = _PREFIX + _BETWEEN.sub('_', physical_network.upper())
-    if name == _PREFIX or not _CLASS.fullmatch(name):
+    if name == _PREFIX or not vocabulary.PLACEMENT_NAME.fullmatch(name):
         raise ValueError(f'the physical network {physical_network!r} cannot be counted: write a name of 1 to '
                          f'{255 - len(_PREFIX)} letters and digits')
     return name

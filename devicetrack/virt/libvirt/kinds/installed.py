@@ -46,7 +46,6 @@ LOG = log.logger(__name__)
 
 # In commands a kind's name stands before a slash and an identifier after it. The store keeps both in columns.
 _NAME: Final = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,63}')
-_RESOURCE_CLASS: Final = re.compile(r'[A-Z0-9_]{1,255}')
 _IDENTIFIER_CHARACTERS: Final = 255
 # The store keeps the parent in a column, and in commands the parent's name stands after a slash. Placement takes names
 # of 200 characters, and a provider's name begins with the node's name.
@@ -105,7 +104,7 @@ def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connectio
     if not isinstance(resource_classes, frozenset):
         raise _no_kind(cls, 'its resource_classes are no frozenset')
     for resource_class in resource_classes:
-        if not isinstance(resource_class, str) or _RESOURCE_CLASS.fullmatch(resource_class) is None:
+        if not isinstance(resource_class, str) or vocabulary.PLACEMENT_NAME.fullmatch(resource_class) is None:
             raise _no_kind(cls, f'its resource class {resource_class!r} is not made of capital letters, digits and '
                                 'underscores')
     return kind

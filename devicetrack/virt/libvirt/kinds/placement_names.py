@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from devicetrack import vocabulary
 from devicetrack.objects.extra_specs import OF_THE_SERVICE
 
 _CUSTOM: Final = 'CUSTOM_'
 _BETWEEN: Final = re.compile('[^0-9A-Z]+')
-_NAME: Final = re.compile(r'[A-Z0-9_]{1,255}')          # what placement takes
 
 
 def resource_class(text: str) -> str:
@@ -70,7 +70,7 @@ def _prefixed(name: str) -> str:
 def _checked(text: str, name: str) -> str:
     if not text or name == _CUSTOM:
         raise ValueError('a name is empty: remove it, or the comma beside it')
-    if not _NAME.fullmatch(name):
+    if not vocabulary.PLACEMENT_NAME.fullmatch(name):
         raise ValueError(f'{text!r} would be {name}, which placement does not take: write at most 255 capital letters, '
                          'digits and underscores')
     return name
