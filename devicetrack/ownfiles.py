@@ -93,6 +93,15 @@ def open_directory(path: str) -> int:
     return _checked(fd, path, stat.S_IFDIR)
 
 
+def sync_directory(path: str) -> None:
+    """Make durable which files a directory has. The errors are those of :func:`check_directory`, and of fsync(2)."""
+    fd = open_directory(path)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def open_node(path: str) -> int:
     """Open a path that others own, only for its lock. It needs no check, since nobody reads or writes it."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

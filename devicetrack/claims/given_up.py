@@ -59,11 +59,7 @@ class GivenUpClaims:
                 file.flush()
                 os.fsync(descriptor)
             os.replace(path + _UNFINISHED, path)
-            directory = ownfiles.open_directory(self._directory)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            ownfiles.sync_directory(self._directory)
         except OSError as error:
             LOG.error('Claim %(claim)s of instance %(instance)s failed, and that cannot be remembered: %(error)s; '
                       'release the instance on this host',

@@ -224,11 +224,7 @@ class Proofs:
             status = os.fstat(fd)
         finally:
             os.close(fd)
-        directory = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        ownfiles.sync_directory(os.path.dirname(self._path))
         self._lines = 1 + len(known)
         self._read = (status.st_ino, status.st_size, status.st_mtime_ns)
 

@@ -155,11 +155,7 @@ class Memory:
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, self._path)
-        directory = ownfiles.open_directory(os.path.dirname(self._path))
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        ownfiles.sync_directory(os.path.dirname(self._path))
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
