@@ -20,6 +20,8 @@ from devicetrack import ownfiles
 
 # proc_locks(5): "1: FLOCK  ADVISORY  WRITE 4711 fe:00:2146333 0 EOF", the numbers of the device in hexadecimal.
 _LOCKS = '/proc/locks'
+# How long to wait for another writer of a file.
+_WRITER_S = 60.0
 
 
 class FileLocked(Exception):
@@ -126,15 +128,14 @@ class DirectoryLock(FileLock):
 
 
 @contextlib.contextmanager
-def writing(path: str, wait_s: float) -> Iterator[None]:
+def writing(path: str) -> Iterator[None]:
     """Keep other threads and processes from writing a file, by a lock on another file beside it.
 
-    :param wait_s: how long to wait for another writer, in seconds
     :raises OSError: the lock cannot be had
     """
     lock = FileLock(f'{path}.lock')
     try:
-        lock.acquire(wait_s)
+        lock.acquire(_WRITER_S)
     except FileLocked as error:
         raise OSError(errno.EAGAIN, 'another process writes to it') from error
     try:

@@ -51,8 +51,6 @@ _PROVEN: Final = '+'
 _CHECKSUM: Final = 8
 # The file is written anew when it has this many lines more than twice the number of proofs that count.
 _LINES: Final = 1000
-# Seconds to wait for another process that writes to the file.
-_WAIT_S: Final = 60.0
 # The number that tells a file from an earlier one with the same inode (ioctl_getversion(2) of several file systems).
 _FS_IOC_GETVERSION: Final = 0x80087601
 
@@ -148,7 +146,7 @@ class Proofs:
 
         :raises OSError: the lock cannot be taken
         """
-        with self._mutex, filelock.writing(self._path, _WAIT_S):
+        with self._mutex, filelock.writing(self._path):
             self._refresh()
             yield
 

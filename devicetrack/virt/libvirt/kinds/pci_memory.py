@@ -33,8 +33,6 @@ from devicetrack import ownfiles
 _NAME: Final = 'pci.json'
 # The largest size of the file, with room to spare: a host has some thousand functions.
 _MOST_BYTES: Final = 4 << 20
-# Seconds to wait for another process that writes to the file.
-_WAIT_S: Final = 60.0
 
 
 class _Known(NamedTuple):
@@ -137,7 +135,7 @@ class Memory:
         with self._mutex, self._errors():
             if change(known := self._read()) == known:
                 return                          # nearly always: an audit reads the same values as before
-            with filelock.writing(self._path, _WAIT_S):
+            with filelock.writing(self._path):
                 self._write(change(self._read()))
 
     def _read(self) -> _Known:
