@@ -283,9 +283,9 @@ class _Comparison:
         state = self.states.get(uuid)
         used = key in self.named
         # The release looks for the device again; one that we made ourselves may be gone already.
-        free_of_guests = self._certain(key) and not used and (same or (not there and _is_made(record)))
+        free_of_guests = self._certain(key) and not used and (same or (not there and details.is_made(record.details)))
         if record.state == vocabulary.RELEASING:
-            away = [] if there or _is_made(record) else list(
+            away = [] if there or details.is_made(record.details) else list(
                 self._gone(key, record, 'nothing proves what became of its bytes; '))
             # If the device is gone, or replaced by another, that finding is enough, unless the release has more to say.
             said = bool(away) or key in self._replaced
@@ -324,7 +324,9 @@ class _Comparison:
                                     f'{record.kind}', 'see which device the guest uses by this address; until the '
                                     'address leads to it again, nothing of the guest is taken back')
         if not there:
-            to_be_made = _is_made(record) and (record.state == vocabulary.CLAIMED or self.views.boot_changed)
+            # The row of a device that we make ourselves exists before the device.
+            to_be_made = details.is_made(record.details) and (
+                record.state == vocabulary.CLAIMED or self.views.boot_changed)
             if not to_be_made:
                 yield from self._gone(key, record)
             elif (record.kind, record.parent) not in self._parents:
@@ -461,11 +463,6 @@ class _Comparison:
 
 def _whose(record: Record) -> str:
     return f'owner {record.instance_uuid}' + (', on its way back' if record.state == vocabulary.RELEASING else '')
-
-
-def _is_made(record: Record) -> bool:
-    """Whether we make the device ourselves. Then its row exists before the device."""
-    return identity.CREATED_TEXT in record.details
 
 
 def replaced(views: Views) -> dict[DeviceKey, str]:

@@ -29,7 +29,7 @@ from devicetrack.objects.network_port import Port
 # The vendor by the name of the driver that makes the devices. Devices of other drivers get no trait for a vendor.
 _VENDORS: Final = {'i915': 'INTEL', 'nvidia': 'NVIDIA'}
 
-_MADE = f'"origin":"{vocabulary.CREATED}"'
+CREATED_TEXT: Final = f'"origin":"{vocabulary.CREATED}"'
 _NETWORK: Final = '"physical_network":"'
 _NO_NETWORK: Final = f'{_NETWORK}"'
 
@@ -429,7 +429,7 @@ def peek(text: str) -> DeviceDetails:
 
 def is_made(text: str) -> bool:
     """Whether the device of a stored text was made for its owner. It searches the text, and is fast for thousands."""
-    return _MADE in text
+    return CREATED_TEXT in text
 
 
 def is_current(text: str) -> bool:

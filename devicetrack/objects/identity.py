@@ -16,8 +16,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import details
 
-# Parts of the texts of details. The host does not know who made a device, so its inventory says adopted.
-CREATED_TEXT: Final = f'"origin":"{vocabulary.CREATED}"'
+# A part of the texts of details. The host does not know who made a device, so its inventory says adopted.
 _ADOPTED_TEXT: Final = f'"origin":"{vocabulary.ADOPTED}"'
 
 Fields = Mapping[str, tuple[Any, Any]]
@@ -62,7 +61,7 @@ def compare(recorded: str, found: str) -> Comparison | None:
 
 def alike(recorded: str, found: str) -> bool:
     """Whether two texts of details are equal but for the origin, without parsing them. Nearly all are."""
-    return recorded == found or recorded.replace(CREATED_TEXT, _ADOPTED_TEXT) == found
+    return recorded == found or recorded.replace(details.CREATED_TEXT, _ADOPTED_TEXT) == found
 
 
 def same_device(recorded: str, found: str) -> bool:
