@@ -289,10 +289,7 @@ class Declarer:
     def declare(self, look: Look, said: MigrationType, obstacle: str | None) -> Declaration:
         """Make the declaration of a type at a parent: each subject comes from the first source that knows it."""
         sort = Sort(said.kind, said.type)
-        version: MigrationVersion = Unknown('no source knows it')
-        if look.is_stateless:
-            version = STATELESS
-        found = Said(None if isinstance(version, Unknown) else version)
+        found = Said(STATELESS if look.is_stateless else None)
         sources: dict[str, str] = {}
         reasons = []
         for name, source in self._sources:
@@ -305,10 +302,9 @@ class Declarer:
                     found = found._replace(**{subject: value})
                     if subject in SUBJECTS:
                         sources[subject] = name
-        if found.version is not None:
-            version = found.version
-        elif reasons:
-            version = Unknown('; '.join(reasons))
+        version = found.version
+        if version is None:
+            version = Unknown('; '.join(reasons) or 'no source knows it')
         facts = Facts(sort, look.api, version, found.required or frozenset(), found.offered or frozenset(),
                       found.aggregation, obstacle or look.obstacle or said.obstacle or found.obstacle)
         return Declaration(said.parent, facts, tuple(sorted(sources.items())), said.driver)
