@@ -43,10 +43,10 @@ _OVER = (findings.ABANDONED, findings.STALE_MIGRATION)
 class Audit:
     """Looks, and looks again if anything differs. It acts and reports only on differences that both looks show."""
 
-    def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, views: HostViews, gate: Gate,
+    def __init__(self, ledger: LockedLedger, rows: Rows, views: HostViews, gate: Gate,
                  withheld_devices: WithheldDevices, unproven: Unproven, declarations: Declarations,
                  failed: FailedClaims, wipes: Wipes, resume: Resume) -> None:
-        self._host_uuid, self._ledger, self._rows, self._views, self._gate = host_uuid, ledger, rows, views, gate
+        self._ledger, self._rows, self._views, self._gate = ledger, rows, views, gate
         self._withheld, self._unproven = withheld_devices, unproven
         self._declarations, self._failed, self._wipes, self._resume = declarations, failed, wipes, resume
         self._since: dict[tuple[str, DeviceKey], int] = {}      # when this process first saw each finding

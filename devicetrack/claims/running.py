@@ -137,7 +137,7 @@ class Running:
                                  self.withheld)
         self.operator_requests = OperatorRequests(here.host, host.uuid, store, self.repairs, self.withheld,
                                                   self.unproven)
-        self._audit = Audit(host.uuid, self.ledger, self.rows, self.views, self.gate, self.withheld,
+        self._audit = Audit(self.ledger, self.rows, self.views, self.gate, self.withheld,
                             self.unproven, self.declarations, self.failed_claims, self.wipes, Resume(
                                 here, driver, service, self.ledger, self.rows, self.gate, boot, self.life,
                                 self.definitions, self.moves))
