@@ -32,8 +32,7 @@ HEALED: Final = 'healed'
 NOTHING: Final = 'nothing to move'
 LEFT: Final = 'left as it is'
 
-# The states of a node before anybody heals it.
-NESTED: Final = 'healed'
+# The states of a node before anybody heals it, beside HEALED.
 EMPTY: Final = 'flat and empty'
 GUESTS: Final = 'flat with guests'
 DRIFTED: Final = 'drifted'
@@ -105,11 +104,9 @@ class Healer:
 
         :param nested: whether its host's row says that it was healed
         """
-        records = node.look()[0]
-        listed = _listed(self._client, node).consumers
-        if healing.misplaced(node.uuid, listed, records, _classes_below(self._client, node, listed, records)):
+        if self.at_node(node):
             return DRIFTED if nested else GUESTS
-        return NESTED if nested else EMPTY
+        return HEALED if nested else EMPTY
 
     def heal(self, node: NodeToHeal, dry_run: bool = False, progress: Progress | None = None) -> Healing:
         """Move every consumer of a node to the providers of its devices, unless there is an obstacle.

@@ -56,7 +56,7 @@ class TestNestedPage(base.TestCase):
         obstacles = {healing.NO_RECORD, healing.OTHER_AMOUNT, healing.NO_GUEST, healing.OTHER_GUEST,
                      healing.NO_PROVIDER, healing.NO_ROOM, healing.UNREAD, healing.FAILED}
         self.assertEqual(obstacles | {'what'}, set(re.findall(r'^   \* - ``([a-z ]+)``$', page, re.M)))
-        for word in (healer.NESTED, healer.EMPTY, healer.GUESTS, healer.DRIFTED):
+        for word in (healer.HEALED, healer.EMPTY, healer.GUESTS, healer.DRIFTED):
             self.assertIn(f'   * - {word}\n', page)
         for word in (healer.HEALED, healer.NOTHING, healer.LEFT, placement_heal.ALREADY, placement_heal.WOULD_HEAL):
             self.assertIn(f'``{word}``', ' '.join(page.split()))
