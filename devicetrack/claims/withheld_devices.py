@@ -80,11 +80,7 @@ class WithheldDevices:
                      or self._ledger.device(key) is not None}
             self.marks = withholding.after_audit(
                 self.marks, reasons, known, withholding.details_of(reasons, views, unproven), int(time.time()))
-            try:
-                self._write(self.marks)
-            except exception.StoreError as error:
-                LOG.warning('The withheld devices of host %(host)s are not stored yet: %(error)s',
-                            {'host': self._host, 'error': error})
+            self._write_if_possible(self.marks)
 
     def _with_failures(self, reasons: Mapping[DeviceKey, frozenset[str]],
                        views: Views) -> Mapping[DeviceKey, frozenset[str]]:
@@ -127,6 +123,16 @@ class WithheldDevices:
                 raise
             self._stored, self._untold = after, []
 
+    def _write_if_possible(self, marks: Marks, ended: Mapping[tuple[Target, str], Ended] | None = None) -> bool:
+        """As :meth:`_write`, but only log an error of the store, and return False. The next audit tries again."""
+        try:
+            self._write(marks, ended)
+        except exception.StoreError as error:
+            LOG.warning('The withheld devices of host %(host)s are not stored yet: %(error)s',
+                        {'host': self._host, 'error': error})
+            return False
+        return True
+
     def _is_told(self, event: Event) -> bool:
         """Whether the store has an event, after it did not answer."""
         return any(one.event == event for one in self._store.events_of_device(
@@ -160,11 +166,7 @@ class WithheldDevices:
                 if vocabulary.NOT_GIVEN_BACK in self.marks.get(target, {}):
                     self.marks = withholding.without(self.marks, target, vocabulary.NOT_GIVEN_BACK)
             if at_once:
-                try:
-                    self._write(self.marks)
-                except exception.StoreError as error:
-                    LOG.warning('The withheld devices of host %(host)s are not stored yet: %(error)s',
-                                {'host': self._host, 'error': error})
+                self._write_if_possible(self.marks)
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
@@ -300,12 +302,8 @@ class WithheldDevices:
             after = {target: {reason: cause for reason, cause in causes.items() if reason not in over.get(target, ())}
                      for target, causes in self.marks.items()}
             after = {target: causes for target, causes in after.items() if causes}
-            try:
-                self._write(after, {(target, reason): Ended(by, proof) for target, reasons in over.items()
-                                    for reason in reasons})
-            except exception.StoreError as error:
-                LOG.warning('The withheld devices of host %(host)s are not stored yet: %(error)s',
-                            {'host': self._host, 'error': error})
+            ended = {(target, reason): Ended(by, proof) for target, reasons in over.items() for reason in reasons}
+            if not self._write_if_possible(after, ended):
                 return
             self.marks = after
             for target, reasons in over.items():
