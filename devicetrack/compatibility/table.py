@@ -169,7 +169,7 @@ class _Reader:
             for name, entry in self._mapping(types, f'types.{kind}').items():
                 sort, element = Sort(kind, name), f'types.{kind}.{name}'
                 stated = self._mapping(entry, element, _TYPE)
-                if self._boolean(stated, 'aggregation_may_grow', element, False):
+                if self._boolean(stated, 'aggregation_may_grow', element):
                     growing.add(sort)
                 found[sort] = _Type(self._stated(stated, element), self._by_name(stated, 'drivers', element),
                                     self._by_name(stated, 'hosts', element))
@@ -253,9 +253,9 @@ class _Reader:
             self._fail(node, element, _shown(node), 'must be a list: [A, B]')
         return list(node.value)
 
-    def _boolean(self, parts: Mapping[str, Any], name: str, element: str, default: bool) -> bool:
+    def _boolean(self, parts: Mapping[str, Any], name: str, element: str) -> bool:
         if name not in parts:
-            return default
+            return False
         text = self._text(parts[name], _join(element, name))
         if text not in _BOOLEANS:
             self._fail(parts[name], _join(element, name), text, 'must be true or false')

@@ -102,7 +102,7 @@ def withhold_by_sight(ledger: Ledger, looks: Sequence[Views]) -> None:
     for key in confirmed:
         ledger.withhold(key, vocabulary.FOREIGN)
     if all(unknown for _, unknown in seen):
-        ledger.withhold_all_free(vocabulary.IN_DOUBT)
+        ledger.doubt_all_free()
 
 
 def stand(ledger: Ledger, target: Target, reason: str) -> None:

@@ -338,9 +338,9 @@ class Stock:
             if unit is not None and unit.state == FREE and reason not in unit.withheld:
                 self._withhold(unit, unit.withheld | {reason})
 
-    def withhold_all_free(self, reason: str) -> None:
-        """Withhold every device that nobody holds."""
-        self.withhold_free([unit.key for unit in self._all_units()], reason)
+    def doubt_all_free(self) -> None:
+        """Withhold every device that nobody holds, since nobody knows who uses it."""
+        self.withhold_free([unit.key for unit in self._all_units()], vocabulary.IN_DOUBT)
 
     def admit(self, key: DeviceKey, reason: str) -> None:
         """End what :meth:`withhold` began for this reason. A standing reason stays, and so do other reasons."""

@@ -88,7 +88,7 @@ def resize_claim(original: Callable[..., Any], tracker: Any, context: Any, insta
     nova = (tracker, context, instance, flavor, nodename, migration, allocations, image_meta, limits)
     if host is None:
         return original(*nova)
-    _check_named(instance, migration)
+    _check_named(migration)
     with errors.as_unavailable(instance):
         _check_allocated(host, flavor, allocations)
         claim = host.manager.resize_claim(context, Subject(instance), nodename, allocations, migration, flavor)
@@ -103,7 +103,7 @@ def rebuild_claim(original: Callable[..., Any], tracker: Any, context: Any, inst
     nova = (tracker, context, instance, nodename, allocations, limits, image_meta, migration)
     if host is None:
         return original(*nova)
-    _check_named(instance, migration)
+    _check_named(migration)
     with errors.as_unavailable(instance):
         _check_allocated(host, instance.flavor, allocations)
         claim = host.manager.rebuild_claim(context, Subject(instance), nodename, allocations, migration)
@@ -160,7 +160,7 @@ def _check_allocated(host: binding.Binding, flavor: Any, allocations: Any) -> No
             raise exception.BadRequest('allocations', allocations, f'the flavor asks for {", ".join(missing)}')
 
 
-def _check_named(instance: Any, migration: Any) -> None:
+def _check_named(migration: Any) -> None:
     """Check that Nova passes the migration: rows name it, so Nova must not make it only in its locked part.
 
     :raises ComputeResourcesUnavailable: Nova does not, as with conductors before Ussuri

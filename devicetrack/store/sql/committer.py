@@ -85,19 +85,20 @@ class Committer:
     :param connect: opens a connection of the driver, prepared for writing
     :param disconnect: closes it
     :param unavailable: makes the error for a fault of the whole store
-    :param ping_after_s: the committer tries a connection that was idle for longer before it sends any work, so that the
-        first write after a restart of the database does not fail
     """
+
+    # The committer tries a connection that was idle for longer before it sends any work, so that the first write after
+    # a restart of the database does not fail.
+    _ping_after_s = 2.0
 
     def __init__(self, name: str, backend: backends.Backend, connect: Callable[[], Any],
                  disconnect: Callable[[Any], None],
-                 unavailable: Callable[[Fault], exception.NothingWritten], ping_after_s: float = 2.0) -> None:
+                 unavailable: Callable[[Fault], exception.NothingWritten]) -> None:
         self._name = name
         self._backend = backend
         self._connect = connect
         self._disconnect = disconnect
         self._unavailable = unavailable
-        self._ping_after_s = ping_after_s
         self._start_anew()
 
     def _start_anew(self) -> None:

@@ -75,7 +75,7 @@ class Hypervisor:
     def save_guest(self, instance_uuid: str) -> None:
         """Save a guest (managed save), and define it anew without devices."""
         self._machine.save_guest(instance_uuid)
-        self._machine.redefine_guest(instance_uuid, ())
+        self._machine.redefine_guest(instance_uuid)
 
     def send_guest(self, instance_uuid: str, host: str, definitions: MigrationDefinitions) -> None:
         """Begin a live migration: the guest runs here, and waits on the other host with these definitions."""

@@ -217,17 +217,16 @@ class Reporter:
     to see whether anybody has it.
     """
 
-    def __init__(self, size: int, lock_fd: int | None = None, clock: Callable[[], float] = time.monotonic,
-                 quiet: bool = False) -> None:
+    def __init__(self, size: int, lock_fd: int | None = None, quiet: bool = False) -> None:
         """``quiet``: write nothing to standard output, for a caller that is not a separate program."""
-        self._size, self._lock_fd, self._clock, self._next, self._gone = size, lock_fd, clock, 0.0, quiet
+        self._size, self._lock_fd, self._next, self._gone = size, lock_fd, 0.0, quiet
         self._process = {'pid': os.getpid(), 'started': 0}
         with contextlib.suppress(OSError):      # without it nobody else sees the progress
             self._process['started'] = started_at(os.getpid())
-        self._began = clock()
+        self._began = time.monotonic()
 
     def __call__(self, phase: str, done: int) -> None:
-        now = self._clock()
+        now = time.monotonic()
         if now >= self._next or done == self._size:
             self._next = now + REPORT_EVERY_S
             self.write({'phase': phase, 'done': done, 'of': self._size})
