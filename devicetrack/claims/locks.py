@@ -69,7 +69,7 @@ class _Trace:
             held = self._thread.held = []
         return held
 
-    def asks(self, name: str, waits: bool = True) -> None:
+    def asks(self, name: str, waits: bool) -> None:
         """:raises WrongOrder: the calling thread must not wait for this lock now"""
         if waits and not MAY_HOLD[name].issuperset(self.held):
             raise WrongOrder(name, list(self.held))

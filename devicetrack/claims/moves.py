@@ -281,7 +281,7 @@ class Moves:
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
-    def mark_old(self, instance: Any, migration_uuid: str, ends: tuple[str | None, str | None] | None = None) -> None:
+    def mark_old(self, instance: Any, migration_uuid: str, ends: tuple[str | None, str | None] | None) -> None:
         """At the source of a move, make the rows old at the first call that names the migration.
 
         A call may be late: rows that a newer migration may have to do with stay as they are. The caller works on the
@@ -306,7 +306,7 @@ class Moves:
         self._life.settle(migrations.Settlement(leave=tuple((record, migration_uuid) for record in leaving)),
                           note=Note(ends=ends))
 
-    def drop_at_source(self, instance: Any, migration: Any, wait: bool = True) -> Fields:
+    def drop_at_source(self, instance: Any, migration: Any, wait: bool) -> Fields:
         """Confirm a move: give back the devices that the instance left, and take its others out of the move.
 
         :param wait: wait for wipes; False wipes devices in the background
@@ -361,7 +361,7 @@ class Moves:
         self._life.give_back(left, wait)
         return fields
 
-    def drop_at_destination(self, instance: Any, migration_uuid: str, wait: bool = True) -> Fields:
+    def drop_at_destination(self, instance: Any, migration_uuid: str, wait: bool) -> Fields:
         """Undo a move: give back the devices claimed for it, and make those that the instance had current again.
 
         :param wait: as :meth:`drop_at_source`
@@ -404,7 +404,7 @@ class Moves:
             return resources
         return None
 
-    def drop(self, instance: Any, prefix: str, wait: bool = True) -> Fields:
+    def drop(self, instance: Any, prefix: str, wait: bool) -> Fields:
         """End a move at the end that the prefix names: ``new_`` undoes it here, ``old_`` confirms it.
 
         :param wait: as :meth:`drop_at_source`

@@ -475,8 +475,7 @@ def _causes(ledger: ledgers.Ledger, views: Views, marks: Marks) -> dict[Target, 
 
 
 def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mapping[DeviceKey, WipeProgress],
-             causes: Mapping[Target, withholding.Causes],
-             unnamed: Collection[DeviceKey] = frozenset()) -> Line:
+             causes: Mapping[Target, withholding.Causes], unnamed: Collection[DeviceKey]) -> Line:
     key = DeviceKey(device.kind, str(device.identifier))
     own = causes.get(Target.of(key), {})
     found = list(reasons(own))
