@@ -113,7 +113,7 @@ def difference(recorded: Record, found: Record, formatted: bool = False) -> str 
         if what != 'namespaces' and recorded.formats is None:
             continue
         if before.keys() != now.keys():
-            return f'there are the {what} {_ids(now)}, and the claim found {_ids(before)}'
+            return f'there are the {what} {ids(now)}, and the claim found {ids(before)}'
     for nsid, size in recorded.sizes.items():
         now_size = found.sizes[nsid]
         if not formatted and size != now_size:
@@ -153,10 +153,10 @@ def mismatch(told: Mapping[int, Size], shown: Mapping[int, Size], formatted: boo
     :param formatted: whether sizes are left out
     """
     if told.keys() - shown.keys():
-        return Mismatch(f'its controller has the namespace {_ids(told.keys() - shown.keys())}, and the kernel shows '
+        return Mismatch(f'its controller has the namespace {ids(told.keys() - shown.keys())}, and the kernel shows '
                         'no disk of it, so nobody can read or wipe it', 'detach or delete it')
     if shown.keys() - told.keys():
-        return Mismatch(f'the kernel shows the namespace {_ids(shown.keys() - told.keys())}, and its controller does '
+        return Mismatch(f'the kernel shows the namespace {ids(shown.keys() - told.keys())}, and its controller does '
                         'not have it now')
     for nsid, size in told.items():
         if not formatted and size != shown[nsid]:
@@ -167,5 +167,6 @@ def mismatch(told: Mapping[int, Size], shown: Mapping[int, Size], formatted: boo
     return None
 
 
-def _ids(namespaces: Collection[int]) -> str:
-    return ', '.join(map(str, sorted(namespaces))) or 'none'
+def ids(numbers: Collection[int]) -> str:
+    """Name namespaces or controllers in a message."""
+    return ', '.join(map(str, sorted(numbers))) or 'none'

@@ -30,6 +30,7 @@ from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import wiper
 from devicetrack.virt.libvirt import wiping
 from devicetrack.virt.libvirt.kinds import pci_cleaning
+from devicetrack.virt.libvirt.pci_namespaces import ids
 
 LOG = log.logger(__name__)
 
@@ -91,7 +92,7 @@ def obstacle(tree: pci_sysfs.Tree, function: pci_sysfs.Function, policy: pci_cle
     before = found if recorded is None or recorded.formats is None else recorded
     shared = {*before.shared, *before.sizes.keys() & set(found.shared)}
     if others is not None and shared:
-        return (f'{others}, and its namespace {_ids(shared)} is shared with other controllers: cleaning it would erase '
+        return (f'{others}, and its namespace {ids(shared)} is shared with other controllers: cleaning it would erase '
                 'the data of others')
     # A guest can attach a detached namespace, write to it and detach it again. Only Sanitize reaches it.
     return None if policy.name == pci_cleaning.SANITIZE else detached(
@@ -129,7 +130,7 @@ def _others(function: pci_sysfs.Function, controller: nvme_admin.Controller) -> 
         return 'it is a virtual function'
     if controller.others is None:
         return 'its NVM subsystem may have other controllers (CMIC), which its controller does not name'
-    return f'its NVM subsystem also has the controller {_ids(controller.others)}' if controller.others else None
+    return f'its NVM subsystem also has the controller {ids(controller.others)}' if controller.others else None
 
 
 def detached(found: pci_namespaces.Record, which: Collection[int], unreached: str, instead: str) -> str | None:
@@ -143,16 +144,12 @@ def detached(found: pci_namespaces.Record, which: Collection[int], unreached: st
     # An operator must not delete what another owner uses, so tell the two apart.
     elsewhere = {nsid: found.elsewhere[nsid] for nsid in which if nsid in found.elsewhere}
     if elsewhere:
-        having = _ids({cntlid for cntlids in elsewhere.values() for cntlid in cntlids})
-        return (f'the namespace {_ids(elsewhere)} belongs to the controller {having} of its NVM subsystem. A guest of '
+        having = ids({cntlid for cntlids in elsewhere.values() for cntlid in cntlids})
+        return (f'the namespace {ids(elsewhere)} belongs to the controller {having} of its NVM subsystem. A guest of '
                 f'this one could take it, and {unreached} it: do not hand out this function while somebody needs it')
     loose = (found.detached.keys() | found.sizes.keys()) & set(which) - elsewhere.keys()
-    return (f'its controller has the detached namespace {_ids(loose)}, which {unreached}: delete or attach it, or '
+    return (f'its controller has the detached namespace {ids(loose)}, which {unreached}: delete or attach it, or '
             f'{instead}') if loose else None
-
-
-def _ids(numbers: Collection[int]) -> str:
-    return ', '.join(map(str, sorted(numbers)))
 
 
 def asked(tree: pci_sysfs.Tree, function: pci_sysfs.Function, controller: nvme_admin.Controller | None = None

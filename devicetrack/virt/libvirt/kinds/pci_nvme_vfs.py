@@ -13,7 +13,6 @@ also attach a namespace that is attached to no controller, or one that may be at
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import os
@@ -28,6 +27,7 @@ from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import pci_erasing
 from devicetrack.virt.libvirt.kinds import pci_serials
 from devicetrack.virt.libvirt.kinds import pci_vfs
+from devicetrack.virt.libvirt.pci_namespaces import ids
 
 LOG = log.logger(__name__)
 
@@ -163,21 +163,17 @@ class Secondaries:
 def _namespaces_problem(subsystem: privileged.NVMeSubsystem, cntlid: int) -> str | None:
     """Return why a guest with a secondary controller would see foreign namespaces, or none; None if all is well."""
     if subsystem.shared:
-        return (f'a guest would see the namespace {_ids(subsystem.shared)}, which may be attached to several '
+        return (f'a guest would see the namespace {ids(subsystem.shared)}, which may be attached to several '
                 f'controllers (NMIC). Make private ones; or, if no other controller can have it, say so: {_VOUCH}')
     own = {nsid for nsid, attached in subsystem.attached.items() if cntlid in attached}
     if not own:
         return f'no namespace is attached to its secondary controller {cntlid}: attach one (nvme attach-ns -c {cntlid})'
     loose = {nsid for nsid, attached in subsystem.attached.items() if not attached}
     if loose:
-        return (f'a guest could attach the namespace {_ids(loose)}, which is attached to no controller: delete it, or '
+        return (f'a guest could attach the namespace {ids(loose)}, which is attached to no controller: delete it, or '
                 'attach it')
     return None
 
 
 def _number(function: pci_sysfs.Function) -> int:
     return -1 if function.vf_number is None else function.vf_number
-
-
-def _ids(namespaces: Iterable[int]) -> str:
-    return ', '.join(map(str, sorted(namespaces)))
