@@ -279,10 +279,7 @@ class Claiming:
         other = self.named(other, demands.of_row(record.details))
         [candidate] = other.candidates
         with self._ledger.put_back_on_error(other):
-            chosen = record._replace(
-                kind=candidate.kind, identifier=candidate.identifier or '', provider_uuid=candidate.provider_uuid,
-                parent=candidate.parent, numa_node=candidate.numa_node, details=candidate.details,
-                generation=values.CLAIMED, state=vocabulary.CLAIMED)
+            chosen = in_place_of(record, candidate)._replace(state=vocabulary.CLAIMED)
         try:
             self._rows.write(Changes(insert=(chosen,), delete=(record,)))
         except exception.NothingWritten:
@@ -290,3 +287,10 @@ class Claiming:
             raise
         self._ledger.free_of(record.instance_uuid, (record.key,))
         return chosen
+
+
+def in_place_of(record: Record, candidate: Candidate) -> Record:
+    """The row of a device that replaces the one of another row, in the same role and state."""
+    return record._replace(
+        kind=candidate.kind, identifier=candidate.identifier or '', provider_uuid=candidate.provider_uuid,
+        parent=candidate.parent, numa_node=candidate.numa_node, details=candidate.details, generation=values.CLAIMED)

@@ -11,6 +11,7 @@ from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.claiming import Claiming
+from devicetrack.claims.claiming import in_place_of
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.life import Life
@@ -20,7 +21,6 @@ from devicetrack.engine import demand as demands
 from devicetrack.engine import lifecycle
 from devicetrack.engine.states import Hold
 from devicetrack.objects import InstanceResources
-from devicetrack.objects import values
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes
@@ -120,7 +120,4 @@ def _instead(records: Sequence[Record], key: DeviceKey, hold: Hold) -> Record:
     """The row of a device that replaces another device of its claim."""
     [record] = [record for record in records if record.key == key]
     [candidate] = hold.candidates
-    return record._replace(
-        kind=candidate.kind, identifier=candidate.identifier or '', provider_uuid=candidate.provider_uuid,
-        parent=candidate.parent, numa_node=candidate.numa_node, details=candidate.details,
-        generation=values.CLAIMED)
+    return in_place_of(record, candidate)
