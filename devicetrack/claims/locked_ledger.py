@@ -157,11 +157,6 @@ def _admit(ledger: Ledger, keys: Iterable[DeviceKey], reason: str) -> None:
         ledger.admit(key, reason)
 
 
-def _stand(ledger: Ledger, target: Target, reason: str) -> None:
-    """Withhold a device or a parent until :meth:`stand_down`."""
-    opening.stand(ledger, target, reason)
-
-
 def _stand_down(ledger: Ledger, target: Target, reason: str, stays: bool = False) -> None:
     """End what :meth:`stand` began. If it ``stays``, the device remains withheld until an audit admits it."""
     opening.stand_down(ledger, target, reason)
@@ -319,7 +314,7 @@ class LockedLedger:
 
     admit = _noting(_admit)
 
-    stand = _noting(_stand)
+    stand = _noting(opening.stand)
 
     stand_down = _noting(_stand_down)
 
