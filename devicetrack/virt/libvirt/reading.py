@@ -64,9 +64,7 @@ def read_through(name: str, device_fd: int, lock_fd: int, size_bytes: int, align
     if child.returncode == 0 and last == {'phase': 'zero', 'done': size_bytes, 'of': size_bytes}:
         LOG.info('Namespace %s is clean: %d bytes were read, and all are zero.', name, size_bytes)
         return None
-    # A bad block of the device ends the reader with SIGBUS.
-    end = f'signal {-child.returncode}' if child.returncode < 0 else f'status {child.returncode}'
-    return str(last.get('reason') or f'the reader ended with {end}')
+    return str(last.get('reason') or f'the reader {children.end(child.returncode)}')
 
 
 class _Teller:
