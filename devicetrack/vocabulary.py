@@ -65,7 +65,6 @@ EXCLUSION_MODES: Final = (PART, WHOLE, TOGETHER)
 VERIFY: Final = 'verify'
 WIPE: Final = 'wipe'
 TRUST: Final = 'trust'
-UNPROVEN_POLICIES: Final = (VERIFY, WIPE, TRUST)
 
 # How a device was proven clean: the host said without reading that it is empty, every byte was read, or it was wiped.
 BLANK: Final = 'blank'

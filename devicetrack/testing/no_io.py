@@ -183,7 +183,7 @@ def _wrap_sql() -> None:
     for name in ('sqlite', 'postgresql', 'mariadb'):
         importlib.import_module(f'devicetrack.store.sql.{name}')
     for cls in backend.Backend.__subclasses__():
-        _wrap(cls, ('prepare', 'prepare_to_write', 'ping', 'carry_out', 'commit', 'rollback'), f'{cls.kind}')
+        _wrap(cls, ('prepare', 'prepare_to_write', 'ping', 'carry_out', 'commit', 'rollback'), cls.__name__)
 
 
 class NoIOUnderTheLock(fixtures.Fixture):

@@ -166,7 +166,6 @@ class Backend(abc.ABC):
     :param patience: how long its server may take
     """
 
-    kind: ClassVar[str]                     # the database, for messages
     paramstyle: ClassVar[interfaces._ParamStyle]
     locks_whole_store: ClassVar[bool] = False
 

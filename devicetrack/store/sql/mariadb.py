@@ -79,7 +79,6 @@ _NOTHING: Final = _First((), ())
 class MariaDB(backend.Backend):
     """Autocommit is off, so a transaction begins with its first statement: one round trip less than with BEGIN."""
 
-    kind = 'MariaDB'
     paramstyle = 'format'
 
     def __init__(self, engine: sa.Engine, patience: backend.Patience) -> None:

@@ -63,7 +63,6 @@ class PostgreSQL(backend.Backend):
     broken connection would leave the outcome of every statement unknown, and not only that of COMMIT.
     """
 
-    kind = 'PostgreSQL'
     paramstyle = 'format'
 
     def __init__(self, engine: sa.Engine, patience: backend.Patience) -> None:

@@ -52,7 +52,6 @@ _SECOND_NS: Final = 1_000_000_000
 class SQLite(backend.Backend):
     """The standard library's sqlite3. oslo.db leaves BEGIN and COMMIT to us: its isolation level is None."""
 
-    kind = 'SQLite'
     paramstyle = 'qmark'
     locks_whole_store = True
 

@@ -13,10 +13,9 @@ from collections.abc import Callable
 import struct
 from typing import Final
 
-# Tags of resources: a large one has its length in the next two bytes, the end is a small one.
+# Tags of resources: a large one has its length in the next two bytes.
 _LARGE: Final = 0x80
 _READ_ONLY: Final = 0x90
-_END: Final = 0x78
 _SERIAL: Final = b'SN'
 _MOST_VPD: Final = 2**15                # bytes that the 15 bits of a VPD address tell apart
 _MOST_FIELDS: Final = 1024              # bytes of the fields that are looked at: some dozen of some dozen bytes

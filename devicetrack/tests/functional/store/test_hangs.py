@@ -75,8 +75,8 @@ class HangingServerTestCase(base.TestCase):
         self.assertEqual([], store.records())
 
     def test_a_statement_that_takes_too_long_is_ended_by_the_server(self) -> None:
-        sleep = {'PostgreSQL': 'SELECT pg_sleep(30)', 'MariaDB': 'SELECT SLEEP(30)'}[self.store.backend.kind]
         with self.store.reading() as connection:
+            sleep = {'postgresql': 'SELECT pg_sleep(30)', 'mysql': 'SELECT SLEEP(30)'}[connection.dialect.name]
             pid = connection.exec_driver_sql(
                 'SELECT pg_backend_pid()' if 'pg_' in sleep else 'SELECT CONNECTION_ID()').scalar()
 
