@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import enum
 import functools
+import itertools
 import re
 from typing import Any
 from typing import ClassVar
@@ -117,6 +119,11 @@ class Merged(NamedTuple):
                    sorted((record for changes in members for record in changes.delete), key=_key),
                    _last_of_each([change for changes in members for change in changes.contexts]),
                    [event for changes in members for event in history.events_of(changes)])
+
+
+def flat(rows: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
+    """The parameters of a statement with many rows."""
+    return tuple(itertools.chain.from_iterable(rows))
 
 
 def _key(record: Record) -> tuple[str, ...]:

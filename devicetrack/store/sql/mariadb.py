@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 import contextlib
 import functools
-import itertools
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -140,11 +139,11 @@ class MariaDB(backend.Backend):
                     self._run(cursor, first, self.insert_one, inserted[0])
                 else:
                     self._run(cursor, first, self._insert_rows + ', '.join([self._insert_row] * len(inserted)),
-                              _flat(inserted))
+                              backend.flat(inserted))
                 first = _NOTHING
             if contexts:
                 statements, parameters = zip(*self.of_contexts(contexts), strict=True)
-                cursor.execute(';'.join(statements), _flat(parameters))
+                cursor.execute(';'.join(statements), backend.flat(parameters))
                 while cursor.nextset():
                     pass
 
@@ -170,7 +169,7 @@ class MariaDB(backend.Backend):
         events = [f'{self._insert_events} VALUES {", ".join([self._event_row] * len(some))};'
                   for some in backend.chunks(first.events)]
         cursor.execute((f'{self.check_epoch};' * len(first.fences) + ''.join(events) + statements) % self._literals(
-            cursor.connection, _flat(first.fences) + _flat(first.events) + parameters))
+            cursor.connection, backend.flat(first.fences) + backend.flat(first.events) + parameters))
         for _fence in first.fences:
             if cursor.rowcount != 1:
                 # The answers to the statements may be errors. They must not come in the place of this one.
@@ -189,7 +188,7 @@ class MariaDB(backend.Backend):
         For one statement with many keys the optimizer might walk the whole table, and wait for the locks of other
         hosts.
         """
-        self._run(cursor, first, ';'.join([statement] * len(rows)), _flat(rows))
+        self._run(cursor, first, ';'.join([statement] * len(rows)), backend.flat(rows))
         met = cursor.rowcount
         while cursor.nextset():
             met += cursor.rowcount
@@ -220,10 +219,6 @@ class MariaDB(backend.Backend):
 
     def undone_in_commit(self, error: BaseException) -> bool:
         return _number(error) is not None and self.cause_of(error) in _UNDONE_IN_COMMIT
-
-
-def _flat(rows: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
-    return tuple(itertools.chain.from_iterable(rows))
 
 
 def _number(error: BaseException) -> int | None:

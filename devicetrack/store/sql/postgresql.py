@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
-import itertools
 from typing import Any
 from typing import Final
 
@@ -130,13 +128,13 @@ class PostgreSQL(backend.Backend):
         # The server reports only on the last statement, so the events go before the one whose rows are counted.
         begin = 'BEGIN;' + self._check_fence * len(fences) + ''.join(
             f'{self._insert_events} VALUES {_rows(self._event_row, some)};' for some in backend.chunks(events))
-        first = _flat(fences) + _flat(events)
+        first = backend.flat(fences) + backend.flat(events)
         for deleted in backend.chunks(delete):
             if len(deleted) == 1:
                 cursor.execute(begin + self.delete_one, first + self.of_delete(deleted[0]))
             else:
                 cursor.execute(begin + self._delete_rows % _rows(self._deleted_row, deleted),
-                               first + _flat(map(self._values_of_delete, deleted)))
+                               first + backend.flat(map(self._values_of_delete, deleted)))
             if cursor.rowcount != len(deleted):
                 raise backend.StaleRows
             begin, first = '', ()
@@ -145,7 +143,7 @@ class PostgreSQL(backend.Backend):
                 cursor.execute(begin + self.update_one, first + self.of_update(updated[0]))
             else:
                 cursor.execute(begin + self._update_rows % _rows(self._updated_row, updated),
-                               first + _flat(map(self._values_of_update, updated)))
+                               first + backend.flat(map(self._values_of_update, updated)))
             if cursor.rowcount != len(updated):
                 raise backend.StaleRows
             begin, first = '', ()
@@ -154,11 +152,11 @@ class PostgreSQL(backend.Backend):
                 cursor.execute(begin + self.insert_one, first + inserted[0])
             else:
                 cursor.execute(begin + self._insert_rows + _rows(self._insert_row, inserted),
-                               first + _flat(inserted))
+                               first + backend.flat(inserted))
             begin, first = '', ()
         if contexts:
             statements, parameters = zip(*self.of_contexts(contexts), strict=True)
-            cursor.execute(begin + ';'.join(statements), _flat(parameters))
+            cursor.execute(begin + ';'.join(statements), backend.flat(parameters))
 
     def _run_claim(self, cursor: Any, parameters: tuple[Any, ...]) -> None:
         """Insert one row and its event. The driver takes several times as long to write the parameters."""
@@ -204,10 +202,6 @@ def _of_event(event: Event) -> tuple[Any, ...]:
 
 def _rows(row: str, rows: Sequence[Any]) -> str:
     return ', '.join([row] * len(rows))
-
-
-def _flat(rows: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
-    return tuple(itertools.chain.from_iterable(rows))
 
 
 def _update_rows() -> tuple[str, str]:
