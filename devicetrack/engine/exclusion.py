@@ -37,7 +37,7 @@ BEING_WIPED: Final = 'being wiped'
 # If a free device is withheld for one of these reasons, somebody whom the ledger does not know has it, or may have it.
 _TAKEN_BY_OTHERS: Final = frozenset((vocabulary.FOREIGN, vocabulary.IN_DOUBT, BEING_WIPED))
 
-_ONLY_EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
+EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 
 # A text names at most this many devices.
 _SHOWN: Final = 3
@@ -128,7 +128,7 @@ class Exclusion:
             for name, mode in unit.exclusions:
                 if mode == vocabulary.TOGETHER:
                     for other in self._tokens[name].members[mode]:
-                        if other.state == FREE and other.withheld == _ONLY_EXCLUDED and all(
+                        if other.state == FREE and other.withheld == EXCLUDED and all(
                                 mode_of == vocabulary.TOGETHER and one in ours
                                 for _name, mode_of, one in self._excluding(other)):
                             yield other

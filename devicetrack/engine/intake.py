@@ -20,15 +20,13 @@ from devicetrack.engine.selection import Pool
 from devicetrack.engine.selection import Unit
 from devicetrack.engine.stock import GONE
 from devicetrack.engine.stock import Stock
+from devicetrack.engine.stock import UNPROVEN
 from devicetrack.engine.withholding import NO_REASON
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
-
-_UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
-_EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 
 # Each report of the host about a device and its parent sets these reasons anew.
 _OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.UNPROVEN, vocabulary.CORDONED,
@@ -225,7 +223,7 @@ class Intake(Stock):
              exclusions, features) = fields
             unit = units[kind].get(identifier)
             if (unit is not None and details == unit.details and unhealthy is None and adoptable and not standing
-                    and (not unit.withheld or unit.withheld == _EXCLUDED) and not unit.unborn
+                    and (not unit.withheld or unit.withheld == exclusion.EXCLUDED) and not unit.unborn
                     and unit.unproven == ((kind, identifier) in unproven)
                     and (not (exclusions or unit.exclusions)
                          or unit.exclusions == exclusion.of_device(kind, identifier, exclusions))):
@@ -266,7 +264,7 @@ class Intake(Stock):
         free_unproven = unit.unproven and unit.state == FREE
         if (unhealthy is None and adoptable and not unit.withheld and not self._standing
                 and unit.pool.provider_uuid):
-            return _UNPROVEN if free_unproven else NO_REASON    # nearly all of them
+            return UNPROVEN if free_unproven else NO_REASON    # nearly all of them
         reasons = {*unit.withheld - _OF_THE_HOST, *self._standing.of(unit.key, unit.pool.parent_name)}
         if unhealthy is not None:
             reasons.add(vocabulary.UNHEALTHY)

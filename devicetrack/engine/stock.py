@@ -17,6 +17,7 @@ from typing import Final
 
 from devicetrack import vocabulary
 from devicetrack.engine.exclusion import BEING_WIPED
+from devicetrack.engine.exclusion import EXCLUDED
 from devicetrack.engine.exclusion import Exclusion
 from devicetrack.engine.exclusion import is_taken
 from devicetrack.engine.pools import Pools
@@ -38,9 +39,8 @@ from devicetrack.objects.values import Record
 
 # The reason of a held device that the host does not have. The ledger does not know such a device if it is free.
 GONE: Final = 'gone from the host'
-_UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
+UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
 _BEING_WIPED: Final = frozenset((vocabulary.UNPROVEN, BEING_WIPED))
-_EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 
 
 class Inconsistent(Exception):
@@ -188,7 +188,7 @@ class Stock:
             unit.pool.grew()
         else:
             if unit.unproven:
-                unit.withheld |= _UNPROVEN
+                unit.withheld |= UNPROVEN
             self._set_free(unit)
 
     def _leave(self, unit: Unit) -> None:
@@ -233,7 +233,7 @@ class Stock:
             self._enqueue(unit, first)
             return
         if self._exclusion.is_excluded(unit):
-            unit.withheld |= _EXCLUDED
+            unit.withheld |= EXCLUDED
         self._enqueue(unit, first)
         self._exclude(unit)
 
@@ -351,7 +351,7 @@ class Stock:
     def unproven(self) -> list[DeviceState]:
         """The free devices that are withheld because nothing proves them clean, and for no other reason."""
         return [self._state_of(unit) for unit in self._withheld_units()
-                if unit.withheld == _UNPROVEN or unit.withheld == _BEING_WIPED]
+                if unit.withheld == UNPROVEN or unit.withheld == _BEING_WIPED]
 
     def begin_wipe(self, key: DeviceKey) -> str | None:
         """Keep others from the devices that may not be held beside a free one, until :meth:`end_wipe`.
@@ -381,7 +381,7 @@ class Stock:
             if unit is not None and unit.state == FREE:
                 self._touch(unit)
                 unit.unproven = False
-                self._withhold(unit, unit.withheld - _UNPROVEN)
+                self._withhold(unit, unit.withheld - UNPROVEN)
 
     def withheld(self, reason: str) -> list[DeviceKey]:
         """The devices that are withheld for a reason, without those for which the reason stands."""
@@ -434,7 +434,7 @@ class Stock:
         if not unit.exclusions:
             self._set_reasons(unit, reasons)
             return
-        self._set_reasons(unit, reasons - _EXCLUDED | unit.withheld & _EXCLUDED)
+        self._set_reasons(unit, reasons - EXCLUDED | unit.withheld & EXCLUDED)
         self._exclude(unit)
 
     def _set_reasons(self, unit: Unit, reasons: frozenset[str]) -> None:
@@ -458,9 +458,9 @@ class Stock:
             for other in touched:
                 if other.state == FREE and other is not unit:
                     if other.withheld:
-                        other.withheld |= _EXCLUDED
+                        other.withheld |= EXCLUDED
                     else:
-                        other.withheld = _EXCLUDED
+                        other.withheld = EXCLUDED
                         other.pool.free_count -= 1
         else:
             self._reconsider(touched)
@@ -479,7 +479,7 @@ class Stock:
         for unit in units:
             excluded = unit.state == FREE and self._exclusion.is_excluded(unit)
             if excluded != (vocabulary.EXCLUDED in unit.withheld):
-                self._set_reasons(unit, unit.withheld ^ _EXCLUDED)
+                self._set_reasons(unit, unit.withheld ^ EXCLUDED)
 
     def excluded(self) -> dict[DeviceKey, str]:
         """For each excluded device, the owners and devices that exclude it, for people."""
