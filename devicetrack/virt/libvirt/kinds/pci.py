@@ -238,7 +238,7 @@ class PCI(api.DeviceKind):
             if not function.total_vfs and (why := self.options.not_a_port(function)) is not None:
                 yield Fault(DeviceKey(self.name, places.name(function.address)), pci_options.SPECS, why)
         for name, differs in sorted(self._differing.items()):
-            yield Fault(DeviceKey(self.name, name), pci_ports.OPTION, differs)
+            yield Fault(DeviceKey(self.name, name), pci_options.SPECS, differs)
 
     @staticmethod
     def _provider(function: pci_sysfs.Function) -> str:

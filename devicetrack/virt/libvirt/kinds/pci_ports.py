@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from typing import Final
 from xml.sax.saxutils import quoteattr
 
 from devicetrack import exception
-from devicetrack.conf import pci as options
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import PCIDetails
 from devicetrack.objects.network_port import Port
@@ -23,8 +21,6 @@ from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vf_link
 from devicetrack.virt.libvirt import vf_ports
-
-OPTION: Final = f'[{options.SERVICE_GROUP}] device_spec'
 
 
 def problem(tree: pci_sysfs.Tree, function: pci_sysfs.Function, down: dict[str, str | None]) -> str | None:
