@@ -48,6 +48,7 @@ from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.repairs import Repairs
 from devicetrack.claims.resume import Resume
 from devicetrack.claims.rows import Rows
+from devicetrack.claims.service import ComputeService
 from devicetrack.claims.service import ServiceView
 from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.views import HostReader
@@ -78,7 +79,7 @@ class Parts(NamedTuple):
     driver: VirtDriver
     store: Store
     conf: Any
-    service: Any = None
+    service: ComputeService | None = None
     resolver: ProviderResolver | None = None
     instances: InstanceFields = InstanceFields()
     metering: Metering | None = None
