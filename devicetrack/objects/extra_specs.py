@@ -171,10 +171,9 @@ def _labels(value: str) -> tuple[str, ...]:
 
 @functools.lru_cache(_FLAVORS)
 def _classes(value: str) -> tuple[str, ...]:
+    # Nova's API accepts a comma at the end, and Nova leaves out empty labels when it asks placement.
     labels = [label.strip() for label in value.split(',')]
-    if not all(labels):
-        raise exception.BadRequest(_PMEM, value, 'must be labels separated by commas, none of them empty')
-    return tuple([vocabulary.pmem_resource_class(label) for label in labels])
+    return tuple([vocabulary.pmem_resource_class(label) for label in labels if label])
 
 
 def _amount(name: str, value: str) -> int:

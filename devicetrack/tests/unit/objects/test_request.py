@@ -29,6 +29,9 @@ class ExtraSpecsTestCase(base.TestCase):
         ('one namespace', {'hw:pmem': '4GB'}, (A,), {A: 1}, None),
         ('namespaces in their order', {'hw:pmem': 'SMALL,4GB,SMALL'}, (B, A, B), {A: 1, B: 2}, None),
         ('blanks between labels', {'hw:pmem': ' 4GB , SMALL '}, (A, B), {A: 1, B: 1}, None),
+        ('a comma at the end', {'hw:pmem': '4GB,'}, (A,), {A: 1}, None),
+        ('empty labels', {'hw:pmem': ',4GB, ,SMALL'}, (A, B), {A: 1, B: 1}, None),
+        ('no label', {'hw:pmem': ''}, (), {}, None),
         ('labels become classes', {'hw:pmem': 'my-label'}, ('CUSTOM_PMEM_NAMESPACE_MY_LABEL',),
          {'CUSTOM_PMEM_NAMESPACE_MY_LABEL': 1}, None),
         ('a resource class', {'resources:VGPU': '2'}, (), {'VGPU': 2}, None),
@@ -52,8 +55,6 @@ class ExtraSpecsTestCase(base.TestCase):
 class BadExtraSpecsTestCase(base.TestCase):
 
     scenarios = base.table(
-        ('no label', 'hw:pmem', ''),
-        ('an empty label', 'hw:pmem', '4GB,,SMALL'),
         ('labels that are no text', 'hw:pmem', ['4GB']),
         ('no amount', 'resources:VGPU', ''),
         ('negative', 'resources:VGPU', '-1'),
