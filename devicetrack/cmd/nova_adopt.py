@@ -61,7 +61,7 @@ class Adopt(base.Blocks):
         parser.add_argument('-v', '--verbose', action='store_true', help='Show what is logged, too.')
         action = parser.add_mutually_exclusive_group()
         action.add_argument('--apply', action='store_true',
-                            help='Record what the plan lists, end interrupted moves away from this host, and show the '
+                            help='Record what the plan lists, end interrupted moves from this host, and show the '
                                  'result for each instance.')
         action.add_argument('--check', action='store_true',
                             help='Say whether this host can be changed to devicetrack-nova-compute now.')

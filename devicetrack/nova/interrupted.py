@@ -1,9 +1,9 @@
-"""Ends moves away from a host that were interrupted because its compute service ended.
+"""Ends moves that began on a host and were interrupted because its compute service ended.
 
 When the service starts again, Nova clears the task of the instance and starts its guest where it was. Nova does not
 clean up the rest. Placement still has the allocations from the middle of the move: the instance holds those for the
 other host, and the migration holds those for this host. A resize stays ``migrating`` and a live migration ``queued``
-forever, so the other host keeps devices for it.
+forever, so the other host keeps devices for it. After a resize on one host, the same host keeps two sets of devices.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Outcome(NamedTuple):
 
 
 def end(source: Source, placement: Any, only: Collection[str] | None = None) -> list[Outcome]:
-    """End the moves away from a host whose instances Nova has taken back, and remove what others left in placement.
+    """End the moves from a host whose instances Nova has taken back, and remove what others left in placement.
 
     Call it when the service starts, after Nova has checked each instance and before it receives messages: at that time
     nobody works on a move. A move that cannot be ended now is left to the next start; until then none of its devices is
@@ -109,8 +109,8 @@ def end(source: Source, placement: Any, only: Collection[str] | None = None) -> 
 
 def was_interrupted(migration: Any, instance: Any) -> bool:
     """Whether the source's service ended in the middle of a move, and Nova has taken the instance back."""
-    return (instance.host == migration.source_compute and instance.task_state is None
-            and migration.status in _AT_THE_SOURCE.get(migration.migration_type, ()))
+    return bool(instance.host == migration.source_compute and instance.task_state is None
+                and _is_at_the_source(migration))
 
 
 def left_for(host: str, instance_uuid: str, placement: Any) -> str | None:
@@ -133,7 +133,7 @@ def left_for(host: str, instance_uuid: str, placement: Any) -> str | None:
 
 def _not_ended(source: Source, what: str, error: Exception) -> str:
     text = f'{what}: not ended: {error}'
-    LOG.warning('Moves away from host %(host)s: %(what)s; the next start of the service tries again',
+    LOG.warning('Moves from host %(host)s: %(what)s; the next start of the service tries again',
                 {'host': source.name, 'what': text})
     return text
 
@@ -141,22 +141,21 @@ def _not_ended(source: Source, what: str, error: Exception) -> str:
 def _left_to_do(context: Any, source: Source, placement: Any,
                 only: Collection[str] | None) -> Iterator[tuple[Any, Callable[[], str]]]:
     """Yield the moves that have to be ended, each with the call that does it."""
-    away = [one for one in _away(context, source) if only is None or one.instance_uuid in only]
-    if not away:
+    begun = [one for one in _begun(context, source) if only is None or one.instance_uuid in only]
+    if not begun:
         return                              # the first start of a host comes before its provider
     consumers = placement.get_allocations_for_resource_provider(context, source.node_uuid).allocations
-    open_ = [one for one in away if one.uuid in consumers or one.status in _AT_THE_SOURCE[one.migration_type]]
+    open_ = [one for one in begun if one.uuid in consumers or _is_at_the_source(one)]
     for migration, instance in _taken_back(context, source, open_):
         yield migration, functools.partial(_end, context, source, migration, instance, placement)
     for migration in _left_behind(context, source, [one for one in open_ if one.uuid in consumers]):
         yield migration, functools.partial(_remove, context, source, migration, placement)
 
 
-def _taken_back(context: Any, source: Source, away: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield the last move of each instance, if the move left from here and the instance is here without a task."""
-    moving = {one.instance_uuid: one for one in sorted(away, key=lambda one: one.id)
-              if one.instance_uuid in source.uuids and (
-                  one.status in _AT_THE_SOURCE[one.migration_type] or _is_live(one))}
+def _taken_back(context: Any, source: Source, begun: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the last move of each instance, if the move began here and the instance is here without a task."""
+    moving = {one.instance_uuid: one for one in sorted(begun, key=lambda one: one.id)
+              if one.instance_uuid in source.uuids and (_is_at_the_source(one) or _is_live(one))}
     for some in service.batches(sorted(moving)):
         for instance in objects.InstanceList.get_by_filters(
                 context, {'uuid': some, 'deleted': False}, expected_attrs=['migration_context']):
@@ -167,14 +166,14 @@ def _taken_back(context: Any, source: Source, away: Sequence[Any]) -> Iterator[t
                     yield migration, instance
 
 
-def _left_behind(context: Any, source: Source, away: Sequence[Any]) -> Iterator[Any]:
+def _left_behind(context: Any, source: Source, begun: Sequence[Any]) -> Iterator[Any]:
     """Yield those of the moves, which all have allocations here, whose instance has left for another host.
 
     The move itself took the instance away, if it is a live migration that failed only after the guest had left, or a
     newer one did.
     """
     left: dict[str, list[Any]] = {}
-    for one in away:
+    for one in begun:
         left.setdefault(one.instance_uuid, []).append(one)
     for some in service.batches(sorted(left)):
         for instance in objects.InstanceList.get_by_filters(
@@ -185,12 +184,20 @@ def _left_behind(context: Any, source: Source, away: Sequence[Any]) -> Iterator[
                     yield from (one for one in left[instance.uuid] if _is_live(one) or one.id < newest.id)
 
 
-def _away(context: Any, source: Source) -> list[Any]:
-    """Return the moves from the host to others that its service cannot continue."""
+def _begun(context: Any, source: Source) -> list[Any]:
+    """Return the moves from the host, to others or on itself, that its service cannot continue.
+
+    A move on the host itself that Nova has ended is not among them: it left no allocations at another host.
+    """
     return [one for one in objects.MigrationList.get_by_filters(
         context, {'source_compute': source.name, 'status': _ALL})
-        if one.dest_compute != source.name and one.migration_type in _AT_THE_SOURCE
-        and one.status in (*_AT_THE_SOURCE[one.migration_type], *_ENDED)]
+        if _is_at_the_source(one) or (
+            one.status in _ENDED and one.dest_compute != source.name and one.migration_type in _AT_THE_SOURCE)]
+
+
+def _is_at_the_source(migration: Any) -> bool:
+    """Whether its source still works on a move, or ended while it did."""
+    return migration.status in _AT_THE_SOURCE.get(migration.migration_type, ())
 
 
 def _is_live(migration: Any) -> bool:

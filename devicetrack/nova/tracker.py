@@ -302,7 +302,7 @@ def update_available_resource(original: Callable[..., Any], tracker: Any, contex
         try:
             interrupted.end(host.source(), tracker.reportclient)
         except Exception:                           # it only tidies up, and both audits are more important
-            LOG.exception('The moves away from host %s that were interrupted were not ended', host.host)
+            LOG.exception('The moves from host %s that were interrupted were not ended', host.host)
     try:
         original(tracker, context, nodename, startup=startup)
     finally:

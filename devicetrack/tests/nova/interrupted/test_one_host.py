@@ -9,6 +9,7 @@ from nova import context as nova_context
 from nova import objects
 from nova.compute import task_states
 
+from devicetrack.nova import binding
 from devicetrack.tests.nova.stock_failures import base
 
 
@@ -57,19 +58,54 @@ class ResizeOnOneHostTestCase(base.PmemGuests):
         self.assertEqual(1, len(starts))
         self.assert_on_its_own()
 
-    def test_a_host_that_died_while_it_resized_starts_the_guest_on_what_it_had(self) -> None:
-        self.flags(resume_guests_state_on_host_boot=True)
+    def die_while_resizing(self) -> None:
+        """The host dies while it moves the guest's disks. Its service does not start yet."""
         self.lose('resize_instance')
         self.resize(self.flavor_of(2))
         instance = self.instance(self.server)
         instance.task_state = task_states.RESIZE_MIGRATING
         instance.save()
-        migration = objects.Migration.get_by_id_and_instance(
-            nova_context.get_admin_context(), instance.migration_context.migration_id, instance.uuid)
+        self.number = instance.migration_context.migration_id
+        migration = self.migration
         migration.status = 'migrating'
         migration.save()
         self.fake('host1').lookupByUUIDString(self.server['id']).destroy()
+
+    @property
+    def migration(self) -> Any:
+        return objects.Migration.get_by_id(nova_context.get_admin_context(), self.number)
+
+    def allocations(self, consumer: str) -> dict[str, Any]:
+        return {provider: found['resources']
+                for provider, found in self._get_allocations_by_server_uuid(consumer).items()}
+
+    def held(self) -> list[str]:
+        return [one.identifier for one in binding.of(self.computes['host1'].driver).manager.held(self.server['id'])]
+
+    def test_a_host_that_died_while_it_resized_starts_the_guest_on_what_it_had(self) -> None:
+        self.flags(resume_guests_state_on_host_boot=True)
+        self.die_while_resizing()
         starts = self.count_starts()
         self.restart('host1')
         self.assertEqual(1, len(starts))
         self.assert_on_its_own()
+
+    def test_the_service_of_a_host_that_died_while_it_resized_ends_the_resize(self) -> None:
+        had = self.allocations(self.server['id'])
+        self.die_while_resizing()
+        self.restart('host1')
+        self.assertEqual('error', self.migration.status)
+        self.assertIsNone(self.instance(self.server).migration_context)
+        self.assertEqual([had, {}], [self.allocations(one) for one in (self.server['id'], self.migration.uuid)])
+        self.assertTrue(self.wait_for(lambda: set(self.held()) == self.had), self.held())
+        self._reboot_server(self.server, hard=True)
+        self.assert_on_its_own()
+
+    def test_a_resize_whose_message_may_still_come_goes_on(self) -> None:
+        self.lose('resize_instance')
+        self.resize(self.flavor_of(2))
+        self.restart('host1')
+        [migration] = objects.MigrationList.get_by_filters(
+            nova_context.get_admin_context(), {'instance_uuid': self.server['id']})
+        self.assertEqual('pre-migrating', migration.status)
+        self.assertEqual(3, len(self.held()))
