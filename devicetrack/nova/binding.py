@@ -23,6 +23,7 @@ from devicetrack import metrics
 from devicetrack import vocabulary
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.manager import ClaimManager
+from devicetrack.conf import libvirt as libvirt_options
 from devicetrack.conf import manager as options
 from devicetrack.nova import errors
 from devicetrack.nova import interrupted
@@ -128,6 +129,13 @@ class Binding:
         with contextlib.suppress(exception.LedgerDiscarded):
             self._reported = self.manager.providers(wait=False)
         return self._reported
+
+    @staticmethod
+    def mdev_classes() -> dict[str, str]:
+        """Return the resource class of each type of mediated devices that this host makes."""
+        conf = nova.conf.CONF
+        return {name: conf[libvirt_options.mdev_group(name)].mdev_class
+                for name in map(str.strip, conf[libvirt_options.DEVICES_GROUP].enabled_mdev_types)}
 
     def narrow(self, context: Any, claim: Claim, instance: Any, numa_topology: Any) -> bool:
         """Exchange claimed devices for ones near the NUMA nodes that Nova chose.

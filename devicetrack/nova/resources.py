@@ -6,6 +6,7 @@ devices. The adapter does the same, so that Nova without the adapter finds the r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Set
@@ -17,6 +18,7 @@ from nova import objects
 from devicetrack import vocabulary
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import InstanceResources
+from devicetrack.objects.details import MdevDetails
 from devicetrack.objects.details import VPMEMDetails
 
 
@@ -40,6 +42,33 @@ def namespaces(found: Iterable[Any] | None) -> list[tuple[str, str, str, VPMEMDe
         namespace_uuid=UNKNOWN_UUID, label=one.metadata.label, devpath=one.metadata.devpath,
         size_bytes=one.metadata.size, align_bytes=one.metadata.align))
         for one in found or () if 'metadata' in one and isinstance(one.metadata, objects.LibvirtVPMEMDevice)]
+
+
+def with_allocated_classes(has: InstanceResources, allocations: Mapping[str, Any] | None,
+                           classes: Mapping[str, str]) -> InstanceResources:
+    """Return the devices of a guest that comes here, each mediated one with a resource class that is allocated here.
+
+    A device gets the class of its type. If no more of that is allocated, its partner has another type, and it gets a
+    class that is left. Without any, its class stays: the claim refuses it, because too few devices are allocated.
+
+    :param classes: the resource class of each type of mediated devices here
+    """
+    counted, left = set(classes.values()), Counter[str]()
+    for at in (allocations or {}).values():
+        left.update({name: amount for name, amount in at['resources'].items() if name in counted})
+    mdevs = [one for one in has if isinstance(one.details, MdevDetails)]
+    found: dict[str, str] = {}
+    for one in mdevs:
+        wanted = classes.get(one.details.type)
+        if wanted is not None and left[wanted]:
+            found[one.identifier] = wanted
+            left[wanted] -= 1
+    others = left.elements()
+    for one in mdevs:
+        if one.identifier not in found:
+            found[one.identifier] = next(others, one.resource_class)
+    return InstanceResources.from_tuples(has.instance_uuid, [
+        (one.provider_uuid, found.get(one.identifier, one.resource_class), one.identifier, one.details) for one in has])
 
 
 def asked(flavor: Any, counted: Set[str], aliases: Mapping[str, Any] | None = None) -> set[str]:

@@ -131,8 +131,11 @@ def claim_for_live_migration(host: binding.Binding, context: Any, instance: Any,
     """
     if source is None:
         raise exception.BadRequest('migrate_data', None, 'the source did not say which devices the guest has')
-    return host.manager.live_migration_claim(context, Subject(instance, source.resources), nodename, allocations,
-                                             migration, check=source.check)
+    has = source.resources
+    if source.check is None:
+        has = resources.with_allocated_classes(has, allocations, host.mdev_classes())
+    return host.manager.live_migration_claim(context, Subject(instance, has), nodename, allocations, migration,
+                                             check=source.check)
 
 
 def _move(host: binding.Binding, context: Any, instance: Any, claim: Claim, original: Callable[[], Any]) -> Any:

@@ -64,7 +64,7 @@ def source(data: Any, instance: Any) -> Source:
     if _RESOURCES in said:
         return Source(InstanceResources.from_text(said[_RESOURCES]), LiveMigrationCheck.from_text(said.get(_CHECK, '')))
     # The source does not have this adapter. Nova's own message has the types of mediated devices, and the instance has
-    # its namespaces.
+    # its namespaces. The class of a mediated device is unknown here: see tracker.claim_for_live_migration().
     types = data.source_mdev_types if 'source_mdev_types' in data else {}
     mdevs = [(resources.UNKNOWN_UUID, 'VGPU', uuid, MdevDetails(
         type=device_type, parent='', parent_address=None, device_api='vfio-pci', iommu_group=None, origin='adopted'))

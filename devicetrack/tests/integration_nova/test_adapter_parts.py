@@ -78,6 +78,36 @@ class ResourcesTestCase(base.TestCase):
         self.assertIsNone(resources.of(namespaces()))
         self.assertEqual([], resources.namespaces(None))
 
+    def classes(self, types, allocated, classes):
+        """The classes of a guest's mediated devices, of which a source without us told only the types."""
+        data = migrate_data.LibvirtLiveMigrateData(source_mdev_types={
+            getattr(uuids, f'mdev{number}'): one for number, one in enumerate(types)})
+        instance = objects.Instance(uuid=uuids.instance, resources=resources.of(namespaces('ns0')))
+        has = wire.source(data, instance).resources
+        allocations = {getattr(uuids, f'provider{number}'): {'resources': {'VCPU': 1, **one}}
+                       for number, one in enumerate(allocated)}
+        found = resources.with_allocated_classes(has, allocations, classes)
+        self.assertEqual([(one.kind, one.identifier) for one in has], [(one.kind, one.identifier) for one in found])
+        self.assertEqual('CUSTOM_PMEM_NAMESPACE_4GB', found[0].resource_class)
+        by_type = {one.identifier: one.resource_class for one in found}
+        return [by_type[getattr(uuids, f'mdev{number}')] for number in range(len(types))]
+
+    def test_a_device_whose_type_alone_is_known_has_the_class_of_the_type_here(self):
+        here = {'a': 'CUSTOM_A', 'b': 'CUSTOM_B', 'c': 'VGPU'}
+        self.assertEqual(['CUSTOM_A'], self.classes('a', [{'CUSTOM_A': 1}], here))
+        self.assertEqual(['VGPU'], self.classes('c', [{'VGPU': 1}], here))
+        self.assertEqual(['CUSTOM_B', 'CUSTOM_A', 'VGPU'], self.classes(
+            'bac', [{'VGPU': 1, 'CUSTOM_A': 1}, {'CUSTOM_B': 1, 'CUSTOM_FPGA': 1}], here))
+
+    def test_a_device_that_becomes_one_of_another_type_has_the_class_that_is_left(self):
+        here = {'a': 'CUSTOM_A', 'b': 'CUSTOM_B'}
+        self.assertEqual(['CUSTOM_A', 'CUSTOM_A'], self.classes('xa', [{'CUSTOM_A': 2}], here))
+        self.assertEqual(['CUSTOM_A', 'CUSTOM_B'], self.classes('xb', [{'CUSTOM_A': 1}, {'CUSTOM_B': 1}], here))
+        self.assertEqual(['CUSTOM_A'], self.classes('b', [{'CUSTOM_A': 1}], here))
+
+    def test_more_devices_than_are_allocated_are_left_to_the_claim(self):
+        self.assertCountEqual(['CUSTOM_A', 'VGPU'], self.classes('aa', [{'CUSTOM_A': 1}], {'a': 'CUSTOM_A'}))
+
     def test_a_flavor_asks_for_devices_also_of_a_host_that_has_none(self):
         asks = {'resources:VGPU': '1', 'hw:pmem': '4GB', 'resources:CUSTOM_FPGA': '1', 'resources:CUSTOM_A16': '1',
                 'resources:DISK_GB': '1', 'resources:NET_BW_EGR_KILOBIT_PER_SEC': '2000000'}
