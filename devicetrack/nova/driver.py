@@ -11,6 +11,7 @@ from typing import Any
 from typing import Final
 
 from nova import exception as nova_exception
+from nova.virt.libvirt import driver as nova_driver
 from nova.virt.libvirt import utils as libvirt_utils
 
 from devicetrack import exception
@@ -49,6 +50,25 @@ def update_provider_tree(original: Callable[..., Any], driver: Any, provider_tre
     host = binding.of(driver)
     original(driver, provider_tree, nodename, allocations=allocations)
     host.providers.mark(provider_tree, host.reported())
+
+
+@wraps(f'{_DRIVER}_get_mediated_devices')
+def mediated_devices(original: Callable[..., Any], driver: Any, types: Any = None) -> list[Any]:
+    """Read the host's mediated devices again if one goes between Nova's list and its look-up of each of them.
+
+    Nova alone removes none, and lets libvirt's error end a delete, a confirmation or a boot of another instance.
+    """
+    listed: set[str] | None = None
+    while True:
+        try:
+            found: list[Any] = original(driver, types)
+            return found
+        except nova_driver.libvirt.libvirtError as error:
+            if error.get_error_code() != nova_driver.libvirt.VIR_ERR_NO_NODE_DEVICE:
+                raise
+            before, listed = listed, set(driver._host.list_mediated_devices())
+            if listed == before:                # none has gone since the last error: libvirt contradicts itself
+                raise
 
 
 # -- Nova's own choices and wipes, which do nothing -------------------------------------------------------------------

@@ -30,7 +30,7 @@ _OURS = (
     (('test_adopting',), 'From Nova alone to the adapter, and back', False),
     (('test_stock_source',), 'Live migrations from Nova alone', True),
     (('interrupted.test_claims', 'interrupted.test_live_migrations', 'interrupted.test_moves',
-      'interrupted.test_one_host', 'interrupted.test_starts'),
+      'interrupted.test_one_host', 'interrupted.test_removals', 'interrupted.test_starts'),
      'What is interrupted or refused halfway', True),
 )
 _RESULTS = _HERE.parents[2] / '.stestr-nova-suites'
