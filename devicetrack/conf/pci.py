@@ -61,7 +61,7 @@ object with ``policy`` and, as in ``[pci] device_spec``, ``vendor_id``, ``produc
 list of such objects. Repeat the option for more. The first object that matches a function counts. If none matches a
 mass storage controller, the controller waits until a person says that it is clean (``person``). If none matches another
 function, the service only resets it (``none``), because most functions need no more; a function without a reset waits
-for a person too.
+for a person too. A reset of its bus is none for a function that shares the bus with another one.
 
 ``none``: nothing. A reset erases nothing on a disk: with ``none`` the next guest reads what the last one wrote.
 ``person``: an operator says when it is clean. This policy holds for every function whose ``[pci] device_spec`` has

@@ -217,6 +217,16 @@ class Tree:
         """
         return tuple(sorted(filter(ADDRESS.fullmatch, self._list(f'kernel/iommu_groups/{number}/devices'))))
 
+    def is_alone(self, address: str) -> bool:
+        """Whether no other function is on a function's bus; False if that cannot be read."""
+        # The functions of a bus, virtual ones too, are in the directory of the bridge above it.
+        try:
+            beside = os.listdir(os.path.join(self._devices, address, os.pardir))
+        except OSError:
+            return False
+        bus = address.rpartition(':')[0]
+        return {name for name in beside if _ADDRESS.fullmatch(name) and name.rpartition(':')[0] == bus} == {address}
+
     def driver_override(self, address: str) -> str | None:
         """Read the name of the only driver that may take a function; None if any driver that knows it may.
 

@@ -15,6 +15,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.testing import pci as made
+from devicetrack.testing import pci_models
 from devicetrack.tests.unit.virt import pci_hosts
 from devicetrack.tests.unit.virt.pci_hosts import BRIDGE
 from devicetrack.tests.unit.virt.pci_hosts import CARD
@@ -270,7 +271,7 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
 
     def test_a_function_without_a_driver_has_none_again(self) -> None:
         edu, _network, _tester = self.host.add_shared_group(BRIDGE, '0000:07')
-        kind = self.kind({'address': '*:07:*.*'})
+        kind = self.kind({'address': '*:07:*.*'}, cleaning='none')
         assignment = self.assigned(kind, edu)
         kind.realize(assignment)
         self.give_to_guest(edu)
@@ -367,7 +368,7 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
 
     def test_a_reset_that_fails_frees_no_function_without_a_driver(self) -> None:
         edu, _network, _tester = self.host.add_shared_group(BRIDGE, '0000:07')
-        kind = self.kind({'address': '*:07:*.*'})
+        kind = self.kind({'address': '*:07:*.*'}, cleaning='none')
         assignment = self.realized(kind, edu)
         self.give_to_guest(edu)
         self.host.failing.add(edu)
@@ -377,6 +378,22 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
         self.host.failing.clear()
         self.unclaim(kind, assignment)
         self.assertEqual([edu], [address for address, _methods in self.host.resets])
+
+    def test_a_bus_reset_that_the_kernel_would_refuse_is_for_a_person(self) -> None:
+        self.host.add(BRIDGE, pci_models.BRIDGE)
+        edu = self.host.add('0000:07:01.0', pci_models.EDU, behind=BRIDGE)
+        specs = {'address': '*:07:01.*'},
+        self.unclaim(self.kind(*specs), self.realized(self.kind(*specs), edu))
+        kind = self.kind(*specs)
+        assignment = self.realized(kind, edu)
+        self.give_to_guest(edu)
+        self.host.add('0000:07:02.0', pci_models.EDU, behind=BRIDGE)
+        self.host.failing.add(edu)
+        self.host.unbind(edu)                   # libvirt gives it back
+        error = self.assertRaises(exception.UnclaimFailed, self.unclaim, kind, assignment)
+        self.assertIn('a person has to clean it', str(error))
+        self.assertEqual(frozenset(), kind.stock().nothing_kept)
+        self.unclaim(self.kind(*specs, cleaning='none'), assignment)
 
     def test_a_release_that_is_interrupted_in_any_step_is_repeated(self) -> None:
         edu, network, _tester = self.host.add_shared_group(BRIDGE, '0000:07')

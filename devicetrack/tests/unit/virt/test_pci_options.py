@@ -275,6 +275,14 @@ class ResetTestCase(OptionsTestCase):
         self.assertEqual('person', self.read([]).cleaning_of(function).name)
         self.assertEqual('none', self.read([], cleaning=[{'policy': 'none'}]).cleaning_of(function).name)
 
+    def test_a_reset_of_its_bus_counts_for_a_function_that_is_alone_there(self) -> None:
+        read, names = self.read([]), []
+        for methods in (('bus',), ('cxl_bus', 'bus'), ('flr', 'bus')):
+            function = GPU._replace(reset_methods=methods)
+            names += [read.cleaning_of(function, None, lambda _address, alone=alone: alone).name
+                      for alone in (True, False)]
+        self.assertEqual(['none', 'person', 'none', 'person', 'none', 'none'], names)
+
 
 class CleaningMistakeTestCase(OptionsTestCase):
 

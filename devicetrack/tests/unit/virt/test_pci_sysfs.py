@@ -113,6 +113,14 @@ class FunctionsTestCase(TreeTestCase):
         self.assertEqual([(None, ('bus',)), ('e1000', ()), (None, ())],
                          [(found[one].driver, found[one].reset_methods) for one in (edu, network, other)])
 
+    def test_a_function_is_alone_while_its_bus_has_no_other_one(self) -> None:
+        bridge = self.host.add('0000:08:00.0', pci_models.BRIDGE)
+        self.host.add('0000:09:00.0', pci_models.EDU, behind=bridge)
+        self.assertIs(True, self.tree.is_alone('0000:09:00.0'))
+        self.host.add('0000:09:01.0', pci_models.EDU, behind=bridge)
+        self.assertIs(False, self.tree.is_alone('0000:09:00.0'))
+        self.assertIs(False, self.tree.is_alone('0000:0a:00.0'))
+
     def test_two_functions_of_one_card(self) -> None:
         card = self.host.add_card('0000:07:00', ['one', 'two'])
         found = self.read()

@@ -56,7 +56,7 @@ class Cleaner:
         :param read: reads another function, by default from sysfs
         """
         physfn = None if function.physfn is None else (read or self._tree.function)(function.physfn)
-        return self._options.cleaning_of(function, physfn)
+        return self._options.cleaning_of(function, physfn, self._tree.is_alone)
 
     def keeps_nothing(self, function: pci_sysfs.Function, read: Read | None = None) -> bool:
         """Whether the operator says that a function keeps nothing that its next owner could read.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 import json
@@ -37,6 +38,9 @@ OF_DISKS: Final = frozenset((ZERO, DISCARD, FORMAT, SANITIZE))
 _OF_PROGRAM: Final = ('program', 'timeout_s')
 _KEYS: Final = pci_matching.KEYS | {'policy', 'erase', *_OF_PROGRAM}
 _MASS_STORAGE: Final = '01'              # the first two digits of the class code (PCI Code and ID Assignment)
+# The kernel lists these methods without knowing the functions that it finds later on the bus. If there is one, it
+# refuses the reset (pci_parent_bus_reset in Linux: drivers/pci/pci.c).
+_BUS_RESETS: Final = frozenset(('bus', 'cxl_bus'))
 # The default timeouts. Overwriting a large disk takes many hours, and a new operation follows one that takes too long.
 _TIMEOUT_S: Final = 3600
 _SANITIZE_TIMEOUT_S: Final = 24 * 3600
@@ -71,17 +75,19 @@ def read(values: Iterable[str]) -> tuple[Rule, ...]:
     return tuple(_rule(entry) for entry in json_entries.read(OPTION, values))
 
 
-def of(rules: Sequence[Rule], function: pci_matching.Function,
-       physfn: pci_matching.Function | None = None) -> Policy:
-    """Return the policy for a function: by the first rule that matches it, else by its class.
+def of(rules: Sequence[Rule], function: pci_matching.Function, physfn: pci_matching.Function | None,
+       is_alone: Callable[[str], bool]) -> Policy:
+    """Return the policy for a function: by the first rule that matches it, else by its class and its resets.
 
     :param physfn: of a virtual function, its physical function
+    :param is_alone: whether no other function is on the bus of the function at an address
     """
     for rule in rules:
         if rule.match.matches(function, physfn):
             return rule.policy
-    is_reset = bool(function.reset_methods)
-    return Policy(NONE if is_reset and not function.class_code.startswith(_MASS_STORAGE) else PERSON)
+    if function.class_code.startswith(_MASS_STORAGE) or not function.reset_methods:
+        return Policy(PERSON)
+    return Policy(NONE if set(function.reset_methods) - _BUS_RESETS or is_alone(function.address) else PERSON)
 
 
 def _rule(entry: json_entries.Entry) -> Rule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Final
@@ -137,12 +138,16 @@ class PCIOptions(NamedTuple):
         spec = self.spec_of(function, physfn)
         return spec if spec is not None and any(match.matches(function, physfn) for match in self.functions) else None
 
-    def cleaning_of(self, function: Function, physfn: Function | None = None) -> pci_cleaning.Policy:
-        """Return the policy for a function that comes back from a guest. A person cleans a one-time-use function."""
+    def cleaning_of(self, function: Function, physfn: Function | None = None,
+                    is_alone: Callable[[str], bool] = lambda _address: False) -> pci_cleaning.Policy:
+        """Return the policy for a function that comes back from a guest. A person cleans a one-time-use function.
+
+        :param is_alone: as for :func:`.pci_cleaning.of`
+        """
         if any(spec.one_time_use for spec in self.specs) and (
                 spec := self.spec_of(function, physfn)) is not None and spec.one_time_use:
             return pci_cleaning.Policy(pci_cleaning.PERSON)
-        return pci_cleaning.of(self.cleaning, function, physfn)
+        return pci_cleaning.of(self.cleaning, function, physfn, is_alone)
 
 
 def read(conf: cfg.ConfigOpts) -> PCIOptions:
