@@ -206,7 +206,7 @@ class LibvirtDriver(driver.VirtDriver):
             except exception.DeviceKindFailed as error:
                 raise exception.RealizeFailed(*assignment.key, str(error)) from error
             try:
-                self._proving.take_back((assignment.key,))
+                self._proving.take_back_for_guest((assignment,))
                 return installed.realize(kind, assignment)
             except (exception.InvalidDocument, exception.CommandFailed, exception.DeviceKindFailed) as error:
                 raise exception.RealizeFailed(*assignment.key, str(error)) from error
@@ -308,7 +308,7 @@ class LibvirtDriver(driver.VirtDriver):
 
     def _elements(self, assignments: Sequence[DeviceAssignment]) -> tuple[str, ...]:
         # For a caller that starts a guest without realizing its devices first: the guest writes to them all the same.
-        self._proving.take_back(one.key for one in assignments)
+        self._proving.take_back_for_guest(assignments)
         elements: dict[DeviceKey, str] = {}
         for name in sorted({assignment.kind for assignment in assignments}):
             ours = [assignment for assignment in assignments if assignment.kind == name]

@@ -109,6 +109,12 @@ class Proofs:
             proof = self._known.get((key.kind, key.identifier))
         return proof[2] if proof is not None and _is_same(proof[0], details) else None
 
+    def of_kind(self, kind: str) -> dict[str, str]:
+        """The devices of a kind that are proven clean, by identifier, each with its details of that time."""
+        with self._mutex:
+            self._refresh()
+            return {name: proof[0] for (of, name), proof in self._known.items() if of == kind}
+
     def record(self, proven: Mapping[DeviceKey, str], how: str) -> None:
         """Record that devices are clean. The caller holds their locks.
 

@@ -7,6 +7,7 @@ last byte of the device was checked.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -175,6 +176,20 @@ class Proving:
         except exception.DriverError as failed:
             results |= {one.key: exception.UnclaimFailed(*one.key, str(failed)) for one in clean}
         return results
+
+    def take_back_for_guest(self, assignments: Collection[DeviceAssignment]) -> None:
+        """Forget durably that devices are clean which a guest is about to get, or whose bytes it can reach with them.
+
+        :raises CommandFailed: they may still count as clean
+        :raises DeviceKindFailed: a kind cannot say which those are
+        """
+        keys = set(map(key_of, assignments))
+        for name in {assignment.kind for assignment in assignments}:
+            kind = self._kinds.get(name)
+            if kind is not None and kind.keeps_bytes and (proven := self._proofs.of_kind(name)):
+                owned = [details.to_text(one.details) for one in assignments if one.kind == name]
+                keys.update(DeviceKey(name, one) for one in installed.within_reach(kind, owned, proven))
+        self.take_back(keys)
 
     def take_back(self, keys: Iterable[DeviceKey]) -> None:
         """Forget durably that devices are clean.

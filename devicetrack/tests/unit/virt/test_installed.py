@@ -448,6 +448,18 @@ class MistakesTestCase(base.TestCase):
             self.assertIsInstance(error, exception.DeviceKindFailed)
             self.says('is_blank', error)
 
+    def test_within_reach(self) -> None:
+        wrong: tuple[tuple[Any, ...], ...] = ((), (None,), ('two',), (['three'],), ([[]],))
+        for answers in wrong:
+            driver = self.make('within_reach', *answers, keeps_bytes=True)
+            driver._proofs.record(dict.fromkeys((DeviceKey('tape', 'two'), DeviceKey('other', 'three')), DETAILS),
+                                  vocabulary.WIPED)
+            self.says('within_reach', self.assertRaises(exception.RealizeFailed, driver.realize, self.tape))
+        driver = self.make('within_reach', ['two'], keeps_bytes=True)
+        driver.realize(self.tape)
+        self.assertEqual({}, driver._proofs.of_kind('tape'))
+        self.assertEqual(['three'], list(driver._proofs.of_kind('other')))
+
     def test_a_kind_that_cannot_look_takes_no_proof_from_the_devices_of_others(self) -> None:
         def cannot(_kind: Any, _assignments: Any) -> Any:
             raise exception.CommandFailed('look', 'no answer')

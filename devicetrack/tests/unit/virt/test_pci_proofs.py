@@ -11,12 +11,14 @@ import uuid
 from devicetrack import exception
 from devicetrack import filelock
 from devicetrack import vocabulary
+from devicetrack.objects import details
 from devicetrack.objects import values
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import nvme
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import pci_hosts
+from devicetrack.tests.unit.virt.pci_hosts import CARD
 from devicetrack.tests.unit.virt.pci_hosts import DISK
 from devicetrack.tests.unit.virt.pci_hosts import NVME
 from devicetrack.tests.unit.virt.pci_hosts import OLD
@@ -228,3 +230,60 @@ class ProofTestCase(pci_hosts.DiskTestCase):
 
     def test_so_is_one_with_more_namespaces(self) -> None:
         self.assertEqual([OLD, OLD], [bytes(one.content[:16]) for one in self.exchanged_in_a_wait(2)])
+
+
+class SubsystemTestCase(pci_hosts.PCIHostTestCase):
+    """The proofs of other functions of a disk that a guest gets whole."""
+
+    def driver(self, **spec: str) -> libvirt_driver.LibvirtDriver:
+        node = self.useFixture(libvirt_fixtures.TestNode())
+        return pci_hosts.driver_of(self, self.host, spec, 'person', node.connect)
+
+    def offered(self, driver: libvirt_driver.LibvirtDriver) -> dict[str, Any]:
+        return {one.identifier: contract.assignment(str(uuid.uuid4()), 'pci', one.identifier, one.parent, one.details)
+                for one in driver.get_inventory().devices}
+
+    def unproven(self, driver: libvirt_driver.LibvirtDriver, *beside: str) -> set[str]:
+        return {identifier for _kind, identifier in driver.get_inventory().unproven} - set(beside)
+
+    def admit(self, driver: libvirt_driver.LibvirtDriver) -> dict[str, Any]:
+        """Prove all functions clean, as a wipe does."""
+        offered = self.offered(driver)
+        driver._proofs.record({values.DeviceKey('pci', name): details.to_text(one.details)
+                               for name, one in offered.items()}, vocabulary.WIPED)
+        self.assertEqual(set(), self.unproven(driver))
+        return offered
+
+    def test_those_of_its_virtual_functions_end(self) -> None:
+        for address, serial in ((CARD, 'S1'), ('0000:04:00.0', 'S2')):
+            self.host.add_nvme_with_vfs(address, serial)
+        [vf], [other] = self.host.make_vfs(CARD, 1), self.host.make_vfs('0000:04:00.0', 1)
+        for address in (vf, other):
+            self.host.bind(address, 'nvme')
+        driver = self.driver(vendor_id='1b36')
+        self.admit(driver)
+        self.host.remove(vf)                    # the whole disk is for one guest now
+        driver.realize(self.offered(driver)[CARD])
+        self.host.make_vfs(CARD, 1)
+        self.host.bind(vf, 'nvme')
+        self.assertEqual({vf}, self.unproven(driver, CARD))
+
+    def test_those_of_its_other_controllers_end(self) -> None:
+        one, two = self.host.add_card('0000:07:00', ('S1', 'S1'))
+        self.host.add_nvme(DISK, 'S2')
+        driver = self.driver(**NVME)
+        offered = self.admit(driver)
+        driver.guest_config([offered[one]])
+        self.assertEqual({one, two}, self.unproven(driver))
+
+    def test_those_of_other_functions_of_a_card_stay(self) -> None:
+        card = self.host.add_igb(CARD)
+        self.host.give_serial(card, 'S1')
+        [vf] = self.host.make_vfs(card, 1)
+        driver = self.driver(vendor_id='8086')
+        offered = self.admit(driver)
+        driver.guest_config([offered[card]])
+        self.assertEqual({card}, self.unproven(driver))
+        self.admit(driver)
+        driver.guest_config([offered[vf]])
+        self.assertEqual({vf}, self.unproven(driver))

@@ -317,6 +317,19 @@ class DeviceKind(abc.ABC):
         :raises DriverError: anything else, handled like UnclaimFailed. After any error the device stays held
         """
 
+    def within_reach(self, owned: Collection[str], proven: Mapping[str, str]) -> Collection[str]:
+        """Find other devices whose bytes the owner of a device can reach, for example the parts of a whole disk.
+
+        For a kind that keeps bytes. The driver asks before a guest gets devices, and removes the proofs of the devices
+        in the answer with theirs. The texts are of details; the host need not have these devices now. The default is
+        none.
+
+        :param owned: the texts of the devices that a guest is about to get
+        :param proven: by identifier, the texts of all devices of this kind that are proven clean, perhaps thousands
+        :returns: identifiers of ``proven``
+        """
+        return ()
+
     def keeps_nothing(self, assignment: DeviceAssignment) -> bool:
         """Whether an operator says that a device keeps nothing of its guest, so that :meth:`unclaim` cleans nothing.
 

@@ -353,13 +353,25 @@ def is_blank(kind: api.DeviceKind, assignments: Sequence[DeviceAssignment]) -> C
     :raises DriverError: as :meth:`.api.DeviceKind.is_blank`
     """
     with mistakes(kind, 'is_blank'):
-        found = kind.is_blank(assignments)
-        if not isinstance(found, list | tuple | collections.abc.Set):
-            raise TypeError(f'{found!r} is no list, tuple or set')
-        names = frozenset(found)
-        if not names <= {assignment.identifier for assignment in assignments}:
-            raise ValueError(f'{found!r} names other devices than it was asked for')
-        return names
+        return _some_of(kind.is_blank(assignments), {assignment.identifier for assignment in assignments})
+
+
+def within_reach(kind: api.DeviceKind, owned: Collection[str], proven: Mapping[str, str]) -> Collection[str]:
+    """Ask the kind which other proven devices the owner of devices can reach, and check that these are proven ones.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    """
+    with mistakes(kind, 'within_reach'):
+        return _some_of(kind.within_reach(owned, proven), proven)
+
+
+def _some_of(found: Any, asked: Collection[str]) -> frozenset[str]:
+    if not isinstance(found, list | tuple | collections.abc.Set):
+        raise TypeError(f'{found!r} is no list, tuple or set')
+    names = frozenset(found)
+    if not names <= set(asked):
+        raise ValueError(f'{found!r} names other devices than it was asked for')
+    return names
 
 
 def guest_elements(kind: api.DeviceKind, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:

@@ -472,6 +472,9 @@ class PCI(api.DeviceKind):
                 return use
             time.sleep(_POLL_S)
 
+    def within_reach(self, owned: Collection[str], proven: Mapping[str, str]) -> Collection[str]:
+        return list(pci_row.same_disk(owned, proven))
+
     def keeps_nothing(self, assignment: DeviceAssignment) -> bool:
         return self._cleaner.keeps_nothing(self._identity.there(assignment))
 

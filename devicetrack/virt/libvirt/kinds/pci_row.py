@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Final
 from typing import NamedTuple
 
 from devicetrack.objects import details
 from devicetrack.objects import PCIDetails
 from devicetrack.objects.network_port import Port
 from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt.kinds import pci_places
 from devicetrack.virt.libvirt.kinds import pci_serials
+
+# In the details of a function that is no disk.
+_NO_DISKS: Final = '"disks":""'
 
 
 class Before(NamedTuple):
@@ -40,3 +47,21 @@ def as_text(function: pci_sysfs.Function, evidence: pci_serials.Evidence, disks:
     """Return the details of a function in stock, in its present state, as text."""
     return details.to_text(as_details(
         function, evidence, Before(function.driver or '', disks, physical_network=physical_network), traits))
+
+
+def same_disk(owned: Collection[str], proven: Mapping[str, str]) -> Iterator[str]:
+    """Find the functions of the NVM subsystems of whole functions, as :meth:`.api.DeviceKind.within_reach`.
+
+    A guest that has one whole function reaches the namespaces of its virtual functions, and often those of the other
+    controllers. All controllers of a subsystem have one serial number. The number may be unknown, but a physical
+    function has virtual ones only in this boot then, and they name its address.
+    """
+    wholes = [one for one in pci_places.rows({text: text for text in owned}).values() if one.vf_number < 0]
+    addresses, serials = {one.address for one in wholes}, {one.serial for one in wholes if one.serial}
+    disks = {name: text for name, text in proven.items() if _NO_DISKS not in text} if wholes else {}
+    read = pci_places.rows(disks)
+    for name in disks:
+        # Details that nobody can read may be of any disk.
+        one = read.get(name)
+        if one is None or one.parent_address in addresses or (one.parent_serial or one.serial) in serials:
+            yield name
