@@ -252,15 +252,21 @@ class PCIDetails(DeviceDetails):
     ``physical_network`` is the network to which the function leads, or empty if the function is not for ports. Its
     guest's port in this network is ``mac``, ``vlan`` and ``trusted``. Before a claim ``mac`` is empty.
 
-    1.1 added ``physical_network``, ``mac``, ``vlan`` and ``trusted``.
+    Options may mean the function by the names that it had at the claim. ``interfaces`` are those of its network
+    interfaces and of its physical function's, and None if the host could not tell. ``claimed_parent`` is the address
+    that the physical function had then, or empty.
+
+    1.1 added ``physical_network``, ``mac``, ``vlan`` and ``trusted``. 1.2 added ``interfaces`` and ``claimed_parent``.
     """
 
-    VERSION = '1.1'
+    VERSION = '1.2'
     # A card may come to another address at a boot. A virtual function is known by its card and its number there.
     IDENTITY = ('vendor_id', 'product_id', 'subsystem', 'serial', 'parent_card', 'parent_serial', 'vf_number')
     # The host's own driver is visible only while no guest has the function. It goes back to the one that the claim saw.
     # The port comes from the request, whatever the options call the network by now.
-    OF_THE_ROW = ('driver', 'disks', 'config', 'physical_network', 'mac', 'vlan', 'trusted')
+    # While a guest has the function, it has no interface.
+    OF_THE_ROW = ('driver', 'disks', 'config', 'physical_network', 'mac', 'vlan', 'trusted', 'interfaces',
+                  'claimed_parent')
     fields = {
         'address': ovo_fields.StringField(),
         'vendor_id': ovo_fields.StringField(),
@@ -280,18 +286,21 @@ class PCIDetails(DeviceDetails):
         'mac': ovo_fields.StringField(default=''),
         'vlan': ovo_fields.IntegerField(default=0),
         'trusted': ovo_fields.BooleanField(default=False),
+        'interfaces': ovo_fields.ListOfStringsField(nullable=True, default=None),     # type: ignore[arg-type]
+        'claimed_parent': ovo_fields.StringField(default=''),
     }
     _NO_PORT: ClassVar[Mapping[str, object]] = {'physical_network': '', 'mac': '', 'vlan': 0, 'trusted': False}
 
     def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
         super().obj_make_compatible(primitive, target_version)
-        if versionutils.convert_version_to_tuple(target_version) < (1, 1):
-            for name in self._NO_PORT:
+        target = versionutils.convert_version_to_tuple(target_version)
+        for version, names in (((1, 1), self._NO_PORT), ((1, 2), ('interfaces', 'claimed_parent'))):
+            for name in names if target < version else ():
                 primitive.pop(name, None)
 
     @classmethod
     def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
-        return {**cls._NO_PORT, **data}
+        return {**cls._NO_PORT, 'interfaces': None, 'claimed_parent': data.get('parent_address', ''), **data}
 
     @property
     def type_name(self) -> str:

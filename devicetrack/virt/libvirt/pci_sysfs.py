@@ -227,6 +227,14 @@ class Tree:
         bus = address.rpartition(':')[0]
         return {name for name in beside if _ADDRESS.fullmatch(name) and name.rpartition(':')[0] == bus} == {address}
 
+    def owner_of(self, interface: str) -> str | None:
+        """Return the address of the function that has a network interface; None if no function has it."""
+        try:
+            found = _INTERFACE.fullmatch(os.readlink(os.path.join(self.root, 'class/net', interface)))
+        except OSError:
+            return None
+        return None if found is None else found[1]
+
     def driver_override(self, address: str) -> str | None:
         """Read the name of the only driver that may take a function; None if any driver that knows it may.
 

@@ -255,7 +255,8 @@ class NetworkDetailsTestCase(base.TestCase):
     def test_a_peer_of_1_0_gets_what_it_knows(self):
         known = self.function(mac='52:54:00:aa:bb:01', vlan=41, trusted=True).obj_to_primitive(target_version='1.0')
         self.assertEqual('1.0', known['versioned_object.version'])
-        self.assertEqual(set(objects.PCIDetails.fields) - {'physical_network', 'mac', 'vlan', 'trusted'},
+        self.assertEqual(set(objects.PCIDetails.fields) - {'physical_network', 'mac', 'vlan', 'trusted', 'interfaces',
+                                                           'claimed_parent'},
                          set(known['versioned_object.data']))
 
     def test_what_1_0_stored_is_no_port(self):
@@ -282,3 +283,29 @@ class NetworkDetailsTestCase(base.TestCase):
         for wrong in (plain, details.to_text(self.function(physical_network='other')),
                       details.to_text(samples.mdev_details())):
             self.assertRaises(ValueError, details.as_port, wrong, port)
+
+
+class NamedDetailsTestCase(base.TestCase):
+    """``PCIDetails`` 1.2, which added the names that the claim found."""
+
+    def test_a_peer_of_1_1_gets_what_it_knows(self):
+        function = samples.pci_details()
+        function.interfaces, function.claimed_parent = ['enp3s0'], '0000:03:00.0'
+        known = function.obj_to_primitive(target_version='1.1')
+        self.assertEqual('1.1', known['versioned_object.version'])
+        self.assertEqual(set(objects.PCIDetails.fields) - {'interfaces', 'claimed_parent'},
+                         set(known['versioned_object.data']))
+        self.assertEqual(function.obj_to_primitive(), objects.PCIDetails.obj_from_primitive(
+            function.obj_to_primitive()).obj_to_primitive())
+
+    def test_of_what_1_1_stored_the_names_are_unknown(self):
+        function = samples.pci_details()
+        function.parent_address = '0000:03:00.0'
+        for version in ('1.0', '1.1'):
+            read = details.from_text(json.dumps(function.obj_to_primitive(target_version=version)))
+            self.assertEqual((None, '0000:03:00.0'), (read.interfaces, read.claimed_parent))
+
+    def test_other_names_are_no_other_device(self):
+        function, text = samples.pci_details(), details.to_text(samples.pci_details())
+        function.interfaces, function.claimed_parent = ['enp3s0'], '0000:03:00.0'
+        self.assertIs(True, identity.same_device(text, details.to_text(function)))

@@ -66,6 +66,7 @@ from devicetrack.virt.libvirt.kinds import pci_health
 from devicetrack.virt.libvirt.kinds import pci_identity
 from devicetrack.virt.libvirt.kinds import pci_memory
 from devicetrack.virt.libvirt.kinds import pci_migration
+from devicetrack.virt.libvirt.kinds import pci_names
 from devicetrack.virt.libvirt.kinds import pci_nvme_vfs
 from devicetrack.virt.libvirt.kinds import pci_options
 from devicetrack.virt.libvirt.kinds import pci_places
@@ -209,7 +210,8 @@ class PCI(api.DeviceKind):
                 self.name, places.name(address), self._provider(function),
                 pci_options.resource_class_of(spec, function), function.physfn or address, function.numa_node,
                 self._details_text(function, self._identity.evidence(function, functions.get, serials),
-                                   self._disks(function), pci_options.traits_of(spec), spec.physical_network or ''),
+                                   self._disks(function), pci_options.traits_of(spec), spec.physical_network or '',
+                                   pci_names.interfaces(function, functions.get(function.physfn or ''))),
                 problems[address] or pci_groups.problem(function, groups, problems), True,
                 exclusions=pci_groups.exclusions(function, groups, subsystems),
                 features=pci_options.features_of(spec, function, function.device_type))
@@ -336,6 +338,8 @@ class PCI(api.DeviceKind):
         before = pci_row.Before(recorded.driver, recorded.disks, recorded.config) if had_it else self._found(
             function, assignment)
         before = before._replace(physical_network=recorded.physical_network, port=recorded.port)
+        if had_it:
+            before = before._replace(interfaces=recorded.interfaces, claimed_parent=recorded.claimed_parent)
         return Realized(DeviceKey(self.name, assignment.identifier),
                         details.to_text(pci_row.as_details(function, evidence, before, traits)))
 
@@ -368,11 +372,18 @@ class PCI(api.DeviceKind):
         try:
             return pci_row.Before(function.driver or '',
                                   self._settled(functools.partial(self._cleaner.namespaces, function))
-                                  or self._disks(function), self._config(function))
+                                  or self._disks(function), self._config(function),
+                                  interfaces=self._interfaces(function, assignment.details.interfaces),
+                                  claimed_parent=function.physfn or '')
         except (OSError, ValueError) as error:
             raise exception.RealizeFailed(
                 self.name, assignment.identifier, 'changes by its guest could not be detected later: '
                 f'{getattr(error, "strerror", None) or error}') from error
+
+    def _interfaces(self, function: pci_sysfs.Function, claimed: Sequence[str] | None) -> Sequence[str] | None:
+        """Return the names of its interfaces; None if they are not those that the claim found: udev may rename them."""
+        found = pci_names.interfaces(function, None if function.physfn is None else self.tree.function(function.physfn))
+        return found if claimed is None or found is None or list(found) == list(claimed) else None
 
     def _config(self, function: pci_sysfs.Function) -> str:
         """:raises OSError, ValueError: its configuration space cannot be read"""
@@ -476,7 +487,7 @@ class PCI(api.DeviceKind):
         return list(pci_row.same_disk(owned, proven))
 
     def keeps_nothing(self, assignment: DeviceAssignment) -> bool:
-        return self._cleaner.keeps_nothing(self._identity.there(assignment))
+        return self._cleaner.kept_nothing(assignment, self._identity.there(assignment))
 
     def check_unused(self, assignment: DeviceAssignment) -> None:
         self._wait_for_lookers(assignment, self._identity.there(assignment))
@@ -496,7 +507,7 @@ class PCI(api.DeviceKind):
                 function = self._identity.there(assignment)
             except exception.DriverError:
                 continue                        # the next audit reports its state
-            if self._cleaner.keeps_nothing(function):
+            if self._cleaner.kept_nothing(assignment, function):
                 blank.append(assignment.identifier)
         return blank
 

@@ -26,11 +26,13 @@ from devicetrack.virt.libvirt import reading
 from devicetrack.virt.libvirt import wiper
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.kinds import pci_erasing
+from devicetrack.virt.libvirt.kinds import pci_names
 from devicetrack.virt.libvirt.kinds import pci_options
 from devicetrack.virt.libvirt.kinds import pci_serials
 
 # The alignment argument of the wiper and the reader. It has an effect only for device-dax memory.
 _ALIGN_BYTES: Final = 4096
+_POLL_S: Final = 0.2
 Read = Callable[[str], pci_sysfs.Function | None]
 
 _WAYS: Final = {pci_cleaning.ZERO: wiper.ZERO, pci_cleaning.DISCARD: wiper.DISCARD}
@@ -64,6 +66,21 @@ class Cleaner:
         :param read: as for :meth:`policy`
         """
         return self.policy(function, read).name == pci_cleaning.NONE
+
+    def kept_nothing(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> bool:
+        """As :meth:`keeps_nothing`, also by the names that the claim found. The function may not be settled."""
+        return self._policy_after(assignment, function).name == pci_cleaning.NONE
+
+    def _policy_after(self, assignment: DeviceAssignment, function: pci_sysfs.Function,
+                      wait_s: float = 0.0) -> pci_cleaning.Policy:
+        """Return the policy after a guest. Wait until the interface has its name, if the policy depends on that."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            found = pci_names.policies(self._options, self._tree, assignment, function)
+            if len(found) == 1 or not pci_names.may_have_one(function) or time.monotonic() >= deadline:
+                return pci_names.strictest(found)
+            time.sleep(_POLL_S)
+            function = self._tree.function(function.address) or function
 
     def mistake(self, function: pci_sysfs.Function, read: Read | None = None) -> str | None:
         """Say why the policy of a function can never be carried out; None if it can, or while that is unknown.
@@ -153,7 +170,8 @@ class Cleaner:
         :param check: as for :class:`.pci_erasing.Erasing`
         :raises DriverError: it is not clean
         """
-        policy = self.policy(function)
+        policy = self._policy_after(assignment, function, self._options.release_wait_s)
+        check()                                 # that was a wait
         if policy.name == pci_cleaning.NONE:
             return
         if policy.name == pci_cleaning.PERSON:

@@ -123,6 +123,12 @@ class PCIOptions(NamedTuple):
         spec = self._meant(function, physfn)
         return None if spec is None or (spec.physical_network and function.physfn is None) else spec
 
+    @property
+    def devnames(self) -> frozenset[str]:
+        """The names of network interfaces that decide about policies."""
+        matches = (*(rule.match for rule in self.cleaning), *(spec.match for spec in self.specs))
+        return frozenset(match.devname for match in matches if match.devname is not None)
+
     def not_a_port(self, function: Function) -> str | None:
         """Say why a function with a physical network is not handed out; None for any other.
 

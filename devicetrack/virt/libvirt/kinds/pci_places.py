@@ -48,7 +48,7 @@ class Places:
         self._names = {address: name for name, address in moved.items()}
 
     def address(self, name: str) -> str:
-        return self.moved.get(name) or name.removeprefix(_AT)
+        return self.moved.get(name) or claimed_at(name)
 
     def name(self, address: str) -> str:
         name = self._names.get(address)
@@ -233,6 +233,11 @@ def _key(vendor_id: str, product_id: str, subsystem: str, evidence: pci_serials.
             if evidence.parent_serial else None
     # All functions of a card have its serial number.
     return (vendor_id, product_id, subsystem, evidence.serial, address.rpartition('.')[2]) if evidence.serial else None
+
+
+def claimed_at(name: str) -> str:
+    """Return the address at which an instance got a function."""
+    return name.removeprefix(_AT)
 
 
 def rows(texts: Mapping[str, str]) -> dict[str, PCIDetails]:

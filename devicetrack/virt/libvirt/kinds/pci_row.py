@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Final
 from typing import NamedTuple
 
@@ -27,6 +28,8 @@ class Before(NamedTuple):
     config: str = ''
     physical_network: str = ''
     port: Port | None = None
+    interfaces: Sequence[str] | None = None
+    claimed_parent: str = ''
 
 
 def as_details(function: pci_sysfs.Function, evidence: pci_serials.Evidence, before: Before,
@@ -39,14 +42,16 @@ def as_details(function: pci_sysfs.Function, evidence: pci_serials.Evidence, bef
         parent_card=evidence.parent_card, parent_serial=evidence.parent_serial,
         vf_number=-1 if function.vf_number is None else function.vf_number, device_type=function.device_type,
         driver=before.driver, disks=before.disks, config=before.config, traits_of_spec=sorted(traits),
-        physical_network=before.physical_network, mac=port.mac, vlan=port.vlan, trusted=port.trusted)
+        physical_network=before.physical_network, mac=port.mac, vlan=port.vlan, trusted=port.trusted,
+        interfaces=None if before.interfaces is None else list(before.interfaces), claimed_parent=before.claimed_parent)
 
 
 def as_text(function: pci_sysfs.Function, evidence: pci_serials.Evidence, disks: str | None,
-            traits: frozenset[str], physical_network: str) -> str:
+            traits: frozenset[str], physical_network: str, interfaces: tuple[str, ...] | None) -> str:
     """Return the details of a function in stock, in its present state, as text."""
-    return details.to_text(as_details(
-        function, evidence, Before(function.driver or '', disks, physical_network=physical_network), traits))
+    before = Before(function.driver or '', disks, physical_network=physical_network, interfaces=interfaces,
+                    claimed_parent=function.physfn or '')
+    return details.to_text(as_details(function, evidence, before, traits))
 
 
 def same_disk(owned: Collection[str], proven: Mapping[str, str]) -> Iterator[str]:
