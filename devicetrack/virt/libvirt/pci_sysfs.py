@@ -225,7 +225,7 @@ class Tree:
         except OSError:
             return False
         bus = address.rpartition(':')[0]
-        return {name for name in beside if _ADDRESS.fullmatch(name) and name.rpartition(':')[0] == bus} == {address}
+        return {name for name in beside if ADDRESS.fullmatch(name) and name.rpartition(':')[0] == bus} == {address}
 
     def owner_of(self, interface: str) -> str | None:
         """Return the address of the function that has a network interface; None if no function has it."""

@@ -183,7 +183,7 @@ class Proving:
         :raises CommandFailed: they may still count as clean
         :raises DeviceKindFailed: a kind cannot say which those are
         """
-        keys = set(map(key_of, assignments))
+        keys = {assignment.key for assignment in assignments}
         for name in {assignment.kind for assignment in assignments}:
             kind = self._kinds.get(name)
             if kind is not None and kind.keeps_bytes and (proven := self._proofs.of_kind(name)):
