@@ -88,6 +88,8 @@ class Refused(OSError):
         self.status = status & 0x7FF
         super().__init__(errno.EIO, f'the controller refused {command} with status {self.status:#05x}'
                                     f'{_STATUS.get(self.status, "")}')
+        # pickle and oslo.privsep make the error again from these.
+        self.args = command, self.status
 
 
 # The generic and command-specific status codes that operators are likely to meet.

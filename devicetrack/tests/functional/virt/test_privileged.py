@@ -232,6 +232,15 @@ daemon.context.start""") + textwrap.dedent("""
     print(json.dumps(said))
 """)
 
+REFUSES = SERVICE.replace('daemon.context.start', """
+from devicetrack.virt.libvirt import nvme_admin, nvme_controllers
+def start_sanitize(sysfs, address, disks, action):
+    raise nvme_admin.Refused('Sanitize', 1)
+nvme_controllers.start_sanitize = start_sanitize
+daemon.context.start""") + textwrap.dedent("""
+    print(json.dumps(told(privileged.start_nvme_sanitize, root.SYSFS, '0000:3d:00.4', [], 2)))
+""")
+
 
 class PrivilegedTestCase(base.TestCase):
 
@@ -331,6 +340,10 @@ class PrivilegedTestCase(base.TestCase):
         self.assertEqual([False, ['one', 'two']], said['while two run'])
         self.assertEqual('OSError: 2 formats run already, and other requests need a thread', said['one more'])
         self.assertEqual(['one', 'three', 'two'], said['then'])
+
+    def test_what_a_controller_refuses_is_told_through_the_daemon(self) -> None:
+        self.assertEqual('Refused: the controller refused Sanitize with status 0x001 (invalid opcode)',
+                         self.run_service(REFUSES))
 
     def test_the_daemon_refuses_whatever_else_a_caller_asks_it_for(self) -> None:
         said = self.run_service(HOSTILE)

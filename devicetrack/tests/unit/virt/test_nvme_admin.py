@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import errno
 import fcntl
 import os
+import pickle
 import struct
 
 from devicetrack.tests import base
@@ -223,3 +225,10 @@ class SubmitTestCase(base.TestCase):
         error = self.assertRaises(nvme_admin.Refused, nvme_admin.start_sanitize, 0, nvme_admin.BLOCK_ERASE)
         self.assertEqual((1, errno.EIO), (error.status, error.errno))
         self.assertEqual('the controller refused Sanitize with status 0x001 (invalid opcode)', error.strerror)
+
+    def test_an_error_of_the_controller_is_the_same_elsewhere(self) -> None:
+        error = nvme_admin.Refused('Format NVM', 0x410A)
+        # oslo.privsep hands an error on as its class and its arguments.
+        for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), nvme_admin.Refused(*error.args)):
+            self.assertEqual((error.errno, error.status, error.strerror, str(error)),
+                             (again.errno, again.status, again.strerror, str(again)))
