@@ -46,6 +46,8 @@ _NVME_GENERIC: Final = re.compile(r'ng([0-9]+n[0-9]+)')
 _BESIDE: Final = re.compile(r'(?:^|,)(?:logdev|rtdev|journal_path)=(/dev/[^,]+)')
 _ESCAPED: Final = re.compile(r'\\([0-7]{3})')
 _LOWER: Final = 'lower_'
+_VIRTIO: Final = re.compile(r'virtio[0-9]+')
+_VIRTIO_DRIVER: Final = 'virtio-pci'
 # include/uapi/linux/if.h, include/uapi/linux/route.h, and the scopes that net/ipv6/addrconf.c prints.
 _UP: Final = 0x1
 _REJECT: Final = 0x200
@@ -154,11 +156,20 @@ class HostUse:
             return False
         if address not in self._elsewhere:
             # The kernel keeps the directory for interfaces of other namespaces, and shows none of them in it.
-            try:
-                self._elsewhere[address] = not os.listdir(f'{self._sysfs}/bus/pci/devices/{address}/net')
-            except OSError:
-                self._elsewhere[address] = False
+            found = [one for one in map(_entries, self._interfaces_of(address)) if one is not None]
+            self._elsewhere[address] = bool(found) and not any(found)
         return self._elsewhere[address]
+
+    def _interfaces_of(self, address: str) -> list[str]:
+        """Return the directories in which the interfaces of a function can be."""
+        directory = f'{self._sysfs}/bus/pci/devices/{address}'
+        # Only this driver puts a device of its own in between. Listing every function would take longer than the rest.
+        try:
+            of_virtio = os.path.basename(os.readlink(f'{directory}/driver')) == _VIRTIO_DRIVER
+        except OSError:
+            of_virtio = False
+        below = filter(_VIRTIO.fullmatch, _entries(directory) or ()) if of_virtio else ()
+        return [f'{directory}/net', *(f'{directory}/{name}/net' for name in below)]
 
     def _use(self, addresses: Iterable[str], why: str) -> None:
         for address in addresses:
@@ -439,6 +450,14 @@ def _disk(target: str) -> tuple[str, ...]:
     """Return the disk of a partition, by the partition's path in sysfs."""
     above = target.split('/')[-3:-1]
     return (above[1],) if len(above) == 2 and above[0] == 'block' else ()
+
+
+def _entries(directory: str) -> list[str] | None:
+    """Return the names in a directory; None if it cannot be listed, for example because there is none."""
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return None
 
 
 def _listed(directory: str) -> list[str]:

@@ -12,12 +12,14 @@ from unittest import mock
 
 from devicetrack import exception
 from devicetrack.testing import pci
+from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import root
 
-NVME, OTHER, IGB = '0000:01:00.0', '0000:02:00.0', '0000:03:00.0'
+NVME, OTHER, IGB, VIRTIO = '0000:01:00.0', '0000:02:00.0', '0000:03:00.0', '0000:04:00.0'
+VIRTIO_NET = pci_models.E1000._replace(product='1af4:1041', driver='virtio-pci')
 
 
 class UseTestCase(base.TestCase):
@@ -325,6 +327,22 @@ class InterfaceTestCase(UseTestCase):
         first, _second = self.host.make_vfs(IGB, 2)
         self.host.hide_interface(first)
         self.assertEqual({first: 'its network interface is in another network namespace'}, self.uses())
+
+    def test_an_interface_of_virtio(self) -> None:
+        # Its directory is below virtio's device, which is below the function.
+        self.host.add(VIRTIO, VIRTIO_NET)
+        self.host.add_device(f'{VIRTIO}/virtio0/net', 'eth0', 'net')
+        self.assertEqual({}, self.uses())
+        self.host.route('eth0')
+        self.assertEqual({VIRTIO: 'a route goes through its interface eth0'}, self.uses())
+
+    def test_an_interface_of_virtio_in_another_network_namespace(self) -> None:
+        self.host.add(VIRTIO, VIRTIO_NET)
+        self.assertEqual({}, self.uses())
+        os.makedirs(self.host.path(VIRTIO, 'virtio0/net'))
+        self.assertEqual({VIRTIO: 'its network interface is in another network namespace'}, self.uses())
+        error = self.assertRaises(OSError, root.unbind, self.host.root, VIRTIO)
+        self.assertEqual(errno.EBUSY, error.errno)
 
     def test_a_file_beside_the_interfaces(self) -> None:
         with open(os.path.join(self.host.root, 'class/net/bonding_masters'), 'w') as file:
