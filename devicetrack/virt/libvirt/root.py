@@ -11,6 +11,8 @@ import re
 import stat
 import subprocess
 import sys
+import threading
+from typing import Final
 
 from devicetrack import exception
 from devicetrack import filelock
@@ -55,6 +57,8 @@ _MAX_LINE = 64
 _MAX_CONFIG = 4096                  # bytes of the configuration space (PCI Express)
 # If there is a FIFO in place of an attribute, O_NONBLOCK keeps the reader from waiting for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+_OVERRIDES: Final[dict[str, threading.Lock]] = {}
 
 
 def run_ndctl(command: str, timeout_s: int = NDCTL_TIMEOUT_S) -> tuple[int, str]:
@@ -278,8 +282,18 @@ def set_vgpu_type(sysfs: str, address: str, number: int) -> None:
 def set_driver_override(sysfs: str, address: str, driver: str | None) -> None:
     if driver is not None and not _DRIVER.fullmatch(driver):
         raise OSError(errno.EINVAL, 'not the name of a driver')
-    # An empty line removes the name.
-    write_attribute(function(sysfs, address, 'driver_override'), f'{driver or ""}\n'.encode())
+    path = function(sysfs, address, 'driver_override')
+    with _override_of(path):
+        # An empty line removes the name.
+        write_attribute(path, f'{driver or ""}\n'.encode())
+
+
+def _override_of(path: str) -> threading.Lock:
+    """Return the lock on the override of one function, by the path of the attribute.
+
+    Each function has a lock of its own: the kernel may never end a probe, and must not keep the others.
+    """
+    return _OVERRIDES.setdefault(path, threading.Lock())
 
 
 def unbind(sysfs: str, address: str) -> None:
@@ -292,13 +306,16 @@ def unbind(sysfs: str, address: str) -> None:
 
 
 def probe(sysfs: str, address: str) -> None:
-    directory = function(sysfs, address)
-    # If an IOMMU group has a guest, binding a host driver in it crashes old kernels (BUG_ON in vfio_group_notifier,
-    # before Linux 5.19). Newer kernels leave the function without any driver.
-    with open(os.path.join(directory, 'driver_override'), encoding='ascii', errors='replace') as file:
-        if 'vfio' not in file.read():
+    override = function(sysfs, address, 'driver_override')
+    # The daemon has several threads. None may change the override between the look at it and the kernel's.
+    with _override_of(override):
+        # If an IOMMU group has a guest, binding a host driver in it crashes old kernels (BUG_ON in vfio_group_notifier,
+        # before Linux 5.19). Newer kernels leave the function without any driver.
+        with open(override, encoding='ascii', errors='replace') as file:
+            for_guests = 'vfio' in file.read()
+        if not for_guests:
             check_no_guest(sysfs, address)
-    write_attribute(below(sysfs, os.path.join(sysfs, 'bus/pci/drivers_probe')), address.encode())
+        write_attribute(below(sysfs, os.path.join(sysfs, 'bus/pci/drivers_probe')), address.encode())
 
 
 def reset(sysfs: str, address: str, method: str | None) -> None:

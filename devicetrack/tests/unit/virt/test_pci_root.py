@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import struct
+import threading
 from typing import Any
 
 import fixtures
@@ -135,6 +136,39 @@ class DriverTestCase(StepTestCase):
         self.assertEqual([pci.VFIO_PCI, None, pci.VFIO_PCI], list(map(self.host.driver_of, (edu, network, other))))
         privileged.probe(self.sysfs, network)
         self.assertEqual('e1000', self.host.driver_of(network))
+
+    def test_nobody_changes_the_override_that_a_probe_has_read(self) -> None:
+        edu, network, _other = self.host.add_shared_group('0000:05:00.0', '0000:06')
+        self.give_to_guests(edu)
+        privileged.set_driver_override(self.sysfs, network, pci.VFIO_PCI)
+        privileged.unbind(self.sysfs, network)
+        changes = threading.Thread(target=privileged.set_driver_override, args=(self.sysfs, network, None))
+        write = root.write_attribute
+
+        def write_late(path: str, data: bytes) -> None:
+            if path.endswith('drivers_probe'):
+                changes.start()
+                changes.join(0.2)               # it waits for the end of this probe
+            write(path, data)
+
+        with self.host.opened(edu), fixtures.MonkeyPatch(f'{root.__name__}.write_attribute', write_late):
+            privileged.probe(self.sysfs, network)
+            changes.join()
+        self.assertEqual(['drivers_probe', 'driver_override'],
+                         [os.path.basename(path) for path, _text in self.host.written[-2:]])
+        self.assertEqual(pci.VFIO_PCI, self.host.driver_of(network))
+
+    def test_a_probe_that_does_not_end_keeps_no_other_function(self) -> None:
+        write = root.write_attribute
+
+        def write_after_another(path: str, data: bytes) -> None:
+            if path.endswith('drivers_probe'):
+                privileged.set_driver_override(self.sysfs, IGB, pci.VFIO_PCI)
+            write(path, data)
+
+        with fixtures.MonkeyPatch(f'{root.__name__}.write_attribute', write_after_another):
+            privileged.probe(self.sysfs, NVME)
+        self.assertEqual(pci.VFIO_PCI, self.tree.driver_override(IGB))
 
     def test_names_that_are_none_of_a_driver(self) -> None:
         for name in ('', '../nvme', 'nvme\nx', 'nvme ', 'a' * 65, '-x', '\0'):
