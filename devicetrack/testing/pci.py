@@ -125,7 +125,8 @@ class PCIHost(host_files.HostFiles):
         """Add a function, and let its driver take it.
 
         :param serial: the serial number of an NVMe controller
-        :param behind: the address of the bridge above it; by default it is behind a root port
+        :param behind: the address of the bridge or controller above it, which is a bridge of its own for another
+            domain, as Intel's VMD is; by default it is behind a root port
         :param group: the number of its IOMMU group; by default a new group
         :param physfn: the physical function, if this one is virtual
         :param interface: the name of its interface while a network driver has it; by default made from the address
@@ -133,8 +134,10 @@ class PCIHost(host_files.HostFiles):
         """
         number = self._new_group() if group is None else group
         above = self._directories[behind] if behind else self._at('devices/pci0000:00/0000:00:03.0')
+        domain, bus, place = address.split(':')
+        if behind and domain != behind.split(':')[0]:
+            above = os.path.join(above, f'pci{domain}:00')
         directory = self._directories[address] = os.path.join(above, address)
-        _domain, bus, place = address.split(':')
         slot, function = place.split('.')
         self._functions[address] = _Function(model, number, serial, physfn, interface or (
             f'enp{int(bus, 16)}s{int(slot, 16)}' + (f'f{function}' if function != '0' else '')))

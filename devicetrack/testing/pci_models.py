@@ -44,6 +44,8 @@ E1000E: Final = Model('8086:10d3', _ETHERNET, 'e1000e', ('pm', 'bus'))
 EDU: Final = Model('1234:11e8', '00ff00', None, ('bus',))
 TEST_DEVICE: Final = Model('1b36:0005', '00ff00', None, ())
 BRIDGE: Final = Model('1b36:000e', _BRIDGE_CLASS, None, ())
+# The controller in front of NVMe disks, which are in a PCI domain of their own.
+VMD: Final = Model('8086:28c0', '010400', 'vmd', ('flr',))
 
 NETWORK_DRIVERS: Final = frozenset(model.driver for model in (IGB, IGB.vf, E1000, E1000E) if model is not None)
 

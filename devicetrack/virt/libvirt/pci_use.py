@@ -13,6 +13,8 @@ So code that hands out functions asks here first. These count as use:
   its link-local one, another interface is built on it (bridge, bond, team, Open vSwitch, VLAN, macvlan), or it is in
   another network namespace.
 
+A function in front of others, such as a bridge or Intel's Volume Management Device, is used if one of those is.
+
 ZFS and DRBD leave no trace in these files. But they hold their devices exclusively, so root can tell by opening them
 (:meth:`HostUse.held`).
 """
@@ -23,6 +25,7 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import errno
 import glob
@@ -99,15 +102,14 @@ class HostUse:
         for name, target in _exported(sysfs, blocks):
             self._use(blocks.functions(name), f'the kernel exports {name} ({target})')
         interfaces, why_used = _interfaces(sysfs, proc, with_ipv4)
-        for interface, address in interfaces.items():
+        for interface, addresses in interfaces.items():
             if interface in why_used:
-                self._use((address,), why_used[interface])
+                self._use(addresses, why_used[interface])
         # The kernel lists interfaces of this network namespace only.
-        self._here = frozenset(interfaces.values())
+        self._here = frozenset(itertools.chain.from_iterable(interfaces.values()))
         self._elsewhere: dict[str, bool] = {}
         for pid, program, sort, number in processes.opened:
-            found, name = _open_device(sysfs, sort, number, blocks)
-            addresses = tuple(found)
+            addresses, name = _open_device(sysfs, sort, number, blocks)
             self._opened.update(address for address in addresses if address not in self._uses)
             self._use(addresses, f'process {pid} ({program}) has {name} open')
 
@@ -184,7 +186,7 @@ class _Blocks:
         self._directory = os.path.join(sysfs, 'class/block')
         self._targets: dict[str, str] = {}
         self._paths: dict[str, list[str]] = {}
-        self._known: dict[str, frozenset[str]] = {}
+        self._known: dict[str, Sequence[str]] = {}
         self._mapped: dict[str, str] = {}
         for name in _listed(self._directory):
             with contextlib.suppress(OSError):                  # it went away
@@ -196,15 +198,15 @@ class _Blocks:
             if name.startswith('dm-'):
                 self._mapped[os.fsdecode(_bytes(os.path.join(self._directory, name, 'dm/name')).strip())] = name
 
-    def functions(self, name: str) -> frozenset[str]:
-        """Return the addresses of the functions on which a block device depends."""
+    def functions(self, name: str) -> Sequence[str]:
+        """Return the addresses of the functions on which a block device depends, the nearest first."""
         if name not in self._known:
-            self._known[name] = frozenset()                     # nothing is built on itself
+            self._known[name] = ()                              # nothing is built on itself
             target = self._targets.get(name, '')
-            address = _function_in(target)
-            below = () if address is not None else (*self._slaves(name), *self._paths.get(name, ()), *_disk(target))
-            self._known[name] = frozenset(() if address is None else (address,)).union(
-                *(self.functions(one) for one in below))
+            found = _functions_in(target)
+            below = () if found else (*sorted(self._slaves(name)), *self._paths.get(name, ()), *_disk(target))
+            self._known[name] = found or tuple(dict.fromkeys(
+                itertools.chain.from_iterable(map(self.functions, below))))
         return self._known[name]
 
     def names(self, address: str) -> list[str]:
@@ -214,7 +216,7 @@ class _Blocks:
     def held(self) -> Iterator[tuple[str, str]]:
         """Yield each block device on which another one is built, together with that other one."""
         for name, target in sorted(self._targets.items()):
-            if _function_in(target) is None:
+            if not _functions_in(target):
                 for slave in sorted(self._slaves(name)):
                     yield slave, name
 
@@ -251,8 +253,8 @@ class Disks:
     def __init__(self, sysfs: str) -> None:
         self._blocks = _Blocks(sysfs)
 
-    def functions(self, path: str) -> frozenset[str]:
-        """Return the addresses of the functions on which a block device depends. Follows links.
+    def functions(self, path: str) -> Sequence[str]:
+        """Return the addresses of the functions on which a block device depends, the nearest first. Follows links.
 
         The character device of a namespace counts as its block device.
         """
@@ -261,7 +263,7 @@ class Disks:
             name = self._blocks.at(one if generic is None else f'/dev/nvme{generic[1]}')
             if name is not None:
                 return self._blocks.functions(name)
-        return frozenset()
+        return ()
 
 
 class _Processes:
@@ -365,7 +367,7 @@ def _exported(sysfs: str, blocks: _Blocks) -> Iterator[tuple[str, str]]:
                 yield name, target
 
 
-def _open_device(sysfs: str, sort: str, number: str, blocks: _Blocks) -> tuple[Iterable[str], str]:
+def _open_device(sysfs: str, sort: str, number: str, blocks: _Blocks) -> tuple[Sequence[str], str]:
     """Return the functions on which an open device depends, and the name of the device."""
     try:
         target = os.readlink(os.path.join(sysfs, 'dev', sort, number))
@@ -379,27 +381,26 @@ def _open_device(sysfs: str, sort: str, number: str, blocks: _Blocks) -> tuple[I
     generic = _NVME_GENERIC.fullmatch(name)
     if generic is not None:
         return blocks.functions(f'nvme{generic[1]}'), name
-    address = _function_in(target)
-    return (() if address is None else (address,)), name
+    return _functions_in(target), name
 
 
-def _interfaces(sysfs: str, proc: str,
-                with_ipv4: Callable[[], Collection[int]]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the functions of network interfaces and the reasons why interfaces are in use, both by interface name."""
+def _interfaces(sysfs: str, proc: str, with_ipv4: Callable[[], Collection[int]]
+                ) -> tuple[dict[str, Sequence[str]], dict[str, str]]:
+    """Return the functions on which network interfaces depend, and why interfaces are used; both by interface name."""
     directory = os.path.join(sysfs, 'class/net')
     why = _configured(directory, proc)
     try:
         numbers = {b'%d' % number for number in with_ipv4()}
     except OSError as error:
         raise exception.CommandFailed('reading the IPv4 addresses', str(error.strerror or error)) from error
-    functions = {}
+    functions = dict[str, Sequence[str]]()
     for name in sorted(_listed(directory)):
         try:
-            address = _function_in(os.readlink(os.path.join(directory, name)))
+            found = _functions_in(os.readlink(os.path.join(directory, name)))
         except OSError:
             continue                            # a file beside the links, or it went away
-        if address is not None:
-            functions[name] = address
+        if found:
+            functions[name] = found
             index = _bytes(os.path.join(directory, name, 'ifindex'), gone=_UNREGISTERED)
             if index.strip() in numbers and _is_up(directory, name):
                 why.setdefault(name, f'{_ADDRESSED} {name}')
@@ -441,9 +442,9 @@ def _is_up(directory: str, name: str) -> bool:
     return bool(text) and bool(_number(text, flags) & _UP)
 
 
-def _function_in(target: str) -> str | None:
-    """Return the address of the function that is nearest to the end of a path in sysfs."""
-    return next((part for part in reversed(target.split('/')) if pci_sysfs.ADDRESS.fullmatch(part)), None)
+def _functions_in(target: str) -> Sequence[str]:
+    """Return the addresses of the functions in a path in sysfs, the nearest to its end first."""
+    return tuple(filter(pci_sysfs.ADDRESS.fullmatch, reversed(target.split('/'))))
 
 
 def _disk(target: str) -> tuple[str, ...]:

@@ -154,7 +154,7 @@ def set_driver_override(sysfs: str, address: str, driver: str | None) -> None:
 
 
 def check_host_use(sysfs: str, address: str) -> None:
-    """Check that the host uses neither a PCI function nor one of its virtual functions.
+    """Check that the host uses neither a PCI function, nor one of its virtual functions, nor one behind it.
 
     :raises OSError: EBUSY: it does, as :mod:`devicetrack.virt.libvirt.pci_use` finds; else, its use is unknown, there
         is no such function, or there is no privileged daemon
@@ -168,8 +168,8 @@ def unbind(sysfs: str, address: str) -> None:
     This blocks until the driver has released the function. A physical function may lose its virtual functions.
 
     :raises OSError: EBUSY: a guest has the function or one of its IOMMU group, or the host uses the function, as
-        :mod:`devicetrack.virt.libvirt.pci_use` finds, or either uses one of its virtual functions; else, there is no
-        such function, it cannot be written, or there is no privileged daemon
+        :mod:`devicetrack.virt.libvirt.pci_use` finds, or either uses one of its virtual functions or one behind it;
+        else, there is no such function, it cannot be written, or there is no privileged daemon
     """
     _run_in(sysfs, 'unbind', address)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import contextlib
 import errno
 import glob
@@ -36,6 +37,7 @@ _CONTROLLER = re.compile(r'nvme[0-9]+')
 _SUBSYSTEM = re.compile(r'nvme-subsys[0-9]+')
 _DAX = re.compile(r'dax[0-9]+\.[0-9]+')
 _PCI_ADDRESS = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
+_PCI_DOMAIN = re.compile(r'pci[0-9a-f]{4,8}:[0-9a-f]{2}')
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _PARENT = re.compile(r'[0-9a-zA-Z][0-9a-zA-Z:._-]{0,63}')
 _DRIVER = re.compile(r'[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}')
@@ -465,17 +467,34 @@ def host_use(sysfs: str) -> pci_use.HostUse:
 
 
 def check_unused(sysfs: str, address: str) -> None:
-    """Check that neither a guest nor the host uses a function or one of its virtual functions, which depend on it.
+    """Check that neither a guest nor the host uses a function or one that depends on it.
+
+    Its virtual functions depend on it, and those behind it, if it is a bridge or the controller in front of a disk.
 
     :raises OSError: EBUSY: one does; else, it is unknown
     """
-    for one in (address, *_vfs(function(sysfs, address))):
+    for one in _with_dependents(sysfs, address):
         check_no_guest(sysfs, one)
     check_host_use(sysfs, address)
 
 
+def _with_dependents(sysfs: str, address: str) -> tuple[str, ...]:
+    directory = function(sysfs, address)
+    return (address, *_vfs(directory), *_behind(directory))
+
+
+def _behind(directory: str) -> Iterator[str]:
+    """Yield the addresses of the functions behind one."""
+    for entry in os.scandir(directory):
+        is_function = _PCI_ADDRESS.fullmatch(entry.name) is not None
+        if (is_function or _PCI_DOMAIN.fullmatch(entry.name)) and entry.is_dir(follow_symlinks=False):
+            if is_function:
+                yield entry.name
+            yield from _behind(entry.path)
+
+
 def check_host_use(sysfs: str, address: str) -> None:
-    functions = (address, *_vfs(function(sysfs, address)))
+    functions = _with_dependents(sysfs, address)
     try:
         uses = host_use(sysfs)
     except exception.DriverError as error:

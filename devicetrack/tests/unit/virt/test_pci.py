@@ -128,6 +128,19 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
         self.assertIn('/srv', str(device.unhealthy))
         self.assertEqual([DISK], list(stock.written))
 
+    def test_so_is_what_is_in_front_of_it(self) -> None:
+        vmd = self.host.add('0000:64:00.5', pci_models.VMD)
+        self.host.add('10000:01:00.0', pci_models.NVME, serial='S1', behind=vmd)
+        kind = self.kind({'vendor_id': '8086', 'product_id': '28c0'})
+        assignment = self.assigned(kind, vmd)
+        self.host.mount('nvme0n1', '/')
+        stock = kind.stock()
+        [device] = stock.devices
+        self.assertIn('the host uses it: / is mounted from nvme0n1', str(device.unhealthy))
+        self.assertEqual([vmd], list(stock.written))
+        error = self.assertRaises(exception.RealizeFailed, kind.realize, assignment)
+        self.assertIn('/ is mounted from nvme0n1', str(error))
+
     def test_what_the_host_begins_to_use_is_offered_no_more_at_the_next_look(self) -> None:
         self.host.add_igb(CARD)
         vf, _other = self.host.make_vfs(CARD, 2)

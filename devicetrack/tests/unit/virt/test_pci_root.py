@@ -12,6 +12,7 @@ from typing import Any
 import fixtures
 
 from devicetrack.testing import pci
+from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import pci_sysfs
@@ -19,6 +20,8 @@ from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
 
 NVME, SRIOV, IGB = '0000:01:00.0', '0000:02:00.0', '0000:03:00.0'
+VMD, BEHIND_VMD = '0000:64:00.5', '10000:01:00.0'
+BRIDGE = pci_models.BRIDGE._replace(driver='pcieport', reset_methods=('pm',))
 
 # Product data with an identifier, a part number and a serial number, and a configuration space with capabilities for
 # advanced error reporting and for a serial number.
@@ -115,6 +118,31 @@ class DriverTestCase(StepTestCase):
             for address, reason in ((NVME, f'the host uses {NVME}: /srv is mounted from nvme0n1'),
                                     (IGB, f'the host uses {vf}: a route goes through its interface enp3s0v0')):
                 self.refused(errno.EBUSY, reason, step, address, *arguments)
+
+    def test_nor_does_one_in_front_of_a_disk_that_the_host_uses(self) -> None:
+        vmd = self.host.add(VMD, pci_models.VMD)
+        self.host.add(BEHIND_VMD, pci_models.NVME, behind=vmd)
+        self.host.mount('nvme1n1', '/')
+        for step, arguments in ((privileged.unbind, ()), (privileged.reset, (None,)), (privileged.check_host_use, ())):
+            self.refused(errno.EBUSY, f'the host uses {vmd}: / is mounted from nvme1n1', step, vmd, *arguments)
+
+    def test_nor_does_a_bridge_above_what_others_use(self) -> None:
+        bridge = self.host.add('0000:05:00.0', BRIDGE)
+        above = self.host.add('0000:06:00.0', BRIDGE, behind=bridge)
+        disk = self.host.add('0000:07:00.0', pci_models.NVME, behind=above)
+        network = self.host.add('0000:07:01.0', pci_models.E1000, behind=above)
+        steps = (privileged.unbind, ()), (privileged.reset, (None,))
+        self.give_to_guests(disk)
+        with self.host.opened(disk):
+            for step, arguments in steps:
+                self.refused(errno.EBUSY, f'a guest has {disk}', step, bridge, *arguments)
+        self.host.hide_interface(network)
+        for step, arguments in (*steps, (privileged.check_host_use, ())):
+            self.refused(errno.EBUSY, f'the host uses {network}: its network interface is in another network namespace',
+                         step, bridge, *arguments)
+        self.host.unbind(network)
+        privileged.unbind(self.sysfs, bridge)
+        self.assertIsNone(self.host.driver_of(bridge))
 
     def test_nor_does_any_while_nobody_knows_what_the_host_uses(self) -> None:
         os.unlink(os.path.join(self.host.proc, 'self/mountinfo'))

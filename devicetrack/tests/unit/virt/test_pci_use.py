@@ -19,6 +19,8 @@ from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import root
 
 NVME, OTHER, IGB, VIRTIO = '0000:01:00.0', '0000:02:00.0', '0000:03:00.0', '0000:04:00.0'
+VMD, BEHIND = '0000:64:00.5', '10000:01:00.0'
+BRIDGE, NETWORK = '0000:06:00.0', '0000:07:00.0'
 VIRTIO_NET = pci_models.E1000._replace(product='1af4:1041', driver='virtio-pci')
 
 
@@ -152,6 +154,41 @@ class BlockTestCase(UseTestCase):
         self.assertEqual({}, self.uses())
 
 
+class AboveTestCase(UseTestCase):
+    """A function in front of other functions, which depend on it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.add(VMD, pci_models.VMD)
+        self.host.add(BEHIND, pci_models.NVME, behind=VMD)              # nvme2
+
+    def add_network_behind_a_bridge(self) -> None:
+        self.host.add(BRIDGE, pci_models.BRIDGE)
+        self.host.add(NETWORK, pci_models.E1000, behind=BRIDGE)
+
+    def test_a_disk_behind_a_controller(self) -> None:
+        self.assertEqual({}, self.uses())
+        self.host.build('dm-0', ['nvme2n1'], 'root')
+        self.host.mount('dm-0', '/')
+        used = self.uses()
+        self.assertEqual({VMD, BEHIND}, set(used))
+        self.assertEqual({'/ is mounted from dm-0'}, set(used.values()))
+
+    def test_a_disk_behind_a_controller_that_a_process_has_open(self) -> None:
+        self.host.add_process(4711, 'smartd')
+        self.host.open_device(4711, 'nvme2')
+        used = self.uses()
+        self.assertEqual({VMD, BEHIND}, set(used))
+        self.assertEqual({'process 4711 (smartd) has nvme2 open'}, set(used.values()))
+
+    def test_an_interface_behind_a_bridge(self) -> None:
+        self.add_network_behind_a_bridge()
+        self.host.route('enp7s0')
+        used = self.uses()
+        self.assertEqual({BRIDGE, NETWORK}, set(used))
+        self.assertEqual({'a route goes through its interface enp7s0'}, set(used.values()))
+
+
 class HeldTestCase(UseTestCase):
     """Disks that only an exclusive open shows to be in use."""
 
@@ -184,6 +221,14 @@ class HeldTestCase(UseTestCase):
         error = self.assertRaises(OSError, root.check_host_use, self.host.root, NVME)
         self.assertEqual((errno.EBUSY, True), (error.errno, 'nvme0n1 is held exclusively' in str(error)))
         root.check_host_use(self.host.root, OTHER)
+
+    def test_one_behind_a_controller(self) -> None:
+        self.host.add(VMD, pci_models.VMD)
+        self.host.add(BEHIND, pci_models.NVME, behind=VMD)
+        self.host.make_node('nvme2n1')
+        self.errors = {'nvme2n1': errno.EBUSY}
+        self.assertEqual(['nvme2n1'] * 2, [self.use().held(address) for address in (VMD, BEHIND)])
+        self.assertIsNone(self.use().held(NVME))
 
     def test_one_that_went_away(self) -> None:
         self.errors = {'nvme0n1': errno.ENXIO}

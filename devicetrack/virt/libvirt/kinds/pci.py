@@ -284,7 +284,7 @@ class PCI(api.DeviceKind):
         paths = {address for address in wanted if address.startswith('/')}
         disks = pci_use.Disks(self.tree.root) if paths else None
         for path in paths:
-            behind = sorted(disks.functions(path)) if disks is not None else []
+            behind = disks.functions(path) if disks is not None else ()
             names = [places.name(one) for one in behind if self._is_ours(self.tree.function(one), places.name(one))]
             means.update((path, name) for name in names[:1])
         for address in wanted - paths:
@@ -297,7 +297,8 @@ class PCI(api.DeviceKind):
         return means
 
     def _is_ours(self, function: pci_sysfs.Function | None, name: str) -> bool:
-        return name in self._memory.given or (function is not None and self._health.spec_of(function) is not None)
+        return name in self._memory.given or (function is not None and not function.is_bridge
+                                              and self._health.spec_of(function) is not None)
 
     # -- realize ------------------------------------------------------------------------------------------------------
 
