@@ -99,7 +99,8 @@ class GuestContract(base.KindTestCase):
         config = GuestConfig((disk,), "<other:guest xmlns:other='urn:of-another-program'/>")
         written = self.world.libvirt.connect().createXML(libvirt.guest(self.instance, config)).XMLDesc()
         for definition in (self.definition([disk]), written):
-            domain = domain_xml.parse(definition, hints=installed.path_hints(self.kind))
+            domain = domain_xml.parse(definition, hints=installed.path_hints(self.kind),
+                                      files=installed.reads_files(self.kind))
             self.assertIn(name, self.kind.identify(self.kind.other_addresses(domain)).values())
 
     def test_another_kind_that_offers_the_same_device_is_noticed(self) -> None:

@@ -54,6 +54,9 @@ class Domain(NamedTuple):
     ``other_paths`` and ``other_pci_addresses`` come from other elements that may also name one of our devices: disks,
     file systems, character devices. Nearly all of them mean other things. ``arguments`` are the arguments that the
     hypervisor gets unchanged.
+
+    ``files`` are the paths of files and device nodes that elements open, without sockets: those in their attributes
+    ``dev``, ``file`` and ``path``. ``other_paths`` has some of them, too. They may be missing unless somebody asks.
     """
 
     uuid: str
@@ -63,6 +66,7 @@ class Domain(NamedTuple):
     pci_addresses: tuple[str, ...] = ()
     record_text: str = ''
     other_paths: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     other_pci_addresses: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
 
@@ -94,14 +98,15 @@ class Domain(NamedTuple):
             return None, f'{error.where}: {error.reason}'
 
 
-def parse(text: str, document: str = 'domain XML', hints: Collection[str] = ()) -> Domain:
+def parse(text: str, document: str = 'domain XML', hints: Collection[str] = (), files: bool = False) -> Domain:
     """Read one definition.
 
     :param document: what it is, for messages: with a domain's UUID, never with its name
     :param hints: the beginnings of the paths of tracked devices. ``other_paths`` may lack paths that begin otherwise
+    :param files: whether somebody asks for ``files``
     :raises InvalidDocument: it is not a domain, or names a device in a form that cannot be read
     """
-    found = excerpt.read(text, PATH_BACKED_MEMORY, hints) if len(text) <= documents.MAX_LENGTH else None
+    found = excerpt.read(text, PATH_BACKED_MEMORY, hints, files) if len(text) <= documents.MAX_LENGTH else None
     if found is not None:
         return Domain(*found)
     return parse_all(text, document)
@@ -122,6 +127,7 @@ def parse_all(text: str, document: str = 'domain XML') -> Domain:
         () if devices is None else tuple(pci_address(function, document) for function in functions(devices)),
         '' if record is None else etree.tostring(record, encoding='unicode', with_tail=False),
         () if devices is None else tuple(_other_paths(devices)),
+        () if devices is None else tuple(_files(devices)),
         () if devices is None else tuple(_other_pci_addresses(devices, document)),
         tuple(str(value) for element in root.findall(f'{{{_QEMU}}}*') for inner in element.iter()
               for value in inner.attrib.values()))
@@ -155,6 +161,17 @@ def _other_paths(devices: etree._Element) -> Iterator[str]:
                 for value in (*element.attrib.values(), (element.text or '').strip()):
                     if value[:1] == '/':
                         yield value
+
+
+def _files(devices: etree._Element) -> Iterator[str]:
+    for element in devices.iter(etree.Element):
+        # Only a socket has a mode beside its path. Others than its owner may often not enter its directory.
+        if element.get('mode') is None and element.get('type') != 'unix':
+            names = ('dev', 'file', 'path') if element.tag == 'source' else ('file', 'path')
+            yield from (value for name in names if (value := element.get(name, ''))[:1] == '/')
+        # The source of a host device of a container (storage, misc).
+        if element.tag in ('block', 'char') and (value := (element.text or '').strip())[:1] == '/':
+            yield value
 
 
 def source_paths(element: str) -> Sequence[str]:

@@ -23,10 +23,11 @@ class Parsed:
     Threads may look at the same time.
 
     :param hints: as :func:`.domain_xml.parse` takes them
+    :param files: likewise
     """
 
-    def __init__(self, hints: Collection[str] = ()) -> None:
-        self._hints = hints
+    def __init__(self, hints: Collection[str] = (), files: bool = False) -> None:
+        self._hints, self._files = hints, files
         # None until the first look is done. Nothing is known in that look, so a process that starts makes no digests.
         self._known: dict[bytes, domain_xml.Domain] | None = None
 
@@ -41,12 +42,12 @@ class Parsed:
 
         def parse(text: str, document: str) -> domain_xml.Domain:
             if known is None:
-                return domain_xml.parse(text, document, self._hints)
+                return domain_xml.parse(text, document, self._hints, self._files)
             # libvirt may pass on bytes that are not UTF-8.
             digest = hashlib.sha256(text.encode('utf-8', 'surrogatepass')).digest()
             domain = known.get(digest)
             if domain is None:
-                domain = domain_xml.parse(text, document, self._hints)
+                domain = domain_xml.parse(text, document, self._hints, self._files)
             found[digest] = domain
             return domain
 

@@ -57,6 +57,7 @@ _REJECT: Final = 0x200
 _LINK_LOCAL: Final = 0x20
 _ADDRESSED: Final = 'an address is on its interface'
 _MANY_HAVE_OPEN: Final = frozenset(('null', 'zero', 'full', 'random', 'urandom', 'tty', 'ptmx', 'kvm'))
+_SORTS: Final = {stat.S_IFBLK: 'block', stat.S_IFCHR: 'char'}
 _EXCLUSIVELY: Final = os.O_RDONLY | os.O_EXCL | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # It went away, has no node here, or has no medium.
 _NOT_THERE: Final = frozenset((errno.ENOENT, errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM))
@@ -251,19 +252,25 @@ class Disks:
     """Finds the functions behind the paths of block devices, as definitions name them."""
 
     def __init__(self, sysfs: str) -> None:
+        self._sysfs = sysfs
         self._blocks = _Blocks(sysfs)
 
     def functions(self, path: str) -> Sequence[str]:
-        """Return the addresses of the functions on which a block device depends, the nearest first. Follows links.
+        """Return the addresses of the functions on which a block device depends, the nearest first. Follows no link.
 
         The character device of a namespace counts as its block device.
         """
-        for one in dict.fromkeys((path, os.path.realpath(path))):
-            generic = _NVME_GENERIC.fullmatch(one.removeprefix('/dev/'))
-            name = self._blocks.at(one if generic is None else f'/dev/nvme{generic[1]}')
-            if name is not None:
-                return self._blocks.functions(name)
-        return ()
+        generic = _NVME_GENERIC.fullmatch(path.removeprefix('/dev/'))
+        name = self._blocks.at(path if generic is None else f'/dev/nvme{generic[1]}')
+        return () if name is None else self._blocks.functions(name)
+
+    def of_node(self, sort: int, number: int) -> Sequence[str]:
+        """Return the addresses of the functions on which the device of a node depends, the nearest first.
+
+        :param sort: ``stat.S_IFBLK`` or ``stat.S_IFCHR``
+        :param number: the device number, ``st_rdev``
+        """
+        return _open_device(self._sysfs, _SORTS[sort], f'{os.major(number)}:{os.minor(number)}', self._blocks)[0]
 
 
 class _Processes:
@@ -317,7 +324,7 @@ class _Processes:
             with contextlib.suppress(OSError):                  # it was closed
                 if self._may_be_a_device(os.readlink(entry.path)):
                     status = os.stat(entry.path)
-                    sort = {stat.S_IFBLK: 'block', stat.S_IFCHR: 'char'}.get(stat.S_IFMT(status.st_mode))
+                    sort = _SORTS.get(stat.S_IFMT(status.st_mode))
                     if sort is not None:
                         number = f'{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}'
                         self.opened.append((pid, self._name(process), sort, number))

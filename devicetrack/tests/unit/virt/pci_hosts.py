@@ -98,7 +98,7 @@ class DiskTestCase(PCIHostTestCase):
 
 
 def driver_of(case: base.TestCase, host: made.PCIHost, spec: dict[str, Any], policy: str,
-              connect: Callable[[], Any], wait_s: int = 0) -> libvirt_driver.LibvirtDriver:
+              connect: Callable[[], Any], wait_s: int = 0, functions: str = 'all') -> libvirt_driver.LibvirtDriver:
     """The driver of a host whose functions are cleaned by a policy, until the end of the test."""
     class PCI(pci.PCI):
         def __init__(self, *arguments: Any) -> None:
@@ -106,8 +106,8 @@ def driver_of(case: base.TestCase, host: made.PCIHost, spec: dict[str, Any], pol
             self.host_use = host.use
 
     case.configuration.set('pci', device_spec=[json.dumps(spec)])
-    case.configuration.set('devicetrack_pci', sysfs_root=host.root, release_wait_s=wait_s, functions=['all'],
-                           cleaning=[json.dumps({'policy': policy})])
+    case.configuration.set('devicetrack_pci', sysfs_root=host.root, release_wait_s=wait_s,
+                           functions=[functions] if functions else [], cleaning=[json.dumps({'policy': policy})])
     driver = libvirt_driver.LibvirtDriver('host', case.conf, case.state_path, [PCI], connect=connect)
     case.addCleanup(driver.close)
     return driver

@@ -39,6 +39,13 @@ DIMM = ("    <memory model='virtio-mem'>\n      <target>\n        <size unit='Ki
 PCI = ("    <hostdev mode='subsystem' type='pci' managed='yes'>\n      <source>\n"
        "        <address domain='0x0000' bus='0x81' slot='0x00' function='0x0'/>\n      </source>\n    </hostdev>\n")
 DRIVEN = PCI.replace('      <source>\n', "      <driver name='vfio'/>\n      <source>\n").replace('0x81', '0x82')
+FILE = "    <disk type='file' device='disk'>\n      <source file='/srv/a b>é' index='2'/>\n    </disk>\n"
+MIRROR = FILE.replace('    </disk>', "      <backingStore type='file'>\n        <source file='/srv/base'/>\n"
+                      "      </backingStore>\n      <mirror type='file' file='/srv/copy' job='copy'/>\n    </disk>")
+TERMINAL = "    <serial type='dev'>\n      <source path='/dev/ttyS0'/>\n      <log file='/srv/log'/>\n    </serial>\n"
+SOCKET = ("    <channel type='unix'>\n      <source mode='bind' path='/var/lib/libvirt/a'/>\n    </channel>\n"
+          "    <interface type='vhostuser'>\n      <source type='unix' path='/run/a' mode='server'/>\n"
+          '    </interface>\n')
 BLOCK = "    <disk type='block' device='disk'>\n      <source dev='/dev/vg/lv' index='1'/>\n    </disk>\n"
 INTERFACE = ("    <interface type='hostdev' managed='yes'>\n      <source>\n"
              "        <address type='pci' domain='0x0000' bus='0x83' slot='0x00' function='0x0'/>\n      </source>\n"
@@ -72,7 +79,7 @@ def domain(devices: str = '', inside: str = NOVA, before: str = '', after: str =
 
 
 def read(text: str) -> domain_xml.Domain | None:
-    found = excerpt.read(text, domain_xml.PATH_BACKED_MEMORY, (HINT,))
+    found = excerpt.read(text, domain_xml.PATH_BACKED_MEMORY, (HINT,), True)
     return None if found is None else domain_xml.Domain(*found)
 
 
@@ -82,7 +89,8 @@ def facts(found: domain_xml.Domain) -> object:
     Of other paths, those that may be tracked devices: the excerpt leaves out most of the rest.
     """
     hinted = tuple(path for path in found.other_paths if HINT in path)
-    return (*found._replace(record_text='', other_paths=hinted), found.boot_id, found.record, found.record_problem)
+    return (*found._replace(record_text='', other_paths=hinted, files=tuple(sorted(found.files))), found.boot_id,
+            found.record, found.record_problem)
 
 
 class CapturedTestCase(base.TestCase):
@@ -121,6 +129,8 @@ class UnderstoodTestCase(base.TestCase):
         ('a record before others', domain(nvdimm(), record() + NOVA), ('/dev/dax0.0',), (), ()),
         ('devices in the metadata of others', domain(
             mdev(), '    <x:y xmlns:x="x">\n      <devices>\n      </devices>\n    </x:y>\n'), (), (MDEV,), ()),
+        ('disks', domain(FILE + MIRROR + BLOCK + DISK), (), (), ()),
+        ('sockets and terminals', domain(SOCKET + TERMINAL), (), (), ()),
         ('exclamations and questions', domain(nvdimm('/what?!')), ('/what?!',), (), ()),
         ('several of a sort, not side by side', domain(nvdimm('/a') + DISK + nvdimm('/b', more='      <x/>\n') + mdev()
                                                        + nvdimm('/c', 'virtio-pmem')), ('/a', '/b', '/c'), (MDEV,), ()),
@@ -132,6 +142,24 @@ class UnderstoodTestCase(base.TestCase):
         self.assertEqual((self.paths, self.mdevs, self.pcis),
                          (found.memory_paths, found.mdev_uuids, found.pci_addresses))
         self.assertEqual(facts(domain_xml.parse_all(self.text)), facts(found))
+
+
+class FilesTestCase(base.TestCase):
+
+    text = domain(MIRROR + BLOCK + TERMINAL + SOCKET)
+
+    def test_they_are_those_that_elements_open(self) -> None:
+        self.assertEqual({'/srv/a b>é', '/srv/base', '/srv/copy', '/dev/vg/lv', '/dev/ttyS0', '/srv/log'},
+                         set(domain_xml.parse(self.text, files=True).files))
+
+    def test_without_a_question_they_are_left_out(self) -> None:
+        self.assertEqual(((), ('/dev/vg/lv',)), (domain_xml.parse(self.text).files,
+                                                 domain_xml.parse(self.text).other_paths))
+
+    def test_those_of_a_container(self) -> None:
+        device = ("<hostdev mode='capabilities' type='storage'><source><block>/srv/disk</block></source></hostdev>"
+                  "<hostdev mode='capabilities' type='misc'><source><char>/srv/terminal</char></source></hostdev>")
+        self.assertEqual(('/srv/disk', '/srv/terminal'), domain_xml.parse(domain(device), files=True).files)
 
 
 class DoubtTestCase(base.TestCase):
@@ -165,6 +193,9 @@ class DoubtTestCase(base.TestCase):
         ('a source with attributes', domain(PCI.replace('<source>', "<source writeFiltering='no'>"))),
         ('a PCI device that says more first', domain(PCI.replace('      <source>', '      <rom/>\n      <source>'))),
         ('an NVMe function behind a disk', domain(DISK + BACKED)),
+        ('a file with references', domain(FILE.replace('/srv', '/&#97;'))),
+        ('a file that begins with one', domain(FILE.replace('/srv', '&#47;srv'))),
+        ('a file in double quotes', domain(FILE.replace("'", '"'))),
         ('an empty path', domain(nvdimm(' '))),
         ('a path that is not there', domain(nvdimm().replace('path>', 'file>'))),
         ('a device without anything', domain("    <hostdev type='mdev'/>\n")),
@@ -217,14 +248,15 @@ class DoubtTestCase(base.TestCase):
         except exception.InvalidDocument as error:
             self.assertEqual(str(error), str(self.assertRaises(exception.InvalidDocument, domain_xml.parse, self.text)))
         else:
-            self.assertEqual(wanted, facts(domain_xml.parse(self.text)))
+            self.assertEqual(wanted, facts(domain_xml.parse(self.text, files=True)))
 
 
 class SpeedTestCase(base.TestCase):
 
     def test_no_document_takes_long(self) -> None:
         for part in ("\n    <memory model='nvdimm'", "<domain type='kvm'" + " xmlns:a='x'", ' a=', "    <hostdev a='b'",
-                     '<path>', 'xmlns:a="', 'xmlns', '\n  <metadata>\n', '<', "'"):
+                     '<path>', 'xmlns:a="', 'xmlns', '\n  <metadata>\n', '<', "'", "file='",
+                     "file='/'", "<source path='/"):
             for text in (part * (2_000_000 // len(part)), domain(part * (2_000_000 // len(part)))):
                 started = time.thread_time()
                 read(text)
@@ -232,7 +264,8 @@ class SpeedTestCase(base.TestCase):
 
 
 _PIECES = st.sampled_from((
-    DISK, BACKED, DIMM, PCI, DRIVEN, USB, BLOCK, INTERFACE, nvdimm(), nvdimm('/b', 'virtio-pmem'), mdev(), NOVA,
+    DISK, BACKED, DIMM, PCI, DRIVEN, USB, BLOCK, FILE, MIRROR, SOCKET, TERMINAL, INTERFACE, nvdimm(),
+    nvdimm('/b', 'virtio-pmem'), mdev(), NOVA,
     record(), '    <thing>\n',
     '    </thing>\n', '    <thing/>\n', '/>', '>', '<', '&amp;', '&#60;', '<!-- ', ' -->\n', '<![CDATA[', ']]>', '<?x ',
     '?>', '\n', '  ', '  <metadata>\n', '  </metadata>\n', '  <devices>\n', '  </devices>\n', '<devices>',
@@ -241,7 +274,7 @@ _PIECES = st.sampled_from((
     domain(mdev(), '')))
 _HOSTILE = st.lists(_PIECES, max_size=6).map(''.join)
 _ELEMENTS = st.recursive(
-    st.sampled_from((DISK, DIMM, PCI, DRIVEN, USB, BLOCK, INTERFACE, nvdimm(), mdev(),
+    st.sampled_from((DISK, DIMM, PCI, DRIVEN, USB, BLOCK, FILE, MIRROR, SOCKET, TERMINAL, INTERFACE, nvdimm(), mdev(),
                      '<!-- <hostdev/> -->', '<![CDATA[</devices>]]>',
                      '<?x <memory ?>', 'a/>b', '&amp;', '<thing/>', record(), '<metadata/>',
                      '\n  <devices>\n  </devices>\n')),
@@ -266,7 +299,9 @@ class PropertiesTestCase(testtools.TestCase):
             self.assertEqual(len(re.findall(r"<hostdev [^>]*type='mdev'", text)), len(found.mdev_uuids))
             self.assertEqual(len(re.findall(r"<hostdev [^>]*type='pci'", text)), len(found.pci_addresses))
         else:
-            self.assertEqual(facts(wanted), facts(found))
+            # It may find a file in devices that are none of the domain.
+            self.assertEqual(set(), set(wanted.files).difference(found.files))
+            self.assertEqual(facts(wanted._replace(files=())), facts(found._replace(files=())))
 
     @settings(max_examples=400)
     @given(_WELL_FORMED, _WELL_FORMED, _WELL_FORMED, _WELL_FORMED)

@@ -20,6 +20,7 @@ from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import data
 from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import guest_paths
 from devicetrack.virt.libvirt import namespaces
 from devicetrack.virt.libvirt.kinds import vpmem
 
@@ -174,7 +175,7 @@ class NdctlTestCase(base.TestCase):
     def test_a_block_device_of_the_same_number_is_another_device(self) -> None:
         memory, disk, file = '/node', '/dev/dm-0', '/srv/memory'
         sorts = {'/dev/dax1.1': stat.S_IFCHR, memory: stat.S_IFCHR, disk: stat.S_IFBLK, file: stat.S_IFREG}
-        self.patch(vpmem, 'os', types.SimpleNamespace(
+        self.patch(guest_paths, 'os', types.SimpleNamespace(
             **{**vars(os), 'stat': functools.partial(self._status, sorts)}))
         # What is of another sort than all namespaces is none of them. Of a character device nobody can tell.
         self.assertEqual({memory: 'ns1_1', '/other': None, '/nothing': None},
@@ -192,7 +193,7 @@ class NdctlTestCase(base.TestCase):
     def test_paths_on_a_file_system_that_does_not_answer_are_unknown_in_time(self) -> None:
         answers = threading.Event()
         self.addCleanup(answers.set)
-        self.patch(vpmem, '_device_of', lambda path: answers.wait(60))
+        self.patch(guest_paths, 'file_at', lambda path: answers.wait(60))
         self.configuration.set('devicetrack_libvirt', call_timeout_s=1)
         kind = self.make_kind('4GB:ns0_0')
         error = self.assertRaises(exception.CommandFailed, kind.identify, ['/mnt/hung/disk.qcow2'])

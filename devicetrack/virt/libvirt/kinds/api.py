@@ -269,6 +269,15 @@ class DeviceKind(abc.ABC):
         """
         return ()
 
+    @property
+    def reads_files(self) -> bool:
+        """Whether the kind reads ``files`` of definitions (:class:`.domain_xml.Domain`). The default is no.
+
+        For a kind whose devices any disk of a guest may name, by any link. The driver asks once, in its constructor.
+        If no kind does, the driver saves the time to read them, and leaves them out.
+        """
+        return False
+
     @abc.abstractmethod
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         """Find the device that each address means now; None for one that leads to no device now.

@@ -155,6 +155,22 @@ def path_hints(kind: api.DeviceKind) -> tuple[str, ...]:
         raise _no_kind(type(kind), f'its path_hints fail with {_said(error)}') from error
 
 
+def reads_files(kind: api.DeviceKind) -> bool:
+    """Ask the kind whether it reads the files of definitions.
+
+    :raises InvalidConfiguration: it does not say so
+    """
+    try:
+        found = kind.reads_files
+    except exception.DeviceTrackError:
+        raise
+    except Exception as error:
+        raise _no_kind(type(kind), f'its reads_files fails with {_said(error)}') from error
+    if not isinstance(found, bool):
+        raise _no_kind(type(kind), f'its reads_files, {found!r}, is neither True nor False')
+    return found
+
+
 def check_host(kind: api.DeviceKind) -> None:
     """Let the kind check the host.
 

@@ -27,6 +27,7 @@ import errno
 import functools
 import os
 import re
+import stat
 import threading
 import time
 from typing import Any
@@ -34,6 +35,7 @@ from typing import Final
 from typing import TypeVar
 
 from devicetrack import exception
+from devicetrack.conf import libvirt as libvirt_options
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import values
@@ -47,6 +49,7 @@ from devicetrack.objects.values import Realized
 from devicetrack.virt.libvirt import attributes
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import guest_paths
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import pci_config
 from devicetrack.virt.libvirt import pci_disks
@@ -81,7 +84,9 @@ _POLL_S: Final = 0.2
 # or the kernel has not shown its namespaces yet.
 _PASSING: Final = frozenset((errno.EBUSY, errno.ENODEV, errno.ENXIO))
 # Devices in the text of a hypervisor's argument.
-_PATHS: Final = re.compile(r'/dev/[^\s,;"\'=]+')
+_PATHS: Final = re.compile(r'/[^\s,;"\'=]+')
+# A file of any other sort is no device.
+_NODES: Final = frozenset((stat.S_IFBLK, stat.S_IFCHR))
 
 _Seen = TypeVar('_Seen')
 
@@ -101,6 +106,7 @@ class PCI(api.DeviceKind):
         self._rereading = pci_rereading.Rereading(self.tree)
         # Writing the details takes longer than reading the function, and every audit needs the same thousands of texts.
         self._details_text = functools.lru_cache(maxsize=1 << 13)(pci_row.as_text)
+        self._paths = guest_paths.GuestPaths(conf[libvirt_options.DEADLINES_GROUP].call_timeout_s)
         self.host_use: Callable[[], pci_use.HostUse] = functools.partial(pci_use.HostUse, self.tree.root)
         # A spec need not name a product. The classes of the functions that it matches are known after they were read.
         self._seen_classes: frozenset[str] = frozenset()
@@ -266,12 +272,16 @@ class PCI(api.DeviceKind):
     def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
         # When a guest is off, nobody has its disk open, and its definition may name the disk by its path.
         return (*domain.other_pci_addresses, *domain_xml.argument_pci_addresses(domain),
-                *(path for path in domain.other_paths if path.startswith('/dev/')),
+                *dict.fromkeys((*(path for path in domain.other_paths if path.startswith('/dev/')), *domain.files)),
                 *(path for text in domain.arguments for path in _PATHS.findall(text)))
 
     @property
     def path_hints(self) -> Sequence[str]:
         return ('/dev/nvme', '/dev/ng')
+
+    @property
+    def reads_files(self) -> bool:
+        return self.configured
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         wanted = set(addresses)
@@ -282,10 +292,8 @@ class PCI(api.DeviceKind):
             return {}
         means: dict[str, str | None] = {}
         paths = {address for address in wanted if address.startswith('/')}
-        disks = pci_use.Disks(self.tree.root) if paths else None
-        for path in paths:
-            behind = disks.functions(path) if disks is not None else ()
-            names = [places.name(one) for one in behind if self._is_ours(self.tree.function(one), places.name(one))]
+        for path, functions in self._behind(paths).items():
+            names = [places.name(one) for one in functions if self._is_ours(self.tree.function(one), places.name(one))]
             means.update((path, name) for name in names[:1])
         for address in wanted - paths:
             function, name = self.tree.function(address), places.name(address)
@@ -295,6 +303,24 @@ class PCI(api.DeviceKind):
             elif function is None:
                 means[address] = None
         return means
+
+    def _behind(self, paths: Collection[str]) -> Mapping[str, Sequence[str]]:
+        """Find the functions on which the devices at some paths depend, the nearest first, by path.
+
+        :raises CommandFailed: a path cannot be followed, or there is no answer in time
+        """
+        files = self._paths.files(paths) if paths else {}
+        # Nearly all are ordinary files. A path at whose end there is nothing may have the name of a disk, because this
+        # process need not see the nodes of the host.
+        of_nodes = [path for path in paths if path not in files or files[path][0] in _NODES or path.startswith('/dev/')]
+        if not of_nodes:
+            return {}
+        disks = pci_use.Disks(self.tree.root)
+        found = {path: disks.functions(end) for path, end in self._paths.ends(of_nodes).items()}
+        for path, (sort, _zero, number) in files.items():
+            if sort in _NODES:
+                found[path] = (*disks.of_node(sort, number), *found.get(path, ()))
+        return found
 
     def _is_ours(self, function: pci_sysfs.Function | None, name: str) -> bool:
         return name in self._memory.given or (function is not None and not function.is_bridge

@@ -19,7 +19,6 @@ import json
 import operator
 import os
 import re
-import stat
 import threading
 from typing import Any
 from typing import NamedTuple
@@ -38,9 +37,9 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
-from devicetrack.virt.libvirt import bounded
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import guest_paths
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import namespaces
 from devicetrack.virt.libvirt import reading
@@ -57,8 +56,6 @@ _LABEL_BYTES = 2 << 20
 # Paths in the text of an argument.
 _PATHS = re.compile(r'/[^\s,=:"\']*')
 
-# What the calls are about that follow the paths of guests: see Calls.is_late().
-_PATHS_OF_GUESTS = 'paths of guests'
 _NO_UUID = str(uuid.UUID(int=0))
 
 
@@ -75,7 +72,7 @@ class VPMEM(api.DeviceKind):
         self._source: namespaces.Source = (
             namespaces.DirectorySource(self.options.directory) if self.options.directory
             else namespaces.NdctlSource(self.options.ndctl_command, conf[options.VPMEM_GROUP].ndctl_timeout_s))
-        self._calls = bounded.Calls(conf[options.DEADLINES_GROUP].call_timeout_s, into_c=True)
+        self._paths = guest_paths.GuestPaths(conf[options.DEADLINES_GROUP].call_timeout_s)
 
     @property
     def configured(self) -> bool:
@@ -146,9 +143,9 @@ class VPMEM(api.DeviceKind):
             return means
         by_path = {os.path.normpath(path): name for path, name in found.items()}
         means = {address: name or by_path.get(os.path.normpath(address)) for address, name in means.items()}
-        others = self._devices_of([address for address, name in means.items() if name is None])
+        others = self._paths.files([address for address, name in means.items() if name is None])
         if others:
-            by_device = {device: found[path] for path, device in self._devices_of(found).items()}
+            by_device = {device: found[path] for path, device in self._paths.files(found).items()}
             sorts = {sort for sort, *_device in by_device}
             for address, device in others.items():
                 if device in by_device:
@@ -156,22 +153,6 @@ class VPMEM(api.DeviceKind):
                 elif sorts and device[0] not in sorts:
                     del means[address]          # an ordinary file, for example, is certainly no character device
         return means
-
-    def _devices_of(self, paths: Iterable[str]) -> dict[str, tuple[int, int, int]]:
-        """Identify the files at some paths, by path. A path at which there is none is left out.
-
-        The paths are those of any guest's disks, so some may be on a file system that does not answer.
-
-        :raises CommandFailed: a path cannot be followed, or there is no answer in time
-        """
-        try:
-            if self._calls.is_late(_PATHS_OF_GUESTS):   # one thread that hangs is enough
-                raise bounded.Late('an earlier look at them has no answer yet')
-            return self._calls.call(lambda: {path: device for path in paths
-                                             if (device := _device_of(path)) is not None}, _PATHS_OF_GUESTS)
-        except bounded.Late as error:
-            raise exception.CommandFailed('stat', f'the paths of memory and disks of guests: {error}; check whether a '
-                                          'file system hangs') from error
 
     # -- realize, unclaim -----------------------------------------------------------------------------------------
 
@@ -370,21 +351,3 @@ def _common(label: str, size_bytes: int, align_bytes: int) -> _Common:
     between, of_uuid, behind = rest.removeprefix('""').partition('"namespace_uuid":')
     return _Common(vpmem_options.resource_class(label), one.migration_type, _size_problem(size_bytes, align_bytes),
                    before + path, between + of_uuid, behind.removeprefix(f'"{_NO_UUID}"'))
-
-
-def _device_of(path: str) -> tuple[int, int, int] | None:
-    """Identify the file at a path: a definition may name a device by another node or link. None if there is none.
-
-    :raises CommandFailed: the path cannot be followed
-    """
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
-            return None
-        raise exception.CommandFailed('stat', f'the path of memory of a guest: {error.strerror}') from error
-    except ValueError:
-        return None
-    # A block device and a character device may have one number.
-    sort = stat.S_IFMT(status.st_mode)
-    return (sort, 0, status.st_rdev) if status.st_rdev else (sort, status.st_dev, status.st_ino)
