@@ -211,8 +211,10 @@ def settle(seen: Situation) -> Settlement:
         outcome = UNDONE if migration_uuid in failed else move.outcome if move is not None else UNKNOWN
         one_host = bool(old and new) or (move is not None and seen.here.is_at(move.source)
                                          and seen.here.is_at(move.destination))
-        if outcome == DONE:
-            at_rest += new
+        if outcome == DONE and move is not None:
+            stays, goes = _done(seen, move, new)
+            at_rest += stays
+            give += goes
             give += [record for record in old if _has_left(record, seen, one_host)]
         elif outcome == UNDONE:
             stays, goes = _undone(seen, move, new, old, one_host)
@@ -266,6 +268,28 @@ def _has_left(record: Record, seen: Situation, one_host: bool) -> bool:
     # A guest that moved to another host has left when it has no domain here. But libvirt may have lost the domain
     # before the move, so the service must not say that the instance is here.
     return one_host or (not seen.domain and seen.state != INSTANCE_HERE)
+
+
+def _done(seen: Situation, move: Move, new: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """The new rows that the instance keeps and those that go back, after a migration that is done."""
+    incoming = [record for record in new if record.role == vocabulary.INCOMING]
+    came = [record for record in new if record not in incoming]
+    if not incoming or seen.state == INSTANCE_HERE:
+        return list(new), []
+    if move.destination[0] is not None and not seen.here.is_at(move.destination):
+        # The service gave this destination up after its claim, and the instance went to another one.
+        if seen.domain is None or any(record.key in seen.named for record in incoming):
+            return came, []
+        return came, incoming
+    # The source of an evacuation that comes back may call it done before the guest is here, and it may yet fail.
+    waits = seen.state == INSTANCE_ELSEWHERE and not _has_left_since(move, incoming[0], seen.moves or {}, seen.here)
+    return (came, []) if waits else (list(new), [])
+
+
+def _has_left_since(move: Move, record: Record, known: Mapping[str, Move], here: Endpoint) -> bool:
+    """Whether a newer migration than this one takes the instance of a row away from here."""
+    return any(other.instance_uuid == record.instance_uuid and here.is_at(other.source)
+               and not here.is_at(other.destination) and bool(move.is_older_than(other)) for other in known.values())
 
 
 def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequence[Record],

@@ -36,8 +36,16 @@ def left_without_migration(views: Views) -> frozenset[str]:
         return frozenset()
     moving = {move.instance_uuid for move in views.migrations.values() if move.may_have_taken_away_from(views.here)}
     named = used(views.usage)
-    moving |= {record.instance_uuid for record in rows if record.migration_uuid is not None or record.key in named}
+    moving |= {record.instance_uuid for record in rows
+               if record.key in named or not _waits_for_no_move(record, views.migrations)}
     return frozenset({record.instance_uuid for record in rows} - moving)
+
+
+def _waits_for_no_move(record: Record, known: Mapping[str, migrations.Move]) -> bool:
+    """Whether a row names no migration, or is the claim for one that is done without the guest having come."""
+    move = known.get(record.migration_uuid or '')
+    return record.migration_uuid is None or (
+        record.role == vocabulary.INCOMING and move is not None and move.outcome == migrations.DONE)
 
 
 class Unsettled:

@@ -7,8 +7,10 @@ from typing import Any
 
 import fixtures
 from nova import context as nova_context
+from nova import exception as nova_exception
 from nova import objects
 from nova.compute import rpcapi
+from nova.conductor.tasks import live_migrate
 from nova.tests.functional.libvirt import base as nova_base
 from oslo_messaging import exceptions as messaging_exceptions
 
@@ -95,6 +97,36 @@ class LostAnswerTestCase(_Guest):
         self.assertEqual(self.mdevs('src', self.server), set(self.held('src')))
         left.undefine()
         self.assert_moved()
+
+
+class AnotherDestinationTestCase(_Guest):
+    """A port cannot be bound at a destination that has claimed, so Nova goes on to another host."""
+
+    def test_the_first_one_gives_its_device_back(self) -> None:
+        self.start_compute_with_vgpu('other')
+        original = live_migrate.LiveMigrationTask._bind_ports_on_destination
+        asked: list[str] = []
+
+        def bind(task: Any, destination: str, *arguments: Any) -> Any:
+            asked.append(destination)
+            if len(asked) == 1:
+                self.assertEqual(1, len(self.held(destination)))
+                raise nova_exception.MigrationPreCheckError(reason='a port cannot be bound')
+            self.dest = self.computes[destination]
+            return original(task, destination, *arguments)
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.conductor.tasks.live_migrate.LiveMigrationTask._bind_ports_on_destination', bind))
+        self._live_migrate(self.server)
+        given_up, there = asked
+        self.src = self.dest
+        self.assertEqual(there, self.instance(self.server).host)
+        self.assertTrue(self.wait_for(lambda: not self.held(given_up)), self.held(given_up))
+        self.assertEqual(set(), self.existing(given_up))
+        self.assertEqual(self.mdevs(there, self.server), set(self.held(there)))
+        # It takes the instance again.
+        self._live_migrate(self.server, host=given_up)
+        self.assertEqual(self.mdevs(given_up, self.server), set(self.held(given_up)))
 
 
 class KilledAfterTheCopyTestCase(_Guest):
