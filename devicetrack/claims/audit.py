@@ -30,11 +30,12 @@ from devicetrack.engine import withholding
 from devicetrack.engine.findings import Finding
 from devicetrack.engine.views import Views
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
 
 LOG = log.logger(__name__)
 
 # The audit itself continues these. If the row is gone or has changed since, there is nothing to report.
-_GOES_ON = (findings.RELEASE_PENDING, findings.ABANDONED, findings.STALE_MIGRATION)
+_GOES_ON = (findings.RELEASE_PENDING, findings.ABANDONED, findings.STALE_MIGRATION, findings.UNKNOWN_OWNER)
 _USED_BY_ANOTHER = (findings.WRONG_OWNER, findings.SHARED)
 # The rows of these belong to instances without an allocation.
 _OVER = (findings.ABANDONED, findings.STALE_MIGRATION)
@@ -50,6 +51,9 @@ class Audit:
         self._withheld, self._unproven = withheld_devices, unproven
         self._declarations, self._failed, self._wipes, self._resume = declarations, failed, wipes, resume
         self._since: dict[tuple[str, DeviceKey], int] = {}      # when this process first saw each finding
+        # The claims that the service had forgotten by the last audit. In the first audit that sees one, the call that
+        # made it may not be over.
+        self._forgotten: frozenset[Record] = frozenset()
 
     def start(self) -> list[Finding]:
         """Open the ledger of a host that starts, and continue the work that the last manager left.
@@ -90,19 +94,22 @@ class Audit:
         with self._views.reading() as watch:
             looks = [self._views.read()]
             found, left = self._compare(looks[0]), unsettled.left_without_migration(looks[0])
-            if (found or left or self._ledger.withheld(vocabulary.FOREIGN)
+            forgotten = unsettled.forgotten(looks[0])
+            if (found or left or forgotten or self._ledger.withheld(vocabulary.FOREIGN)
                     or self._ledger.withheld(vocabulary.IN_DOUBT)):
                 found = self._of_idle(found)
                 looks.append(self._views.read())
                 found = findings.confirmed(found, self._compare(looks[1]))
                 left &= unsettled.left_without_migration(looks[1])
+                forgotten &= unsettled.forgotten(looks[1])
             views = looks[-1]
             self._views.take_over(looks, watch)
         self._declarations.refresh(views.inventory)
         self._rows.follow(views.records)
         self._judge(views)
         self._note(views)
-        if self._resume.go_on(views, left):
+        before, self._forgotten = self._forgotten, forgotten
+        if self._resume.go_on(views, left, forgotten & before):
             found = self._still_there(found)
         return self._dated(self._not_under_way(found) + [_in_doubt(doubt) for doubt in self._rows.doubts]
                            + self._without_provider())

@@ -33,6 +33,7 @@ from devicetrack.claims.service import ServiceView
 from devicetrack.claims.views import HostViews
 from devicetrack.claims.wipes import Wipes
 from devicetrack.engine import migrations
+from devicetrack.engine import unsettled
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.views import named_migrations
 from devicetrack.engine.views import Views
@@ -157,6 +158,8 @@ class Moves:
                 record.key for record in incoming if record.migration_uuid == migration.uuid])
         found = (self._service.migrations(older) or {}) if older else {}
         this = migrations.Move.of(migration)
+        if older and not found.keys() & set(older) and self._are_forgotten(records, migration.uuid):
+            self._life.settle(migrations.undo(records, older))
         for uuid in older:
             other = found.get(uuid)
             if other is None or other.outcome != migrations.PENDING:
@@ -166,6 +169,14 @@ class Moves:
             if other.is_older_than(this) and self._has_no_guest(records, uuid):
                 self._service.fail_migration(uuid)
                 self._life.settle(migrations.undo(records, {uuid}))
+
+    def _are_forgotten(self, records: Sequence[Record], newer: str) -> bool:
+        """Whether the service has forgotten the moves for which the instance has claims, as two looks show.
+
+        It must know the newer migration: otherwise it may lag behind.
+        """
+        return newer in (self._service.migrations([newer]) or {}) and all(
+            unsettled.forgotten(self._views.read_for(tuple(records))) == set(records) for _look in range(2))
 
     def _has_no_guest(self, records: Sequence[Record], migration_uuid: str) -> bool:
         """Whether certainly no domain names the devices that a migration of the instance claimed here."""

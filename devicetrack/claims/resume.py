@@ -51,10 +51,11 @@ class Resume:
         return (not self._boot.is_recorded or self._service.tells_of_evacuations
                 or any(_work_waits(rows, views) for rows in _odd(views)))
 
-    def go_on(self, views: Views, left: Collection[str] = ()) -> bool:
+    def go_on(self, views: Views, left: Collection[str] = (), forgotten: Collection[Record] = ()) -> bool:
         """Finish interrupted work, settle started guests and moves, give back the devices of instances that are over.
 
         :param left: instances that live elsewhere without a migration, as two looks show: they are over here
+        :param forgotten: claims of which the service has forgotten everything, as two audits show
         :returns: whether it tried anything
         """
         tried = self._definitions.bring_all(views)
@@ -74,12 +75,16 @@ class Resume:
                     self._give_back(instance_uuid, rows, self._rows.of_instance(instance_uuid))
                 elif idle:
                     tried = True
-                    self._go_on_with(instance_uuid, rows, views, instance_uuid in left)
+                    self._go_on_with(instance_uuid, rows, views, instance_uuid in left, forgotten)
         return tried or bool(evacuated)
 
-    def _go_on_with(self, instance_uuid: str, rows: Sequence[Record], views: Views, left: bool) -> None:
+    def _go_on_with(self, instance_uuid: str, rows: Sequence[Record], views: Views, left: bool,
+                    forgotten: Collection[Record]) -> None:
         """Continue the work for one instance. The caller works on it."""
         now = self._rows.of_instance(instance_uuid)
+        if now and forgotten and set(now) <= set(forgotten):
+            _try(instance_uuid, self._life.release, now, False)
+            return
         unchanged = [record for record in now if record in rows]
         if left or is_over(instance_uuid, views):
             over = self._left_behind(instance_uuid, unchanged, views)

@@ -336,9 +336,10 @@ class _Comparison:
         """Whether the service answers, but not about the owner of a row whose guest never started.
 
         A service that was killed between a claim and its own first save leaves such a row, and so does one that forgot
-        an instance and its migration after a failed move. No later call of it names the instance, and no audit may give
-        the device back: the service may yet boot the instance. A started guest is another case: the service may have a
-        reason not to report it.
+        an instance and its migration after a failed move. No later call of it names the instance. The service may yet
+        boot an instance without a migration, so no audit gives its device back;
+        :func:`devicetrack.engine.unsettled.forgotten` has the claims for moves that go back. A started guest is another
+        case: the service may have a reason not to report it.
         """
         uuid, usage = record.instance_uuid, self.usage
         return (self.views.instances is not None and uuid not in self.states

@@ -14,8 +14,10 @@ from devicetrack import vocabulary
 from devicetrack.engine import findings
 from devicetrack.engine import migrations
 from devicetrack.engine.findings import Finding
+from devicetrack.engine.views import named_instances
 from devicetrack.engine.views import used
 from devicetrack.engine.views import Views
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Use
@@ -46,6 +48,29 @@ def _waits_for_no_move(record: Record, known: Mapping[str, migrations.Move]) -> 
     move = known.get(record.migration_uuid or '')
     return record.migration_uuid is None or (
         record.role == vocabulary.INCOMING and move is not None and move.outcome == migrations.DONE)
+
+
+def forgotten(views: Views) -> frozenset[Record]:
+    """The claims for moves of which the service has forgotten everything: it knows neither instance nor migration.
+
+    It takes a failed move out of a database that had nothing of the instance before, so nobody will say how the move
+    ended. Only instances count of which nothing else is here: no other row, no domain, no domain that names their
+    devices. A service that knows nobody else of this host either may have answered from another database.
+    """
+    if views.instances is None or views.migrations is None or views.usage.unknown \
+            or vocabulary.INCOMING not in Compact(Record, views.records).column('role'):
+        return frozenset()
+    unknown = {record.instance_uuid for record in views.records
+               if record.role == vocabulary.INCOMING and record.migration_uuid not in views.migrations
+               } - views.instances.keys() - views.usage.domains
+    rows, named = [record for record in views.records if record.instance_uuid in unknown], used(views.usage)
+    unknown -= {record.instance_uuid for record in rows
+                if (record.role, record.state) != (vocabulary.INCOMING, vocabulary.CLAIMED)
+                or record.migration_uuid in views.migrations or record.key in named}
+    others = named_instances(views.records) - unknown
+    if others and others.isdisjoint(views.instances):
+        return frozenset()
+    return frozenset(record for record in rows if record.instance_uuid in unknown)
 
 
 class Unsettled:

@@ -35,7 +35,8 @@ class NovaService:
     """The :class:`~devicetrack.claims.service.MovingService` of one compute host.
 
     It does not report instances that were evacuated from here: when the service starts, Nova itself destroys their
-    guests, with their disks and ports, and reports the instances as elsewhere.
+    guests, with their disks and ports, and reports the instances as elsewhere. Nor does it report the hidden copy of an
+    instance that a resize from another cell makes in this cell. Nova removes the copy with its migration if that fails.
     """
 
     def __init__(self, host: str) -> None:

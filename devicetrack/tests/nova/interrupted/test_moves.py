@@ -74,6 +74,20 @@ class InterruptedMoveTestCase(base.PmemGuests):
         self.die('migrating', task_states.RESIZE_MIGRATING)
         self.assert_taken_back()
 
+    def test_what_a_resize_from_another_cell_claimed_goes_back_when_nova_forgets_it(self) -> None:
+        """Nova has a hidden copy of the instance in the destination's cell, and removes it there after a failure."""
+        instance = self.instance(self.server)
+        instance.hidden = True
+        instance.save()
+        self.audit()
+        self.audit()
+        self.assertEqual(2, len(self.held('host2')))
+        migration = self.migration.uuid
+        instance.destroy(hard_delete=True)
+        self.assertRaises(nova_exception.MigrationNotFound, objects.Migration.get_by_uuid,
+                          nova_context.get_admin_context(), migration)
+        self.assertTrue(self.wait_for(lambda: not self.held('host2')), self.held('host2'))
+
     def test_a_live_migration_that_was_prepared(self) -> None:
         self.die('preparing', task_states.MIGRATING, fields.MigrationType.LIVE_MIGRATION)
         self.assert_taken_back()

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+from devicetrack import exception
+from devicetrack.engine import findings
 from devicetrack.testing.compute_service import EVACUATION
 from devicetrack.testing.fixtures import a_request
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import Migration
 from devicetrack.tests.unit.claims import test_moving
+from devicetrack.tests.unit.claims.test_moving import D0
 from devicetrack.tests.unit.claims.test_moving import NOTHING
 
 CLAIMED = [('d0', 'incoming', 'claimed')]
@@ -102,3 +105,134 @@ class EndedBySourceTestCase(test_moving.RegionTestCase):
         self.two.restart()
         self.assertEqual([], self.two.audit())
         self.assertEqual(([], ALL_FREE), (region.rows(instance)['two'], self.two.states()))
+
+
+class ForgottenTestCase(test_moving.RegionTestCase):
+    """A failed move to a database of the service that has nothing of the instance afterwards."""
+
+    def forgotten(self, region: Any) -> tuple[Instance, Migration]:
+        """An instance that the second host has claimed for, and that is in the database of another host."""
+        instance = Instance(host='one')
+        migration = region.migration(instance, 'two')
+        self.two.resize(instance, pmem=1, migration=migration)
+        region.audit()
+        region.audit()
+        self.assertEqual(CLAIMED, region.rows(instance)['two'])
+        region.migrations.remove(migration)
+        return instance, migration
+
+    def kinds(self) -> list[str]:
+        return [finding.kind for finding in self.two.audit()]
+
+    def test_the_second_audit_gives_its_devices_back(self):
+        region = self.region(devices=2)
+        instance, _migration = self.forgotten(region)
+        self.assertEqual(([], CLAIMED), (self.kinds(), region.rows(instance)['two']))
+        self.assertEqual(([], NOTHING, ALL_FREE), (self.kinds(), region.rows(instance), self.two.states()))
+        self.assertEqual([], self.two.store.contexts(self.two.manager.host_uuid))
+
+    def test_so_does_the_second_audit_after_a_start(self):
+        region = self.region(devices=2)
+        instance, _migration = self.forgotten(region)
+        self.two.audit()
+        self.two.restart()
+        self.assertEqual(([findings.UNKNOWN_OWNER], CLAIMED), (self.kinds(), region.rows(instance)['two']))
+        self.assertEqual(([], NOTHING, ALL_FREE), (self.kinds(), region.rows(instance), self.two.states()))
+
+    def test_what_was_made_ready_is_wiped(self):
+        region = self.region(devices=2)
+        instance, _migration = self.forgotten(region)
+        self.two.manager.realize(None, instance)
+        self.two.machine.write(D0, b'secret')
+        region.audit()
+        self.assertEqual((NOTHING, b''), (region.rows(instance), self.two.machine.read(D0)))
+
+    def test_the_next_migration_takes_their_place_at_once(self):
+        region = self.region(devices=1)
+        instance, _migration = self.forgotten(region)
+        again = region.migration(instance, 'two')
+        self.two.resize(instance, pmem=1, migration=again)
+        self.assertEqual([again.uuid], [record.migration_uuid for record in self.two.records(instance)])
+        region.audit()
+        self.assertEqual(CLAIMED, region.rows(instance)['two'])
+
+    def test_but_not_one_that_the_service_does_not_know_either(self):
+        region = self.region(devices=2)
+        instance, _migration = self.forgotten(region)
+        again = region.migration(instance, 'two')
+        region.migrations.remove(again)
+        self.assertRaises(exception.InstanceHasStaleRows, self.two.resize, instance, pmem=1, migration=again)
+
+    def test_nothing_goes_back_while_anything_says_otherwise(self):
+        def unknown_domain(_region: Any, _instance: Any, _migration: Any) -> None:
+            self.two.machine.unknown_domains['x'] = 'torn'
+
+        def domain(_region: Any, instance: Any, _migration: Any) -> None:
+            self.two.machine.start_guest(instance.uuid, [])
+
+        def another_names_it(_region: Any, _instance: Any, _migration: Any) -> None:
+            self.two.machine.start_guest(Instance().uuid, ['<device kind="vpmem" address="/dev/fakedax0"/>'])
+
+        def known_instance(region: Any, instance: Any, _migration: Any) -> None:
+            region.instances.append(instance)
+
+        def known_migration(region: Any, _instance: Any, migration: Any) -> None:
+            region.migrations.append(migration)
+
+        def unknown_instances(_region: Any, _instance: Any, _migration: Any) -> None:
+            self.two.service.known = RuntimeError('no database')
+
+        def unknown_migrations(_region: Any, _instance: Any, _migration: Any) -> None:
+            self.two.service.moves = None
+
+        def knows_nobody(region: Any, _instance: Any, _migration: Any) -> None:
+            """Its answers come from another database."""
+            region.spawn('two', pmem=1)
+            self.two.service.known = {}
+
+        for happens in (unknown_domain, domain, another_names_it, known_instance, known_migration, unknown_instances,
+                        unknown_migrations, knows_nobody):
+            region = self.region(devices=2)
+            instance, migration = self.forgotten(region)
+            happens(region, instance, migration)
+            for _ in range(3):
+                self.two.audit()
+            self.assertEqual(CLAIMED, region.rows(instance)['two'], str(happens))
+            if happens not in (known_migration, knows_nobody):
+                again = region.migration(instance, 'two')
+                self.assertRaises(exception.InstanceHasStaleRows, self.two.resize, instance, pmem=1, migration=again)
+
+    def test_both_looks_of_two_audits_have_to_show_it(self):
+        for answers in ((True, False, False, False), (False, True, False, False), (False, False, True, False),
+                        (False, False, False, True)):
+            region = self.region(devices=2)
+            instance, migration = self.forgotten(region)
+            said = iter(answers)
+            self.patch(self.two.service, 'migrations',
+                       lambda _uuids, said=said, one=migration: {one.uuid: one} if next(said) else {})
+            # An audit looks only once if the first look shows nothing.
+            for _ in range(2):
+                self.two.audit()
+            self.assertEqual(CLAIMED, region.rows(instance)['two'], str(answers))
+
+    def test_a_guest_that_has_been_here_may_have_left_its_data(self):
+        region = self.region(devices=2)
+        instance, _migration = self.forgotten(region)
+        self.two.boot(instance)
+        self.two.machine.delete_guest(instance.uuid)
+        for _ in range(3):
+            self.assertEqual(['stale migration'], self.kinds())
+        self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['two'])
+
+    def test_a_claim_on_the_host_of_its_instance_stays_beside_what_the_instance_has(self):
+        region = self.region(devices=2)
+        instance = region.spawn('two', pmem=1)
+        migration = region.migration(instance, 'two')
+        self.two.resize(instance, pmem=1, migration=migration)
+        region.migrations.remove(migration)
+        region.instances.remove(instance)
+        self.two.machine.delete_guest(instance.uuid)
+        rows = region.rows(instance)
+        for _ in range(3):
+            self.two.audit()
+        self.assertEqual(rows, region.rows(instance))

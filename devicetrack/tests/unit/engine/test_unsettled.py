@@ -2,6 +2,7 @@
 
 from devicetrack.engine import findings
 from devicetrack.engine import reconcile
+from devicetrack.engine import unsettled
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
 from devicetrack.tests.unit.engine.hosts import namespace
@@ -96,6 +97,41 @@ class MovingTestCase(base.TestCase):
     def test_proposes_no_repair_of_a_stale_migration(self):
         for finding in reconcile.compare(self.seen):
             self.assertTrue(finding.repair is None or finding.kind != findings.STALE_MIGRATION)
+
+
+CLAIM = moving(NEW, 'incoming', 'claimed')
+ANOTHER = hosts.row(namespace('b'), 'j')
+
+
+class ForgottenTestCase(base.TestCase):
+    """Claims for moves of which the service knows neither the instance nor the migration."""
+
+    scenarios = base.table(
+        ('nothing else is here', views(rows=[CLAIM], instances={}, migrations={}), [CLAIM]),
+        ('two of one instance', views(rows=[CLAIM, moving(OLD, 'incoming', 'claimed')], instances={}, migrations={}),
+         [CLAIM, moving(OLD, 'incoming', 'claimed')]),
+        ('beside another instance', views(usage(use('j', identifier='b')), rows=[CLAIM, ANOTHER],
+                                          instances={'j': 'here'}, migrations={}), [CLAIM]),
+        ('beside another that is not known either', views(usage(use('j', identifier='b')), rows=[CLAIM, ANOTHER],
+                                                          instances={}, migrations={}), []),
+        ('no answer about instances', views(rows=[CLAIM], migrations={}), []),
+        ('no answer about migrations', views(rows=[CLAIM], instances={}), []),
+        ('the migration is known', views(rows=[CLAIM], instances={}, migrations=move('accepted')), []),
+        ('the instance is known', views(rows=[CLAIM], instances=ELSEWHERE, migrations={}), []),
+        ('it has a domain', views(usage(domains=['i']), rows=[CLAIM], instances={}, migrations={}), []),
+        ('a domain names the device', views(usage(use('j', identifier='new')), rows=[CLAIM], instances={},
+                                            migrations={}), []),
+        ('a domain cannot be read', views(usage(unknown=['x']), rows=[CLAIM], instances={}, migrations={}), []),
+        ('beside what the instance left', views(rows=[CLAIM, moving(OLD)], instances={}, migrations={}), []),
+        ('beside a claim for a migration that is known', views(
+            rows=[CLAIM, moving(OLD, 'incoming', 'claimed', 'N')], instances={}, migrations=move('accepted', uuid='N')),
+         []),
+        ('its guest has been here', views(rows=[moving(NEW, 'current')], instances={}, migrations={}), []),
+        ('a claim for a boot', views(rows=[row(state='claimed')], instances={}, migrations={}), []),
+        names=('seen', 'expected'))
+
+    def test_it(self):
+        self.assertEqual(frozenset(self.expected), unsettled.forgotten(self.seen))
 
 
 HAS_DOMAIN = ', and the hypervisor has a domain of the instance here'
