@@ -15,6 +15,7 @@ class Boot:
     def __init__(self, driver: VirtDriver, store: Store, host_uuid: str, recorded: str | None) -> None:
         self._driver, self._store, self._host_uuid = driver, store, host_uuid
         self._recorded = recorded
+        self._realized: set[str] = set()
         self._ready: set[str] = set()
 
     @property
@@ -32,11 +33,20 @@ class Boot:
         """Whether the host has booted, and some definitions have not been updated since."""
         return not self.is_new_host and not self.is_recorded
 
+    @property
+    def realized(self) -> frozenset[str]:
+        """The instances whose devices have been made ready for the present boot, until that is recorded for all."""
+        return frozenset(self._realized)
+
+    def set_realized(self, instance_uuid: str) -> None:
+        self._realized.add(instance_uuid)
+
     def is_ready(self, instance_uuid: str) -> bool:
         """Whether the devices and the definition of an instance have been updated for the present boot."""
         return instance_uuid in self._ready
 
     def set_ready(self, instance_uuid: str) -> None:
+        self._realized.add(instance_uuid)
         self._ready.add(instance_uuid)
 
     def record(self) -> None:
@@ -47,4 +57,5 @@ class Boot:
         now = self._driver.boot_id()
         self._store.set_boot_id(self._host_uuid, now)
         self._recorded = now
+        self._realized.clear()
         self._ready.clear()

@@ -14,6 +14,7 @@ from devicetrack.claims.guest_rows import GuestRows
 from devicetrack.claims.rows import Rows
 from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import named_by_domain
+from devicetrack.engine.views import naming_domains
 from devicetrack.engine.views import Views
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import DeviceKey
@@ -30,17 +31,21 @@ class Definitions:
                  boot: Boot) -> None:
         self._driver, self._rows, self._guest_rows = driver, rows, guest_rows
         self._claiming, self._boot = claiming, boot
+        self._told: dict[str, str] = {}         # by instance, why its definition is not of this boot yet
 
     def bring_one(self, instance_uuid: str) -> None:
-        """Update the definition of a guest before it starts, if the manager's start after a boot could not.
+        """Update the definition that a guest is about to start from, if the manager's start after a boot could not.
 
         The caller works on the instance and has realized its devices.
+
+        :raises InvalidDocument: the definition does not say which device each of its paths meant
         """
         if not self._boot.has_changed or self._boot.is_ready(instance_uuid):
             return
         usage = self._driver.get_usage()
         if instance_uuid not in usage.running:
-            self._rewrite(instance_uuid, named_by_domain(usage).get(instance_uuid, set()))
+            self._rewrite(instance_uuid, named_by_domain(usage).get(instance_uuid, set()),
+                          instance_uuid in naming_domains(usage))
         self._boot.set_ready(instance_uuid)
 
     def rewrite(self, instance_uuid: str, definition: str, before_move: bool) -> str:
@@ -54,29 +59,35 @@ class Definitions:
     def bring_all(self, views: Views) -> bool:
         """After the host booted, realize devices again and write their new addresses into definitions.
 
+        The boot counts as recorded only when every definition is of this boot. If one does not say what its paths
+        meant, that takes until its guest starts from a new one: a manager that forgot this would let the guest start on
+        the devices of others. The rest of the host does not wait for it.
+
         :returns: whether there was work to do
         """
         if self._boot.is_recorded:
             return False
         done, tried = True, not self._boot.is_new_host
         if tried:
-            named = named_by_domain(views.usage)
+            named, naming = named_by_domain(views.usage), naming_domains(views.usage)
             for rows in by_instance(views.records):
                 instance_uuid = rows[0].instance_uuid
                 if not self._boot.is_ready(instance_uuid):
-                    if self._bring(rows, named.get(instance_uuid, set()), views):
+                    if self._bring(rows, named.get(instance_uuid, set()), instance_uuid in naming, views):
                         self._boot.set_ready(instance_uuid)
                     else:
                         done = False
         if done:
             self._boot.record()
+            self._told.clear()
         return tried
 
-    def _bring(self, rows: Sequence[Record], named: Collection[DeviceKey], views: Views) -> bool:
+    def _bring(self, rows: Sequence[Record], named: Collection[DeviceKey], names_any: bool, views: Views) -> bool:
         """Make the devices of one instance ready, before its guest starts.
 
         :param named: the devices that its definition names. The guest may need other devices: it may have been about to
             move, or its service stopped before it said that the guest started
+        :param names_any: whether the definition names anything
         :returns: False if it must be tried again
         """
         instance_uuid = rows[0].instance_uuid
@@ -88,19 +99,36 @@ class Definitions:
             try:
                 self._claiming.realize([record for record in self._rows.there(instance_uuid)
                                         if record.state == vocabulary.ACTIVE or record.key in named])
-                if instance_uuid not in views.usage.running:
-                    self._rewrite(instance_uuid, named)
             except exception.DeviceTrackError as error:
                 # The service may get the same error when it starts the guest; the rest of the host works.
                 LOG.warning('The devices of instance %(instance)s are not ready after the host booted; every audit '
                             'tries again: %(error)s', {'instance': instance_uuid, 'error': error})
                 return False
+            self._boot.set_realized(instance_uuid)
+            return instance_uuid in views.usage.running or self._is_rewritten(instance_uuid, named, names_any)
+
+    def _is_rewritten(self, instance_uuid: str, named: Collection[DeviceKey], names_any: bool) -> bool:
+        """Try to write the addresses of this boot into the definition of a guest that is off."""
+        try:
+            self._rewrite(instance_uuid, named, names_any)
+        except exception.DeviceTrackError as error:
+            # The guest may stay off for months.
+            if self._told.get(instance_uuid) != str(error):
+                self._told[instance_uuid] = str(error)
+                LOG.warning('The definition of instance %(instance)s is not of this boot of the host; every audit '
+                            'tries again, and a guest that starts from a new definition does not need it: %(error)s',
+                            {'instance': instance_uuid, 'error': error})
+            return False
         return True
 
-    def _rewrite(self, instance_uuid: str, named: Collection[DeviceKey]) -> None:
+    def _rewrite(self, instance_uuid: str, named: Collection[DeviceKey], names_any: bool) -> None:
         """Write the addresses of this boot into the definition of a guest that is off."""
         records = self._rows.there(instance_uuid)
-        in_it = [DeviceAssignment.from_record(record) for record in records if record.key in named]
+        in_it = [record for record in records if record.key in named]
+        if names_any and not in_it:
+            # Without a record a path of an earlier boot may mean another guest's device by now, or none. The driver
+            # must refuse such a definition too.
+            in_it = self._guest_rows.used_by_guest(records)
         if in_it:
-            self._driver.rewrite_guest(in_it, [DeviceAssignment.from_record(record) for record in records
-                                               if record.key not in named])
+            self._driver.rewrite_guest(list(map(DeviceAssignment.from_record, in_it)), [
+                DeviceAssignment.from_record(record) for record in records if record not in in_it])

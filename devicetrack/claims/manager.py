@@ -303,7 +303,8 @@ class ClaimManager:
 
     @metered(metering.REALIZE)
     @of_request
-    def realize(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
+    def realize(self, context: Any, instance: Any, before_move: bool = False,
+                new_definition: bool = False) -> InstanceResources:
         """Make the instance's devices ready for its guest. Slow; call it outside the service's own locks.
 
         Idempotent: call it before every start of the guest. It records new details, such as an IOMMU group or the path
@@ -312,6 +313,12 @@ class ClaimManager:
 
         :param before_move: while the instance moves to other devices of this host, take the devices that it had before,
             not the new ones; none if it had none
+        :param new_definition: the guest does not start from the definition that the hypervisor has now: the service
+            makes a new one with :meth:`guest_config`, or has kept one. Then the call leaves that definition as it is.
+            Otherwise, after a boot of the host, it writes the paths of this boot into it
+        :raises InvalidDocument: without ``new_definition``, after a boot: the hypervisor's definition does not say
+            which device each of its paths meant, for example because this library did not write it. The guest can
+            start only from a new one
         :raises InstanceNotClaimed: the instance was released, and its devices are on their way back
         :raises RowsMissing: the store is older than the instance's guest, and does not know all devices of the guest
         :raises MigrationUndecided: the instance moves on this host, and the service does not say whether the move goes
@@ -331,7 +338,8 @@ class ClaimManager:
             if host.guest_rows.is_released(records, before_move):
                 raise exception.InstanceNotClaimed(uuid, 'not on its way back')
             real = host.claiming.realize(used)
-            host.definitions.bring_one(uuid)
+            if not new_definition:
+                host.definitions.bring_one(uuid)
             return host.rows.resources(uuid, real)
 
     def guest_config(self, instance: Any, before_move: bool = False) -> GuestConfig:

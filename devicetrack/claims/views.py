@@ -117,7 +117,7 @@ class HostReader:
         # Also ask about guests without rows: the service may have evacuated them from here, and they may be back.
         views = Views(usage, inventory, records, self._service.instances(usage.domains | named_instances(records)),
                       self._service.migrations(named_migrations(records)), self._here.host, self._host_uuid,
-                      self._boot.has_changed, node=self._here.node)
+                      self._boot.has_changed, node=self._here.node, realized=self._boot.realized)
         lacking = [key for key in views.owners if key not in views.devices]
         if lacking:
             views = views._replace(unnamed=self._driver.unnamed(

@@ -253,7 +253,8 @@ class _Comparison:
         # Realizing the device updates its details, before the guest runs and after a boot. The details of a device that
         # will be given back do not matter.
         different = compared.others
-        if (not different or record.state != vocabulary.ACTIVE or self.views.boot_changed
+        if (not different or record.state != vocabulary.ACTIVE
+                or self.views.waits_for_devices(record.instance_uuid)
                 or self.states.get(record.instance_uuid) in migrations.INSTANCE_OVER):
             return []
         # While somebody else uses the device, the question is whose row it is.
@@ -326,7 +327,7 @@ class _Comparison:
         if not there:
             # The row of a device that we make ourselves exists before the device.
             to_be_made = details.is_made(record.details) and (
-                record.state == vocabulary.CLAIMED or self.views.boot_changed)
+                record.state == vocabulary.CLAIMED or self.views.waits_for_devices(uuid))
             if not to_be_made:
                 yield from self._gone(key, record)
             elif (record.kind, record.parent) not in self._parents:

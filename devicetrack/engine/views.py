@@ -43,6 +43,7 @@ class _Views(NamedTuple):
     guests: tuple[GuestRecord, ...] = ()
     node: str = ''
     unnamed: frozenset[DeviceKey] = frozenset()
+    realized: frozenset[str] = frozenset()
 
 
 class Views(_Views):
@@ -52,13 +53,18 @@ class Views(_Views):
     unknown. ``host`` and ``node`` are the host's names in the service; ``node`` is '' when it has the host's name.
     ``boot_changed`` means that the host booted, and that rows and definitions are not up to date yet. ``guests`` are
     the records in the definitions of guests, as far as they were read. ``unnamed`` are devices of rows that the host
-    did not show because no option names them.
+    did not show because no option names them. ``realized`` are the instances whose devices were made ready since the
+    host booted, as far as ``boot_changed`` matters: a definition of one of them may still be of an earlier boot.
     """
 
     @property
     def here(self) -> Endpoint:
         """The host as migrations name it."""
         return Endpoint(self.host, self.node or self.host)
+
+    def waits_for_devices(self, instance_uuid: str) -> bool:
+        """Whether the host booted, and the devices of an instance are yet to be made ready."""
+        return self.boot_changed and instance_uuid not in self.realized
 
     # Each is computed once for everybody who compares the same look. The keys are plain tuples, which equal a DeviceKey
     # and hash as it does. There are thousands, and the garbage collector need not look at them again.
@@ -143,6 +149,11 @@ def named_by_domain(usage: Usage) -> dict[str, set[DeviceKey]]:
         if use.identifier is not None and not use.in_snapshot_only:
             named.setdefault(use.domain_uuid, set()).add(DeviceKey(use.kind, use.identifier))
     return named
+
+
+def naming_domains(usage: Usage) -> set[str]:
+    """The domains whose definitions name anything, also if nobody knows the device. Those of snapshots are left out."""
+    return {use.domain_uuid for use in usage.uses if not use.in_snapshot_only}
 
 
 def domains_by_device(usage: Usage) -> dict[DeviceKey, set[str]]:

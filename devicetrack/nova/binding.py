@@ -151,18 +151,20 @@ class Binding:
             self.manager.narrow_claim(context, claim, {cell.id for cell in numa_topology.cells}, None)
         return claim.resources is not before
 
-    def make_ready(self, instance: Any) -> None:
+    def make_ready(self, instance: Any, new_definition: bool = False) -> None:
         """Make the devices of an instance ready, before Nova takes its guest apart or starts it.
 
+        :param new_definition: Nova starts the guest from another definition than the one that libvirt has now, so that
+            one does not matter, even if it is of an earlier boot and nobody knows what its paths meant
         :raises InternalError: they cannot be made ready, or the record has none although the flavor asks for some, or
             the guest may run on another host, or that is unknown
         """
         self._check_not_left(instance)
-        self._make_ready(instance)
+        self._make_ready(instance, new_definition)
 
-    def _make_ready(self, instance: Any) -> None:
+    def _make_ready(self, instance: Any, new_definition: bool) -> None:
         with errors.as_failure(instance):
-            if not self.manager.realize(None, Subject(instance), self._before_move(instance)):
+            if not self.manager.realize(None, Subject(instance), self._before_move(instance), new_definition):
                 self._check_asks_for_none(instance)
 
     def guest_config(self, instance: Any) -> GuestConfig:
@@ -170,7 +172,7 @@ class Binding:
 
         :raises InternalError: they cannot be made ready, or the record has none although the flavor asks for some
         """
-        self._make_ready(instance)
+        self._make_ready(instance, new_definition=True)
         with errors.as_failure(instance):
             return self.manager.guest_config(Subject(instance), self._before_move(instance))
 

@@ -54,7 +54,7 @@ def rebuild(original: Callable[..., Any], compute: Any, context: Any, instance: 
     """Make the devices ready before a rebuild in place, which destroys the guest first, as a hard reboot does."""
     host = binding.if_devices(compute.driver)
     if host is not None:
-        host.make_ready(instance)
+        host.make_ready(instance, new_definition=True)
     return original(compute, context, instance, *args, **kwargs)
 
 

@@ -145,7 +145,7 @@ def create_guest(original: Callable[..., Any], driver: Any, context: Any, xml: s
 def hard_reboot(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any,
                 **kwargs: Any) -> Any:
     """Make the devices ready first: a hard reboot destroys the guest, and must not if it cannot start again."""
-    binding.of(driver).make_ready(instance)
+    binding.of(driver).make_ready(instance, new_definition=True)
     return original(driver, context, instance, *args, **kwargs)
 
 
@@ -198,7 +198,7 @@ def unrescue(original: Callable[..., Any], driver: Any, context: Any, instance: 
     If the host has booted since, :func:`create_guest` corrects the paths when Nova passes the definition to it.
     """
     host = binding.of(driver)
-    host.make_ready(instance)
+    host.make_ready(instance, new_definition=True)
     path = os.path.join(libvirt_utils.get_instance_path(instance), 'unrescue.xml')
     host.definition_of_this_boot(instance, libvirt_utils.load_file(path))
     return original(driver, context, instance, *args, **kwargs)

@@ -212,6 +212,28 @@ class AdoptTestCase(HostTestCase):
         self.assertFalse(any(map(self.is_written, names)))
         self.assertEqual([], manager.update_available_resource(None, manager.nodename))
 
+    def test_after_a_boot_of_the_host_a_guest_starts_on_what_it_had(self) -> None:
+        # Nova alone has written the definitions, so they have no record. One guest runs when the host goes down.
+        small = self.boot('SMALL')
+        self._stop_server({'id': small})
+        self.stop_service()
+        adopting = self.adopting()
+        list(adopting.apply(adopting.plan()))
+        self.start_with_adapter()
+        has = {uuid: (self.mdevs(uuid), self.paths(uuid)) for uuid in (self.both, small)}
+        self.connection.lookupByUUIDString(self.both).destroy()
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.virt.libvirt.driver.LibvirtDriver.boot_id',
+                                             lambda _driver: '2f1e0c7a-5b64-4d38-9a0f-7c6d5e4b3a29'))
+        self.flags(resume_guests_state_on_host_boot=True)
+        self.restart_compute_service(HOST)
+        manager = binding.of(self.computes[HOST].driver).manager
+        self._start_server({'id': small})
+        for uuid, devices in has.items():
+            self._wait_for_state_change({'id': uuid}, 'ACTIVE')
+            self.assertTrue(self.connection.lookupByUUIDString(uuid).isActive())
+            self.assertEqual(devices, (self.mdevs(uuid), self.paths(uuid)))
+        self.assertEqual([], manager.update_available_resource(None, manager.nodename))
+
     def test_a_host_that_was_changed_without_adoption_keeps_its_guests_and_can_be_adopted_later(self) -> None:
         self.stop_service()
         self.start_with_adapter()

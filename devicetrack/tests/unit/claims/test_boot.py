@@ -1,0 +1,76 @@
+"""The host booted, and a guest's definition has no record: this library did not write it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fixtures as patches
+
+from devicetrack import exception
+from devicetrack.engine import findings
+from devicetrack.objects.values import DeviceKey
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import Instance
+from devicetrack.tests import base
+from devicetrack.virt import fake_guests
+
+D0 = DeviceKey('vpmem', 'd0')
+
+
+class NoRecordTestCase(base.TestCase):
+
+    def booted(self, devices: int, adopted: DeviceKey = D0) -> Any:
+        """A host that has booted since it adopted the guest of ``self.instance``, which is off now."""
+        self.log = self.useFixture(patches.FakeLogger())
+        host = self.useFixture(fixtures.Host(devices=devices, parents={'card': 1}))
+        self.other, self.instance = host.spawn(vgpu=1), Instance()
+        host.service.known = {self.other.uuid: 'here', self.instance.uuid: 'here'}
+        host.machine.start_guest(self.instance.uuid, [fake_guests.element(
+            'vpmem', fixtures.path_of(host.machine.devices[adopted]))])
+        host.manager.adopt(None, self.instance, [adopted])
+        host.machine.reboot()
+        host.restart()
+        return host
+
+    def start_anew(self, host: Any) -> None:
+        host.manager.realize(None, self.instance, new_definition=True)
+        config = host.manager.guest_config(self.instance)
+        host.machine.start_guest(self.instance.uuid, config.devices, metadata=config.metadata)
+        host.manager.started(None, self.instance)
+
+    def test_it_starts_from_a_new_definition(self) -> None:
+        for devices in (1, 2):                  # the namespace keeps its path, or has another one
+            host = self.booted(devices)
+            self.start_anew(host)
+            [use] = [use for use in host.machine.usage().uses if use.domain_uuid == self.instance.uuid]
+            self.assertEqual('d0', use.identifier)
+            host.audit()
+            self.assertEqual([], host.audit())
+            host.machine.stop_guest(self.instance.uuid)
+            host.manager.realize(None, self.instance)
+
+    def test_it_starts_from_no_other(self) -> None:
+        for devices in (1, 2):
+            host = self.booted(devices)
+            for look in (host.audit, host.restart, host.audit):
+                look()
+                error = self.assertRaises(exception.InvalidDocument, host.manager.realize, None, self.instance)
+                self.assertIn('does not name the boot', error.reason)
+            self.start_anew(host)
+
+    def test_the_others_do_not_wait_for_it(self) -> None:
+        host = self.booted(1)
+        host.boot(self.other)
+        host.machine.stop_guest(self.other.uuid)
+        [record] = host.records(self.other)
+        self.assertEqual([], host.audit())
+        host.machine.remove(record.key)
+        self.assertEqual([(findings.GONE, record.key)], [(one.kind, one.device) for one in host.audit()])
+        self.assertEqual([(findings.GONE, record.key)], [(one.kind, one.device) for one in host.audit()])
+
+    def test_the_log_says_once_what_it_needs(self) -> None:
+        host = self.booted(1)
+        for _ in range(2):
+            host.audit()
+        self.assertEqual(1, self.log.output.count('does not name the boot'))
+        self.assertIn('new definition', self.log.output)
