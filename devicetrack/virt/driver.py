@@ -288,8 +288,9 @@ class VirtDriver(abc.ABC):
 
         The definition of the assignments' instance gets new addresses, in its own order, and a new record with the
         flavor of the old one. Nothing else in it changes. If the guest starts from a saved state, the definition in
-        that state gets both too. The manager calls this method after it realized the devices and before the guest
-        starts. Idempotent. If somebody undefines the guest in the moment of the change, the guest may be defined again.
+        that state gets both too; it may lack mediated devices and PCI functions, which a service detaches before it
+        saves a guest. The manager calls this method after it realized the devices and before the guest starts.
+        Idempotent. If somebody undefines the guest in the moment of the change, the guest may be defined again.
 
         :param assignments: the devices that the definition has elements for, one or more
         :param beside: as for :meth:`guest_config`

@@ -144,7 +144,7 @@ class Guests:
         # A saved guest starts from its saved state, so the saved state is written first. After a crash in between, the
         # definition is still the old one, so the next call does the work again.
         new_saved = None if saved is None else self._rewritten(saved, f'domain {uuid}, saved', assignments, beside,
-                                                               elements)
+                                                               elements, saved=True)
         try:
             if new_saved is not None:
                 _check_same(domain, text)
@@ -169,8 +169,11 @@ class Guests:
 
     def _rewritten(self, text: str, document: str, assignments: Sequence[DeviceAssignment],
                    beside: Sequence[DeviceAssignment],
-                   elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]]) -> str | None:
-        """Make a definition with the addresses of this boot; None if the definition has them already."""
+                   elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]], saved: bool = False) -> str | None:
+        """Make a definition with the addresses of this boot; None if the definition has them already.
+
+        :param saved: as :meth:`_partners`
+        """
         domain, boot_id = domain_xml.parse(text, document), self._boot_id()
         if domain.boot_id is None:
             if any(form.of_one_boot and form.addresses(domain) for form in guest_xml.FORMS):
@@ -182,7 +185,7 @@ class Guests:
         if old is None:
             raise exception.InvalidDocument(document, 'metadata', str(domain.record_problem))
         wanted = dict(zip((one.key for one in assignments), elements(assignments), strict=True))
-        partners = self._partners(domain, boot_id, document, wanted)
+        partners = self._partners(domain, boot_id, document, wanted, saved)
         return guest_xml.retarget(text, document, partners, metadata.element(assignments, old.flavor, beside, boot_id))
 
     def devices_in(self, definition: str) -> frozenset[DeviceKey]:
@@ -215,11 +218,13 @@ class Guests:
         return guest_xml.retarget(text, document, partners, record)
 
     def _partners(self, domain: domain_xml.Domain, boot_id: str | None, document: str,
-                  wanted: Mapping[DeviceKey, str]) -> dict[guest_xml.Form, list[str | None]]:
+                  wanted: Mapping[DeviceKey, str], saved: bool = False) -> dict[guest_xml.Form, list[str | None]]:
         """Find a partner for each element, by form and in the definition's order; None for an element that stays.
 
         :param boot_id: this boot, or None for a live definition, whose addresses are of this boot
         :param wanted: the element that takes the place of each device
+        :param saved: it is that of a saved state, which may lack mediated devices and PCI functions: a service detaches
+            them before it saves the guest, and attaches them again when the guest has resumed
         :raises InvalidDocument: the definition does not have each of these devices once, or has others
         """
         recorded = {} if boot_id is None else guest_xml.recorded(domain, self.forms, boot_id, document)
@@ -244,7 +249,8 @@ class Guests:
                     raise exception.InvalidDocument(document, f'devices/{form.tag}', f'{key.identifier} is there twice')
                 used.add(key)
                 partners.setdefault(form, []).append(wanted[key])
-        missing = sorted(set(wanted).difference(used))
+        detachable = {name for name, form in self.forms.items() if not form.of_one_boot} if saved else set()
+        missing = sorted(key for key in set(wanted).difference(used) if key.kind not in detachable)
         if missing:
             raise exception.InvalidDocument(document, 'devices',
                                             f'{missing[0].kind} {missing[0].identifier} is not among them')

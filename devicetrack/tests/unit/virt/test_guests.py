@@ -38,6 +38,11 @@ def xml(*paths: str, record: str = '') -> str:
             f"<devices>{''.join(map(nvdimm, paths))}</devices></domain>")
 
 
+def mdev(uuid: str) -> str:
+    return ("<hostdev mode='subsystem' type='mdev' model='vfio-pci'>"
+            f"<source><address uuid='{uuid}'/></source></hostdev>")
+
+
 class Domain:
     """One domain that does as it is told. ``refuses`` are errors by call, raised each time."""
 
@@ -146,12 +151,28 @@ class Others(Ours):
     start = '/others/'
 
 
+class Mdevs(Ours):
+    """Mediated devices. A UUID is the name of its device."""
+
+    name = 'mdevs'
+    form = guest_xml.MDEV
+
+    def addresses(self, domain: Any) -> Any:
+        return domain.mdev_uuids
+
+    def identify(self, addresses: Any) -> Any:
+        return {address: address for address in addresses}
+
+    def guest_elements(self, assignments: Any) -> Any:
+        return [mdev(assignment.identifier) for assignment in assignments]
+
+
 class GuestsTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
         self.raw = Raw()
-        self.driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [Ours, Others],
+        self.driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [Ours, Others, Mdevs],
                                                    lambda: self.raw)
 
     def domain(self, **definitions: str) -> Domain:
@@ -247,6 +268,28 @@ class RewriteTestCase(GuestsTestCase):
         domain = self.domain(defined=self.old, saved=xml('/1'))
         self.assertRaises(exception.InvalidDocument, self.driver.rewrite_guest, self.wanted)
         self.assertEqual(self.old, domain.defined)
+
+    def test_a_saved_guest_may_have_lost_what_the_service_attaches_again_when_it_resumes(self) -> None:
+        wanted = [*self.wanted, self.assigned('mdevs', B, 3)]
+        saved = xml('/1', '/2', '/3', record=metadata.element(wanted, 'g1', boot_id=BEFORE))
+        domain = self.domain(defined=saved.replace('</devices>', f'{mdev(B)}</devices>'), saved=saved)
+        self.assertTrue(self.driver.rewrite_guest(wanted))
+        defined, saved_now = (domain_xml.parse(text or '') for text in (domain.defined, domain.saved))
+        self.assertEqual(((B,), ()), (defined.mdev_uuids, saved_now.mdev_uuids))
+        self.assertEqual(defined.memory_paths, saved_now.memory_paths)
+        assert saved_now.record is not None
+        self.assertEqual(['a', 'b', 'c', B], [device.identifier for device in saved_now.record.devices])
+        self.assertEqual(saved_now.record, defined.record)
+        self.assertFalse(self.driver.rewrite_guest(wanted))
+
+    def test_but_neither_a_path_nor_anything_that_its_definition_lacks(self) -> None:
+        wanted = [*self.wanted, self.assigned('mdevs', B, 3)]
+        record = metadata.element(wanted, 'g1', boot_id=BEFORE)
+        whole = xml('/1', '/2', '/3', record=record).replace('</devices>', f'{mdev(B)}</devices>')
+        for defined, saved in ((whole, xml('/1', '/2', record=record)), (xml('/1', '/2', '/3', record=record), whole)):
+            domain = self.domain(defined=defined, saved=saved)
+            self.assertRaises(exception.InvalidDocument, self.driver.rewrite_guest, wanted)
+            self.assertEqual((defined, saved), (domain.defined, domain.saved))
 
     def test_a_hypervisor_that_saves_no_guests(self) -> None:
         self.domain(defined=self.old).refuses['hasManagedSaveImage'] = test_driver.libvirt_error(
