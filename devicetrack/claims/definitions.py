@@ -11,6 +11,7 @@ from devicetrack import vocabulary
 from devicetrack.claims.boot import Boot
 from devicetrack.claims.claiming import Claiming
 from devicetrack.claims.guest_rows import GuestRows
+from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import named_by_domain
@@ -27,9 +28,9 @@ LOG = log.logger(__name__)
 class Definitions:
     """The definitions that this host's guests start from."""
 
-    def __init__(self, driver: VirtDriver, rows: Rows, guest_rows: GuestRows, claiming: Claiming,
+    def __init__(self, driver: VirtDriver, ledger: LockedLedger, rows: Rows, guest_rows: GuestRows, claiming: Claiming,
                  boot: Boot) -> None:
-        self._driver, self._rows, self._guest_rows = driver, rows, guest_rows
+        self._driver, self._ledger, self._rows, self._guest_rows = driver, ledger, rows, guest_rows
         self._claiming, self._boot = claiming, boot
         self._told: dict[str, str] = {}         # by instance, why its definition is not of this boot yet
 
@@ -54,7 +55,9 @@ class Definitions:
         :param before_move: as :meth:`.guest_rows.GuestRows.used_by_guest`
         """
         used, beside = self._guest_rows.devices_of_guest(instance_uuid, before_move)
-        return self._driver.rewrite_definition(definition, used, beside) if used else definition
+        if not used:
+            return definition
+        return self._driver.rewrite_definition(definition, used, beside, self._is_untracked)
 
     def bring_all(self, views: Views) -> bool:
         """After the host booted, realize devices again and write their new addresses into definitions.
@@ -131,4 +134,8 @@ class Definitions:
             in_it = self._guest_rows.used_by_guest(records)
         if in_it:
             self._driver.rewrite_guest(list(map(DeviceAssignment.from_record, in_it)), [
-                DeviceAssignment.from_record(record) for record in records if record not in in_it])
+                DeviceAssignment.from_record(record) for record in records if record not in in_it], self._is_untracked)
+
+    def _is_untracked(self, key: DeviceKey) -> bool:
+        """Whether a device is none of this host's, such as an accelerator that the service itself manages."""
+        return self._ledger.device(key) is None and not self._rows.of_devices((key,))

@@ -376,9 +376,10 @@ class ClaimManager:
         unchanged. The definition may hold secrets of the guest: never log it.
 
         :param before_move: as :meth:`realize`
-        :returns: the definition with the same devices in the same places, and with this library's record of them
+        :returns: the definition with the same devices in the same places, and with this library's record of them.
+            Mediated devices that this host does not track stay as they are
         :raises InvalidDocument: the definition is of another boot, and cannot be read, does not say which element was
-            which device, or names devices that the instance does not have
+            which device, or names other devices that the instance does not have
         :raises DeviceGone: a device is not there, or the host has another device of its name
         :raises RowsMissing: as :meth:`realize`
         """

@@ -125,7 +125,7 @@ class Running:
                                           process)
         self.claiming = Claiming(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations,
                                  self.failed_claims, self.rebuild, conf.claim_attempts)
-        self.definitions = Definitions(driver, self.rows, self.guest_rows, self.claiming, boot)
+        self.definitions = Definitions(driver, self.ledger, self.rows, self.guest_rows, self.claiming, boot)
         self.instances = parts.instances
         self.moves = Moves(here, host.uuid, service, self.instances, self.rows, self.guest_rows, self.views, self.life,
                            self.wipes, self.claiming, self.failed_claims, conf.claim_attempts)

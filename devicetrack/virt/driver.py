@@ -41,6 +41,13 @@ from devicetrack.objects.values import Usage
 from devicetrack.objects.values import WipeProgress
 
 Confirm = Callable[[DeviceAssignment], object]
+# Whether no row has a device and nobody on this host tracks it.
+IsUntracked = Callable[[DeviceKey], bool]
+
+
+def is_never_untracked(_key: DeviceKey) -> bool:
+    """Say of every device that it is tracked, for callers who know of no others."""
+    return False
 
 
 class VirtDriver(abc.ABC):
@@ -283,7 +290,8 @@ class VirtDriver(abc.ABC):
         """
 
     @abc.abstractmethod
-    def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = ()) -> bool:
+    def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = (),
+                      is_untracked: IsUntracked = is_never_untracked) -> bool:
         """Give an inactive definition that was written in another boot the addresses of this one.
 
         The definition of the assignments' instance gets new addresses, in its own order, and a new record with the
@@ -294,6 +302,9 @@ class VirtDriver(abc.ABC):
 
         :param assignments: the devices that the definition has elements for, one or more
         :param beside: as for :meth:`guest_config`
+        :param is_untracked: says of a device whether this host does not track it, and no row has it. If the definition
+            names such a mediated device, its element stays as it is: it may be an accelerator that the service itself
+            manages
         :returns: False when there is no definition, or none of another boot: nothing was changed
         :raises InvalidDocument: the definition does not say which element is which device, or has other devices than
             these; nothing was changed
@@ -305,7 +316,8 @@ class VirtDriver(abc.ABC):
 
     @abc.abstractmethod
     def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],
-                           beside: Sequence[DeviceAssignment] = ()) -> str:
+                           beside: Sequence[DeviceAssignment] = (),
+                           is_untracked: IsUntracked = is_never_untracked) -> str:
         """Give a definition that the service has kept, perhaps since another boot, the addresses of this one.
 
         This does to a text what :meth:`rewrite_guest` does to a definition in the hypervisor. It defines nothing, and
@@ -313,6 +325,7 @@ class VirtDriver(abc.ABC):
 
         :param assignments: the devices that the definition has elements for, one or more, realized in this boot
         :param beside: as for :meth:`guest_config`
+        :param is_untracked: as for :meth:`rewrite_guest`
         :returns: the new text. It is the same text if that was written in this boot, or does not say in which boot:
             then its addresses count
         :raises InvalidDocument: the definition cannot be read, does not say which element is which device, or has

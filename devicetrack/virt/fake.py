@@ -160,7 +160,8 @@ class FakeHost(fake_machine.Machine):
                 found += [] if record is None else [record]
         return found
 
-    def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment]) -> bool:
+    def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment],
+                      is_untracked: driver.IsUntracked) -> bool:
         document = f'domain {assignments[0].instance_uuid}, inactive'
         with self.lock:
             domain = self.domains.get(assignments[0].instance_uuid)
@@ -170,30 +171,37 @@ class FakeHost(fake_machine.Machine):
                 if ' boot="' not in domain.metadata and any(_kind_of(address) == VPMEM for address in domain.defined):
                     raise exception.InvalidDocument(document, 'metadata', 'it does not name the boot of its paths')
                 return False
-            domain.defined, domain.metadata = self._of_this_boot(domain, document, assignments, beside)
+            domain.defined, domain.metadata = self._of_this_boot(domain, document, assignments, beside,
+                                                                 is_untracked)
             return True
 
     def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],
-                           beside: Sequence[DeviceAssignment]) -> str:
+                           beside: Sequence[DeviceAssignment], is_untracked: driver.IsUntracked) -> str:
         uuid = assignments[0].instance_uuid
         with self.lock:
             named = tuple(fake_guests.addresses_in(fake_guests.elements_in(definition)))
             domain = Domain(uuid, None, named, fake_guests.metadata_in(definition))
             if domain.is_of_boot(self.boot):
                 return definition
-            addresses, element = self._of_this_boot(domain, f'definition for domain {uuid}', assignments, beside)
+            addresses, element = self._of_this_boot(domain, f'definition for domain {uuid}', assignments, beside,
+                                                    is_untracked)
             return fake_guests.definition(uuid, (fake_guests.element(_kind_of(address), address)
                                                  for address in addresses), element)
 
     def _of_this_boot(self, domain: Domain, document: str, assignments: Sequence[DeviceAssignment],
-                      beside: Sequence[DeviceAssignment]) -> tuple[tuple[str, ...], str]:
+                      beside: Sequence[DeviceAssignment], is_untracked: driver.IsUntracked,
+                      ) -> tuple[tuple[str, ...], str]:
         """Return the addresses and the metadata that a definition of another boot has to get."""
         ours = {assignment.key: assignment for assignment in assignments}
         record = domain.record
-        named = [key for _address, key in self._named_by_definition(domain) if key is not None]
-        if sorted(named) != sorted(ours) or len(named) != len(domain.defined or ()):
+        named = self._named_by_definition(domain)
+        stay = {key for _address, key in named if key is not None and key.kind == MDEV and key not in ours
+                and is_untracked(key)}
+        own = [key for _address, key in named if key is not None and key not in stay]
+        if sorted(own) != sorted(ours) or any(key is None for _address, key in named):
             raise exception.InvalidDocument(document, 'devices', 'they are not those that are assigned')
-        return (tuple(self.address_of(ours[key]) for key in named),
+        return (tuple(self.address_of(ours[key]) if key in ours else address for address, key in named
+                      if key is not None),
                 metadata.element(assignments, record.flavor if record else None, beside, self.boot))
 
     def migration_types(self) -> tuple[MigrationType, ...]:
@@ -475,14 +483,16 @@ class FakeDriver(driver.VirtDriver):
         self.machine.enter('destroy_guest')
         self.machine.delete_guest(domain_uuid)
 
-    def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = ()) -> bool:
+    def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = (),
+                      is_untracked: driver.IsUntracked = driver.is_never_untracked) -> bool:
         self.machine.enter('rewrite_guest')
-        return self.machine.rewrite_guest(assignments, beside)
+        return self.machine.rewrite_guest(assignments, beside, is_untracked)
 
     def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],
-                           beside: Sequence[DeviceAssignment] = ()) -> str:
+                           beside: Sequence[DeviceAssignment] = (),
+                           is_untracked: driver.IsUntracked = driver.is_never_untracked) -> str:
         self.machine.enter('rewrite_definition')
-        return self.machine.rewrite_definition(definition, assignments, beside)
+        return self.machine.rewrite_definition(definition, assignments, beside, is_untracked)
 
     def live_migration_obstacles(self) -> Mapping[str, str]:
         self.machine.enter('live_migration_obstacles')

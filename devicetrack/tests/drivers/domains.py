@@ -186,6 +186,40 @@ class DomainContract(case.DriverTestCase):
         self.assertEqual(again, self.driver.rewrite_definition(again, wanted))
         self.assertEqual(frozenset(), self.driver.get_usage().domains)
 
+    def test_a_mediated_device_that_nobody_tracks_stays_as_it_is(self) -> None:
+        wanted = [self.assigned('vpmem', 'ns1', 0), self.assigned('mdev', self.world.mdev, 1)]
+        config, others = self.driver.guest_config(wanted), str(uuid.uuid4())
+        theirs = config.devices[1].replace(self.world.mdev, others)
+        self.world.start_guest(self.instance, config._replace(devices=(theirs, *config.devices)))
+        self.world.reboot()
+        kept = self.world.definition(self.instance)
+        asked: list[DeviceKey] = []
+
+        def is_untracked(key: DeviceKey) -> bool:
+            asked.append(key)
+            return key.identifier == others
+
+        for known in ((wanted,), (wanted[:1], (), is_untracked)):
+            self.assertRaises(exception.InvalidDocument, self.driver.rewrite_guest, *known)
+            self.assertRaises(exception.InvalidDocument, self.driver.rewrite_definition, kept, *known)
+        self.assertEqual(kept, self.world.definition(self.instance))
+        asked.clear()
+        again = self.driver.rewrite_definition(kept, wanted, (), is_untracked)
+        self.assertTrue(self.driver.rewrite_guest(wanted, (), is_untracked))
+        self.assertEqual({DeviceKey('mdev', others)}, set(asked))
+        after = self.world.named_in(self.world.definition(self.instance))
+        self.assertEqual(after, self.world.named_in(again))
+        expected = self.world.named_in(self.world.as_defined(self.instance, self.driver.guest_config(wanted)))
+        self.assertEqual(sorted([*expected, others]), sorted(after))
+        record, = self.driver.guest_records()
+        self.assertEqual({self.world.mdev, 'ns1'}, {device.identifier for device in record.devices})
+
+    def test_a_path_that_nobody_tracks_is_refused(self) -> None:
+        wanted = [self.assigned('vpmem', 'ns1', 0), self.assigned('vpmem', 'ns0', 1)]
+        self.world.start_guest(self.instance, self.driver.guest_config(wanted))
+        self.world.reboot()
+        self.assertRaises(exception.InvalidDocument, self.driver.rewrite_guest, wanted[:1], (), lambda _key: True)
+
     def test_a_kept_definition_that_does_not_say_of_which_boot_it_is_stays_as_it_is(self) -> None:
         wanted = self.assigned('vpmem', 'ns1')
         self.world.start_guest(self.instance, self.driver.guest_config([wanted])._replace(metadata=''))

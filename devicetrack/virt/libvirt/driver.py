@@ -325,12 +325,14 @@ class LibvirtDriver(driver.VirtDriver):
     def destroy_guest(self, domain_uuid: str) -> None:
         self._guests.destroy(domain_uuid)
 
-    def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = ()) -> bool:
-        return self._guests.rewrite(assignments, beside, self._elements)
+    def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = (),
+                      is_untracked: driver.IsUntracked = driver.is_never_untracked) -> bool:
+        return self._guests.rewrite(assignments, beside, self._elements, is_untracked)
 
     def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],
-                           beside: Sequence[DeviceAssignment] = ()) -> str:
-        return self._guests.rewrite_definition(definition, assignments, beside, self._elements)
+                           beside: Sequence[DeviceAssignment] = (),
+                           is_untracked: driver.IsUntracked = driver.is_never_untracked) -> str:
+        return self._guests.rewrite_definition(definition, assignments, beside, self._elements, is_untracked)
 
     def live_migration_obstacles(self) -> Mapping[str, str]:
         found: dict[str, str] = {}

@@ -28,13 +28,15 @@ class Form(abc.ABC):
     ``of_one_boot``: an address means its device only in the boot of the host in which it was written. ``may_move``: an
     address means its device in other boots too, except where a recorded device's details have this address in a field
     ``address``: that device may have another address now. ``others_too``: a definition may also name foreign devices in
-    this form, and these stay as they are.
+    this form, and these stay as they are. ``untracked_too``: the same for devices that a kind takes for its own,
+    because it takes every address for that of a device, and that nobody here tracks.
     """
 
     tag: str
     of_one_boot: bool
     may_move = False
     others_too = False
+    untracked_too = False
 
     @abc.abstractmethod
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
@@ -102,6 +104,7 @@ class _Mdev(Form):
 
     tag = 'hostdev'
     of_one_boot = False
+    untracked_too = True
 
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
         return domain.mdev_uuids

@@ -22,6 +22,8 @@ from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import Unknown
 from devicetrack.virt import metadata
+from devicetrack.virt.driver import is_never_untracked
+from devicetrack.virt.driver import IsUntracked
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
@@ -130,7 +132,7 @@ class Guests:
         raise refused
 
     def rewrite(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment],
-                elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]]) -> bool:
+                elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]], is_untracked: IsUntracked) -> bool:
         """As :meth:`devicetrack.virt.driver.VirtDriver.rewrite_guest`; ``elements`` makes this boot's elements."""
         uuid = assignments[0].instance_uuid
         try:
@@ -140,11 +142,11 @@ class Guests:
             text, saved = domain.xml(_INACTIVE), domain.saved()
         except exception.DomainGone:
             return False
-        new = self._rewritten(text, f'domain {uuid}, inactive', assignments, beside, elements)
+        new = self._rewritten(text, f'domain {uuid}, inactive', assignments, beside, elements, is_untracked)
         # A saved guest starts from its saved state, so the saved state is written first. After a crash in between, the
         # definition is still the old one, so the next call does the work again.
         new_saved = None if saved is None else self._rewritten(saved, f'domain {uuid}, saved', assignments, beside,
-                                                               elements, saved=True)
+                                                               elements, is_untracked, saved=True)
         try:
             if new_saved is not None:
                 _check_same(domain, text)
@@ -160,16 +162,18 @@ class Guests:
 
     def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],
                            beside: Sequence[DeviceAssignment],
-                           elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]]) -> str:
+                           elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]],
+                           is_untracked: IsUntracked) -> str:
         """As :meth:`devicetrack.virt.driver.VirtDriver.rewrite_definition`; ``elements`` makes this boot's elements."""
         document = f'definition for domain {assignments[0].instance_uuid}'
         if domain_xml.parse(definition, document).boot_id is None:
             return definition
-        return self._rewritten(definition, document, assignments, beside, elements) or definition
+        return self._rewritten(definition, document, assignments, beside, elements, is_untracked) or definition
 
     def _rewritten(self, text: str, document: str, assignments: Sequence[DeviceAssignment],
                    beside: Sequence[DeviceAssignment],
-                   elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]], saved: bool = False) -> str | None:
+                   elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]], is_untracked: IsUntracked,
+                   saved: bool = False) -> str | None:
         """Make a definition with the addresses of this boot; None if the definition has them already.
 
         :param saved: as :meth:`_partners`
@@ -185,7 +189,7 @@ class Guests:
         if old is None:
             raise exception.InvalidDocument(document, 'metadata', str(domain.record_problem))
         wanted = dict(zip((one.key for one in assignments), elements(assignments), strict=True))
-        partners = self._partners(domain, boot_id, document, wanted, saved)
+        partners = self._partners(domain, boot_id, document, wanted, is_untracked, saved)
         return guest_xml.retarget(text, document, partners, metadata.element(assignments, old.flavor, beside, boot_id))
 
     def devices_in(self, definition: str) -> frozenset[DeviceKey]:
@@ -218,11 +222,13 @@ class Guests:
         return guest_xml.retarget(text, document, partners, record)
 
     def _partners(self, domain: domain_xml.Domain, boot_id: str | None, document: str,
-                  wanted: Mapping[DeviceKey, str], saved: bool = False) -> dict[guest_xml.Form, list[str | None]]:
+                  wanted: Mapping[DeviceKey, str], is_untracked: IsUntracked = is_never_untracked,
+                  saved: bool = False) -> dict[guest_xml.Form, list[str | None]]:
         """Find a partner for each element, by form and in the definition's order; None for an element that stays.
 
         :param boot_id: this boot, or None for a live definition, whose addresses are of this boot
         :param wanted: the element that takes the place of each device
+        :param is_untracked: as :meth:`devicetrack.virt.driver.VirtDriver.rewrite_guest`
         :param saved: it is that of a saved state, which may lack mediated devices and PCI functions: a service detaches
             them before it saves the guest, and attaches them again when the guest has resumed
         :raises InvalidDocument: the definition does not have each of these devices once, or has others
@@ -237,10 +243,14 @@ class Guests:
             if form in recorded:
                 devices = [{key} if key is not None else devices[number] for number, key in enumerate(recorded[form])]
             for candidates in devices:
-                if not candidates and form.others_too:
+                ours = candidates.intersection(wanted)
+                if candidates:
+                    stays = form.untracked_too and not ours and all(map(is_untracked, candidates))
+                else:
+                    stays = form.others_too
+                if stays:
                     partners.setdefault(form, []).append(None)
                     continue
-                ours = candidates.intersection(wanted)
                 if len(ours) != 1:
                     raise exception.InvalidDocument(document, f'devices/{form.tag}',
                                                     'it has a device that is not assigned to the guest')

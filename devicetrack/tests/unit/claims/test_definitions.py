@@ -132,6 +132,38 @@ class RewriteDefinitionTestCase(base.TestCase):
         rewritten = self.host.manager.rewrite_definition(self.other, kept, before_move=True)
         self.host.manager.check_definition(self.other, rewritten, before_move=True)
 
+    def with_mdev(self, identifier: str) -> str:
+        """The definition of ``self.one`` with another mediated device, before its own."""
+        config = self.host.manager.guest_config(self.one)
+        devices = (fake_guests.element('mdev', identifier), *config.devices)
+        self.host.machine.start_guest(self.one.uuid, devices, metadata=config.metadata)
+        return fake_guests.definition(self.one.uuid, devices, config.metadata)
+
+    def test_a_mediated_device_that_this_host_does_not_track_is_the_services_own_business(self) -> None:
+        kept = self.with_mdev(FOREIGN)
+        self.boot()
+        named = fake_guests.definition(self.one.uuid, [
+            fake_guests.element('mdev', FOREIGN), *self.host.manager.guest_config(self.one).devices],
+            self.host.manager.guest_config(self.one).metadata)
+        self.assertEqual(named, self.host.machine.definition(self.one.uuid))
+        self.host.audit()
+        self.assertEqual(named, self.host.manager.rewrite_definition(self.one, kept))
+        self.host.manager.check_definition(self.one, named)
+        self.host.machine.delete_guest(self.one.uuid)
+
+    def test_one_of_another_instance_is_not(self) -> None:
+        owner = self.host.spawn(vgpu=1)
+        [theirs] = [record.identifier for record in self.host.records(owner)]
+        kept = self.with_mdev(theirs)
+        self.host.machine.reboot()
+        self.host.restart()
+        before = self.host.machine.definition(self.one.uuid)
+        for call in (lambda: self.host.manager.realize(None, self.one),
+                     lambda: self.host.manager.rewrite_definition(self.one, kept)):
+            self.assertRaises(exception.InvalidDocument, call)
+        self.assertEqual(before, self.host.machine.definition(self.one.uuid))
+        self.host.machine.delete_guest(self.one.uuid)
+
     def test_a_store_that_is_older_than_the_guest_says_nothing(self) -> None:
         kept = self.kept(self.one)
         self.host.store.store.write(Changes(delete=tuple(self.host.records(self.one))))
