@@ -7,6 +7,7 @@ this in tests that switch it on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -125,7 +126,7 @@ def _retire(ledger: Ledger, instance_uuid: str, key: DeviceKey, keeps_bytes: boo
 
 def _hold_unless_taken(ledger: Ledger, records: Sequence[Record],
                       owners: Mapping[DeviceKey, str | None]) -> DeviceKey | None:
-    """Hold devices for new rows of one instance, or none if one of them is held for another instance.
+    """Hold devices that a guest has for new rows of its instance, or none if one is held for another instance.
 
     :param owners: by device, its present owner in the rows
     :returns: the device that another operation is taking or giving back; None if all are held
@@ -135,7 +136,14 @@ def _hold_unless_taken(ledger: Ledger, records: Sequence[Record],
         if device is not None and device.instance_uuid not in (None, owners[record.key]):
             return record.key
     ledger.hold(records)
+    ledger.used([record.key for record in records])
     return None
+
+
+def _not_adopted(ledger: Ledger, instance_uuid: str, keys: Collection[DeviceKey]) -> None:
+    """Let go of devices that a guest has, and whose rows were not written. Until an audit, they count as in use."""
+    ledger.let_go_of(instance_uuid, keys)
+    ledger.withhold_free(keys, vocabulary.FOREIGN)
 
 
 def _hold_missing(ledger: Ledger, records: Sequence[Record]) -> None:
@@ -216,7 +224,6 @@ class LockedLedger:
     realized = _noting(Ledger.realized)
     releasing_of = _noting(Ledger.releasing_of)
     free_of = _noting(Ledger.free_of)
-    let_go_of = _noting(Ledger.let_go_of)
     hold = _noting(Ledger.hold)
     not_held = _asking(Ledger.not_held)
     without_row = _asking(Ledger.without_row)
@@ -291,6 +298,8 @@ class LockedLedger:
     retire = _noting(_retire)
 
     hold_unless_taken = _asking(_hold_unless_taken)
+
+    not_adopted = _noting(_not_adopted)
 
     hold_missing = _noting(_hold_missing)
 

@@ -447,7 +447,8 @@ class ClaimManager:
         :raises NotAdopted: the host has no such healthy device, another instance has it, another domain names it, the
             service's own view says that the instance is not here, or one of these cannot be told; ``reason`` says which
         :raises RowsMissing: as :meth:`realize`
-        :raises DriverError, HypervisorUnreachable, StoreError: no answer; nothing was recorded
+        :raises DriverError, HypervisorUnreachable, StoreError: no answer; nothing was recorded. Devices that may
+            have lost their proof are withheld
         """
         host, uuid = self._owner_for(instance), instance.uuid
         keys = arguments.check_devices(devices)

@@ -231,7 +231,11 @@ class Repairs:
         with self._rows.all_if_idle(others) as idle:
             return self._adopt_from(repairs) if idle else dict.fromkeys(repairs, _BUSY)
 
-    def _adopt_from(self, repairs: Sequence[Repair]) -> _Errors:
+    def _adopt_from(self, repairs: Sequence[Repair], before_write: Callable[[], None] = lambda: None) -> _Errors:
+        """As :meth:`_adopt`.
+
+        :param before_write: called while the devices are held; if it fails, nothing is recorded
+        """
         now = int(time.time())
         rows = {one: one.after._replace(created_at=now) for one in repairs if one.after is not None}
         known = self._rows.of_devices([one.device for one in rows])
@@ -243,16 +247,20 @@ class Repairs:
         if taken is not None:
             return dict.fromkeys(repairs, f'{taken} is being taken or given back right now')
         try:
+            before_write()
             self._rows.write(Changes(insert=tuple(row for one, row in rows.items() if one.before is None),
                                      update=tuple(Update(one.before, row) for one, row in rows.items()
                                                   if one.before is not None)))
-        except exception.NothingWritten:
-            for one, row in rows.items():
+        except (exception.DriverError, exception.NothingWritten):
+            for one in rows:
                 if one.before is not None:
                     self._ledger.hold([one.before])
-                else:
-                    # A device that a domain names stays withheld.
-                    self._ledger.let_go_of(row.instance_uuid, (row.key,))
+            self._ledger.not_adopted(repairs[0].instance_uuid, [one.device for one in rows if one.before is None])
+            raise
+        except exception.DeviceTrackError:
+            raise
+        except BaseException:
+            self._ledger.discard()              # the rows say who has the devices
             raise
         return dict.fromkeys(repairs)
 
@@ -286,7 +294,7 @@ class Repairs:
         """Record devices that a guest has already, as its service says. The caller works on the instance.
 
         :raises NotAdopted: as :func:`.adopting.adoptions`, or a device is being taken or given back
-        :raises DriverError: a device may still count as clean; nothing was recorded
+        :raises DriverError: a proof could not be removed; nothing was recorded
         :raises HypervisorUnreachable, StoreError: no answer
         """
         wanted: list[Repair] = []
@@ -295,9 +303,10 @@ class Repairs:
                                         self._views.providers.present.get)
         if not wanted:
             return
-        # The guest's data is on the device when its row goes, in whatever way.
-        self._driver.disprove([one.device for one in wanted])
-        for one, error in self._adopt_from(wanted).items():
+        # The guest's data is on the device when its row goes, in whatever way. The device is held before it loses its
+        # proof, so that no claim takes it meanwhile.
+        for one, error in self._adopt_from(
+                wanted, lambda: self._driver.disprove([one.device for one in wanted])).items():
             if error is not None:
                 raise exception.NotAdopted(instance_uuid, str(one.device), error)
             LOG.warning('Host %(host)s: %(repair)s', {'host': self._host, 'repair': one})

@@ -67,6 +67,14 @@ class Intake(Stock):
                 pool.parent is parent for key, pool in self._watches[watch].items() if key != unit.key):
             self.read_capacities(capacities)
 
+    def used(self, keys: Iterable[DeviceKey]) -> None:
+        """Note that guests may write to these devices, though nobody made them real here."""
+        for key in keys:
+            unit = self._find(key)
+            if unit is not None:
+                self._touch(unit)
+                unit.unproven = unit.pool.kind in self._keeping
+
     # -- parents ------------------------------------------------------------------------------------------------------
 
     def read_capacities(self, capacities: Iterable[Capacity]) -> None:

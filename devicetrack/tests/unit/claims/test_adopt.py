@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 
 from devicetrack import exception
 from devicetrack import vocabulary
@@ -20,7 +21,7 @@ from devicetrack.virt import fake_guests
 D0, D1, D2 = (DeviceKey('vpmem', f'd{number}') for number in range(3))
 
 
-class AdoptTestCase(base.TestCase):
+class AdoptingTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
@@ -35,6 +36,9 @@ class AdoptTestCase(base.TestCase):
     def adopt(self, *keys: DeviceKey, instance: Instance | None = None) -> list[str]:
         found = self.host.manager.adopt(self.host.context, instance or self.instance, keys)
         return [one.identifier for one in found]
+
+
+class AdoptTestCase(AdoptingTestCase):
 
     def refused(self, *keys: DeviceKey) -> str:
         before = (self.host.records(), self.host.held(), self.host.states())
@@ -124,6 +128,82 @@ class AdoptTestCase(base.TestCase):
         self.together(*calls)
         self.assertEqual(self.host.owners(), self.host.held())
         self.assertEqual(self.host.disagreements(), [])
+
+
+class FailedTestCase(AdoptingTestCase):
+    """An adoption that fails has removed the proof that the device is clean, or may have."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.machine.write(D0, b'secret')
+        self.guest(D0)
+
+    def fails(self, error: type[Exception]) -> None:
+        self.assertRaises(error, self.adopt, D0)
+        self.assertEqual({}, self.host.owners())
+
+    def check_nobody_gets_it(self) -> None:
+        """Neither while its guest runs, nor when the guest is gone, before and after an audit."""
+        for look in (lambda: self.machine.delete_guest(self.instance.uuid), self.host.audit,
+                     self.host.running.unproven.wait):
+            self.assertRaises(exception.NoFit, self.host.claim, Instance(), pmem=3)
+            look()
+        self.assertEqual('withheld: unproven', self.host.states()['d0'])
+        self.assertRaises(exception.NoFit, self.host.claim, Instance(), pmem=3)
+        self.assertEqual(b'secret', self.machine.read(D0))
+
+    def test_the_store_refuses_it(self) -> None:
+        self.host.store.before('write', exception.StoreUnavailable('store', 'gone'))
+        self.fails(exception.StoreUnavailable)
+        self.assertEqual('withheld: foreign, unproven', self.host.states()['d0'])
+        self.check_nobody_gets_it()
+
+    def test_the_store_does_not_tell_the_rows(self) -> None:
+        self.host.store.before('records_of_devices', exception.StoreUnavailable('store', 'gone'))
+        self.fails(exception.StoreUnavailable)
+        self.assertNotIn(D0, self.machine.unproven)
+
+    def test_the_proof_cannot_be_removed(self) -> None:
+        plain = self.host.driver.disprove
+
+        def disprove(keys: Iterable[DeviceKey]) -> None:
+            plain(keys)
+            raise exception.DeviceError('vpmem', 'd0', 'no space left')
+
+        self.patch(self.host.driver, 'disprove', disprove)
+        self.fails(exception.DeviceError)
+        self.check_nobody_gets_it()
+
+    def test_the_commit_did_not_happen(self) -> None:
+        self.host.store.lose_commit()
+        self.fails(exception.OutcomeUnknown)
+        [doubt] = self.host.running.rows.doubts
+        self.host.running.rows.settle(doubt)
+        self.host.running.rows.let_go(self.instance.uuid)
+        self.assertEqual('withheld: unproven', self.host.states()['d0'])
+        self.check_nobody_gets_it()
+
+    def test_no_claim_takes_it_when_its_proof_is_removed(self) -> None:
+        plain = self.host.driver.disprove
+
+        def disprove(keys: Iterable[DeviceKey]) -> None:
+            self.host.claim(Instance(), pmem=2)
+            plain(keys)
+
+        self.patch(self.host.driver, 'disprove', disprove)
+        self.assertEqual(['d0'], self.adopt(D0))
+        self.assertEqual((self.instance.uuid, 3), (self.host.owners()['d0'], len(self.host.owners())))
+
+    def test_it_is_interrupted(self) -> None:
+        plain = self.host.driver.disprove
+
+        def disprove(keys: Iterable[DeviceKey]) -> None:
+            plain(keys)
+            raise KeyboardInterrupt
+
+        self.patch(self.host.driver, 'disprove', disprove)
+        self.assertRaises(KeyboardInterrupt, self.adopt, D0)
+        self.check_nobody_gets_it()
 
 
 class LookTestCase(base.TestCase):

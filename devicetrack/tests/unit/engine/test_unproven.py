@@ -84,6 +84,14 @@ class UnprovenTestCase(base.TestCase):
         self.ledger.let_go_of('i', [A.key])
         self.assertEqual((frozenset(), 1), (self.reasons(), self.room()))
 
+    def test_one_that_a_guest_had_before_its_row_is_too_whatever_was_read_before(self):
+        watch = self.ledger.watch()
+        self.ledger.hold([hosts.row(A, 'i')])
+        self.ledger.used([A.key, DeviceKey('vpmem', 'none')])
+        self.ledger.read_inventory(seen(), watch)
+        self.ledger.let_go_of('i', [A.key])
+        self.assertEqual((UNPROVEN, 0), (self.reasons(), self.room()))
+
     def test_a_row_ends_it(self):
         self.ledger.read_inventory(seen('a'))
         self.ledger.hold([hosts.row(A, 'i')])
