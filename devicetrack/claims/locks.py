@@ -4,7 +4,7 @@ While a thread waits for a lock, it may hold only the locks that :data:`MAY_HOLD
 
     auditing -> reading -> ledger
     instance -> reading | marking -> ledger
-    auditing -> marking -> ledger
+    auditing -> answering -> marking -> ledger
 
 No audit waits for an instance: it takes the lock of an idle instance, and passes over the others. Taking a lock without
 waiting cannot close a circle, so it is always allowed. A thread that holds ``finding`` (to find the lock of an
@@ -27,6 +27,7 @@ from devicetrack import exception
 AUDITING: Final = 'auditing'
 INSTANCE: Final = 'instance'
 READING: Final = 'reading'
+ANSWERING: Final = 'answering'
 MARKING: Final = 'marking'
 LEDGER: Final = 'ledger'
 FINDING: Final = 'finding'
@@ -36,10 +37,11 @@ MAY_HOLD: Final = {
     AUDITING: frozenset[str](),
     INSTANCE: frozenset[str](),
     READING: frozenset((AUDITING, INSTANCE)),
-    MARKING: frozenset((AUDITING, INSTANCE)),
-    LEDGER: frozenset((AUDITING, INSTANCE, READING, MARKING)),
-    FINDING: frozenset((AUDITING, INSTANCE, READING, MARKING)),
-    BACKGROUND: frozenset((AUDITING, INSTANCE, READING, MARKING)),
+    ANSWERING: frozenset((AUDITING,)),
+    MARKING: frozenset((AUDITING, INSTANCE, ANSWERING)),
+    LEDGER: frozenset((AUDITING, INSTANCE, READING, ANSWERING, MARKING)),
+    FINDING: frozenset((AUDITING, INSTANCE, READING, ANSWERING, MARKING)),
+    BACKGROUND: frozenset((AUDITING, INSTANCE, READING, ANSWERING, MARKING)),
 }
 
 

@@ -22,6 +22,7 @@ import uuid
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
+from devicetrack.claims import locks
 from devicetrack.claims import requests
 from devicetrack.claims.arguments import check_name
 from devicetrack.claims.arguments import check_uuid
@@ -110,6 +111,9 @@ class OperatorRequests:
         self._host, self._host_uuid, self._store = host, host_uuid, store
         self._repairs, self._withheld, self._unproven = repairs, withheld, unproven
         self._unstored: dict[str, Answer] = {}          # by request, while the store does not have it
+        # Held while something is cordoned or uncordoned and the requests about it are answered: of two contraries, the
+        # one that begins later counts, and no answer denies what was done.
+        self._answering = locks.FairLock(locks.ANSWERING)
         self._verbs = {REPAIR: self._repair, FORGET: self._forget, RELEASE: self._release, CORDON: self._cordon,
                        UNCORDON: self._uncordon, ADMIT: self._admit, RETIRE: self._retire}
 
@@ -130,16 +134,37 @@ class OperatorRequests:
         except exception.StoreError as error:
             LOG.warning('The requests to host %(host)s cannot be read: %(error)s', {'host': self._host, 'error': error})
             return False
-        for number, request in enumerate(known):
+        for request in known:
             if request.answer is not None:
                 continue
             try:
-                answer = self._unstored.get(request.uuid) or self._carry_out(request, known[number + 1:])
-                self._unstored[request.uuid] = answer
-                self._store_answer(request, answer)
+                if request.verb in _CONTRARIES:
+                    self._answer_contrary(request)
+                else:
+                    self._carry_out_and_answer(request, ())
             except exception.StoreError as error:
                 LOG.warning('Request %(uuid)s cannot be answered: %(error)s', {'uuid': request.uuid, 'error': error})
         return True
+
+    def _answer_contrary(self, request: OperatorRequest) -> None:
+        """Carry out and answer a request to cordon or uncordon, unless a newer call has answered it meanwhile.
+
+        :raises StoreError: it is not answered
+        """
+        with self._answering.held():
+            known = self._operator_requests()
+            for number, now in enumerate(known):
+                if now.uuid == request.uuid and now.answer is None:
+                    self._carry_out_and_answer(now, known[number + 1:])
+
+    def _carry_out_and_answer(self, request: OperatorRequest, later: Sequence[OperatorRequest]) -> None:
+        """Do an operator request, unless only its answer is missing, and answer it.
+
+        :raises StoreError: it is not answered
+        """
+        answer = self._unstored.get(request.uuid) or self._carry_out(request, later)
+        self._unstored[request.uuid] = answer
+        self._store_answer(request, answer)
 
     def _carry_out(self, request: OperatorRequest, later: Sequence[OperatorRequest]) -> Answer:
         """Do an operator request.
@@ -234,25 +259,31 @@ class OperatorRequests:
 
         :raises DeviceTrackError: it was not done
         """
-        if verb in _CONTRARIES:
+        if verb not in _CONTRARIES:
+            return self.do(verb, arguments, wait=True)
+        with self._answering.held():
             self._refuse_older(verb, _target(arguments), arguments.get('reason', ''), 'command')
-        return self.do(verb, arguments, wait=True)
+            return self.do(verb, arguments)
 
     def cordon_now(self, target: Target, reason: str) -> Withheld:
         """Cordon a target for the service. Answers waiting requests for the opposite as older.
 
         The errors are those of :meth:`.manager.ClaimManager.cordon`.
         """
-        self._refuse_older(CORDON, target, reason, 'call of the service')
-        return self._withheld.cordon(target, reason)
+        with self._answering.held():
+            self._refuse_older(CORDON, target, reason, 'call of the service')
+            return self._withheld.cordon(target, reason)
 
     def uncordon_now(self, target: Target) -> Withheld:
         """End a cordon, as :meth:`cordon_now`."""
-        self._refuse_older(UNCORDON, target, '', 'call of the service')
-        return self._withheld.uncordon(target)
+        with self._answering.held():
+            self._refuse_older(UNCORDON, target, '', 'call of the service')
+            return self._withheld.uncordon(target)
 
     def _refuse_older(self, verb: str, target: Target, reason: str, newer: str) -> None:
         """Refuse the waiting requests for the opposite of what is about to be done, unless they were done already.
+
+        The caller holds the lock ``answering``.
 
         :param newer: what asks for it now
         :raises BadRequest: it cannot be done; no request was refused

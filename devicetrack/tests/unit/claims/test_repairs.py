@@ -8,6 +8,7 @@ from typing import Any
 import fixtures as patches
 
 from devicetrack import exception
+from devicetrack.claims import locks
 from devicetrack.claims import operator_requests
 from devicetrack.claims import repairs
 from devicetrack.engine import findings
@@ -628,6 +629,36 @@ class OperatorRequestTestCase(RepairTestCase):
             self.host.audit()
             self.assertEqual((operator_requests.REFUSED, state), (self.answer(older).outcome, self.host.states()['d0']))
             self.assertIn('a newer call of the service', self.answer(older).text)
+
+    def test_a_call_during_the_audit_is_newer_than_what_the_audit_has_read(self) -> None:
+        calls = self.host.manager.cordon, self.host.manager.uncordon
+        for verb, call, state in ((operator_requests.UNCORDON, calls[0], 'withheld: cordoned'),
+                                  (operator_requests.CORDON, calls[1], FREE)):
+            earlier = operator_requests.make(self.host.manager.host_uuid, operator_requests.REPAIR, accept=False)
+            self.host.store.add_operator_request(earlier)
+            older = self.waiting(verb)
+            # While the audit answers the earlier request, the service calls in another thread.
+            self.host.store.before('answer_operator_request', lambda call=call: self.together(
+                lambda: call('vpmem', 'd0')))
+            self.host.audit()
+            self.assertEqual((operator_requests.DONE, operator_requests.REFUSED, state), (
+                self.answer(earlier).outcome, self.answer(older).outcome, self.host.states()['d0']))
+
+    def test_nothing_comes_between_the_answer_of_a_request_and_what_it_asks_for(self) -> None:
+        held = []
+        for name in ('set_withheld', 'answer_operator_request'):
+            self.host.store.before(name, lambda name=name: held.append(
+                (name, locks.ANSWERING in locks.TRACE.held)), times=None)
+        older = self.waiting(operator_requests.UNCORDON)
+        self.host.manager.cordon('vpmem', 'd0')
+        self.waiting(operator_requests.CORDON)
+        self.host.manager.uncordon('vpmem', 'd0')
+        self.waiting(operator_requests.UNCORDON)
+        self.host.running.operator_requests.do_now(operator_requests.CORDON, {**D0_AS_TARGET, 'reason': ''})
+        self.request(operator_requests.UNCORDON, D0_AS_TARGET)
+        self.assertEqual([(name, True) for name in (
+            'answer_operator_request', 'set_withheld') * 3 + ('set_withheld', 'answer_operator_request')], held)
+        self.assertEqual(operator_requests.REFUSED, self.answer(older).outcome)
 
     def test_a_call_that_cannot_be_done_refuses_no_request(self) -> None:
         older = self.waiting(operator_requests.UNCORDON)
