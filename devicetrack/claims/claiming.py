@@ -146,10 +146,11 @@ class Claiming:
                 self._ledger.put_back(hold)
                 raise
             try:
-                self._rows.insert(hold, changes)
-                if self._ledger.build is not build:     # it was rebuilt meanwhile, perhaps without these rows
-                    self._ledger.hold_missing(changes.insert)
+                self._rows.insert(hold, changes, build)
                 return list(changes.insert)
+            except exception.LedgerDiscarded:
+                self._rebuild.put_back([hold])
+                raise
             except exception.DeviceTaken as taken:
                 # Read all rows at once: another program that wrote one row may have written many. A claim that learned
                 # of them one by one would give up before it found a free device.
@@ -263,16 +264,20 @@ class Claiming:
         # The guest may arrive running: then the other device must be an equally good partner.
         accepts = self._declarations.like(record) if record.role == vocabulary.INCOMING else None
         self._views.read_parents()
-        try:
-            return self._take_instead(record, full, accepts)
-        except exception.DeviceTrackError:
-            raise
-        except BaseException:
-            self._ledger.discard()
-            raise
+        while True:
+            try:
+                return self._take_instead(record, full, accepts)
+            except exception.LedgerDiscarded:
+                self._rebuild.ensure()
+            except exception.DeviceTrackError:
+                raise
+            except BaseException:
+                self._ledger.discard()
+                raise
 
     def _take_instead(self, record: Record, full: exception.ParentFull,
                       accepts: Callable[[str | None, str], bool] | None) -> Record:
+        build = self._ledger.build
         other = self._ledger.exchange(record.key, accepts)
         if other is None:
             raise full
@@ -281,7 +286,10 @@ class Claiming:
         with self._ledger.put_back_on_error(other):
             chosen = in_place_of(record, candidate)._replace(state=vocabulary.CLAIMED)
         try:
-            self._rows.write(Changes(insert=(chosen,), delete=(record,)))
+            self._rows.write(Changes(insert=(chosen,), delete=(record,)), build)
+        except exception.LedgerDiscarded:
+            self._rebuild.put_back([other])
+            raise
         except exception.NothingWritten:
             self._ledger.put_back(other)
             raise

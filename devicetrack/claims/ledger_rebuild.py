@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from devicetrack import log
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.views import HostViews
 from devicetrack.claims.withheld_devices import WithheldDevices
+from devicetrack.engine.states import Hold
 
 LOG = log.logger(__name__)
 
@@ -24,6 +27,15 @@ class LedgerRebuild:
         """
         if self._ledger.is_discarded:
             self._build()
+
+    def put_back(self, holds: Sequence[Hold]) -> None:
+        """Put back the holds of a discarded ledger whose rows were not sent. A newer ledger may have them, too.
+
+        :raises HypervisorUnreachable, StoreError: as :meth:`ensure`; nobody holds them
+        """
+        self.ensure()                           # first: a rebuild that goes on may know of the rows
+        for hold in reversed(holds):
+            self._ledger.put_back(hold)
 
     def _build(self) -> None:
         with self._views.alone():

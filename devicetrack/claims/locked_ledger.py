@@ -260,7 +260,7 @@ class LockedLedger:
         for key in self._being_wiped:
             ledger.begin_wipe(key)
         with self._lock.held():
-            self._ledger, self.build = ledger, object()
+            self.build, self._ledger = object(), ledger         # in this order: see is_still()
 
     def discard(self) -> None:
         """Drop the ledger, since an exception left it in an unknown state. The rows are the authority.
@@ -269,6 +269,11 @@ class LockedLedger:
         LedgerDiscarded.
         """
         self._ledger, self.build = None, object()
+
+    def is_still(self, build: object) -> bool:
+        """Whether the ledger is there, and has been since somebody read this value of ``build``."""
+        # In this order: before the build of a discarded ledger changes, the ledger is gone.
+        return self._ledger is not None and self.build is build
 
     @property
     def is_discarded(self) -> bool:

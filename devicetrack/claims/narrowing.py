@@ -14,6 +14,7 @@ from devicetrack.claims.claiming import Claiming
 from devicetrack.claims.claiming import in_place_of
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.instance_fields import Fields
+from devicetrack.claims.ledger_rebuild import LedgerRebuild
 from devicetrack.claims.life import Life
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
@@ -33,9 +34,9 @@ class Narrowing:
     """Narrows claims of a started host."""
 
     def __init__(self, ledger: LockedLedger, rows: Rows, life: Life, claiming: Claiming,
-                 declarations: Declarations) -> None:
+                 declarations: Declarations, rebuild: LedgerRebuild) -> None:
         self._ledger, self._rows, self._life = ledger, rows, life
-        self._claiming, self._declarations = claiming, declarations
+        self._claiming, self._declarations, self._rebuild = claiming, declarations, rebuild
 
     def narrow(self, claim: Claim, numa_nodes: Collection[int], numa_policy: str | None, wait: bool) -> Fields:
         """As :meth:`.manager.ClaimManager.narrow_claim`."""
@@ -47,23 +48,27 @@ class Narrowing:
             for record in records:
                 if record.state != vocabulary.CLAIMED:
                     raise exception.InvalidTransition(record.state, 'narrow')
-            try:
-                return self._narrow(claim, records, frozenset(numa_nodes), numa_policy, wait)
-            except exception.DeviceTrackError:
-                raise
-            except BaseException:
-                # The rows show recorded changes, and a new ledger frees devices that were only held.
-                self._ledger.discard()
-                raise
+            while True:
+                try:
+                    return self._narrow(claim, records, frozenset(numa_nodes), numa_policy, wait)
+                except exception.LedgerDiscarded:       # nothing was exchanged yet
+                    self._rebuild.ensure()
+                except exception.DeviceTrackError:
+                    raise
+                except BaseException:
+                    # The rows show recorded changes, and a new ledger frees devices that were only held.
+                    self._ledger.discard()
+                    raise
 
     def _narrow(self, claim: Claim, records: Sequence[Record], numa_nodes: frozenset[int | None],
                 numa_policy: str | None, wait: bool) -> Fields:
+        build = self._ledger.build
         exchanged = self._ledger.narrow(
             {record.key: self._declarations.like(record) if record.role == vocabulary.INCOMING else None
              for record in records}, numa_nodes, numa_policy)
         if not exchanged:
             return {}
-        now, left = self._exchange(claim, records, exchanged)
+        now, left = self._exchange(claim, records, exchanged, build)
         fields = claim.has_now(now, self._fields(claim, now))
         try:
             self._life.give_back(left, wait)
@@ -73,9 +78,11 @@ class Narrowing:
         return fields
 
     def _exchange(self, claim: Claim, records: Sequence[Record],
-                  exchanged: Sequence[tuple[DeviceKey, Hold]]) -> tuple[InstanceResources, list[Record]]:
+                  exchanged: Sequence[tuple[DeviceKey, Hold]],
+                  build: object) -> tuple[InstanceResources, list[Record]]:
         """Record the exchange, in one transaction.
 
+        :param build: the build of the ledger, from before it held the new devices
         :returns: the new devices of the claim, and the rows of its old ones, which are on their way back
         """
         holds = [hold for _key, hold in exchanged]
@@ -97,7 +104,10 @@ class Narrowing:
             self._put_back(holds)
             raise
         try:
-            self._rows.write(changes)
+            self._rows.write(changes, build)
+        except exception.LedgerDiscarded:
+            self._rebuild.put_back(holds)
+            raise
         except exception.NothingWritten:
             self._put_back(holds)
             raise

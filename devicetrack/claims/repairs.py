@@ -22,6 +22,7 @@ from devicetrack.claims import adopting
 from devicetrack.claims import arguments
 from devicetrack.claims import withheld
 from devicetrack.claims.gate import Gate
+from devicetrack.claims.ledger_rebuild import LedgerRebuild
 from devicetrack.claims.life import Life
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
@@ -177,10 +178,11 @@ class Repairs:
     """Repairs the rows of a started host."""
 
     def __init__(self, host: str, driver: VirtDriver, ledger: LockedLedger, rows: Rows, views: HostViews, life: Life,
-                 withheld_devices: WithheldDevices, wipes: Wipes, service: ServiceView, gate: Gate) -> None:
+                 withheld_devices: WithheldDevices, wipes: Wipes, service: ServiceView, gate: Gate,
+                 rebuild: LedgerRebuild) -> None:
         self._host, self._driver, self._ledger, self._rows = host, driver, ledger, rows
         self._views, self._life, self._withheld, self._wipes = views, life, withheld_devices, wipes
-        self._service, self._gate = service, gate
+        self._service, self._gate, self._rebuild = service, gate, rebuild
         self._do = {findings.ADOPT: self._adopt, findings.UPDATE_DETAILS: self._update,
                     findings.RETRY_RELEASE: self._give, findings.GIVE_BACK: self._give}
 
@@ -234,14 +236,23 @@ class Repairs:
     def _adopt_from(self, repairs: Sequence[Repair], before_write: Callable[[], None] = lambda: None) -> _Errors:
         """As :meth:`_adopt`.
 
-        :param before_write: called while the devices are held; if it fails, nothing is recorded
+        :param before_write: called while the devices are held; if it fails, nothing is recorded. Idempotent
         """
+        while True:
+            try:
+                return self._try_to_adopt(repairs, before_write)
+            except exception.LedgerDiscarded:
+                self._rebuild.ensure()
+
+    def _try_to_adopt(self, repairs: Sequence[Repair], before_write: Callable[[], None]) -> _Errors:
+        """:raises LedgerDiscarded: another instance may hold the devices in the next ledger; nothing was recorded"""
         now = int(time.time())
         rows = {one: one.after._replace(created_at=now) for one in repairs if one.after is not None}
         known = self._rows.of_devices([one.device for one in rows])
         for one in rows:
             if known.get(one.device) != one.before:
                 return dict.fromkeys(repairs, f'{one.device} has another row by now')
+        build = self._ledger.build
         taken = self._ledger.hold_unless_taken(list(rows.values()), {
             one.device: one.before.instance_uuid if one.before is not None else None for one in rows})
         if taken is not None:
@@ -250,8 +261,10 @@ class Repairs:
             before_write()
             self._rows.write(Changes(insert=tuple(row for one, row in rows.items() if one.before is None),
                                      update=tuple(Update(one.before, row) for one, row in rows.items()
-                                                  if one.before is not None)))
-        except (exception.DriverError, exception.NothingWritten):
+                                                  if one.before is not None)), build)
+        except (exception.DriverError, exception.NothingWritten, exception.LedgerDiscarded) as error:
+            if isinstance(error, exception.LedgerDiscarded):
+                self._rebuild.ensure()          # first: a rebuild that goes on may know of the rows
             for one in rows:
                 if one.before is not None:
                     self._ledger.hold([one.before])

@@ -66,7 +66,8 @@ class Rows:
         self._finding = locks.FairLock(locks.FINDING)
         self._doubts: dict[int, Doubt] = {}     # each step is one operation of a dict, so threads may share it
         self._numbers = itertools.count()
-        self._under_way: dict[int, Changes] = {}        # the inserts that have no answer yet, as the doubts are kept
+        # The changes with new owners that have no answer yet, kept as the doubts are.
+        self._under_way: dict[int, Changes] = {}
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -108,19 +109,21 @@ class Rows:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def insert(self, hold: Hold, changes: Changes) -> None:
+    def insert(self, hold: Hold, changes: Changes, build: object) -> None:
         """Record the devices that a claim holds.
 
+        :param build: as for :meth:`write`
         :raises DeviceTaken: a device has an owner; nothing was written, and the caller puts the hold back
         :raises NothingWritten: the hold was put back
+        :raises LedgerDiscarded: as :meth:`write`
         :raises OutcomeUnknown: the devices stay held until the store answers; if the commit happened, they go back
         """
         changes = _of_request(changes)
         number = next(self._numbers)
         try:
-            self._under_way[number] = changes   # for a ledger that is built while the store has the commit
+            self._begin(number, changes, build)
             self._commit(changes)
-        except exception.DeviceTaken:
+        except (exception.DeviceTaken, exception.LedgerDiscarded):
             raise
         except exception.NothingWritten:
             self._ledger.put_back(hold)
@@ -133,18 +136,38 @@ class Rows:
         finally:
             self._under_way.pop(number, None)   # an exception may have come first
 
-    def write(self, changes: Changes) -> None:
-        """Write rows of one instance whose devices are held. In doubt they stay held until the store answers."""
+    def write(self, changes: Changes, build: object | None = None) -> None:
+        """Write rows of one instance whose devices are held. In doubt they stay held until the store answers.
+
+        :param build: for devices that get an owner: the build of the ledger, read before it held them. Until they have
+            rows, a ledger that is built meanwhile learns of them here
+        :raises LedgerDiscarded: with ``build``, the ledger is another one by now, in which another instance may hold
+            them; nothing was sent, and the caller puts back what it held
+        """
         changes = _of_request(changes)
+        number = next(self._numbers)
         try:
+            if build is not None:
+                self._begin(number, changes, build)
             self._commit(changes)
-        except exception.NothingWritten:
+        except (exception.NothingWritten, exception.LedgerDiscarded):
             raise
         except BaseException:
             records = _touched(changes)
             if records:
                 self._doubt(records[0].instance_uuid, changes, undo=False)
             raise
+        finally:
+            self._under_way.pop(number, None)   # as in insert()
+
+    def _begin(self, number: int, changes: Changes, build: object) -> None:
+        """Let every ledger that is built from now on know of changes.
+
+        :raises LedgerDiscarded: one that was built before may not
+        """
+        self._under_way[number] = changes
+        if not self._ledger.is_still(build):
+            raise exception.LedgerDiscarded
 
     def _commit(self, changes: Changes) -> None:
         if self._metering.meter is None:

@@ -131,9 +131,10 @@ class Running:
                            self.wipes, self.claiming, self.failed_claims, conf.claim_attempts)
         self.live = LiveMigrations(here.host, driver, self.instances, self.rows, self.ledger, self.declarations,
                                    self.moves)
-        self.narrowing = Narrowing(self.ledger, self.rows, self.life, self.claiming, self.declarations)
+        self.narrowing = Narrowing(self.ledger, self.rows, self.life, self.claiming, self.declarations,
+                                   self.rebuild)
         self.repairs = Repairs(here.host, driver, self.ledger, self.rows, self.views, self.life, self.withheld,
-                               self.wipes, service, self.gate)
+                               self.wipes, service, self.gate, self.rebuild)
         self.unproven = Unproven(host.uuid, conf.unproven_devices, driver, self.ledger, self.rows, self.gate,
                                  self.withheld)
         self.operator_requests = OperatorRequests(here.host, host.uuid, store, self.repairs, self.withheld,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import contextlib
 import queue
 import signal
 import threading
@@ -12,12 +14,17 @@ from devicetrack import exception
 from devicetrack.claims import locks
 from devicetrack.engine.ledger import Ledger
 from devicetrack.engine.stock import Inconsistent
+from devicetrack.objects.values import DeviceKey
+from devicetrack.store.api import Changes
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import HELD
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
 from devicetrack.tests.interrupts import Interrupt
+from devicetrack.virt import fake_guests
+
+Staged = tuple[fixtures.Host, Callable[[], object], Callable[[], None]]
 
 
 class DiscardedLedgerTestCase(base.TestCase):
@@ -94,6 +101,95 @@ class DiscardedLedgerTestCase(base.TestCase):
         host.store.before('write', discard_and_build)
         host.claim(instance, pmem=1)
         self.assertEqual({'d0': instance.uuid}, host.held())
+
+    def test_devices_that_get_an_owner_meanwhile_are_held_in_the_new_ledger(self) -> None:
+        for operation in (self.narrow, self.exchange, self.adopt):
+            host, run, check = operation()
+
+            def discard_and_build(host: fixtures.Host = host) -> None:
+                host.running.ledger.discard()
+                host.manager.providers()                                # no row says so yet
+
+            host.store.before('write', discard_and_build)
+            run()
+            check()
+            self.assertEqual(([], host.owners()), (host.disagreements(), host.held()), operation.__name__)
+            self.assertEqual([], host.audit(), operation.__name__)
+
+    def test_devices_of_a_ledger_that_was_discarded_before_are_chosen_again(self) -> None:
+        """Another instance may have taken them in the new ledger."""
+        for operation in (self.claim, self.narrow, self.exchange, self.adopt):
+            for rebuilt in (False, True):
+                host, run, check = operation()
+                plain, builds = host.running.rows._begin, list[object]()
+
+                def discard_first(number: int, *arguments: Any, host: fixtures.Host = host,
+                                  builds: list[object] = builds, plain: Any = plain, rebuilt: bool = rebuilt) -> None:
+                    builds.append(host.running.ledger.build)
+                    if len(builds) == 1:
+                        host.running.ledger.discard()
+                        if rebuilt:
+                            host.manager.providers()
+                    plain(number, *arguments)
+
+                self.patch(host.running.rows, '_begin', discard_first)
+                run()
+                check()
+                self.assertEqual(2, len(builds), operation.__name__)
+                self.assertEqual(([], host.owners(), []), (host.disagreements(), host.held(),
+                                                           host.running.rows.in_doubt()), operation.__name__)
+                self.assertEqual([], host.audit(), operation.__name__)
+
+    def test_a_rebuild_that_knows_of_rows_that_are_not_sent_holds_nothing_for_them(self) -> None:
+        for operation in (self.claim, self.narrow, self.exchange, self.adopt):
+            host, run, check = operation()
+            plain, before = host.running.rows._begin, host.running.rows.in_doubt
+
+            def discard(number: int, changes: Changes, build: object, host: fixtures.Host = host,
+                        plain: Any = plain, before: Any = before) -> None:
+                self.patch(host.running.rows, '_begin', plain)
+                host.running.ledger.discard()
+                with contextlib.suppress(exception.LedgerDiscarded):
+                    plain(number, changes, build)
+                # As a rebuild in another thread reads them now.
+                answers = iter((before(),))
+                self.patch(host.running.rows, 'in_doubt', lambda: next(answers, None) or before())
+                raise exception.LedgerDiscarded
+
+            self.patch(host.running.rows, '_begin', discard)
+            run()
+            check()
+            self.assertEqual(([], host.owners()), (host.disagreements(), host.held()), operation.__name__)
+
+    # Each returns a host, a call that gives an instance another device, and a check of the result.
+
+    def claim(self) -> Staged:
+        host, instance = self.host(devices=2), Instance()
+        return host, lambda: host.claim(instance, pmem=1), lambda: self.assertEqual(
+            {'d0': instance.uuid}, host.owners())
+
+    def narrow(self) -> Staged:
+        host, instance = self.host(), Instance()
+        for name, node in (('far', 0), ('near', 1)):
+            host.machine.add_namespace(name, numa_node=node)
+        host.audit()
+        claim = host.claim(instance, pmem=1)
+        return host, lambda: host.manager.narrow_claim(host.context, claim, {1}), lambda: self.assertEqual(
+            {'near': instance.uuid}, host.owners())
+
+    def exchange(self) -> Staged:
+        host, instance = self.host(parents={'a': 2}), Instance()
+        host.claim(instance, vgpu=1)
+        host.machine.before('create', exception.ParentFull('mdev', 'a', 'nvidia-35', 'full'), times=1)
+        return host, lambda: host.manager.realize(host.context, instance), lambda: self.assertEqual(
+            [instance.uuid], list(host.owners().values()))
+
+    def adopt(self) -> Staged:
+        host, instance, key = self.host(devices=2), Instance(), DeviceKey('vpmem', 'd0')
+        host.machine.start_guest(instance.uuid, [fake_guests.element('vpmem', fixtures.path_of(
+            host.machine.devices[key]))])
+        return host, lambda: host.manager.adopt(host.context, instance, [key]), lambda: self.assertEqual(
+            {'d0': instance.uuid}, host.owners())
 
     def test_a_release_that_ends_after_its_device_was_given_away_frees_nothing(self) -> None:
         host = self.host(devices=1)

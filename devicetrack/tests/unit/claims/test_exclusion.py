@@ -334,3 +334,42 @@ class BrokenTestCase(ExclusionTestCase):
         host.machine.start_guest(str(uuid.uuid4()), [fake_guests.element('vpmem', fixtures.path_of(function))])
         host.audit()
         self.assertEqual({'pf': EXCLUDED, 'vf0': fixtures.WITHHELD + 'foreign', 'vf1': FREE}, host.states())
+
+
+class DiscardedLedgerTestCase(ExclusionTestCase):
+    """No constraint of the store keeps a card from one instance and its function from another: only the ledger does."""
+
+    def discard_and_claim_the_card(self, host: fixtures.Host) -> Instance | None:
+        host.running.ledger.discard()                   # an exception interrupts another thread
+        instance = Instance()
+        try:
+            host.claim(instance, a_card())              # this rebuilds the ledger
+        except exception.NoFit:
+            return None
+        return instance
+
+    def test_a_claim_has_chosen_a_function_before(self) -> None:
+        host, others = self.host(parts=1), list[Instance | None]()
+        plain = host.driver.claim_for_instance
+
+        def claim_for_instance(*arguments: Any) -> Any:
+            self.patch(host.driver, 'claim_for_instance', plain)
+            others.append(self.discard_and_claim_the_card(host))
+            return plain(*arguments)
+
+        self.patch(host.driver, 'claim_for_instance', claim_for_instance)
+        self.assertRaises(exception.NoFit, host.claim, Instance(), functions())
+        self.assertEqual([{'pf': other and other.uuid} for other in others], [host.owners()])
+        self.assertEqual([], host.audit())
+
+    def test_a_narrowed_claim_records_a_function(self) -> None:
+        host = self.host(parts=1)
+        host.machine.add_namespace('far', 'function', numa_node=1)
+        host.manager.cordon('vpmem', 'vf0')
+        host.audit()
+        instance = Instance()
+        claim = host.claim(instance, functions())
+        host.manager.uncordon('vpmem', 'vf0')
+        host.store.before('write', lambda: self.assertIsNone(self.discard_and_claim_the_card(host)))
+        host.manager.narrow_claim(host.context, claim, {0})
+        self.assertEqual(({'vf0': instance.uuid}, []), (host.owners(), host.audit()))

@@ -174,7 +174,8 @@ class InterruptedTestCase(RowsTestCase):
         self.patch(self.rows, '_store', types.SimpleNamespace(write=sent.append, settle=lambda _changes: False))
         for number in itertools.count():
             lines = interrupts.Lines(number)
-            self.assertTrue(lines.run(lambda: self.rows.insert(Hold(self.instance.uuid, (), ()), changes)))
+            self.assertTrue(lines.run(lambda: self.rows.insert(
+                Hold(self.instance.uuid, (), ()), changes, self.host.running.ledger.build)))
             if sent:
                 break
             for doubt in self.rows.doubts:
