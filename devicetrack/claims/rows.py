@@ -50,6 +50,15 @@ class Doubt(NamedTuple):
     undo: bool
 
 
+class _Insert:
+    """Changes with new owners that have no answer yet. Only the call that waits for the answer keeps them."""
+
+    __slots__ = ('changes', '__weakref__')
+
+    def __init__(self, changes: Changes) -> None:
+        self.changes = changes
+
+
 class Rows:
     """The rows of one host. Only its manager writes them, and only one operation works on an instance at a time.
 
@@ -66,8 +75,8 @@ class Rows:
         self._finding = locks.FairLock(locks.FINDING)
         self._doubts: dict[int, Doubt] = {}     # each step is one operation of a dict, so threads may share it
         self._numbers = itertools.count()
-        # The changes with new owners that have no answer yet, kept as the doubts are.
-        self._under_way: dict[int, Changes] = {}
+        # An exception may keep a call from removing its insert. A weak reference ends all the same, with the call.
+        self._under_way: weakref.WeakValueDictionary[int, _Insert] = weakref.WeakValueDictionary()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -119,9 +128,9 @@ class Rows:
         :raises OutcomeUnknown: the devices stay held until the store answers; if the commit happened, they go back
         """
         changes = _of_request(changes)
-        number = next(self._numbers)
+        number, this = next(self._numbers), _Insert(changes)
         try:
-            self._begin(number, changes, build)
+            self._begin(number, this, build)
             self._commit(changes)
         except (exception.DeviceTaken, exception.LedgerDiscarded):
             raise
@@ -145,10 +154,10 @@ class Rows:
             them; nothing was sent, and the caller puts back what it held
         """
         changes = _of_request(changes)
-        number = next(self._numbers)
+        number, this = next(self._numbers), _Insert(changes)
         try:
             if build is not None:
-                self._begin(number, changes, build)
+                self._begin(number, this, build)
             self._commit(changes)
         except (exception.NothingWritten, exception.LedgerDiscarded):
             raise
@@ -160,12 +169,12 @@ class Rows:
         finally:
             self._under_way.pop(number, None)   # as in insert()
 
-    def _begin(self, number: int, changes: Changes, build: object) -> None:
-        """Let every ledger that is built from now on know of changes.
+    def _begin(self, number: int, this: _Insert, build: object) -> None:
+        """Let every ledger that is built from now on know of an insert.
 
         :raises LedgerDiscarded: one that was built before may not
         """
-        self._under_way[number] = changes
+        self._under_way[number] = this
         if not self._ledger.is_still(build):
             raise exception.LedgerDiscarded
 
@@ -203,7 +212,9 @@ class Rows:
 
     def in_doubt(self) -> list[Record]:
         """The rows that commits without an answer may have written, those of one instance together."""
-        changes = [*self._under_way.copy().values(), *(doubt.changes for doubt in self.doubts)]
+        # valuerefs() is one step, so other threads may insert meanwhile.
+        under_way = [this.changes for found in self._under_way.valuerefs() if (this := found()) is not None]
+        changes = [*under_way, *(doubt.changes for doubt in self.doubts)]
         rows = {record.key: record for one in changes for record in _touched(one)}
         return sorted(rows.values(), key=operator.attrgetter('instance_uuid'))
 

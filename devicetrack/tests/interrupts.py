@@ -78,11 +78,32 @@ class Lines:
     def _lines(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         if event == 'line':
             self.count += 1
-            if self.count - 1 == self._at:
-                self.where = f'{frame.f_code.co_filename.removeprefix(_ROOT)}:{frame.f_lineno}'
+            if self._is_it(frame):
+                self.where = _name_of(frame)
                 sys.settrace(None)
                 raise self._error
         return self._lines
+
+    def _is_it(self, frame: types.FrameType) -> bool:
+        return self.count - 1 == self._at
+
+
+class At(Lines):
+    """Interrupts the calling thread when it first comes to one line of a module.
+
+    :param where: as ``claims/rows.py:12``
+    """
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._line = where
+
+    def _is_it(self, frame: types.FrameType) -> bool:
+        return _name_of(frame) == self._line
+
+
+def _name_of(frame: types.FrameType) -> str:
+    return f'{frame.f_code.co_filename.removeprefix(_ROOT)}:{frame.f_lineno}'
 
 
 def chosen(count: int, seed: int) -> Iterator[int]:

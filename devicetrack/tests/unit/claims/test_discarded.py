@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+import inspect
 import queue
 import signal
 import threading
@@ -12,6 +13,7 @@ from typing import cast
 
 from devicetrack import exception
 from devicetrack.claims import locks
+from devicetrack.claims.rows import Rows
 from devicetrack.engine.ledger import Ledger
 from devicetrack.engine.stock import Inconsistent
 from devicetrack.objects.values import DeviceKey
@@ -21,6 +23,7 @@ from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import HELD
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
+from devicetrack.tests import interrupts
 from devicetrack.tests.interrupts import Interrupt
 from devicetrack.virt import fake_guests
 
@@ -53,6 +56,16 @@ class DiscardedLedgerTestCase(base.TestCase):
             host.claim(instance, pmem=1)
             self.assertEqual({'d0': instance.uuid}, host.held())
             host.manager.release(host.context, instance)
+
+    def test_a_commit_whose_end_was_interrupted_holds_nothing_in_the_new_ledger(self) -> None:
+        host = self.host(devices=1)
+        lines, first = inspect.getsourcelines(Rows.insert)
+        [last] = [first + number for number, line in enumerate(lines) if '_under_way.pop' in line]
+        self.assertTrue(interrupts.At(f'claims/rows.py:{last}').run(lambda: host.claim(Instance(), pmem=1)))
+        host.audit()                            # it gives the claim back
+        host.running.ledger.discard()
+        host.audit()
+        self.assertEqual(({'d0': FREE}, {}), (host.states(), host.held()))
 
     def test_a_word_of_the_ledger_keeps_it(self) -> None:
         host = self.host(devices=1)
