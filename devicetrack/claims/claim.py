@@ -86,7 +86,7 @@ class Claim:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
-        if kind is None or not self._failed.process.is_this:
+        if kind is None or self.is_over or not self._failed.process.is_this:
             return
         if self._failed.guest_may_run_unrecorded(self.instance.uuid):
             LOG.warning('The guest of instance %(instance)s runs, but that could not be recorded: claim %(claim)s '

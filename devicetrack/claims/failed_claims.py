@@ -12,6 +12,7 @@ from devicetrack.claims.given_up import GivenUpClaims
 from devicetrack.claims.life import Life
 from devicetrack.claims.own_process import OwnProcess
 from devicetrack.claims.rows import Rows
+from devicetrack.claims.unrecorded_starts import UnrecordedStarts
 from devicetrack.engine import migrations
 from devicetrack.objects.values import Record
 from devicetrack.virt.driver import VirtDriver
@@ -24,20 +25,21 @@ class FailedClaims:
 
     :param given_up: remembers claims that could not be given back
     :param process: the manager's, which has the claims
+    :param starts: the guests that run, as the service says
     """
 
-    def __init__(self, rows: Rows, life: Life, given_up: GivenUpClaims, driver: VirtDriver,
-                 process: OwnProcess) -> None:
+    def __init__(self, rows: Rows, life: Life, given_up: GivenUpClaims, driver: VirtDriver, process: OwnProcess,
+                 starts: UnrecordedStarts) -> None:
         self._rows, self._life, self._given_up, self._driver = rows, life, given_up, driver
-        self.process = process
+        self.process, self._starts = process, starts
 
     def give_up(self, instance_uuid: str, claim_id: str, migration_uuid: str | None) -> None:
         """Let the next audit give back a claim, if it was recorded: its caller will never have it."""
         self._given_up.remember(GivenUp(instance_uuid, claim_id, migration_uuid))
 
     def guest_may_run_unrecorded(self, instance_uuid: str) -> bool:
-        """Whether the service said that a guest runs, no row records that, and nothing shows that it is gone."""
-        if not self._life.has_unrecorded_start(instance_uuid):
+        """Whether the service said that a guest runs, ``started`` failed, and nothing shows that the guest is gone."""
+        if not self._starts.has(instance_uuid):
             return False
         try:
             usage = self._driver.get_usage()
@@ -55,7 +57,7 @@ class FailedClaims:
         claim = GivenUp(instance_uuid, claim_id, migration_uuid)
         try:
             with self._rows.working(instance_uuid):
-                self._life.forget_start(instance_uuid)
+                self._starts.forget(instance_uuid)
                 records = self._rows.of_instance(instance_uuid)
                 self._give_back_claim(claim, [record for record in records if not self._life.is_wiped(record)])
                 self._given_up.forget(claim_id)

@@ -14,6 +14,7 @@ from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.giving import Giving
 from devicetrack.claims.guest_rows import GuestRows
 from devicetrack.claims.rows import Rows
+from devicetrack.claims.unrecorded_starts import UnrecordedStarts
 from devicetrack.claims.wipes import Wipes
 from devicetrack.engine import lifecycle
 from devicetrack.engine.migrations import Settlement
@@ -31,14 +32,13 @@ class Life:
     The caller of a step that changes rows of one instance works on the instance (:meth:`.rows.Rows.working`).
 
     :param wipes: wipes devices in the background
+    :param starts: forgets the start of a guest whose devices go back
     """
 
     def __init__(self, rows: Rows, guest_rows: GuestRows, declarations: Declarations, giving: Giving,
-                 wipes: Wipes) -> None:
+                 wipes: Wipes, starts: UnrecordedStarts) -> None:
         self._rows, self._guest_rows, self._declarations = rows, guest_rows, declarations
-        self._giving, self._wipes = giving, wipes
-        # Instances whose guests run, as the service says, although that could not be recorded.
-        self._unrecorded_starts: set[str] = set()
+        self._giving, self._wipes, self._starts = giving, wipes, starts
 
     # -- changing rows ------------------------------------------------------------------------------------------------
 
@@ -76,12 +76,8 @@ class Life:
 
     # -- the guest ----------------------------------------------------------------------------------------------------
 
-    def note_start(self, instance_uuid: str) -> None:
-        """Note that the service says that a guest runs. Until that is recorded, errors give no device back."""
-        self._unrecorded_starts.add(instance_uuid)
-
     def start(self, instance_uuid: str, before_move: bool) -> list[Record]:
-        """Record that a guest runs on its devices, after :meth:`note_start`.
+        """Record that a guest runs on its devices.
 
         :returns: the rows of the devices that it uses
         :raises InvalidTransition: its devices are on their way back
@@ -92,17 +88,7 @@ class Life:
             else self._guest_rows.used_by_guest(records, before_move)
         old = tuple(record for record in used_now if record.role == vocabulary.OLD)
         self.settle(Settlement(arrive=tuple(record for record in used_now if record not in old), settle=old))
-        after = self._guest_rows.used_by_guest(self._rows.of_instance(instance_uuid), before_move)
-        self._unrecorded_starts.discard(instance_uuid)
-        return after
-
-    def has_unrecorded_start(self, instance_uuid: str) -> bool:
-        """Whether the service said that a guest runs, and no row records that."""
-        return instance_uuid in self._unrecorded_starts
-
-    def forget_start(self, instance_uuid: str) -> None:
-        """Forget that the service said that a guest runs: its devices go back."""
-        self._unrecorded_starts.discard(instance_uuid)
+        return self._guest_rows.used_by_guest(self._rows.of_instance(instance_uuid), before_move)
 
     def note_reboot(self, instance_uuid: str) -> None:
         """Record the versions that the guest may have seen of its devices since it rebooted, if they are newer."""
@@ -149,7 +135,7 @@ class Life:
         :param wait: as :meth:`give_back`
         """
         if records:
-            self._unrecorded_starts.discard(records[0].instance_uuid)
+            self._starts.forget(records[0].instance_uuid)
         self.settle(Settlement(give=tuple(records), over=any(record.migration_uuid is not None for record in records)),
                     wait)
 

@@ -32,6 +32,7 @@ from devicetrack.claims.requests import of_request
 from devicetrack.claims.running import Parts
 from devicetrack.claims.running import Running
 from devicetrack.claims.service import ComputeService
+from devicetrack.claims.unrecorded_starts import UnrecordedStarts
 from devicetrack.claims.wipes import Wipe
 from devicetrack.claims.withheld import Withheld
 from devicetrack.compatibility.rules import Rules
@@ -93,9 +94,9 @@ class ClaimManager:
                  providers: ProviderResolver | None = None, nodename: str | None = None,
                  instance_fields: InstanceFields | None = None) -> None:
         self.host, self.nodename = host, nodename or host
-        self.metering = Metering()
+        self.metering, self._starts = Metering(), UnrecordedStarts()
         self._parts = Parts(Endpoint(self.host, self.nodename), driver, store, conf, service, providers,
-                            instance_fields or InstanceFields(), self.metering)
+                            instance_fields or InstanceFields(), self.metering, starts=self._starts)
         self._process = OwnProcess(self.host)
         self._running: Running | None = None
 
@@ -416,7 +417,6 @@ class ClaimManager:
                 raise exception.DefinitionRefused(instance.uuid, *key, 'the instance does not have it')
         host.store.check_epoch()                # as in guest_config
 
-    @of_request
     def started(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
         """Record that the guest runs on its devices. If nobody calls this, the audit records it.
 
@@ -426,8 +426,15 @@ class ClaimManager:
         :param before_move: as :meth:`realize`
         :raises InvalidTransition: its devices are on their way back
         """
+        # First and last: wherever an error comes from, the guest runs, and the claim must not give its devices back.
+        self._starts.say(uuid := str(getattr(instance, 'uuid', None)))
+        resources = self._record_start(context, instance, before_move)
+        self._starts.forget(uuid)
+        return resources
+
+    @of_request
+    def _record_start(self, context: Any, instance: Any, before_move: bool) -> InstanceResources:
         host, uuid = self._started_for(instance), instance.uuid
-        host.life.note_start(uuid)              # first: the store may not answer, and the guest runs
         host.store.check_epoch()
         with host.rows.working(uuid):
             resources = host.rows.resources(uuid, host.life.start(uuid, before_move))

@@ -51,6 +51,7 @@ from devicetrack.claims.rows import Rows
 from devicetrack.claims.service import ComputeService
 from devicetrack.claims.service import ServiceView
 from devicetrack.claims.unproven import Unproven
+from devicetrack.claims.unrecorded_starts import UnrecordedStarts
 from devicetrack.claims.views import HostReader
 from devicetrack.claims.views import HostViews
 from devicetrack.claims.wipes import Wipes
@@ -72,7 +73,8 @@ class Parts(NamedTuple):
     """The parts that a service passes for one host; ``service``, ``resolver`` and ``metering`` may be None.
 
     ``instances`` reads and sets fields of the service's instances. ``metering`` reports the work. ``by_command`` says
-    that a command starts the host in the place of its manager.
+    that a command starts the host in the place of its manager. ``starts`` is the manager's, for all its starts of the
+    host; a command, which has no claims, leaves it out.
     """
 
     here: Endpoint
@@ -84,6 +86,7 @@ class Parts(NamedTuple):
     instances: InstanceFields = InstanceFields()
     metering: Metering | None = None
     by_command: bool = False
+    starts: UnrecordedStarts | None = None
 
     @property
     def state_path(self) -> str:
@@ -119,10 +122,10 @@ class Running:
         giving = Giving(self.ledger, self.rows, driver, self.withheld, metering)
         self.wipes = Wipes(conf.wipes_at_once, driver, self.ledger, self.rows, self.gate, self.withheld, giving)
         self.guest_rows = GuestRows(self.rows, service, here)
-        self.life = Life(self.rows, self.guest_rows, self.declarations, giving, self.wipes)
-        process = OwnProcess(here.host)
+        process, starts = OwnProcess(here.host), parts.starts or UnrecordedStarts()
+        self.life = Life(self.rows, self.guest_rows, self.declarations, giving, self.wipes, starts)
         self.failed_claims = FailedClaims(self.rows, self.life, GivenUpClaims(parts.state_path, process), driver,
-                                          process)
+                                          process, starts)
         self.claiming = Claiming(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations,
                                  self.failed_claims, self.rebuild, conf.claim_attempts)
         self.definitions = Definitions(driver, self.ledger, self.rows, self.guest_rows, self.claiming, boot)

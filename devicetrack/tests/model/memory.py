@@ -28,7 +28,7 @@ _REMEMBERED: Final = {
     'declarations': ('known',),
     'withheld': ('_stored', 'marks'),
     'wipes': ('_waiting', '_working', '_refused', '_due', '_audits', '_begun', '_closed'),
-    'life': ('_unrecorded_starts',),
+    'life._starts': ('_said',),
     '_audit': ('_since',),
 }
 
