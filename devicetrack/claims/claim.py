@@ -30,7 +30,7 @@ class Claim:
     """
 
     __slots__ = ('resources', 'fields', 'claim_id', 'migration', 'skipped', '_failed', 'instance', '_instances',
-                 '_over', '_request')
+                 '_over', '_request', '_since')
 
     def __init__(self, failed: FailedClaims, instances: InstanceFields, instance: Any, resources: InstanceResources,
                  fields: Fields, migration: Any = None, over: bool | None = None,
@@ -41,7 +41,7 @@ class Claim:
         self.migration, self.skipped = migration, skipped
         self._failed, self._instances, self.instance = failed, instances, instance
         self._over = not assignments if over is None else over
-        self._request = requests.present()
+        self._request, self._since = requests.present(), failed.starts.now()
 
     def keep(self) -> Self:
         """Set the claim's fields on the instance. If the instance refuses them, give the claim back."""
@@ -88,7 +88,7 @@ class Claim:
                  traceback: TracebackType | None) -> None:
         if kind is None or self.is_over or not self._failed.process.is_this:
             return
-        if self._failed.guest_may_run_unrecorded(self.instance.uuid):
+        if self._failed.guest_may_run_unrecorded(self.instance.uuid, self._since):
             LOG.warning('The guest of instance %(instance)s runs, but that could not be recorded: claim %(claim)s '
                         'keeps its devices, and the audit records that the guest runs',
                         {'instance': self.instance.uuid, 'claim': self.claim_id})

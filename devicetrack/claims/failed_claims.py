@@ -31,15 +31,18 @@ class FailedClaims:
     def __init__(self, rows: Rows, life: Life, given_up: GivenUpClaims, driver: VirtDriver, process: OwnProcess,
                  starts: UnrecordedStarts) -> None:
         self._rows, self._life, self._given_up, self._driver = rows, life, given_up, driver
-        self.process, self._starts = process, starts
+        self.process, self.starts = process, starts
 
     def give_up(self, instance_uuid: str, claim_id: str, migration_uuid: str | None) -> None:
         """Let the next audit give back a claim, if it was recorded: its caller will never have it."""
         self._given_up.remember(GivenUp(instance_uuid, claim_id, migration_uuid))
 
-    def guest_may_run_unrecorded(self, instance_uuid: str) -> bool:
-        """Whether the service said that a guest runs, ``started`` failed, and nothing shows that the guest is gone."""
-        if not self._starts.has(instance_uuid):
+    def guest_may_run_unrecorded(self, instance_uuid: str, since: int) -> bool:
+        """Whether the service said that a guest runs, ``started`` failed, and nothing shows that the guest is gone.
+
+        :param since: the moment at which its claim was made
+        """
+        if not self.starts.said_since(since, instance_uuid):
             return False
         try:
             usage = self._driver.get_usage()
@@ -57,7 +60,7 @@ class FailedClaims:
         claim = GivenUp(instance_uuid, claim_id, migration_uuid)
         try:
             with self._rows.working(instance_uuid):
-                self._starts.forget(instance_uuid)
+                self.starts.forget(instance_uuid)
                 records = self._rows.of_instance(instance_uuid)
                 self._give_back_claim(claim, [record for record in records if not self._life.is_wiped(record)])
                 self._given_up.forget(claim_id)

@@ -158,6 +158,41 @@ class ErrorsTestCase(HostTestCase):
         self.assertEqual(([], b''), (self.host.records(), self.host.machine.read(DeviceKey('vpmem', 'd0'))))
 
 
+class LaterClaimTestCase(HostTestCase):
+    """The store did not answer when a guest started, and an audit recorded that. Then the guest moves on its host."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = Instance(host='host')
+        self.assertRaises(exception.StoreUnavailable, self.start)
+        self.host.audit()
+
+    def start(self) -> None:
+        with self.host.claim(self.instance, pmem=1) as claim:
+            self.boot(claim)
+            self.host.store.before('write', GONE, times=1)
+            self.host.manager.started(self.context, self.instance)
+
+    def resize(self) -> None:
+        migration = fixtures.Migration('host', 'host', self.instance.uuid)
+        with self.host.manager.resize_claim(self.context, self.instance, 'host', fixtures.a_request(pmem=1), migration):
+            raise Refused
+
+    def check_it_is_undone(self) -> None:
+        self.assertRaises(Refused, self.resize)
+        self.assertEqual([('d0', 'current', 'active')],
+                         [(row.identifier, row.role, row.state) for row in self.host.records()])
+        self.check_it_runs(self.instance)
+
+    def test_its_failure_is_undone(self) -> None:
+        self.check_it_is_undone()
+
+    def test_also_after_a_reboot_whose_record_needed_no_change(self) -> None:
+        self.host.store.before('check_epoch', GONE, times=1)
+        self.assertRaises(exception.StoreUnavailable, self.host.manager.started, self.context, self.instance)
+        self.check_it_is_undone()
+
+
 class InterruptsTestCase(HostTestCase):
     """Whatever line of ``started`` an exception from outside interrupts, the guest has its devices.
 
