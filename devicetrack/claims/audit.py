@@ -12,6 +12,7 @@ from devicetrack import vocabulary
 from devicetrack.claims import gate as gates
 from devicetrack.claims import repairs
 from devicetrack.claims import withheld
+from devicetrack.claims.claiming import Claiming
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.failed_claims import FailedClaims
 from devicetrack.claims.gate import Gate
@@ -46,10 +47,11 @@ class Audit:
 
     def __init__(self, ledger: LockedLedger, rows: Rows, views: HostViews, gate: Gate,
                  withheld_devices: WithheldDevices, unproven: Unproven, declarations: Declarations,
-                 failed: FailedClaims, wipes: Wipes, resume: Resume) -> None:
+                 claiming: Claiming, failed: FailedClaims, wipes: Wipes, resume: Resume) -> None:
         self._ledger, self._rows, self._views, self._gate = ledger, rows, views, gate
         self._withheld, self._unproven = withheld_devices, unproven
-        self._declarations, self._failed, self._wipes, self._resume = declarations, failed, wipes, resume
+        self._declarations, self._claiming, self._failed = declarations, claiming, failed
+        self._wipes, self._resume = wipes, resume
         self._since: dict[tuple[str, DeviceKey], int] = {}      # when this process first saw each finding
         # The claims that the service had forgotten by the last audit. In the first audit that sees one, the call that
         # made it may not be over.
@@ -124,7 +126,7 @@ class Audit:
             self._unproven.disprove(used)
         # The service may not have saved the instance yet since its claim in this process.
         return [finding for finding in found if finding.kind != findings.UNKNOWN_OWNER
-                or not self._ledger.has_claim_of_this_process(finding.recorded_owner or '')]
+                or not ((row := views.owners.get(finding.device)) and self._claiming.is_own(row))]
 
     def _not_under_way(self, found: Sequence[Finding]) -> list[Finding]:
         """Leave out devices whose wipe here goes well, and add the news about the others."""

@@ -102,6 +102,13 @@ class Claiming:
     def new_claim_id(self) -> str:
         return f'{self._claim_prefix}-{next(self._claim_numbers):x}'
 
+    def is_own(self, record: Record) -> bool:
+        """Whether a claim of this start took the device of a row, and did not fail, as far as is known here. Quick.
+
+        The row itself says so: the ledger forgets who took a device when it is built again.
+        """
+        return record.claim_id.startswith(self._claim_prefix) and not self._failed.has_given_up(record.claim_id)
+
     def take(self, instance_uuid: str, demand: Demand, claim_id: str, move: Arrival | None = None) -> list[Record]:
         """Hold and record devices. If the store says that some have owners unknown here, choose again.
 

@@ -37,6 +37,10 @@ class FailedClaims:
         """Let the next audit give back a claim, if it was recorded: its caller will never have it."""
         self._given_up.remember(GivenUp(instance_uuid, claim_id, migration_uuid))
 
+    def has_given_up(self, claim_id: str) -> bool:
+        """Whether a claim of this start failed, and its devices may not be back. Quick."""
+        return self._given_up.has(claim_id)
+
     def guest_may_run_unrecorded(self, instance_uuid: str, since: int) -> bool:
         """Whether the service said that a guest runs, ``started`` failed, and nothing shows that the guest is gone.
 

@@ -40,6 +40,7 @@ class GivenUpClaims:
 
     def __init__(self, state_path: str, process: OwnProcess) -> None:
         self._directory, self._process = os.path.join(state_path, 'given-up'), process
+        self._ids: set[str] = set()             # those of this start, also if their files could not be written
 
     def remember(self, claim: GivenUp) -> None:
         """Remember a claim durably, unless this is a forked child of the manager's process.
@@ -50,6 +51,7 @@ class GivenUpClaims:
             return                              # no manager made it, so nothing has it
         if not self._process.is_this:
             return                              # a forked child: its parent has the claim, and goes on with it
+        self._ids.add(claim.claim_id)
         path = os.path.join(self._directory, claim.claim_id)
         try:
             ownfiles.make_directory(self._directory)
@@ -69,12 +71,17 @@ class GivenUpClaims:
         """Forget a claim whose devices went back. An error is only logged: the next audit checks the claim again."""
         if _CLAIM_ID.fullmatch(claim_id) is None:
             return                              # no file has such a name, and callers may pass any
+        self._ids.discard(claim_id)
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self._directory, claim_id))
         except OSError as error:
             LOG.warning('The record of the failed claim %(claim)s cannot be removed: %(error)s',
                         {'claim': claim_id, 'error': error})
+
+    def has(self, claim_id: str) -> bool:
+        """Whether a claim of this start failed, and its devices may not be back. Quick: only from memory."""
+        return claim_id in self._ids
 
     def all(self) -> list[GivenUp]:
         """Return every remembered claim. A file that cannot be read is logged and left out."""

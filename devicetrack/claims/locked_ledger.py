@@ -229,8 +229,6 @@ class LockedLedger:
     without_row = _asking(Ledger.without_row)
     free_without_row = _noting(Ledger.free_without_row)
     trust_rows = _noting(Ledger.trust_rows)
-    has_claim_of_rows = _asking(Ledger.has_claim_of_rows)
-    has_claim_of_this_process = _asking(Ledger.has_claim_of_this_process)
     counted_now = _asking(Ledger.counted_now)
     read_parents = _noting(Ledger.read_parents)
     unproven = _asking(Ledger.unproven)

@@ -16,10 +16,10 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims.boot import Boot
+from devicetrack.claims.claiming import Claiming
 from devicetrack.claims.definitions import Definitions
 from devicetrack.claims.gate import Gate
 from devicetrack.claims.life import Life
-from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.moves import Moves
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.service import ServiceView
@@ -40,11 +40,11 @@ class Resume:
     :param here: this host, as migrations name it
     """
 
-    def __init__(self, here: migrations.Endpoint, driver: VirtDriver, service: ServiceView, ledger: LockedLedger,
-                 rows: Rows, gate: Gate, boot: Boot, life: Life, definitions: Definitions, moving: Moves) -> None:
+    def __init__(self, here: migrations.Endpoint, driver: VirtDriver, service: ServiceView, rows: Rows, gate: Gate,
+                 boot: Boot, life: Life, claiming: Claiming, definitions: Definitions, moving: Moves) -> None:
         self._here, self._driver, self._service = here, driver, service
-        self._ledger, self._rows, self._gate, self._boot = ledger, rows, gate, boot
-        self._life, self._definitions, self._moves = life, definitions, moving
+        self._rows, self._gate, self._boot = rows, gate, boot
+        self._life, self._claiming, self._definitions, self._moves = life, claiming, definitions, moving
 
     def waits(self, views: Views) -> bool:
         """Whether :meth:`go_on` may have work to do."""
@@ -116,8 +116,8 @@ class Resume:
         An offloaded instance comes back by a new claim, and the service's answer may be older than that claim.
         """
         deleted = (views.instances or {}).get(instance_uuid) == migrations.INSTANCE_DELETED
-        old = self._ledger.has_claim_of_rows(instance_uuid)
-        return [record for record in rows if deleted or old or record.state != vocabulary.CLAIMED]
+        return [record for record in rows
+                if deleted or record.state != vocabulary.CLAIMED or not self._claiming.is_own(record)]
 
     # -- evacuated guests ---------------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Resume:
         """Whether nothing shows that the instance came back here after its evacuation."""
         arriving = any(record.role == vocabulary.INCOMING or self._comes_here(record, views) for record in rows)
         back = (views.instances or {}).get(instance_uuid) == migrations.INSTANCE_HERE
-        if (arriving or back or self._ledger.has_claim_of_this_process(instance_uuid)
+        if (arriving or back or any(map(self._claiming.is_own, rows))
                 or self._may_move_back(instance_uuid, rows, views)):
             LOG.warning('The compute service says that instance %s was evacuated from here, but it has come back '
                         'since, or may have; its guest and devices stay as they are', instance_uuid)

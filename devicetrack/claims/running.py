@@ -143,8 +143,8 @@ class Running:
         self.operator_requests = OperatorRequests(here.host, host.uuid, store, self.repairs, self.withheld,
                                                   self.unproven)
         self._audit = Audit(self.ledger, self.rows, self.views, self.gate, self.withheld,
-                            self.unproven, self.declarations, self.failed_claims, self.wipes, Resume(
-                                here, driver, service, self.ledger, self.rows, self.gate, boot, self.life,
+                            self.unproven, self.declarations, self.claiming, self.failed_claims, self.wipes, Resume(
+                                here, driver, service, self.rows, self.gate, boot, self.life, self.claiming,
                                 self.definitions, self.moves))
         self._audited: Audited | None = None    # assigned as one value
         self._history = History(here.host, host.uuid, store, conf)

@@ -170,11 +170,3 @@ class Ledger(Taking):
             unit = self._find(key)
             if unit is not None and unit.holding is not None:
                 unit.holding.from_rows = True
-
-    def has_claim_of_rows(self, instance_uuid: str) -> bool:
-        """Whether the instance holds a device because of rows, and not because this process took it."""
-        return any(holding.from_rows for holding in self._holdings_of(instance_uuid))
-
-    def has_claim_of_this_process(self, instance_uuid: str) -> bool:
-        """Whether the instance holds anything that it claimed since this ledger was built."""
-        return any(not holding.from_rows for holding in self._holdings_of(instance_uuid))

@@ -88,5 +88,10 @@ def everything(ledger):
     return (
         sorted(devices, key=lambda device: (device.kind, device.identifier or '')), pools,
         [ledger.available(pool.resource_class, pool.provider_uuid, demand.NOTHING) for pool in pools],
-        sorted((device.instance_uuid, ledger.has_claim_of_rows(device.instance_uuid),
-                ledger.has_claim_of_this_process(device.instance_uuid)) for device in devices if device.instance_uuid))
+        sorted((device.instance_uuid, from_rows(ledger, device.instance_uuid))
+               for device in devices if device.instance_uuid))
+
+
+def from_rows(ledger, instance_uuid):
+    """Of each holding of an instance, whether rows told of it, and not a take."""
+    return sorted(holding.from_rows for holding in ledger._holdings_of(instance_uuid))

@@ -35,9 +35,9 @@ class HoldingTestCase(base.TestCase):
         self.ledger.free([first])
         error = self.assertRaises(exception.InstanceHasClaim, self.ledger.take, 'i', wants((PMEM, 1)))
         self.assertEqual((second,), error.held)
-        self.assertTrue(self.ledger.has_claim_of_this_process('i'))
+        self.assertEqual([False], hosts.from_rows(self.ledger, 'i'))
         self.ledger.free([second])
-        self.assertFalse(self.ledger.has_claim_of_this_process('i'))
+        self.assertEqual([], hosts.from_rows(self.ledger, 'i'))
         self.ledger.take('i', wants((PMEM, 2)))
 
     def test_a_device_without_a_name_is_cordoned_with_its_parent(self):
@@ -70,7 +70,7 @@ class HoldingTestCase(base.TestCase):
         self.ledger.hold([hosts.row(self.device, 'one')])
         self.ledger.hold([hosts.row(self.device, 'two')])
         self.assertEqual([], hosts.held(self.ledger, 'one'))
-        self.assertFalse(self.ledger.has_claim_of_rows('one'))
+        self.assertEqual([], hosts.from_rows(self.ledger, 'one'))
         self.assertEqual([], self.ledger.not_held([hosts.row(self.device, 'two')]))
 
     def test_of_a_row_whose_device_is_missing(self):
@@ -153,7 +153,7 @@ class NamingTestCase(base.TestCase):
             hold = name()
             self.ledger.put_back(hold)
             self.assertEqual((3, [mdev('a', 'p0').key]), (self.room(), [one.key for one in self.ledger.devices()]))
-            self.assertFalse(self.ledger.has_claim_of_this_process('i'))
+            self.assertEqual([], hosts.from_rows(self.ledger, 'i'))
             self.hold = self.ledger.take('i', wants((VGPU, 3)))
 
     def test_a_put_back_leaves_a_named_device_to_the_owner_in_its_row(self):
@@ -190,8 +190,7 @@ class RowsTestCase(base.TestCase):
 
     def test_it_is_known_who_told_of_a_holding(self):
         self.ledger.take('k', wants((PMEM, 1)))
-        self.assertEqual([(True, False), (False, True), (False, False)], [
-            (self.ledger.has_claim_of_rows(uuid), self.ledger.has_claim_of_this_process(uuid)) for uuid in 'ikl'])
+        self.assertEqual([[True], [False], []], [hosts.from_rows(self.ledger, uuid) for uuid in 'ikl'])
 
     def test_rows_whose_devices_others_have_or_nobody_are_not_held(self):
         self.ledger.take('k', wants((PMEM, 1)))
@@ -225,8 +224,7 @@ class RowsTestCase(base.TestCase):
     def test_a_claim_that_is_over_has_lost_its_row(self):
         self.ledger.trust_rows(self.ledger.take('k', wants((PMEM, 1))).keys)
         self.assertEqual(['k'], self.ledger.without_row(self.rows, True))
-        self.assertEqual((True, False), (self.ledger.has_claim_of_rows('k'),
-                                         self.ledger.has_claim_of_this_process('k')))
+        self.assertEqual([True], hosts.from_rows(self.ledger, 'k'))
 
     def test_what_has_no_row_any_more_is_free_and_what_is_kept_is_not(self):
         self.ledger.free_without_row('i', [self.a.key])

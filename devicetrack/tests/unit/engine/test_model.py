@@ -191,8 +191,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         self.recorded[instance] = keeps
         if not keeps:
             assert not hosts.held(self.ledger, instance)
-            assert not self.ledger.has_claim_of_rows(instance)
-            assert not self.ledger.has_claim_of_this_process(instance)
+            assert not hosts.from_rows(self.ledger, instance)
             del self.recorded[instance]
             self.anywhere.discard(instance)
 

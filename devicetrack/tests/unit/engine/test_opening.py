@@ -46,8 +46,7 @@ class RowsTestCase(base.TestCase):
         rows = [hosts.row(A, 'i'), hosts.row(B, 'k')]
         ledger = open_ledger(look(A, B, namespace('c'), rows=rows))
         self.assertEqual([], ledger.not_held(rows))
-        self.assertEqual([(True, False)] * 2, [(ledger.has_claim_of_rows(uuid), ledger.has_claim_of_this_process(uuid))
-                                               for uuid in 'ik'])
+        self.assertEqual([[True]] * 2, [hosts.from_rows(ledger, uuid) for uuid in 'ik'])
         self.assertEqual(['c'], hosts.taken(ledger.take('new', wants((PMEM, 1)))))
 
     def test_rows_on_their_way_back_are_releasing(self):
