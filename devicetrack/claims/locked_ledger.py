@@ -273,6 +273,17 @@ class LockedLedger:
         # In this order: before the build of a discarded ledger changes, the ledger is gone.
         return self._ledger is not None and self.build is build
 
+    @contextlib.contextmanager
+    def discarded_on_interrupt(self) -> Iterator[None]:
+        """Guard a step that changes the rows or the marks, and then tells the ledger."""
+        try:
+            yield
+        except exception.DeviceTrackError:
+            raise
+        except BaseException:
+            self.discard()                      # the ledger may lack the change
+            raise
+
     @property
     def is_discarded(self) -> bool:
         return self._ledger is None

@@ -386,8 +386,9 @@ class Repairs:
             _refuse_present(self._driver, record)
             if not _leaves_nothing(record):
                 self._withheld.forget(key, instance_uuid)
-            self._rows.write(_end(record, self._rows.of_instance(instance_uuid)))
-            self._ledger.forget(key)
+            with self._ledger.discarded_on_interrupt():
+                self._rows.write(_end(record, self._rows.of_instance(instance_uuid)))
+                self._ledger.forget(key)
         _log_forgotten(self._host, record)
         return record
 
@@ -432,10 +433,11 @@ class Repairs:
                                      'remove it from the domain', 'fix that first')) is not None:
                     refuse(used.reason)
             self._withheld.retire(key, instance_uuid, reason)
-            self._rows.write(_end(record, self._rows.of_instance(instance_uuid)))
-            # If a command runs this instead of the manager, no audit may follow.
-            self._withheld.went_back([key], at_once=True)
-            self._ledger.retire(instance_uuid, key, key.kind in self._driver.wiped_kinds())
+            with self._ledger.discarded_on_interrupt():
+                self._rows.write(_end(record, self._rows.of_instance(instance_uuid)))
+                # If a command runs this instead of the manager, no audit may follow.
+                self._withheld.went_back([key], at_once=True)
+                self._ledger.retire(instance_uuid, key, key.kind in self._driver.wiped_kinds())
         LOG.warning('Host %(host)s: %(repair)s', {'host': self._host, 'repair': Repair(
             'retire', key, instance_uuid, record, None, reason or 'an operator confirmed it')})
         return self._withheld.state_of(Target.of(key))

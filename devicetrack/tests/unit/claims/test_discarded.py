@@ -204,6 +204,33 @@ class DiscardedLedgerTestCase(base.TestCase):
         return host, lambda: host.manager.adopt(host.context, instance, [key]), lambda: self.assertEqual(
             {'d0': instance.uuid}, host.owners())
 
+    def interrupt_before(self, host: fixtures.Host, name: str) -> None:
+        """Interrupt the next call that tells the ledger something, before the ledger learns of it."""
+        ledger = host.running.ledger
+        plain = getattr(ledger, name)
+
+        def interrupted(*_arguments: Any) -> None:
+            self.patch(ledger, name, plain)
+            raise Interrupt
+
+        self.patch(ledger, name, interrupted)
+
+    def test_an_end_of_a_row_that_the_ledger_did_not_learn_of(self) -> None:
+        for name in ('retire', 'forget'):
+            host, key = self.host(devices=1), DeviceKey('vpmem', 'd0')
+            instance = host.spawn(pmem=1)
+            host.delete_guest(instance.uuid)
+            if name == 'retire':
+                host.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'), times=1)
+                self.assertRaises(exception.UnclaimFailed, host.manager.release, host.context, instance)
+            else:
+                host.machine.remove(key)
+                host.audit()
+            self.interrupt_before(host, name)
+            self.assertRaises(Interrupt, getattr(host.running.repairs, name), key, instance.uuid)
+            host.audit()
+            self.assertEqual(({}, {}), (host.owners(), host.held()), name)
+
     def test_a_release_that_ends_after_its_device_was_given_away_frees_nothing(self) -> None:
         host = self.host(devices=1)
         first, second = Instance(), Instance()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 from typing import Any
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims.claim import Claim
+from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import HELD
 from devicetrack.testing.fixtures import Instance
@@ -49,7 +52,7 @@ class EveryLineTestCase(base.TestCase):
             prepare()
             lines = interrupts.Lines()
             lines.run(operation)
-            self.check('nowhere')
+            (check or self.check)('nowhere')
         self.assertLess(50, lines.count)
         interrupted = 0
         for number in interrupts.chosen(lines.count, len(self.id())):
@@ -109,6 +112,67 @@ class EveryLineTestCase(base.TestCase):
                 self.host.manager.started(self.host.context, self.instance)
 
         self.interrupt(boot)
+
+    def test_of_a_retire(self) -> None:
+        host = self.host
+
+        def prepare() -> None:
+            host.spawn(self.instance, pmem=1)
+            host.delete_guest(self.instance.uuid)
+            host.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'), times=1)
+            with contextlib.suppress(exception.UnclaimFailed):
+                self.release()
+
+        def retire() -> None:
+            for name in host.owners():
+                host.manager.retire('vpmem', name, self.instance.uuid, 'a bad block')
+
+        def check(where: str) -> None:
+            for one in host.manager.list_withheld():
+                if vocabulary.RETIRED in one.causes and one.target.name not in host.owners():
+                    host.manager.admit('vpmem', one.target.name, wipe=True)
+                    host.running.unproven.wait()
+            if host.owners():                   # then an audit gives it back
+                host.audit()
+                host.wait()
+            for name in ('d0', 'd1'):
+                with contextlib.suppress(exception.BadRequest):
+                    host.manager.admit('vpmem', name)
+            self.check(where)
+
+        self.interrupt(retire, prepare, check)
+
+    def test_of_a_forget(self) -> None:
+        host = self.host
+
+        def prepare() -> None:
+            host.spawn(self.instance, pmem=1)
+            host.delete_guest(self.instance.uuid)
+            [record] = host.records()
+            host.machine.remove(record.key)
+            host.audit()
+
+        def forget() -> None:
+            for record in host.records():
+                host.running.repairs.forget(record.key, self.instance.uuid)
+
+        def check(where: str) -> None:
+            host.audit()
+            self.assertEqual(host.owners(), host.held(), where)
+            for record in host.records():
+                host.running.repairs.forget(record.key, self.instance.uuid)
+            self.assertEqual({}, host.held(), where)
+            for name in ('d0', 'd1'):
+                if DeviceKey('vpmem', name) not in host.machine.devices:
+                    host.machine.add_namespace(name)
+            host.audit()
+            for name in ('d0', 'd1'):
+                with contextlib.suppress(exception.BadRequest):
+                    host.manager.admit('vpmem', name)
+            host.running.unproven.wait()
+            self.check(where)
+
+        self.interrupt(forget, prepare, check)
 
     def test_of_an_audit(self) -> None:
         self.interrupt(self.host.audit, lambda: self.host.claim(self.instance, pmem=1))
