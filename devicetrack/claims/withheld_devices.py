@@ -209,6 +209,8 @@ class WithheldDevices:
                 self._take_back(target, vocabulary.CORDONED)
                 LOG.info('Host %(host)s: %(target)s is not cordoned any more',
                          {'host': self._host, 'target': target})
+            else:
+                self._ledger.stand_down(target, vocabulary.CORDONED)        # one that only the ledger has
             return self.state_of(target)._replace(warning=self._warning(target), changed=cordoned)
 
     def _warning(self, target: Target) -> str:
@@ -305,10 +307,11 @@ class WithheldDevices:
             ended = {(target, reason): Ended(by, proof) for target, reasons in over.items() for reason in reasons}
             if not self._write_if_possible(after, ended):
                 return
-            self.marks = after
-            for target, reasons in over.items():
-                for reason in reasons.intersection(_ADMITTED):
-                    self._ledger.stand_down(target, reason)
+            with self._ledger.discarded_on_interrupt():
+                self.marks = after
+                for target, reasons in over.items():
+                    for reason in reasons.intersection(_ADMITTED):
+                        self._ledger.stand_down(target, reason)
 
     def _standing(self, target: Target) -> list[str]:
         """The reasons of a target that :meth:`admit` ends."""
@@ -371,16 +374,17 @@ class WithheldDevices:
         """Withhold a target until an operator takes that back. The caller holds the marking lock."""
         before = self.marks
         earlier = before.get(target, {}).get(reason)
-        self._ledger.stand(target, reason)
-        self.marks = {**before, target: {**before.get(target, {}),
-                                         reason: Cause(since, detail, vocabulary.BY_OPERATOR)}}
-        try:
-            self._write(self.marks)
-        except exception.NothingWritten:
-            self.marks = before
-            if earlier is None or not earlier.stands:
-                self._ledger.stand_down(target, reason, stays=earlier is not None)
-            raise
+        with self._ledger.discarded_on_interrupt():         # nobody could end a reason that only the ledger has
+            self._ledger.stand(target, reason)
+            self.marks = {**before, target: {**before.get(target, {}),
+                                             reason: Cause(since, detail, vocabulary.BY_OPERATOR)}}
+            try:
+                self._write(self.marks)
+            except exception.NothingWritten:
+                self.marks = before
+                if earlier is None or not earlier.stands:
+                    self._ledger.stand_down(target, reason, stays=earlier is not None)
+                raise
 
     def _take_back(self, target: Target, *reasons: str) -> None:
         """End what :meth:`_say` began, all or nothing. The caller holds the marking lock."""
@@ -388,9 +392,10 @@ class WithheldDevices:
         for reason in reasons:
             after = withholding.without(after, target, reason)
         self._write(after, {(target, reason): Ended(vocabulary.BY_OPERATOR) for reason in reasons})
-        self.marks = after
-        for reason in reasons:
-            self._ledger.stand_down(target, reason)
+        with self._ledger.discarded_on_interrupt():
+            self.marks = after
+            for reason in reasons:
+                self._ledger.stand_down(target, reason)
 
     def _check_known(self, target: Target) -> None:
         """:raises BadRequest: this host has no such device or parent, and no option names it."""

@@ -12,10 +12,12 @@ from typing import Any
 from typing import cast
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims import locks
 from devicetrack.claims.rows import Rows
 from devicetrack.engine.ledger import Ledger
 from devicetrack.engine.stock import Inconsistent
+from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
 from devicetrack.testing import fixtures
@@ -230,6 +232,31 @@ class DiscardedLedgerTestCase(base.TestCase):
             self.assertRaises(Interrupt, getattr(host.running.repairs, name), key, instance.uuid)
             host.audit()
             self.assertEqual(({}, {}), (host.owners(), host.held()), name)
+
+    def test_a_cordon_or_an_end_of_it_that_the_ledger_did_not_learn_of(self) -> None:
+        host = self.host(devices=1)
+        self.interrupt_before(host, 'stand')
+        self.assertRaises(Interrupt, host.manager.cordon, 'vpmem', 'd0')
+        self.assertEqual(({'d0': FREE}, []), (host.states(), host.manager.list_withheld()))
+        host.manager.cordon('vpmem', 'd0')
+        self.interrupt_before(host, 'stand_down')
+        self.assertRaises(Interrupt, host.manager.uncordon, 'vpmem', 'd0')
+        self.assertEqual(({'d0': FREE}, []), (host.states(), host.manager.list_withheld()))
+
+    def test_a_cordon_that_only_the_ledger_learned_of(self) -> None:
+        host = self.host(devices=1)
+        ledger, plain = host.running.ledger, host.running.ledger.stand
+
+        def interrupted(*arguments: Any) -> None:
+            plain(*arguments)
+            raise Interrupt
+
+        self.patch(ledger, 'stand', interrupted)
+        self.assertRaises(Interrupt, host.manager.cordon, 'vpmem', 'd0')
+        self.assertEqual(({'d0': FREE}, []), (host.states(), host.manager.list_withheld()))
+        plain(Target.named('vpmem', 'd0', parent=False), vocabulary.CORDONED)
+        host.manager.uncordon('vpmem', 'd0')
+        self.assertEqual({'d0': FREE}, host.states())
 
     def test_a_release_that_ends_after_its_device_was_given_away_frees_nothing(self) -> None:
         host = self.host(devices=1)

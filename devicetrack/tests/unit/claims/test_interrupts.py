@@ -142,6 +142,19 @@ class EveryLineTestCase(base.TestCase):
 
         self.interrupt(retire, prepare, check)
 
+    def test_of_a_cordon_and_its_end(self) -> None:
+        host = self.host
+
+        def check(where: str) -> None:
+            host.audit()
+            cordoned = [name for name in ('d0', 'd1') if host.states()[name] == 'withheld: cordoned']
+            self.assertEqual(cordoned, [one.target.name for one in host.manager.list_withheld()], where)
+            host.manager.uncordon('vpmem', 'd0')        # as an operator repeats it
+            self.check(where)
+
+        self.interrupt(lambda: host.manager.cordon('vpmem', 'd0'), check=check)
+        self.interrupt(lambda: host.manager.uncordon('vpmem', 'd0'), lambda: host.manager.cordon('vpmem', 'd0'), check)
+
     def test_of_a_forget(self) -> None:
         host = self.host
 
