@@ -226,13 +226,20 @@ class Unproven:
                     self._wiping.pop(_key(device), None)
 
     def _next(self) -> _Task | None:
-        """The next device and how to prove it. None ends the thread: nothing is left, or it must stop."""
+        """The next device and how to prove it. None ends the thread: nothing is left now, or it must stop."""
+        try:
+            return self._next_of_ledger()
+        except exception.LedgerDiscarded:
+            return None                         # the next audit builds another one, and starts the thread again
+
+    def _next_of_ledger(self) -> _Task | None:
+        """:raises LedgerDiscarded: a request that was to be next still waits"""
         how = vocabulary.WIPE if self._policy == vocabulary.WIPE else vocabulary.READ
         unproven = sorted(self._ledger.unproven(), key=_key) if self._begun else []
         while True:
             with self._lock.held():
                 ended = self._stop.is_set() or self._gate.report_only is not None
-                requested = self._requested.pop(0) if self._requested and not ended else None
+                requested = self._requested[0] if self._requested and not ended else None
                 request_id = self._wiping.get(requested) if requested is not None else None
                 if requested is None:
                     for device in unproven if not ended else ():
@@ -240,13 +247,15 @@ class Unproven:
                             return _Task(device, how)
                     return None
             known = self._ledger.device(requested)
+            with self._lock.held():
+                self._requested.remove(requested)               # only now: without a ledger it waits for the next one
+                if known is None:
+                    self._wiping.pop(requested, None)
+                    self._answers[requested] = ('', 'wiping it failed: the host does not have it any more')
             if known is not None:
                 return _Task(known, vocabulary.WIPE, True, request_id)
             LOG.warning('%(kind)s %(identifier)s is not wiped: the host does not have it any more',
                         requested._asdict())
-            with self._lock.held():
-                self._wiping.pop(requested, None)
-                self._answers[requested] = ('', 'wiping it failed: the host does not have it any more')
 
     def _prove(self, task: _Task) -> None:
         device, how = task.device, task.how
