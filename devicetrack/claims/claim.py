@@ -25,22 +25,20 @@ class Claim:
     the guest runs, the guest keeps its devices, and the audit records that it runs. ``migration`` is the migration of a
     claim for a move, else None. ``skipped`` lists the UUIDs of other hosts' providers that the allocations also named,
     with resource classes of this library. ``instance`` is the caller's object. ``fields`` has the values that the claim
-    set on the instance, or would have set: see :class:`.InstanceFields`. In a forked child of the manager's process, a
-    ``with`` block gives nothing back: the claim belongs to the parent.
+    set on the instance, or would have set: see :class:`.InstanceFields`. ``claim_id`` is in the rows of the devices. In
+    a forked child of the manager's process, a ``with`` block gives nothing back: the claim belongs to the parent.
     """
 
     __slots__ = ('resources', 'fields', 'claim_id', 'migration', 'skipped', '_failed', 'instance', '_instances',
                  '_over', '_request', '_since')
 
     def __init__(self, failed: FailedClaims, instances: InstanceFields, instance: Any, resources: InstanceResources,
-                 fields: Fields, migration: Any = None, over: bool | None = None,
+                 fields: Fields, claim_id: str, migration: Any = None, over: bool | None = None,
                  skipped: tuple[str, ...] = ()) -> None:
-        assignments = resources.assignments
-        self.resources, self.fields = resources, fields
-        self.claim_id: str = assignments[0].claim_id if assignments else ''
+        self.resources, self.fields, self.claim_id = resources, fields, claim_id
         self.migration, self.skipped = migration, skipped
         self._failed, self._instances, self.instance = failed, instances, instance
-        self._over = not assignments if over is None else over
+        self._over = not resources.assignments if over is None else over
         self._request, self._since = requests.present(), failed.starts.now()
 
     def keep(self) -> Self:

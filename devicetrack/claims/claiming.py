@@ -219,10 +219,20 @@ class Claiming:
                       candidate.provider_uuid, candidate.resource_class, candidate.parent, candidate.numa_node,
                       candidate.details, now)
 
-    def leave(self, move: Arrival) -> None:
-        """Make rows old for a move that takes no device of this host. Without such rows, write nothing."""
-        if move.leaving:
-            self._rows.write(move.changes(self._rows, ()))
+    def leave(self, move: Arrival, claim_id: str) -> None:
+        """Make rows old for a move that takes no device of this host. Without such rows, write nothing.
+
+        The errors are those of :meth:`take`.
+        """
+        if not move.leaving:
+            return
+        try:
+            self._rows.write(move.changes(self._rows, ()), undo=True)
+        except exception.NothingWritten:
+            raise
+        except BaseException:
+            self._failed.give_up(move.instance_uuid, claim_id, move.migration_uuid)
+            raise
 
     # -- making it real -----------------------------------------------------------------------------------------------
 

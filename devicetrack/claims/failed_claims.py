@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Sequence
+import contextlib
 
 from devicetrack import exception
 from devicetrack import log
@@ -11,6 +13,7 @@ from devicetrack.claims.given_up import GivenUp
 from devicetrack.claims.given_up import GivenUpClaims
 from devicetrack.claims.life import Life
 from devicetrack.claims.own_process import OwnProcess
+from devicetrack.claims.rows import Doubt
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.unrecorded_starts import UnrecordedStarts
 from devicetrack.engine import migrations
@@ -85,24 +88,41 @@ class FailedClaims:
         :returns: whether there was any such claim
         """
         waiting = self._given_up.all()
-        doubted = {record.claim_id for doubt in self._rows.doubts for record in doubt.changes.insert}
         for claim in waiting:
             with self._rows.if_idle(claim.instance_uuid) as idle:
-                if not idle or claim.claim_id in doubted:
+                if not idle or self._is_in_doubt(claim):
                     continue
-                try:
-                    records = self._rows.of_instance(claim.instance_uuid)
-                    states = {record.state for record in records if record.claim_id == claim.claim_id}
-                    # Without rows the claim is undone already. If its guest has started since, the service wanted that.
-                    if states and vocabulary.ACTIVE not in states:
-                        self._give_back_claim(claim, records, wait=False)
-                except exception.DeviceTrackError as error:
-                    LOG.warning('Claim %(claim)s of instance %(instance)s cannot be given back yet: %(error)s',
-                                {'claim': claim.claim_id, 'instance': claim.instance_uuid, 'error': error})
-                    if isinstance(error, exception.StoreError):
-                        continue                # else its rows are on their way back
-                self._given_up.forget(claim.claim_id)
+                with contextlib.suppress(exception.StoreError):
+                    self._give_back_late(claim)
         return bool(waiting)
+
+    def _is_in_doubt(self, claim: GivenUp) -> bool:
+        for doubt in self._rows.doubts:
+            if doubt.changes.insert:
+                if claim.claim_id in {record.claim_id for record in doubt.changes.insert}:
+                    return True
+            elif doubt.undo and claim.migration_uuid in _moves_of(doubt):
+                return True
+        return False
+
+    def _give_back_late(self, claim: GivenUp) -> None:
+        """Give back a claim some time after it failed. The caller works on its instance.
+
+        :raises StoreError: the claim stays remembered
+        """
+        try:
+            records = self._rows.of_instance(claim.instance_uuid)
+            states = {record.state for record in records if record.claim_id == claim.claim_id}
+            # Without rows the claim took no device, or it is undone already. With its guest started since, the service
+            # wanted it.
+            if vocabulary.ACTIVE not in states if states else _only_left(records, {claim.migration_uuid}):
+                self._give_back_claim(claim, records, wait=False)
+        except exception.DeviceTrackError as error:
+            LOG.warning('Claim %(claim)s of instance %(instance)s cannot be given back yet: %(error)s',
+                        {'claim': claim.claim_id, 'instance': claim.instance_uuid, 'error': error})
+            if isinstance(error, exception.StoreError):
+                raise                           # else its rows are on their way back
+        self._given_up.forget(claim.claim_id)
 
     def settle_doubts(self, wait: bool = True) -> None:
         """Ask the store for the outcome of commits in doubt. If it does not know yet, their devices stay held.
@@ -113,14 +133,49 @@ class FailedClaims:
             with self._rows.if_idle(doubt.instance_uuid) as idle:
                 if not idle:
                     continue
-                try:
-                    if self._rows.settle(doubt) and doubt.undo:
-                        claims = {record.claim_id for record in doubt.changes.insert}
-                        records = self._rows.of_instance(doubt.instance_uuid)
-                        named = {context.migration_uuid for context in doubt.changes.contexts
-                                 if context.migration_uuid is not None}
-                        self._life.settle(migrations.undo(
-                            records, named, [record for record in records if record.claim_id in claims]), wait)
-                except exception.DeviceTrackError as error:
-                    LOG.warning('Instance %(instance)s stays as it is for now: %(error)s',
-                                {'instance': doubt.instance_uuid, 'error': error})
+                with contextlib.suppress(exception.StoreError):
+                    self._settle_doubt(doubt, wait)
+
+    def _settle_doubt(self, doubt: Doubt, wait: bool) -> None:
+        """Settle a commit in doubt, and undo it if it happened although its caller was told that it failed.
+
+        :raises StoreError: no answer; it stays in doubt, or what it did stays for the audit
+        """
+        try:
+            if not self._rows.settle(doubt) or not doubt.undo:
+                return
+            claims = {record.claim_id for record in doubt.changes.insert}
+            records, moves = self._rows.of_instance(doubt.instance_uuid), _moves_of(doubt)
+            if claims or _only_left(records, moves):
+                self._life.settle(migrations.undo(
+                    records, moves, [record for record in records if record.claim_id in claims]), wait)
+        except exception.DeviceTrackError as error:
+            LOG.warning('Instance %(instance)s stays as it is for now: %(error)s',
+                        {'instance': doubt.instance_uuid, 'error': error})
+            if isinstance(error, exception.StoreError):
+                raise                           # else its rows are on their way back
+
+    def undo_earlier(self, instance_uuid: str) -> None:
+        """Settle the commits in doubt of an instance, and undo its claims that failed. The caller works on it.
+
+        Nothing in the rows tells two claims of one migration apart if they take no device. So the later one waits until
+        the earlier one is undone.
+
+        :raises StoreError: no answer
+        """
+        for doubt in self._rows.doubts_of(instance_uuid):
+            self._settle_doubt(doubt, wait=False)
+        for claim in self._given_up.all():
+            if claim.instance_uuid == instance_uuid:
+                self._give_back_late(claim)
+
+
+def _moves_of(doubt: Doubt) -> set[str]:
+    """The migrations for which a commit in doubt makes rows old."""
+    return {context.migration_uuid for context in doubt.changes.contexts if context.migration_uuid is not None}
+
+
+def _only_left(records: Sequence[Record], moves: Collection[str | None]) -> bool:
+    """Whether an instance has left devices here for one of these migrations, and has none of the migration."""
+    ours = [record for record in records if record.migration_uuid is not None and record.migration_uuid in moves]
+    return bool(ours) and all(record.role == vocabulary.OLD for record in ours)

@@ -236,7 +236,7 @@ class ClaimManager:
             records = host.claiming.take(instance.uuid, demand, taking.claim_id) if demand.items else []
             resources = host.rows.resources(instance.uuid, records)
             taking.claim = Claim(host.failed_claims, host.instances, instance, resources, {'resources': resources},
-                                 skipped=demand.skipped)
+                                 taking.claim_id, skipped=demand.skipped)
             return taking.claim.keep()
 
     @of_request

@@ -93,6 +93,8 @@ class Moves:
     def _claim(self, instance: Any, migration: Any, demand: Demand, new: Carried, partners: PartnerSearch | None,
                claim_id: str) -> Claim:
         with self._rows.working(instance.uuid):
+            if not demand.items:
+                self._failed.undo_earlier(instance.uuid)
             leaving = self._make_room(instance, migration)
             move = Arrival(instance.uuid, migration.uuid, tuple(leaving or ()), self._old_resources(instance, leaving),
                            _carried(*(getattr(instance, name, None) for name in Carried._fields)), _carried(*new),
@@ -101,10 +103,10 @@ class Moves:
             if demand.items:
                 records = self._take(demand, move, partners, claim_id)
             else:
-                self._claiming.leave(move)
+                self._claiming.leave(move, claim_id)
         resources = self._rows.resources(instance.uuid, records)
         return Claim(self._failed, self._instances, instance, resources,
-                     {'migration_context': move.context(resources)}, migration,
+                     {'migration_context': move.context(resources)}, claim_id, migration,
                      over=not records and not leaving, skipped=demand.skipped)
 
     def _take(self, demand: Demand, move: Arrival, partners: PartnerSearch | None, claim_id: str) -> list[Record]:
@@ -119,7 +121,8 @@ class Moves:
         """Return the claim of a rebuild in place. It has the instance's devices, and an abort gives none back."""
         records = self._guest_rows.used_by_guest(self._rows.of_instance(instance.uuid))
         resources = self._rows.resources(instance.uuid, records)
-        return Claim(self._failed, self._instances, instance, resources, {}, over=True)
+        return Claim(self._failed, self._instances, instance, resources, {},
+                     records[0].claim_id if records else '', over=True)
 
     def is_source(self, migration: Any) -> bool:
         """Whether a migration leaves from this host."""

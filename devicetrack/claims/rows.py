@@ -41,7 +41,7 @@ class Doubt(NamedTuple):
     """A commit whose outcome is unknown. Its devices stay held until the outcome is known.
 
     ``undo`` is True if the caller was told that its claim failed: if the commit happened after all, the devices of the
-    claim go back.
+    claim go back, and those that it made old are current again.
     """
 
     number: int
@@ -145,11 +145,12 @@ class Rows:
         finally:
             self._under_way.pop(number, None)   # an exception may have come first
 
-    def write(self, changes: Changes, build: object | None = None) -> None:
+    def write(self, changes: Changes, build: object | None = None, undo: bool = False) -> None:
         """Write rows of one instance whose devices are held. In doubt they stay held until the store answers.
 
         :param build: for devices that get an owner: the build of the ledger, read before it held them. Until they have
             rows, a ledger that is built meanwhile learns of them here
+        :param undo: the changes are a claim's, whose caller is told that it failed: see :class:`Doubt`
         :raises LedgerDiscarded: with ``build``, the ledger is another one by now, in which another instance may hold
             them; nothing was sent, and the caller puts back what it held
         """
@@ -164,7 +165,7 @@ class Rows:
         except BaseException:
             records = _touched(changes)
             if records:
-                self._doubt(records[0].instance_uuid, changes, undo=False)
+                self._doubt(records[0].instance_uuid, changes, undo)
             raise
         finally:
             self._under_way.pop(number, None)   # as in insert()
