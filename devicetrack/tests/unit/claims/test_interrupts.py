@@ -128,6 +128,8 @@ class EveryLineTestCase(base.TestCase):
                 host.manager.retire('vpmem', name, self.instance.uuid, 'a bad block')
 
         def check(where: str) -> None:
+            host.audit()                        # settles the commit
+            host.wait()
             for one in host.manager.list_withheld():
                 if vocabulary.RETIRED in one.causes and one.target.name not in host.owners():
                     host.manager.admit('vpmem', one.target.name, wipe=True)
