@@ -86,9 +86,9 @@ def _in_place_of(owner: Any, name: str, function: Callable[..., Any]) -> Any:
 
 @mutant('hold in the ledger → record', 'it records what it no longer holds')
 def records_without_holding() -> Iterator[None]:
-    def insert(original: Any, rows: Rows, hold: Hold, changes: Changes) -> None:
+    def insert(original: Any, rows: Rows, hold: Hold, changes: Changes, build: object) -> None:
         vars(rows)['_ledger'].put_back(hold)
-        original(rows, hold, changes)
+        original(rows, hold, changes, build)
 
     with _in_place_of(Rows, 'insert', insert):
         yield

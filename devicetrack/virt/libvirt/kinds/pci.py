@@ -106,6 +106,7 @@ class PCI(api.DeviceKind):
         self._rereading = pci_rereading.Rereading(self.tree)
         # Writing the details takes longer than reading the function, and every audit needs the same thousands of texts.
         self._details_text = functools.lru_cache(maxsize=1 << 13)(pci_row.as_text)
+        libvirt_options.register(conf)
         self._paths = guest_paths.GuestPaths(conf[libvirt_options.DEADLINES_GROUP].call_timeout_s)
         self.host_use: Callable[[], pci_use.HostUse] = functools.partial(pci_use.HostUse, self.tree.root)
         # A spec need not name a product. The classes of the functions that it matches are known after they were read.
