@@ -258,6 +258,10 @@ def remote_driver(line: Line, host: str, conf: cfg.ConfigOpts) -> virt_driver.Vi
     members = {name: forward(name) for name in _public(virt_driver.VirtDriver)}
     members['unclaim'] = lambda _self, assignments, confirm=None: line.call(
         moments.DRIVER, 'unclaim', assignments, confirm=confirm)
+    # A function of the manager cannot be pickled. This one can, and no guest here has a device that nobody tracks.
+    for name in ('rewrite_guest', 'rewrite_definition'):
+        members[name] = lambda _self, *args, name=name: line.call(
+            moments.DRIVER, name, *args[:-1], virt_driver.is_never_untracked)
     made: Any = abc.ABCMeta('RemoteDriver', (virt_driver.VirtDriver,), members)
     driver: virt_driver.VirtDriver = made(host, conf, conf.devicetrack.state_path)
     return driver
