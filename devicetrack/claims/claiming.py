@@ -120,17 +120,7 @@ class Claiming:
         :raises NoFit, InstanceHasClaim, NothingWritten: nothing is held
         :raises OutcomeUnknown: the devices stay held until the store answers
         """
-        while True:
-            try:
-                return self._take(instance_uuid, demand, claim_id, move)
-            except exception.LedgerDiscarded:
-                self._rebuild.ensure()
-            except exception.DeviceTrackError:
-                raise
-            except BaseException:
-                # A recorded claim is remembered by now, and a new ledger frees devices that were only held.
-                self._ledger.discard()
-                raise
+        return self._rebuild.until_done(lambda: self._take(instance_uuid, demand, claim_id, move))
 
     def _take(self, instance_uuid: str, demand: Demand, claim_id: str, move: Arrival | None) -> list[Record]:
         refused = looked_again = 0
@@ -281,16 +271,7 @@ class Claiming:
         # The guest may arrive running: then the other device must be an equally good partner.
         accepts = self._declarations.like(record) if record.role == vocabulary.INCOMING else None
         self._views.read_parents()
-        while True:
-            try:
-                return self._take_instead(record, full, accepts)
-            except exception.LedgerDiscarded:
-                self._rebuild.ensure()
-            except exception.DeviceTrackError:
-                raise
-            except BaseException:
-                self._ledger.discard()
-                raise
+        return self._rebuild.until_done(lambda: self._take_instead(record, full, accepts))
 
     def _take_instead(self, record: Record, full: exception.ParentFull,
                       accepts: Callable[[str | None, str], bool] | None) -> Record:

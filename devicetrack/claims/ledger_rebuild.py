@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
+from typing import TypeVar
 
+from devicetrack import exception
 from devicetrack import log
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
@@ -12,6 +15,8 @@ from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.engine.states import Hold
 
 LOG = log.logger(__name__)
+
+Answer = TypeVar('Answer')
 
 
 class LedgerRebuild:
@@ -27,6 +32,24 @@ class LedgerRebuild:
         """
         if self._ledger.is_discarded:
             self._build()
+
+    def until_done(self, take: Callable[[], Answer]) -> Answer:
+        """Take devices and record them; do it again on a new ledger if the old one is discarded meanwhile.
+
+        :param take: raises LedgerDiscarded only if it recorded nothing. Any other exception than our own may leave the
+            ledger with devices that were only held: then it is discarded. The rows show what was recorded
+        :raises HypervisorUnreachable, StoreError: as :meth:`ensure`
+        """
+        while True:
+            try:
+                return take()
+            except exception.LedgerDiscarded:
+                self.ensure()
+            except exception.DeviceTrackError:
+                raise
+            except BaseException:
+                self._ledger.discard()
+                raise
 
     def put_back(self, holds: Sequence[Hold]) -> None:
         """Put back the holds of a discarded ledger whose rows were not sent. A newer ledger may have them, too.

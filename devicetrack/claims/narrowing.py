@@ -48,17 +48,8 @@ class Narrowing:
             for record in records:
                 if record.state != vocabulary.CLAIMED:
                     raise exception.InvalidTransition(record.state, 'narrow')
-            while True:
-                try:
-                    return self._narrow(claim, records, frozenset(numa_nodes), numa_policy, wait)
-                except exception.LedgerDiscarded:       # nothing was exchanged yet
-                    self._rebuild.ensure()
-                except exception.DeviceTrackError:
-                    raise
-                except BaseException:
-                    # The rows show recorded changes, and a new ledger frees devices that were only held.
-                    self._ledger.discard()
-                    raise
+            return self._rebuild.until_done(
+                lambda: self._narrow(claim, records, frozenset(numa_nodes), numa_policy, wait))
 
     def _narrow(self, claim: Claim, records: Sequence[Record], numa_nodes: frozenset[int | None],
                 numa_policy: str | None, wait: bool) -> Fields:

@@ -238,11 +238,7 @@ class Repairs:
 
         :param before_write: called while the devices are held; if it fails, nothing is recorded. Idempotent
         """
-        while True:
-            try:
-                return self._try_to_adopt(repairs, before_write)
-            except exception.LedgerDiscarded:
-                self._rebuild.ensure()
+        return self._rebuild.until_done(lambda: self._try_to_adopt(repairs, before_write))
 
     def _try_to_adopt(self, repairs: Sequence[Repair], before_write: Callable[[], None]) -> _Errors:
         """:raises LedgerDiscarded: another instance may hold the devices in the next ledger; nothing was recorded"""
@@ -269,11 +265,6 @@ class Repairs:
                 if one.before is not None:
                     self._ledger.hold([one.before])
             self._ledger.not_adopted(repairs[0].instance_uuid, [one.device for one in rows if one.before is None])
-            raise
-        except exception.DeviceTrackError:
-            raise
-        except BaseException:
-            self._ledger.discard()              # the rows say who has the devices
             raise
         return dict.fromkeys(repairs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import inspect
 import sys
 from typing import Any
@@ -55,6 +56,19 @@ class HostTestCase(base.TestCase):
         host.start_guest(instance.uuid, host.manager.guest_config(instance))
         for record in host.records(instance):
             host.machine.write(record.key, DATA)
+
+    def start_without_record(self, instance: Instance, afterwards: Callable[[], object] = lambda: None) -> None:
+        """Start a guest in the block of its claim. The store does not record it.
+
+        :param afterwards: what happens before the block ends
+        """
+        with self.host.claim(instance, pmem=1) as claim:
+            self.boot(claim)
+            self.host.store.before('write', GONE, times=1)
+            try:
+                self.host.manager.started(self.context, instance)
+            finally:
+                afterwards()
 
     def check_it_runs(self, instance: Instance, where: str = '') -> None:
         """It has its device and its data, also when its domain is undefined for a hard reboot."""
@@ -117,16 +131,7 @@ class ErrorsTestCase(HostTestCase):
     def test_an_audit_records_it_before_the_block_ends(self) -> None:
         instance = Instance()
 
-        def block() -> None:
-            with self.host.claim(instance, pmem=1) as claim:
-                self.boot(claim)
-                self.host.store.before('write', GONE, times=1)
-                try:
-                    self.host.manager.started(self.context, instance)
-                finally:
-                    self.host.audit()
-
-        self.assertRaises(exception.StoreUnavailable, block)
+        self.assertRaises(exception.StoreUnavailable, self.start_without_record, instance, self.host.audit)
         self.check_it_runs(instance)
 
     def test_once_it_is_recorded_an_error_in_the_block_gives_back_as_any_other(self) -> None:
@@ -164,14 +169,8 @@ class LaterClaimTestCase(HostTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.instance = Instance(host='host')
-        self.assertRaises(exception.StoreUnavailable, self.start)
+        self.assertRaises(exception.StoreUnavailable, self.start_without_record, self.instance)
         self.host.audit()
-
-    def start(self) -> None:
-        with self.host.claim(self.instance, pmem=1) as claim:
-            self.boot(claim)
-            self.host.store.before('write', GONE, times=1)
-            self.host.manager.started(self.context, self.instance)
 
     def resize(self) -> None:
         migration = fixtures.Migration('host', 'host', self.instance.uuid)
