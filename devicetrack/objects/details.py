@@ -286,6 +286,7 @@ class PCIDetails(DeviceDetails):
         'mac': ovo_fields.StringField(default=''),
         'vlan': ovo_fields.IntegerField(default=0),
         'trusted': ovo_fields.BooleanField(default=False),
+        # The library's types forget that a nullable field may have None for its default.
         'interfaces': ovo_fields.ListOfStringsField(nullable=True, default=None),     # type: ignore[arg-type]
         'claimed_parent': ovo_fields.StringField(default=''),
     }
