@@ -31,6 +31,7 @@ from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
 from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.repair_plan import Repair
+from devicetrack.nova import process
 from devicetrack.store import sql
 from devicetrack.store.api import Host
 from devicetrack.store.sql import schema
@@ -242,6 +243,7 @@ class Manage(app.App):
     def driver(self, host: str) -> virt_driver.VirtDriver:
         """Return the virt driver of this machine, for the host of this name."""
         if self._driver is None:
+            process.share_root_helper(self.conf)
             self._driver = loader.load_driver(self.conf, host)
         return self._driver
 

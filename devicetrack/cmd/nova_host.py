@@ -10,6 +10,7 @@ import os
 import tempfile
 import types
 from typing import Any
+from typing import Final
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
@@ -17,17 +18,23 @@ from oslo_config import cfg
 import devicetrack
 from devicetrack import exception
 from devicetrack import ownfiles
+from devicetrack import vocabulary
 from devicetrack.claims import report
+from devicetrack.claims import withheld
 from devicetrack.claims.adopting import Adopting
 from devicetrack.claims.host import HostLock
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.conf import manager as options
+from devicetrack.engine.withholding import Marks
 from devicetrack.nova import adoption
 from devicetrack.nova.subject import Subject
 from devicetrack.objects.values import DeviceKey
 
 if TYPE_CHECKING:
     from devicetrack.nova.record import Record
+
+# The beginning of the reason of each cordon that the command sets.
+_KEPT: Final = 'devicetrack-nova-adopt: recorded in Nova, with no domain, for instance'
 
 
 class NovaHost:
@@ -111,7 +118,9 @@ class NovaHost:
         their instances.
 
         Each instance gets all of its devices or none, and a line with the result. Nothing is wiped or read in the
-        background, whatever ``[devicetrack] unproven_devices`` says. The call may be repeated.
+        background, whatever ``[devicetrack] unproven_devices`` says. Devices of withheld instances that no domain names
+        are cordoned, so that nothing wipes them, until a later call finds an owner or nothing that speaks of them. The
+        call may be repeated.
 
         :raises DeviceTrackError: the host could not be started; nothing was recorded
         """
@@ -125,16 +134,24 @@ class NovaHost:
             undo.callback(manager.close)
             manager.init_host(None, background=False,
                               prepare=lambda: devicetrack.sync_store(self._conf, self._state_path))
-            withheld = {line.instance_uuid for line in plan.lines if line.outcome == adoption.WITHHELD}
-            outcomes = self._record.end_moves(node, withheld, manager.placed()[1]) if (
-                withheld and not plan.is_up) else []
+            unsettled = {line.instance_uuid for line in plan.lines if line.outcome == adoption.WITHHELD}
+            outcomes = self._record.end_moves(node, unsettled, manager.placed()[1]) if (
+                unsettled and not plan.is_up) else []
+            kept = _cordoned(withheld.load(store, manager.host_uuid))
             for line in plan.lines:
                 if line.outcome == adoption.WITHHELD:
-                    yield line._replace(reason='; '.join((line.reason, *(
+                    done = line._replace(reason='; '.join((line.reason, *(
                         one.text for one in outcomes if one.instance_uuid in (line.instance_uuid, None)))))
                 else:
-                    yield line if line.outcome != adoption.ADOPT else _recorded(
+                    done = line if line.outcome != adoption.ADOPT else _recorded(
                         line, lambda instance, devices: manager.adopt(None, instance, devices))
+                if done.outcome == adoption.WITHHELD:
+                    for key in done.undefined:
+                        manager.cordon(*key, reason=f'{_KEPT} {done.instance_uuid}')
+                        kept.discard(key)
+                yield done
+            for key in kept if not plan.unread else ():
+                manager.uncordon(*key)
 
     def checks(self) -> Iterator[adoption.Check]:
         """Say whether the host can be changed to this adapter now. Checks that need no answer of Nova come first."""
@@ -168,6 +185,12 @@ class NovaHost:
             if not os.access(parent, os.W_OK | os.X_OK):
                 raise exception.InvalidConfiguration(
                     options.STATE_PATH, path, f'{error.strerror}, and this user cannot make it in {parent}') from error
+
+
+def _cordoned(marks: Marks) -> set[DeviceKey]:
+    """Return the devices that an earlier call has cordoned."""
+    return {DeviceKey(target.kind, target.name) for target, causes in marks.items() if target.scope == vocabulary.DEVICE
+            and vocabulary.CORDONED in causes and causes[vocabulary.CORDONED].detail.startswith(_KEPT)}
 
 
 def _unread(look: Adopting) -> list[str]:

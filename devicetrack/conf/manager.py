@@ -69,11 +69,11 @@ and the month in which somebody asks about it. Lower it where the law limits how
 deletes at most 1000 events that are older.
 """),
     cfg.IntOpt('history_events', default=1_000_000, min=1000, max=1_000_000_000, help="""
-Maximum number of events of this host's devices that are kept. The newest stay. An event takes about 0.5 KB with its
-indexes, so the default is about 0.5 GB. An instance makes about five events for each device that it has, from its claim
-to its end, so the default is 500 such devices a day for 400 days. Lower it where the store has less room. Every audit
-deletes at most 1000 surplus events. In a database that hosts share, the manager first counts the existing events after
-a restart, 2500 at each audit.
+Maximum number of events of this host's devices that are kept. The newest stay. An event takes about 0.25 KB in SQLite
+and 0.5 KB in other databases, so the default is about 0.25 or 0.5 GB. An instance makes about five events for each
+device that it has, from its claim to its end, so the default is 500 such devices a day for 400 days. Lower it where the
+store has less room. Every audit deletes at most 1000 surplus events. In a database that hosts share, the manager first
+counts the existing events after a restart, 2500 at each audit.
 """),
     registry.PathOpt('machine_id_path', default='/etc/machine-id', help="""
 File with this machine's id (machine-id(5)). The store keeps a digest of the id with the host's row. With it the service

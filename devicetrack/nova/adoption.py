@@ -101,12 +101,16 @@ class Host(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The outcome for the devices of one instance, and why. The devices of each kind are in the order of the guest."""
+    """The outcome for the devices of one instance, and why. The devices of each kind are in the order of the guest.
+
+    ``undefined`` are those of them that the host has and no domain names: only Nova's record says whose they are.
+    """
 
     outcome: str
     instance_uuid: str
     devices: tuple[DeviceKey, ...]
     reason: str
+    undefined: tuple[DeviceKey, ...] = ()
 
 
 class Plan(NamedTuple):
@@ -179,6 +183,7 @@ class _Comparison:
         for use in host.usage.uses:
             if use.kind in KINDS:
                 self._uses.setdefault(use.domain_uuid, []).append(use)
+        self._defined = {(use.kind, use.identifier) for use in host.usage.uses}
         self._devices = {device.key: device for device in host.devices}
         self._names = {uuid: name for name, uuid in host.providers.items()}
         self._claimants: dict[DeviceKey, set[str]] = {}
@@ -199,8 +204,10 @@ class _Comparison:
                 yield Line(ALREADY, uuid, devices, self._since(uuid, instance, devices))
                 continue
             problem = self._problem(uuid, instance, devices)
-            yield Line(ADOPT, uuid, devices, self._evidence(uuid, devices)) if problem is None else Line(
-                WITHHELD, uuid, devices, problem)
+            undefined = tuple(key for key in devices if key in self._devices and key not in self._defined
+                              and key not in self._host.owners)
+            yield Line(ADOPT, uuid, devices, self._evidence(uuid, devices), undefined) if problem is None else Line(
+                WITHHELD, uuid, devices, problem, undefined)
 
     # -- the sources that name an instance's devices ------------------------------------------------------------------
 

@@ -36,6 +36,23 @@ def choose_threads() -> None:
     import nova.cmd.compute  # noqa: F401      # loading it chooses the threads
 
 
+def share_root_helper(conf: Any) -> None:
+    """Have a program that does not load Nova start its privileged daemon as Nova's programs do, if Nova is installed.
+
+    Else a command would ask ``sudo`` for a program that Nova's user may only start by nova-rootwrap. ``helper_command``
+    in ``[devicetrack_privileged]`` counts more. A program that runs as root needs no daemon.
+    """
+    if os.geteuid() == 0 or util.find_spec('nova') is None:
+        return
+    from oslo_config import cfg
+    from oslo_privsep import priv_context
+    # Nova's own options: nova/conf/base.py and nova/conf/workarounds.py. Loading Nova takes seconds.
+    conf.register_opt(cfg.StrOpt('rootwrap_config', default='/etc/nova/rootwrap.conf'))
+    conf.register_opt(cfg.BoolOpt('disable_rootwrap', default=False), 'workarounds')
+    priv_context.init(root_helper=['sudo'] if conf.workarounds.disable_rootwrap else [
+        'sudo', 'nova-rootwrap', conf.rootwrap_config])
+
+
 def versions(name: str) -> str:
     """Return one line with the versions of a program of ours and of the installed Nova, if there is one."""
     from devicetrack.nova import seams

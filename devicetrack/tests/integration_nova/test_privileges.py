@@ -186,6 +186,44 @@ class UserTestCase(base.TestCase):
                      + ours.replace('/usr/bin/privsep-helper', self.helper))
         self.assertEqual([0, '0\n'], self.run_service())
 
+    def run_command(self) -> str:
+        """List the devices of the host by ``devicetrack-manage`` as user ``nova``; return all that it printed."""
+        state = f'{self.directory}/state'
+        os.mkdir(state, 0o700)
+        os.chown(state, UID, UID)
+        self.write('etc/nova/nova.conf', (self.etc / 'nova/nova.conf').read_text() + textwrap.dedent(f"""
+            [devicetrack]
+            state_path = {state}
+            [libvirt]
+            connection_uri = test:///default
+            pmem_namespaces = 4GB:ns0
+            """))
+        self.write('bin/ndctl', '#!/bin/sh\necho "[]"\n', 0o755)
+        manage = f'{sys.executable} -W ignore -m devicetrack.cmd.manage --config-file /etc/nova/nova.conf'
+        # The checkout and its environment may be in a directory that only their owner can read.
+        user = (f'setpriv --reuid {UID} --regid {UID} --clear-groups --inh-caps +dac_read_search '
+                '--ambient-caps +dac_read_search')
+        done = subprocess.run(
+            ['unshare', '--mount', '--propagation', 'private', 'sh', '-c',
+             f'mount --bind {self.etc} /etc && cd / && exec {user} sh -c "{manage} db sync && {manage} device list"'],
+            capture_output=True, text=True, check=False, timeout=base.HANGS_S, stdin=subprocess.DEVNULL,
+            env={'PATH': f'{BIN}:{os.environ["PATH"]}', 'PYTHONPATH': str(ROOT), 'HOME': self.home, 'TMPDIR': '/tmp'})
+        return done.stdout + done.stderr
+
+    def test_the_commands_start_the_daemon_as_nova_does(self) -> None:
+        self.rootwrap()
+        said = self.run_command()
+        self.assertIn('| missing |', said)
+        self.assertNotIn('privsep', said)
+
+    def test_the_commands_start_the_daemon_by_sudo_where_nova_does(self) -> None:
+        self.write('etc/nova/nova.conf', f'{self.nova_conf}[workarounds]\ndisable_rootwrap = True\n', 0o640)
+        self.sudoers('devicetrack', f'Defaults:nova secure_path="{self.directory}/bin:/usr/bin:/bin"\n'
+                     + (ROOT / 'etc/sudoers.d/devicetrack').read_text().replace('/usr/bin/privsep-helper', self.helper))
+        said = self.run_command()
+        self.assertIn('| missing |', said)
+        self.assertNotIn('privsep', said)
+
     def test_sudo_refuses_whatever_else_is_asked(self) -> None:
         ours = (ROOT / 'etc/sudoers.d/devicetrack').read_text()
         self.sudoers('devicetrack', ours.replace('/usr/bin/privsep-helper', self.helper))

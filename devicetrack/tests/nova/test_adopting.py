@@ -24,6 +24,8 @@ from nova.virt.libvirt import config as nova_config
 
 import devicetrack
 from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import withheld
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.cmd import nova_host
 from devicetrack.nova import adoption
@@ -284,6 +286,39 @@ class AdoptTestCase(HostTestCase):
         self.assertIn('it has no domain', self.reason(plan, small))
         self.assertIn('VGPU', self.reason(plan, self.both))
         self.assertEqual(adoption.ADOPTED, self.lines(adopting.apply(plan))[small][0])
+
+    def cordoned(self, manager: ClaimManager) -> set[str]:
+        """The namespaces that the command keeps from everybody."""
+        return {target.name for target, causes in withheld.load(manager.store, manager.host_uuid).items()
+                if vocabulary.CORDONED in causes and self.both in causes[vocabulary.CORDONED].detail}
+
+    def test_a_namespace_that_only_novas_record_names_is_kept(self) -> None:
+        """Else the service would take it for one that nobody owns, and wipe it if it may."""
+        has = {path.replace('/dev/dax0.', 'ns_') for path in self.paths(self.both)}
+        for name in has:
+            self.write(name)
+        self.stop_service()
+        self.undefine(self.both)
+        adopting = self.adopting()
+        self.assertEqual(adoption.WITHHELD, self.lines(adopting.apply(adopting.plan()))[self.both][0])
+        self.flags(unproven_devices='wipe', group='devicetrack')
+        manager = self.start_with_adapter()
+        self.assertEqual(has, self.cordoned(manager))
+        manager.wait_for_wipes()
+        for name in has:
+            self.assertTrue(self.is_written(name))
+        # The operator finds out that the guest had no vGPU any more, and adopts it.
+        self.stop_service()
+        binding.stop(self.computes[HOST].driver)
+        with mock.patch.object(adoption._Comparison, '_of_placement', autospec=True, return_value=None), \
+                mock.patch.object(adoption._Comparison, '_of_flavor', autospec=True, return_value=None):
+            self.assertEqual(adoption.ADOPTED, self.lines(adopting.apply(adopting.plan()))[self.both][0])
+        self.restart_compute_service(HOST)
+        manager = binding.of(self.computes[HOST].driver).manager
+        self.assertEqual(set(), self.cordoned(manager))
+        self.assertEqual(has, {record.identifier for record in manager.held()})
+        for name in has:
+            self.assertTrue(self.is_written(name))
 
     def test_a_domain_that_nova_does_not_know(self) -> None:
         self.stop_service()
