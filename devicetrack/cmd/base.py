@@ -93,8 +93,22 @@ def exit_code_of(error: BaseException) -> int:
     return USAGE if isinstance(error, (exception.BadRequest, exception.UnknownProvider, UsageError)) else ERROR
 
 
-def run_to_the_end(name: str, run: Callable[[], int]) -> int:
-    """Run a program, flush its output, and return its exit code. No message is printed if the reader has gone away."""
+def unreadable(error: OSError | UnicodeDecodeError, places: Sequence[str]) -> str:
+    """Say why no configuration could be read.
+
+    :param places: the files and directories that were read; an OSError itself names the file
+    """
+    if isinstance(error, OSError):
+        return f'configuration file {error.filename}: {error.strerror}; name a file that this user can read'
+    return (f'configuration in {" or ".join(places) or "a file"}: byte {error.start} is not UTF-8; write the file in '
+            'UTF-8')
+
+
+def run_to_the_end(name: str, run: Callable[[], int], lost: int = ERROR) -> int:
+    """Run a program, flush its output, and return its exit code. No message is printed if the reader has gone away.
+
+    :param lost: the exit code if the output cannot be written
+    """
     try:
         code = run()
         sys.stdout.flush()
@@ -107,7 +121,7 @@ def run_to_the_end(name: str, run: Callable[[], int]) -> int:
     except OSError as error:
         _forget_output()
         sys.stderr.write(f'{name}: {AnswerLost(error)}\n')
-        return ERROR
+        return lost
 
 
 def _forget_output() -> None:

@@ -253,9 +253,9 @@ def _said(row: Mapping[str, Any], device: str) -> Iterator[str]:
         yield device
     if row['scope'] != 'device':
         yield f'a {row["scope"]} of devices'
-    if row['bytes'] != '':
+    if isinstance(row['bytes'], int):                   # a row may be damaged
         yield f'{row["bytes"]:,} bytes'
-    if row['seconds'] != '':
+    if isinstance(row['seconds'], (int, float)):
         yield f'in {row["seconds"]:,.1f} s'
     if row['reason'] != '':
         yield f'{row["reason"]}: {row["why"]}' if row['why'] else str(row['reason'])

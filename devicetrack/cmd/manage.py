@@ -179,13 +179,9 @@ class Manage(app.App):
                          for path in getattr(self.options, option.replace('-', '_'))]
             try:
                 self._conf(arguments, project=PROJECT, prog=NAME)
-            except OSError as error:
-                raise base.UsageError(f'configuration file {error.filename}: {error.strerror}; name a file that this '
-                                      'user can read') from error
-            except UnicodeDecodeError as error:
-                files = self.options.config_file or cfg.find_config_files(PROJECT, NAME)
-                raise base.UsageError(f'configuration file {" or ".join(files)}: byte {error.start} is not UTF-8; '
-                                      'write the file in UTF-8') from error
+            except (OSError, UnicodeDecodeError) as error:
+                places = self.options.config_file + self.options.config_dir or cfg.find_config_files(PROJECT, NAME)
+                raise base.UsageError(base.unreadable(error, places)) from error
             opts.register_options(self._conf)           # once more, to check the values that were read
             self._conf_is_read = True
         return self._conf

@@ -12,6 +12,7 @@ from typing import Any
 from typing import Final
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import options
@@ -170,9 +171,11 @@ class Matrix(base.Lister):
             page_file.write(self._output, lambda: pages.heat_map(found))
             return (), ()
         as_data = parsed_args.formatter in base.STRUCTURED
-        self.columns = (*self.FIXED, 'destinations') if as_data else (*self.FIXED, *self._hosts)
-        self.in_table = ('source', 'kind', 'type', 'version', *self._hosts)
-        self.prose = ('version', *self._hosts)
+        # Others choose the names of hosts. A host may have the name of another column.
+        destinations = [f'to {name}' if name in self.FIXED else log.printable(name) for name in self._hosts]
+        self.columns = (*self.FIXED, 'destinations') if as_data else (*self.FIXED, *destinations)
+        self.in_table = ('source', 'kind', 'type', 'version', *destinations)
+        self.prose = ('version', *destinations)
         self.spare = ('kind', 'version')
         return super().take_action(parsed_args)
 

@@ -42,6 +42,7 @@ TIMEOUT_S: Final = 600.0
 _PAUSE_S: Final = 0.5
 _TURNS: Final = 4
 
+_STAYS: Final = 'request {} stays: the manager carries it out at its next audit'
 _CODES: Final = {operator_requests.DONE: base.OK, operator_requests.PARTLY: base.ATTENTION}
 
 
@@ -189,22 +190,30 @@ def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> 
     """Return the request as soon as it has an answer, or when the time is up, which the command then says.
 
     :raises UnknownOperatorRequest: the store does not have it
+    :raises StoreUnavailable: the store does not answer when the time is up; the request stays
     """
     began = time.monotonic()
     with progress.Progress(command) as shown:
         try:
             while True:
-                request = find(store, uuid)
                 left = began + seconds - time.monotonic()
-                if request.answer is not None or left <= 0:
-                    break
+                try:
+                    request = find(store, uuid)
+                except exception.StoreUnavailable:
+                    if left <= 0:
+                        shown.clear()
+                        command.say(_STAYS.format(uuid))
+                        raise
+                else:
+                    if request.answer is not None or left <= 0:
+                        break
                 for _ in range(_TURNS):
                     waited = progress.elapsed(time.monotonic() - began)
                     shown.show(f'request {uuid} waits for an audit of the manager, {waited} so far')
                     time.sleep(min(_PAUSE_S / _TURNS, left))
         except KeyboardInterrupt:
             shown.clear()
-            command.say(f'request {uuid} stays: the manager carries it out at its next audit')
+            command.say(_STAYS.format(uuid))
             raise
     if request.answer is None:
         command.say(f'no answer after {progress.duration(seconds)}; the request stays: check that the service of the '

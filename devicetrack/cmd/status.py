@@ -205,6 +205,9 @@ def run(argv: list[str]) -> int:
     except cfg.Error as error:
         sys.stderr.write(f'{NAME}: {base.sentence(error)}\n')
         return COULD_NOT_CHECK
+    except (OSError, UnicodeDecodeError) as error:
+        sys.stderr.write(f'{NAME}: {base.unreadable(error, argv[1::2])}\n')
+        return COULD_NOT_CHECK
     if conf.command.name is None:
         sys.stderr.write(f"{NAME}: no command given: the only one is '{NAME} upgrade check'\n")
         return base.USAGE
@@ -215,7 +218,7 @@ def run(argv: list[str]) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    return base.run_to_the_end(NAME, lambda: run(sys.argv[1:] if argv is None else argv))
+    return base.run_to_the_end(NAME, lambda: run(sys.argv[1:] if argv is None else argv), COULD_NOT_CHECK)
 
 
 if __name__ == '__main__':

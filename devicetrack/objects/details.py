@@ -32,6 +32,7 @@ _VENDORS: Final = {'i915': 'INTEL', 'nvidia': 'NVIDIA'}
 CREATED_TEXT: Final = f'"origin":"{vocabulary.CREATED}"'
 _NETWORK: Final = '"physical_network":"'
 _NO_NETWORK: Final = f'{_NETWORK}"'
+_TEXT: Final = ovo_fields.StringField()
 
 
 class DeviceDetails(base.DeviceTrackObject):
@@ -386,7 +387,7 @@ def _check_data(cls: type[DeviceDetails], data: Mapping[str, Any]) -> None:
 
 
 def _is_of(field: Any, value: Any) -> bool:
-    """Whether a JSON value has the type of a field. If the field is neither a text nor a number, reading decides."""
+    """Whether a JSON value has the type of a field. For fields of other kinds' own types, reading decides."""
     if isinstance(field, ovo_fields.UUIDField):
         return uuidutils.is_uuid_like(value)
     if isinstance(field, (ovo_fields.StringField, ovo_fields.BaseEnumField)):
@@ -394,6 +395,10 @@ def _is_of(field: Any, value: Any) -> bool:
             value.isascii() or not any('\ud800' <= one <= '\udfff' for one in value))
     if isinstance(field, (ovo_fields.IntegerField, ovo_fields.NonNegativeIntegerField)):
         return type(value) is int
+    if isinstance(field, ovo_fields.BooleanField):
+        return type(value) is bool
+    if isinstance(field, ovo_fields.ListOfStringsField):
+        return isinstance(value, list) and all(_is_of(_TEXT, one) for one in value)
     return True
 
 

@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Final
 from typing import NamedTuple
 
+from devicetrack import log
 from devicetrack.objects import Provider
 from devicetrack.objects import traits as names
 from devicetrack.placement.values import Inventory
@@ -481,6 +482,7 @@ def render(root: ProviderState, difference: Difference) -> str:
         signs = [str(fact)[0] for fact in found if fact.what == PROVIDER]
         name = ' '.join([*signs, found[0].provider if found else root.name])
         indent = '' if uuid == root.uuid else '  '
-        lines.append(indent + name)
-        lines += [f'{indent}  {fact}' for fact in found if fact.what != PROVIDER]
+        # Others choose the names of providers and traits.
+        lines.append(indent + log.printable(name))
+        lines += [f'{indent}  {log.printable(str(fact))}' for fact in found if fact.what != PROVIDER]
     return '\n'.join(lines) if len(lines) > 1 or by_provider[root.uuid] else ''

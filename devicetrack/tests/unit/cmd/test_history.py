@@ -53,6 +53,13 @@ class HistoryCommandTestCase(base.TestCase):
         return answer.out.splitlines()
 
 
+class DamagedEventTestCase(HistoryCommandTestCase):
+
+    def test_the_others_are_shown(self) -> None:
+        self.add(self.event('claimed'), self.event('wiped', 1, details='{"bytes":"many","seconds":"x"}'))
+        self.assertIn('claimed', '\n'.join(self.lines('device', 'history', f'mdev/{MDEV}')))
+
+
 class LifeTestCase(HistoryCommandTestCase):
 
     def test_it_survives_the_release_of_the_device(self) -> None:

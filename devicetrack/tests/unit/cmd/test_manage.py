@@ -108,6 +108,15 @@ class ErrorsTestCase(ManageTestCase):
             file.write('[devicetrack]\nstate_path\n')
         self.assertIn(path, self.error('audit', config_file=path))
 
+    def test_a_directory_with_a_file_of_another_encoding_is_named(self) -> None:
+        directory = os.path.join(self.state_path, 'conf.d')
+        os.mkdir(directory)
+        with open(os.path.join(directory, 'latin.conf'), 'wb') as file:
+            file.write('[devicetrack]\n# Prüfstand\n'.encode('latin-1'))
+        answer = self.program.run('--config-dir', directory, 'audit')
+        self.assertEqual((cmd_base.USAGE, 1), (answer.code, answer.err.count('\n')), answer.err)
+        self.assertIn(directory, answer.err)
+
     def test_a_directory_and_a_file_of_another_encoding_are_no_configuration(self) -> None:
         path = os.path.join(self.state_path, 'latin.conf')
         with open(path, 'wb') as file:

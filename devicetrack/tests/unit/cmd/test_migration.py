@@ -411,6 +411,25 @@ cross_kind:
             self.assertEqual((cmd_base.ERROR, '', True), (answer.code, answer.out, says in answer.err))
 
 
+class HostileNamesTestCase(MigrationCommandTestCase):
+
+    def matrix(self, name: str, *arguments: str) -> program.Answer:
+        """The matrix of compute-7 and a host of this name."""
+        facts = [{**row, 'host': name} for row in self.program.ask('migration', 'facts', '--host', 'compute-8')]
+        return self.program.run('migration', 'matrix', '--facts', self.file(facts), '--type', 'nvidia-35', *arguments)
+
+    def test_no_name_reaches_the_terminal_as_it_is(self) -> None:
+        self.assertIn('a\\x1b[31mEVIL\\x07', self.matrix('a\x1b[31mEVIL\x07', '--max-width', '200').out)
+        for form in ('table', 'csv'):
+            self.assertNotIn('\x1b', self.matrix('a\x1b[31mEVIL\x07', '-f', form).out)
+
+    def test_a_host_may_have_the_name_of_a_column(self) -> None:
+        rows = list(csv.DictReader(io.StringIO(self.matrix('type', '-f', 'csv').out)))
+        self.assertEqual({'nvidia-35'}, {row['type'] for row in rows})
+        self.assertEqual({'type': '-', 'compute-7': 'yes*', 'compute-8': 'yes*'},
+                         {row['source']: row['to type'] for row in rows})
+
+
 class MatrixTestCase(MigrationCommandTestCase):
 
     def setUp(self) -> None:

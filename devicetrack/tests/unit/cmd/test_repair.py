@@ -16,6 +16,7 @@ from devicetrack.claims.repairs import Repairs
 from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
 from devicetrack.cmd import request
+from devicetrack.cmd import requesting
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
 from devicetrack.store.api import Host
@@ -123,6 +124,29 @@ class AuditRepairTestCase(RepairCommandTestCase):
         answer = self.run_to(cmd_base.OK, 'audit', '--repair')
         self.assertIn('done: 1 of 1 repairs done', answer.err)
         self.assertIn('done: update details vpmem/d0', answer.err)
+
+    def away(self, times: int) -> None:
+        """Let the store not answer the first looks for the answer."""
+        find, left = requesting.find, list(range(times))
+
+        def find_later(store: Any, uuid: str) -> Any:
+            if left:
+                left.pop()
+                raise exception.StoreUnavailable('the store', 'away')
+            return find(store, uuid)
+
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.cmd.requesting.find', find_later))
+
+    def test_a_store_that_is_away_for_a_moment_ends_no_wait(self) -> None:
+        self.away(1)
+        self.while_waiting(self.host.audit)
+        self.assertIn('done: 1 of 1 repairs done', self.run_to(cmd_base.OK, 'audit', '--repair').err)
+
+    def test_a_store_that_stays_away_leaves_the_request(self) -> None:
+        self.away(2)
+        answer = self.run_to(cmd_base.ERROR, 'audit', '--repair', '--timeout', '0')
+        self.assertIn('stays: the manager carries it out at its next audit', answer.err)
+        self.assertEqual(['repair'], self.waiting())
 
     def test_findings_that_no_repair_ends_need_attention(self) -> None:
         self.machine.start_guest(ANOTHER, ['<device kind="vpmem" address="/dev/fakedax1"/>'])

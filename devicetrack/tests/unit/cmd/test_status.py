@@ -6,6 +6,8 @@ import contextlib
 import io
 import json
 import os
+import subprocess
+import sys
 from typing import Any
 
 import fixtures as base_fixtures
@@ -46,6 +48,24 @@ class UpgradeCheckTestCase(base.TestCase):
         self.assertEqual((SUCCESS, {'Configuration': SUCCESS, 'Files': SUCCESS, 'Store schema': SUCCESS,
                                     'Stored details': SUCCESS}),
                          self.check()[:2])
+
+    def test_a_configuration_that_nobody_can_read(self) -> None:
+        path = os.path.join(self.state_path, 'latin.conf')
+        with open(path, 'wb') as file:
+            file.write('[devicetrack]\n# Prüfstand\n'.encode('latin-1'))
+        for wrong in (path, self.state_path):
+            err = self.useFixture(base_fixtures.StringStream('stderr')).stream
+            with base_fixtures.MonkeyPatch('sys.stderr', err):
+                self.assertEqual(status.COULD_NOT_CHECK, status.main(['--config-file', wrong, 'upgrade', 'check']))
+            err.seek(0)
+            self.assertIn(wrong, err.read())
+
+    def test_an_answer_that_nobody_gets(self) -> None:
+        path = program.write_configuration(self.state_path, self.conf)
+        done = subprocess.run([sys.executable, '-W', 'ignore', '-m', 'devicetrack.cmd.status', '--config-file', path,
+                               'upgrade', 'check'], stdout=open('/dev/full', 'w'), stderr=subprocess.PIPE, text=True,
+                              check=False)
+        self.assertEqual(status.COULD_NOT_CHECK, done.returncode, done.stderr)
 
     def test_a_driver_that_nobody_has(self) -> None:
         self.lines = ('[devicetrack]', 'virt_driver = xyz')

@@ -254,6 +254,9 @@ class TraitsTestCase(base.TestCase):
         self.assertEqual(traits.LONGEST, len(traits.ours('mdev_type', 'x' * 300)))
 
 
+PCI = details.to_text(samples.pci_details())
+
+
 class BadDetailsTestCase(base.TestCase):
 
     scenarios = base.table(
@@ -274,6 +277,9 @@ class BadDetailsTestCase(base.TestCase):
         ('a value of another type',
          '{"versioned_object.name": "devicetrack.VPMEMDetails", "versioned_object.version": "1.0", '
          '"versioned_object.data": {"size_bytes": "four"}}'),
+        ('a text that is to be yes or no', PCI.replace('"trusted":false', '"trusted":"x"')),
+        ('a number in a list of texts', PCI.replace('["CUSTOM_FAST"]', '[1]')),
+        ('a number that is to be a list', PCI.replace('["CUSTOM_FAST"]', '5')),
         ('very deep', '[' * 100_000),
         names=('text',))
 

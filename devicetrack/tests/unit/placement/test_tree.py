@@ -393,6 +393,12 @@ class TestRender(base.TestCase):
                 + CUSTOM_DEVICETRACK_PROVIDER
                 + CUSTOM_DEVICETRACK_VENDOR_NVIDIA"""), tree.render(actual.providers[ROOT], difference))
 
+    def test_names_of_others_reach_no_terminal(self) -> None:
+        actual = placement(node(), node('\x1b]0;x\x07\n  + FORGED', {VGPU: ours(4)}, {tree.MADE}))
+        shown = tree.render(actual.providers[ROOT], tree.diff(actual, tree.desired([NODE]), {VGPU}))
+        self.assertIn('\\x1b]0;x\\x07\\n  + FORGED', shown)
+        self.assertTrue(all(map(str.isprintable, shown.split('\n'))))
+
     def test_of_nothing_is_nothing(self) -> None:
         self.assertEqual('', tree.render(node(), tree.Difference((), ())))
 
