@@ -47,6 +47,8 @@ _NVME_PATH: Final = re.compile(r'nvme([0-9]+)c[0-9]+n([0-9]+)')
 _NVME_GENERIC: Final = re.compile(r'ng([0-9]+n[0-9]+)')
 # Mount options that name further devices of a file system: those of XFS, of bcachefs and of ext4.
 _BESIDE: Final = re.compile(r'(?:^|,)(?:logdev|rtdev|journal_path)=(/dev/[^,]+)')
+# The source of a bcachefs on several disks is all their paths (bch2_show_devname in Linux: fs/bcachefs/fs.c).
+_NEXT_DISK: Final = re.compile(r':(?=/dev/)')
 _ESCAPED: Final = re.compile(r'\\([0-7]{3})')
 _LOWER: Final = 'lower_'
 _VIRTIO: Final = re.compile(r'virtio[0-9]+')
@@ -348,7 +350,8 @@ def _mounted(path: str, blocks: _Blocks) -> list[tuple[str, str]]:
     for fields in _table(path, 10, b' ', must=True):
         number, where = fields[2], _unescaped(fields[4])
         _type, source, options = fields[fields.index('-', 6) + 1:][:3] if '-' in fields[6:-3] else ('', '', '')
-        paths = [_unescaped(one) for one in (source, *_BESIDE.findall(options)) if one.startswith('/dev/')]
+        sources = _NEXT_DISK.split(source) if source.startswith('/dev/') else ()
+        paths = [_unescaped(one) for one in (*sources, *_BESIDE.findall(options))]
         for name in dict.fromkeys(filter(None, (blocks.name_of(number), *map(blocks.at, paths)))):
             found.append((name, where))
     return found

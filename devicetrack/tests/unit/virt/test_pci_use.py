@@ -108,6 +108,12 @@ class BlockTestCase(UseTestCase):
                                      'noquota\n')
         self.assertEqual({OTHER: '/srv is mounted from nvme1n1'}, self.uses())
 
+    def test_every_device_of_a_bcachefs(self) -> None:
+        self.host.build('dm-0', ['nvme1n1'], 'vg0-a:b')
+        self.write('self/mountinfo', '40 27 0:45 / /srv rw,relatime shared:1 - bcachefs '
+                                     '/dev/nvme0n1:/dev/mapper/vg0-a:b rw,metadata_replicas=2\n')
+        self.assertEqual({NVME: '/srv is mounted from nvme0n1', OTHER: '/srv is mounted from dm-0'}, self.uses())
+
     def test_every_device_of_a_btrfs(self) -> None:
         devices = os.path.join(self.host.root, 'fs/btrfs/2f1e', 'devices')
         os.makedirs(devices)
