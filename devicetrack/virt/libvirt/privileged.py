@@ -320,7 +320,8 @@ def attach_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, i
     """Attach a namespace to the controller of a PCI function, or detach it from that controller.
 
     :param disks: as for :func:`format_nvme_namespace`
-    :raises OSError: as :func:`format_nvme_namespace`
+    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; else as
+        :func:`read_nvme_controller`
     """
     _run_nvme(sysfs, 'attach', address, list(disks), nsid, is_to_be)
 
@@ -360,14 +361,15 @@ def format_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, i
 
     :param disks: the name and the bytes of each disk of the function; all of them
     :param erase: :data:`.nvme_admin.USER_DATA` or :data:`.nvme_admin.CRYPTOGRAPHIC`
-    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; EUSERS: the daemon
-        has no thread for it before another format ends; else as :func:`read_nvme_controller`
+    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; EINVAL: the format
+        would reach namespaces of others; EUSERS: the daemon has no thread for it before another format ends; else as
+        :func:`read_nvme_controller`
     """
     if os.geteuid() != 0 and sysfs == root.SYSFS:
         _ask_daemon('format_nvme_namespace', address, list(disks), nsid, list(wanted), erase, timeout_s)
         return
     nvme_controllers.check_format(nsid, wanted, erase, timeout_s)
-    with nvme_controllers.to_erase(sysfs, address, disks) as (fd, fds):
+    with nvme_controllers.to_format(sysfs, address, disks) as (fd, fds):
         formatting.run(f'{address} {nsid}', fd, fds, lock_fd, nsid, wanted, erase, timeout_s,
                        sum(size for _name, size in disks))
 
@@ -377,7 +379,8 @@ def start_nvme_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int
 
     :param disks: as for :func:`format_nvme_namespace`
     :param action: :data:`.nvme_admin.BLOCK_ERASE`, :data:`.nvme_admin.OVERWRITE` or :data:`.nvme_admin.CRYPTO_ERASE`
-    :raises OSError: as :func:`format_nvme_namespace`
+    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; EINVAL: the operation
+        would erase data of others; else as :func:`read_nvme_controller`
     """
     _run_nvme(sysfs, 'start_sanitize', address, list(disks), action)
 
