@@ -16,6 +16,7 @@ import os
 import stat
 from typing import Any
 
+from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import pci_disks
 from devicetrack.virt.libvirt import pci_sysfs
@@ -192,7 +193,7 @@ def to_erase(sysfs: str, address: str, disks: Sequence[tuple[str, int]]) -> Iter
     with contextlib.ExitStack() as close:
         fds = []
         for name, size_bytes in disks:
-            fds.append(root.open_disk(sysfs, address, name, size_bytes, True))
+            fds.append(disk_nodes.open_disk(sysfs, address, name, size_bytes, True))
             close.callback(os.close, fds[-1])
         yield close.enter_context(_opened(sysfs, address)), fds
 

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack.virt.libvirt import descriptors
+from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import formatting
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
@@ -72,7 +73,7 @@ def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: boo
         system or below another device, another process has it open (EBUSY), or there is no privileged daemon
     """
     if os.geteuid() == 0:
-        return root.open_disk(sysfs, address, name, size_bytes, writing)
+        return disk_nodes.open_disk(sysfs, address, name, size_bytes, writing)
     return _received('send_disk', address, name, size_bytes, writing)
 
 
