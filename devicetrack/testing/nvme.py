@@ -288,7 +288,8 @@ class Controllers(fixtures.Fixture):
         self._open[fd] = address
         return fd
 
-    def _open_disk(self, _sysfs: str, address: str, name: str, _size_bytes: int, _writing: bool) -> int:
+    def _open_disk(self, sysfs: str, address: str, name: str, _size_bytes: int, _writing: bool) -> int:
+        root.check_own_use(sysfs, address)
         return os.open(self.controllers[address].namespaces[int(name.rpartition('n')[2])].path, os.O_RDWR)
 
     def _submit(self, fd: int, command: nvme_admin.Command, size: int = 0, data: bytes = b'') -> bytes:

@@ -37,6 +37,8 @@ def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: boo
         if os.lseek(fd, 0, os.SEEK_END) != size_bytes:
             raise OSError(errno.EINVAL, f'it does not have {size_bytes} bytes')
         device_users.check_alone(fd)
+        # That sees this node's users. A process may have a partition of the disk or its character device.
+        root.check_own_use(sysfs, address)
     except BaseException:
         os.close(fd)
         raise

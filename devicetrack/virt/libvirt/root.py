@@ -441,14 +441,9 @@ def _behind(directory: str) -> Iterator[str]:
 
 def check_host_use(sysfs: str, address: str) -> None:
     functions = _with_dependents(sysfs, address)
-    try:
-        uses = host_use(sysfs)
-    except exception.DriverError as error:
-        raise OSError(errno.EIO, f'the functions that the host uses are unknown: {error}') from error
+    uses = _known_use(sysfs)
     for one in functions:
-        use = uses.of(one)
-        if use is not None:
-            raise OSError(errno.EBUSY, f'the host uses {one}: {use}')
+        _check_use(uses, one)
         try:
             held = uses.held(one)
         except OSError as error:
@@ -457,6 +452,29 @@ def check_host_use(sysfs: str, address: str) -> None:
         if held is not None:
             raise OSError(errno.EBUSY, f'the host uses {one}: {held} is held exclusively by somebody, for example by '
                                        'ZFS or DRBD')
+
+
+def check_own_use(sysfs: str, address: str) -> None:
+    """Check that the host does not use a function itself, whatever it does with those that depend on it.
+
+    This opens no disk, so the caller may have one open exclusively.
+
+    :raises OSError: EBUSY: it does; else, its use is unknown
+    """
+    _check_use(_known_use(sysfs), address)
+
+
+def _known_use(sysfs: str) -> pci_use.HostUse:
+    try:
+        return host_use(sysfs)
+    except exception.DriverError as error:
+        raise OSError(errno.EIO, f'the functions that the host uses are unknown: {error}') from error
+
+
+def _check_use(uses: pci_use.HostUse, address: str) -> None:
+    use = uses.of(address)
+    if use is not None:
+        raise OSError(errno.EBUSY, f'the host uses {address}: {use}')
 
 
 def check_no_guest(sysfs: str, address: str) -> None:
