@@ -24,6 +24,7 @@ from typing import Final
 import fixtures
 
 from devicetrack.testing import pci
+from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import formatting
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
@@ -240,7 +241,7 @@ class Controllers(fixtures.Fixture):
         for module, name, made in ((nvme_controllers, 'open_controller', self._open_controller),
                                    (nvme_admin, 'submit', self._submit),
                                    (nvme_admin, 'rescan', self._rescan), (formatting, 'run', self._format),
-                                   (root, 'open_disk', self._open_disk)):
+                                   (disk_nodes, 'open_disk', self._open_disk)):
             self.useFixture(fixtures.MonkeyPatch(f'{module.__name__}.{name}', made))
 
     def add(self, address: str, size: int = MIB) -> Controller:
@@ -287,7 +288,8 @@ class Controllers(fixtures.Fixture):
         self._open[fd] = address
         return fd
 
-    def _open_disk(self, _sysfs: str, address: str, name: str, _size_bytes: int, _writing: bool) -> int:
+    def _open_disk(self, sysfs: str, address: str, name: str, _size_bytes: int, _writing: bool) -> int:
+        root.check_own_use(sysfs, address)
         return os.open(self.controllers[address].namespaces[int(name.rpartition('n')[2])].path, os.O_RDWR)
 
     def _submit(self, fd: int, command: nvme_admin.Command, size: int = 0, data: bytes = b'') -> bytes:

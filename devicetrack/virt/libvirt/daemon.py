@@ -23,6 +23,7 @@ from oslo_privsep import priv_context
 
 from devicetrack.conf import libvirt as options
 from devicetrack.virt.libvirt import descriptors
+from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt import vf_ports
@@ -151,7 +152,7 @@ def send_dax(path: str, size_bytes: int, socket_path: str) -> None:
 
 @context.entrypoint
 def send_disk(address: str, name: str, size_bytes: int, writing: bool, socket_path: str) -> None:
-    descriptors.send(lambda: root.open_disk(root.SYSFS, address, name, size_bytes, writing), socket_path)
+    descriptors.send(lambda: disk_nodes.open_disk(root.SYSFS, address, name, size_bytes, writing), socket_path)
 
 
 @context.entrypoint

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import errno
 import itertools
@@ -141,7 +142,7 @@ def _users_of(wanted: Collection[_Wanted]) -> dict[int, list[int]]:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):        # it has ended
             try:
                 if pid != os.getpid():
-                    for sign in itertools.chain(_open_in(process), _mapped_in(process, wanted)):
+                    for sign in _shown_in(process, wanted):
                         used.update(sought.get(sign, ()))
             except PermissionError:
                 if any(one.is_device for one in wanted) and os.stat(process).st_uid != 0:
@@ -168,8 +169,36 @@ def _forked_from(pid: int) -> int | None:
     return parent if runs[0] == runs[1] else None
 
 
+def _shown_in(process: str, wanted: Collection[_Wanted]) -> Iterator[tuple[object, ...]]:
+    """Yield what a process has open and maps, as :func:`_open_in` and :func:`_mapped_in`."""
+    is_empty = True
+    for sign in itertools.chain(_open_in(process), _mapped_in(process, wanted)):
+        is_empty = False
+        yield sign
+    if is_empty:
+        for thread in other_threads(process):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):    # it has ended
+                yield from itertools.chain(_open_in(thread), _mapped_in(thread, wanted))
+
+
+def other_threads(process: str) -> Sequence[str]:
+    """Return the directories of a process's threads without the first one, for a process that shows nothing.
+
+    The directory of a process shows what its first thread has. When that thread has ended, it has nothing, but the
+    other threads run on with the files and mappings of the process.
+
+    :param process: the directory of the process, ``/proc/pid``
+    """
+    directory = os.path.join(process, 'task')
+    try:
+        threads = os.listdir(directory)
+    except (FileNotFoundError, ProcessLookupError):             # it has ended
+        return ()
+    return [os.path.join(directory, thread) for thread in threads if thread != os.path.basename(process)]
+
+
 def _open_in(process: str) -> Iterator[tuple[int, ...]]:
-    """Yield what a process has open, as :func:`_opened` identifies it."""
+    """Yield what a process or a thread has open, as :func:`_opened` identifies it."""
     for entry in os.scandir(os.path.join(process, 'fd')):
         try:
             yield _opened(os.stat(entry.path))
@@ -182,9 +211,9 @@ def _open_in(process: str) -> Iterator[tuple[int, ...]]:
 
 
 def _mapped_in(process: str, wanted: Collection[_Wanted]) -> Iterator[tuple[bytes, ...]]:
-    """Yield what a process maps, as in :class:`_Wanted` (proc(5), ``/proc/pid/maps``): it may have closed that since.
+    """Yield what a process or a thread maps, as in :class:`_Wanted` (proc(5), ``/proc/pid/maps``).
 
-    A process that maps nothing of what is wanted may yield nothing.
+    It may have closed that since. One that maps nothing of what is wanted may yield nothing.
     """
     with open(os.path.join(process, 'maps'), 'rb') as file:
         maps = file.read()

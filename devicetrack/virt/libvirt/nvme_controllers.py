@@ -16,6 +16,7 @@ import os
 import stat
 from typing import Any
 
+from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import pci_disks
 from devicetrack.virt.libvirt import pci_sysfs
@@ -192,9 +193,25 @@ def to_erase(sysfs: str, address: str, disks: Sequence[tuple[str, int]]) -> Iter
     with contextlib.ExitStack() as close:
         fds = []
         for name, size_bytes in disks:
-            fds.append(root.open_disk(sysfs, address, name, size_bytes, True))
+            fds.append(disk_nodes.open_disk(sysfs, address, name, size_bytes, True))
             close.callback(os.close, fds[-1])
         yield close.enter_context(_opened(sysfs, address)), fds
+
+
+@contextlib.contextmanager
+def to_format(sysfs: str, address: str, disks: Sequence[tuple[str, int]]) -> Iterator[tuple[int, list[int]]]:
+    """As :func:`to_erase`, if a format then erases nothing of others.
+
+    :raises OSError: EINVAL: a format of one namespace reaches all, and others have some or may have some; else as
+        :func:`to_erase`
+    """
+    with to_erase(sysfs, address, disks) as (fd, fds):
+        controller = nvme_admin.identify_controller(fd)
+        if controller.formats_all_at_once and (
+                _is_virtual(root.function(sysfs, address)) or _others(fd, controller) != ()):
+            raise OSError(errno.EINVAL, f'a format of one namespace reaches all (FNA), and {address} is a virtual '
+                                        'function or its NVM subsystem has other controllers, or may have some')
+        yield fd, fds
 
 
 def check_format(nsid: int, wanted: Sequence[Any], erase: int, timeout_s: int) -> nvme_admin.Format:
@@ -216,7 +233,7 @@ def format_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]],
                      erase: int, timeout_s: int) -> None:
     """Format one namespace in this process, which waits for the controller."""
     form = check_format(nsid, wanted, erase, timeout_s)
-    with to_erase(sysfs, address, disks) as (fd, _disks):
+    with to_format(sysfs, address, disks) as (fd, _disks):
         nvme_admin.format_namespace(fd, nsid, form, erase, timeout_s)
 
 

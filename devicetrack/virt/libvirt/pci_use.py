@@ -36,6 +36,7 @@ import stat
 from typing import Final
 
 from devicetrack import exception
+from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import interface_addresses
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import reader
@@ -47,6 +48,8 @@ _NVME_PATH: Final = re.compile(r'nvme([0-9]+)c[0-9]+n([0-9]+)')
 _NVME_GENERIC: Final = re.compile(r'ng([0-9]+n[0-9]+)')
 # Mount options that name further devices of a file system: those of XFS, of bcachefs and of ext4.
 _BESIDE: Final = re.compile(r'(?:^|,)(?:logdev|rtdev|journal_path)=(/dev/[^,]+)')
+# The source of a bcachefs on several disks is all their paths (bch2_show_devname in Linux: fs/bcachefs/fs.c).
+_NEXT_DISK: Final = re.compile(r':(?=/dev/)')
 _ESCAPED: Final = re.compile(r'\\([0-7]{3})')
 _LOWER: Final = 'lower_'
 _VIRTIO: Final = re.compile(r'virtio[0-9]+')
@@ -314,20 +317,32 @@ class _Processes:
 
     def _look_at(self, pid: str) -> None:
         process = os.path.join(self._proc, pid)
-        namespace = os.readlink(os.path.join(process, 'ns/mnt'))
+        if not self._look_in(process, pid):
+            for thread in device_users.other_threads(process):
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):        # it has ended
+                    self._look_in(thread, pid)
+
+    def _look_in(self, directory: str, pid: str) -> bool:
+        """Look at a process or at a thread of it. Returns False if that shows no open file."""
+        try:
+            namespace = os.readlink(os.path.join(directory, 'ns/mnt'))
+        except FileNotFoundError:
+            return False                        # it has ended, or the first thread of a process has
         if namespace not in self._namespaces:
             # The mounts of a process that is ending cannot be read. Then the next process of this namespace is asked.
             with contextlib.suppress(exception.CommandFailed):
-                self.mounted += _mounted(os.path.join(process, 'mountinfo'), self._blocks)
+                self.mounted += _mounted(os.path.join(directory, 'mountinfo'), self._blocks)
                 self._namespaces.add(namespace)
-        for entry in os.scandir(os.path.join(process, 'fd')):
+        entries = list(os.scandir(os.path.join(directory, 'fd')))
+        for entry in entries:
             with contextlib.suppress(OSError):                  # it was closed
                 if self._may_be_a_device(os.readlink(entry.path)):
                     status = os.stat(entry.path)
                     sort = _SORTS.get(stat.S_IFMT(status.st_mode))
                     if sort is not None:
                         number = f'{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}'
-                        self.opened.append((pid, self._name(process), sort, number))
+                        self.opened.append((pid, self._name(os.path.join(self._proc, pid)), sort, number))
+        return bool(entries)
 
     def _may_be_a_device(self, path: str) -> bool:
         """Whether an open file is worth a look. A look at every file would wait for file servers that do not answer."""
@@ -348,7 +363,8 @@ def _mounted(path: str, blocks: _Blocks) -> list[tuple[str, str]]:
     for fields in _table(path, 10, b' ', must=True):
         number, where = fields[2], _unescaped(fields[4])
         _type, source, options = fields[fields.index('-', 6) + 1:][:3] if '-' in fields[6:-3] else ('', '', '')
-        paths = [_unescaped(one) for one in (source, *_BESIDE.findall(options)) if one.startswith('/dev/')]
+        sources = _NEXT_DISK.split(source) if source.startswith('/dev/') else ()
+        paths = [_unescaped(one) for one in (*sources, *_BESIDE.findall(options))]
         for name in dict.fromkeys(filter(None, (blocks.name_of(number), *map(blocks.at, paths)))):
             found.append((name, where))
     return found

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack.virt.libvirt import descriptors
+from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import formatting
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
@@ -68,11 +69,12 @@ def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: boo
     :param sysfs: where sysfs is; the daemon uses its own
     :param name: the name of the disk's block device
     :raises BlockingIOError: somebody else holds that lock
-    :raises OSError: it cannot be opened, is no disk of the function or has another size, the kernel uses it for a file
-        system or below another device, another process has it open (EBUSY), or there is no privileged daemon
+    :raises OSError: it cannot be opened, is no disk of the function or has another size, the host uses the function, as
+        :mod:`devicetrack.virt.libvirt.pci_use` finds, or somebody else holds the disk exclusively or has it open
+        (EBUSY), the host's use is unknown, or there is no privileged daemon
     """
     if os.geteuid() == 0:
-        return root.open_disk(sysfs, address, name, size_bytes, writing)
+        return disk_nodes.open_disk(sysfs, address, name, size_bytes, writing)
     return _received('send_disk', address, name, size_bytes, writing)
 
 
@@ -320,7 +322,8 @@ def attach_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, i
     """Attach a namespace to the controller of a PCI function, or detach it from that controller.
 
     :param disks: as for :func:`format_nvme_namespace`
-    :raises OSError: as :func:`format_nvme_namespace`
+    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; else as
+        :func:`read_nvme_controller`
     """
     _run_nvme(sysfs, 'attach', address, list(disks), nsid, is_to_be)
 
@@ -360,14 +363,15 @@ def format_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, i
 
     :param disks: the name and the bytes of each disk of the function; all of them
     :param erase: :data:`.nvme_admin.USER_DATA` or :data:`.nvme_admin.CRYPTOGRAPHIC`
-    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; EUSERS: the daemon
-        has no thread for it before another format ends; else as :func:`read_nvme_controller`
+    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; EINVAL: the format
+        would reach namespaces of others; EUSERS: the daemon has no thread for it before another format ends; else as
+        :func:`read_nvme_controller`
     """
     if os.geteuid() != 0 and sysfs == root.SYSFS:
         _ask_daemon('format_nvme_namespace', address, list(disks), nsid, list(wanted), erase, timeout_s)
         return
     nvme_controllers.check_format(nsid, wanted, erase, timeout_s)
-    with nvme_controllers.to_erase(sysfs, address, disks) as (fd, fds):
+    with nvme_controllers.to_format(sysfs, address, disks) as (fd, fds):
         formatting.run(f'{address} {nsid}', fd, fds, lock_fd, nsid, wanted, erase, timeout_s,
                        sum(size for _name, size in disks))
 
@@ -377,7 +381,8 @@ def start_nvme_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int
 
     :param disks: as for :func:`format_nvme_namespace`
     :param action: :data:`.nvme_admin.BLOCK_ERASE`, :data:`.nvme_admin.OVERWRITE` or :data:`.nvme_admin.CRYPTO_ERASE`
-    :raises OSError: as :func:`format_nvme_namespace`
+    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; EINVAL: the operation
+        would erase data of others; else as :func:`read_nvme_controller`
     """
     _run_nvme(sysfs, 'start_sanitize', address, list(disks), action)
 

@@ -32,11 +32,8 @@ VFIO = '/dev/vfio'
 SYSFS = '/sys'
 DEVICES = '/dev'
 
-_DISK = re.compile(r'nvme([0-9]+)n([0-9]+)')
-_CONTROLLER = re.compile(r'nvme[0-9]+')
-_SUBSYSTEM = re.compile(r'nvme-subsys[0-9]+')
 _DAX = re.compile(r'dax[0-9]+\.[0-9]+')
-_PCI_ADDRESS = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
+PCI_ADDRESS = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
 _PCI_DOMAIN = re.compile(r'pci[0-9a-f]{4,8}:[0-9a-f]{2}')
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _PARENT = re.compile(r'[0-9a-zA-Z][0-9a-zA-Z:._-]{0,63}')
@@ -110,57 +107,6 @@ def open_dax(path: str, size_bytes: int) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: bool) -> int:
-    if not _PCI_ADDRESS.fullmatch(address) or not _DISK.fullmatch(name):
-        raise OSError(errno.EINVAL, 'not a PCI address, or not the name of an NVMe namespace')
-    # O_EXCL: the kernel refuses a block device that it uses itself, for a file system or below another one (open(2)).
-    fd = os.open(os.path.join(DEVICES, name), (os.O_RDWR if writing else os.O_RDONLY) | os.O_EXCL | os.O_NOFOLLOW
-                 | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISBLK(status.st_mode):
-            raise OSError(errno.EINVAL, 'not a block device')
-        device = os.path.realpath(os.path.join(
-            sysfs, f'dev/block/{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}'))
-        if os.path.basename(device) != name:
-            raise OSError(errno.EINVAL, f'not the disk {name}')
-        check_owner(sysfs, device, address)
-        if os.lseek(fd, 0, os.SEEK_END) != size_bytes:
-            raise OSError(errno.EINVAL, f'it does not have {size_bytes} bytes')
-        device_users.check_alone(fd)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def check_owner(sysfs: str, device: str, address: str) -> None:
-    """Check that a disk belongs to a PCI function, and to no other function.
-
-    Where an NVM subsystem may have several controllers, the kernel shows a namespace below the subsystem, and hidden
-    devices of the same numbers for the paths below its controllers (nvme_mpath_set_disk_name in Linux:
-    drivers/nvme/host/multipath.c).
-
-    :param device: the directory of the disk, without links
-    :raises OSError: EINVAL: it does not belong to the function; EBUSY: other functions have it, too
-    """
-    own = os.path.join(os.path.realpath(os.path.join(sysfs, 'bus/pci/devices', address)), '')
-    if device.startswith(own):
-        return
-    subsystem, name = os.path.split(device)
-    owners = []
-    if _SUBSYSTEM.fullmatch(os.path.basename(subsystem)) and (number := _DISK.fullmatch(name)) is not None:
-        path = re.compile(f'nvme{number[1]}c[0-9]+n{number[2]}')
-        for one in filter(_CONTROLLER.fullmatch, os.listdir(subsystem)):
-            directory = os.path.realpath(os.path.join(subsystem, one))
-            if any(map(path.fullmatch, os.listdir(directory))):
-                owners.append(directory)
-    if not any(one.startswith(own) for one in owners):
-        raise OSError(errno.EINVAL, f'not a disk of {address}')
-    if not all(one.startswith(own) for one in owners):
-        raise OSError(errno.EBUSY, f'several controllers have it: {", ".join(sorted(map(os.path.basename, owners)))}')
 
 
 def is_dax_locked(path: str) -> bool:
@@ -438,7 +384,7 @@ def function(sysfs: str, address: str, name: str = '') -> str:
 
     :raises OSError: it is not an address, no function of this host has it, or the path leads out of sysfs
     """
-    if not _PCI_ADDRESS.fullmatch(address):
+    if not PCI_ADDRESS.fullmatch(address):
         raise OSError(errno.EINVAL, 'not a PCI address')
     directory = below(sysfs, os.path.join(sysfs, 'bus/pci/devices', address))
     return os.path.join(directory, name) if name else directory
@@ -486,7 +432,7 @@ def _with_dependents(sysfs: str, address: str) -> tuple[str, ...]:
 def _behind(directory: str) -> Iterator[str]:
     """Yield the addresses of the functions behind one."""
     for entry in os.scandir(directory):
-        is_function = _PCI_ADDRESS.fullmatch(entry.name) is not None
+        is_function = PCI_ADDRESS.fullmatch(entry.name) is not None
         if (is_function or _PCI_DOMAIN.fullmatch(entry.name)) and entry.is_dir(follow_symlinks=False):
             if is_function:
                 yield entry.name
@@ -495,14 +441,9 @@ def _behind(directory: str) -> Iterator[str]:
 
 def check_host_use(sysfs: str, address: str) -> None:
     functions = _with_dependents(sysfs, address)
-    try:
-        uses = host_use(sysfs)
-    except exception.DriverError as error:
-        raise OSError(errno.EIO, f'the functions that the host uses are unknown: {error}') from error
+    uses = _known_use(sysfs)
     for one in functions:
-        use = uses.of(one)
-        if use is not None:
-            raise OSError(errno.EBUSY, f'the host uses {one}: {use}')
+        _check_use(uses, one)
         try:
             held = uses.held(one)
         except OSError as error:
@@ -511,6 +452,29 @@ def check_host_use(sysfs: str, address: str) -> None:
         if held is not None:
             raise OSError(errno.EBUSY, f'the host uses {one}: {held} is held exclusively by somebody, for example by '
                                        'ZFS or DRBD')
+
+
+def check_own_use(sysfs: str, address: str) -> None:
+    """Check that the host does not use a function itself, whatever it does with those that depend on it.
+
+    This opens no disk, so the caller may have one open exclusively.
+
+    :raises OSError: EBUSY: it does; else, its use is unknown
+    """
+    _check_use(_known_use(sysfs), address)
+
+
+def _known_use(sysfs: str) -> pci_use.HostUse:
+    try:
+        return host_use(sysfs)
+    except exception.DriverError as error:
+        raise OSError(errno.EIO, f'the functions that the host uses are unknown: {error}') from error
+
+
+def _check_use(uses: pci_use.HostUse, address: str) -> None:
+    use = uses.of(address)
+    if use is not None:
+        raise OSError(errno.EBUSY, f'the host uses {address}: {use}')
 
 
 def check_no_guest(sysfs: str, address: str) -> None:

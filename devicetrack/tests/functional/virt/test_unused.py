@@ -29,11 +29,30 @@ GUEST = textwrap.dedent("""
     sys.stdin.read()
 """)
 
+# As that guest, but its first thread ends, and another one runs on.
+THREAD = textwrap.dedent("""
+    import ctypes, mmap, os, sys, threading
+    fd = os.open(sys.argv[1], os.O_RDWR)
+    mapped = mmap.mmap(fd, 4096)
+    if sys.argv[2] == 'maps':
+        os.close(fd)
+
+    def run():
+        while open('/proc/self/stat').read().rpartition(')')[2].split()[0] != 'Z':
+            pass
+        print('ready', flush=True)
+        sys.stdin.read()
+        os._exit(0)
+
+    threading.Thread(target=run).start()
+    ctypes.CDLL(None).pthread_exit(None)
+""")
+
 
 class UnusedTestCase(test_wipe.NamespaceTestCase):
 
-    def guest(self, how: str) -> Any:
-        process = processes.Process('-c', GUEST, self.path, how)
+    def guest(self, how: str, program: str = GUEST) -> Any:
+        process = processes.Process('-c', program, self.path, how)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         self.assertEqual('ready', process.stdout.readline().strip())
@@ -43,9 +62,9 @@ class UnusedTestCase(test_wipe.NamespaceTestCase):
 class TestLostGuest(UnusedTestCase):
     """A guest that the hypervisor does not know."""
 
-    def _is_kept(self, how: str) -> None:
+    def _is_kept(self, how: str, program: str = GUEST) -> None:
         driver = self.driver()
-        wanted, before, guest = self.assigned(driver), self.content(), self.guest(how)
+        wanted, before, guest = self.assigned(driver), self.content(), self.guest(how, program)
         error = driver.unclaim([wanted])[self.key]
         self.assertIsInstance(error, exception.DeviceInUse)
         self.assertIn(str(guest.pid), str(error))
@@ -59,6 +78,12 @@ class TestLostGuest(UnusedTestCase):
 
     def test_keeps_what_it_maps(self) -> None:
         self._is_kept('maps')
+
+    def test_keeps_what_it_has_open_after_its_first_thread_has_ended(self) -> None:
+        self._is_kept('has open', THREAD)
+
+    def test_keeps_what_it_maps_after_its_first_thread_has_ended(self) -> None:
+        self._is_kept('maps', THREAD)
 
     def test_keeps_a_hole_from_being_proven(self) -> None:
         for name in ('ns0', 'ns1'):

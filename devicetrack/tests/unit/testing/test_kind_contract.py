@@ -17,6 +17,7 @@ from devicetrack.testing.kinds import world
 from devicetrack.tests import base
 from devicetrack.tests.unit.virt import mdev_node
 from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import privileged
@@ -164,7 +165,7 @@ class PCIWorld(world.KindWorld):
         self.groups = {**dict.fromkeys(shared, 100), self.devices[0]: 1, self.devices[1]: 2}
         self.refused = (lambda: root.unbind(self.host.root, '../x'),
                         lambda: root.set_driver_override(self.host.root, self.devices[0], 'x\ny'),
-                        lambda: root.open_disk(self.host.root, self.devices[0], '../sda', 4096, True))
+                        lambda: disk_nodes.open_disk(self.host.root, self.devices[0], '../sda', 4096, True))
         self.configuration.set('pci', device_spec=list(map(json.dumps, (
             {'vendor_id': '1b36', 'product_id': '0010'}, {'vendor_id': '8086'}, {'address': '*:07:*.*'}))))
         self.configuration.set('devicetrack_pci', sysfs_root=self.host.root, release_wait_s=0, functions=['all'],

@@ -46,6 +46,13 @@ class DiskHostTestCase(base.TestCase):
         self.host.unbind(DISK)
         self.assertRaises(OSError, privileged.open_disk, self.host.root, DISK, 'nvme0n1', SIZE)
 
+    def test_nobody_opens_it_while_a_process_has_a_partition_of_it_open(self) -> None:
+        self.host.add_partition('nvme0n1', 'nvme0n1p1')
+        self.host.add_process(812, 'qemu')
+        self.host.open_device(812, 'nvme0n1p1')
+        error = self.assertRaises(OSError, privileged.open_disk, self.host.root, DISK, 'nvme0n1', SIZE)
+        self.assertIn('process 812 (qemu) has nvme0n1p1 open', str(error))
+
     def test_a_disk_without_bytes_is_as_on_other_hosts(self) -> None:
         self.host.add_nvme(OTHER, 'S2')
         self.assertEqual([OTHER], [address for address in self.host.addresses if address != DISK])

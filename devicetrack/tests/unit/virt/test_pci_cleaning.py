@@ -22,10 +22,10 @@ from devicetrack.tests.unit.virt.pci_hosts import DISK
 from devicetrack.tests.unit.virt.pci_hosts import DiskTestCase
 from devicetrack.tests.unit.virt.pci_hosts import NVME
 from devicetrack.tests.unit.virt.pci_hosts import OLD
+from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import privileged
-from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt import wiper
 from devicetrack.virt.libvirt.kinds import pci
 from devicetrack.virt.libvirt.kinds import pci_erasing
@@ -606,13 +606,13 @@ class ErasedDisksTestCase(DiskTestCase):
         self.controllers.show(DISK)
         name, size = f'{self.host.controller_of(DISK)}n1', self.disk.size
         opened: list[str] = []
-        real = root.open_disk
+        real = disk_nodes.open_disk
 
         def opens(*arguments: Any) -> int:
             opened.append(arguments[2])
             return real(*arguments)
 
-        self.patch(root, 'open_disk', opens)
+        self.patch(disk_nodes, 'open_disk', opens)
         self.disk.fill(OLD)
         for disks, error in (([], errno.EBUSY), ([(name, size // 2)], errno.EBUSY), ([(name, size)], 0),
                              ([(name, size), (f'{name}1', size)], errno.EBUSY)):

@@ -152,6 +152,23 @@ class ProofTestCase(pci_hosts.DiskTestCase):
         self.assertIn('its namespace 1 changed while it was opened', str(answer))
         self.assertFalse(self.is_zero())
 
+    def test_a_service_that_sees_no_open_files_of_others_neither_wipes_nor_reads_what_one_has_open(self) -> None:
+        driver = self.driver('zero')
+        given, before = self.of_a_guest(driver), self.host.use()
+        driver._kinds['pci'].host_use = lambda: before          # type: ignore[attr-defined]
+        name = f'{self.host.controller_of(DISK)}n1'
+        self.host.add_partition(name, f'{name}p1')
+        self.host.add_process(812, 'qemu')
+        self.host.open_device(812, f'{name}p1')
+        for answer in (driver.unclaim([given])[given.key], self.proves(driver, vocabulary.WIPE),
+                       self.proves(driver, vocabulary.READ)):
+            self.assertIsInstance(answer, exception.DeviceInUse)
+            self.assertIn(f'process 812 (qemu) has {name}p1 open', str(answer))
+        self.assertEqual(OLD, self.disk.content[:16])
+        os.unlink(os.path.join(self.host.proc, '812/fd/3'))
+        self.assertEqual([None], list(driver.unclaim([given]).values()))
+        self.assertTrue(self.is_zero())
+
     def test_it_ends_when_another_namespace_is_attached(self) -> None:
         driver = self.driver('zero')
         self.assertIsNone(self.proves(driver, vocabulary.READ))

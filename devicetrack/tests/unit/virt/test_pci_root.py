@@ -15,6 +15,7 @@ from devicetrack.testing import pci
 from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import device_users
+from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
@@ -467,13 +468,13 @@ class OwnerTestCase(base.TestCase):
         os.mkdir(os.path.join(self.sysfs, f'devices/pci0000:00/{address}/nvme/nvme{number}', name))
 
     def check(self, address: str, name: str = 'nvme0n1') -> None:
-        root.check_owner(self.sysfs, os.path.realpath(os.path.join(self.subsystem, name)), address)
+        disk_nodes.check_owner(self.sysfs, os.path.realpath(os.path.join(self.subsystem, name)), address)
 
     def test_a_disk_below_its_function(self) -> None:
         self.add_path(NVME, 0, 'nvme0n1')
         disk = os.path.realpath(os.path.join(self.sysfs, 'bus/pci/devices', NVME, 'nvme/nvme0/nvme0n1'))
-        root.check_owner(self.sysfs, disk, NVME)
-        error = self.assertRaises(OSError, root.check_owner, self.sysfs, disk, SRIOV)
+        disk_nodes.check_owner(self.sysfs, disk, NVME)
+        error = self.assertRaises(OSError, disk_nodes.check_owner, self.sysfs, disk, SRIOV)
         self.assertEqual((errno.EINVAL, f'not a disk of {SRIOV}'), (error.errno, error.strerror))
 
     def test_a_disk_to_which_one_function_has_the_only_path(self) -> None:

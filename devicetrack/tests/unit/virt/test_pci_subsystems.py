@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -13,12 +14,33 @@ from devicetrack.tests.unit.virt.pci_hosts import DiskTestCase
 from devicetrack.tests.unit.virt.pci_hosts import NVME
 from devicetrack.tests.unit.virt.pci_hosts import OLD
 from devicetrack.virt.libvirt import nvme_admin
+from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import privileged
 
 FORMAT, SANITIZE = 0x80, 0x84
 
 
-class VirtualTestCase(DiskTestCase):
+class SharedDiskTestCase(DiskTestCase):
+
+    def formats_unless_it_reaches_others(self, address: str) -> None:
+        """Format as an attacker with the service's rights can: past the checks of the service's own process."""
+        disks = [(f'{self.host.controller_of(address)}n1', self.disk.size)]
+        form = nvme_admin.Format(0)
+        for function, lock in ((nvme_controllers.format_namespace, ()), (privileged.format_nvme_namespace, (1,))):
+            for fna in (0b001, 0b010):
+                self.controller.fna = fna
+                error = self.assertRaises(OSError, function, self.host.root, address, disks, 1, form,
+                                          nvme_admin.USER_DATA, 60, *lock)
+                self.assertEqual(errno.EINVAL, error.errno)
+                self.assertIn('a format of one namespace reaches all', str(error))
+                self.assertEqual([], self.controller.commands)
+            self.controller.fna = 0b100
+            function(self.host.root, address, disks, 1, form, nvme_admin.USER_DATA, 60, *lock)
+            self.assertEqual([FORMAT], self.controller.commands)
+            self.controller.commands.clear()
+
+
+class VirtualTestCase(SharedDiskTestCase):
     """A virtual function with private namespaces, beside others with theirs."""
 
     def setUp(self) -> None:
@@ -87,8 +109,11 @@ class VirtualTestCase(DiskTestCase):
         self.assertIn('is a virtual function', str(error))
         self.assertEqual([], self.controller.commands)
 
+    def test_a_format_that_reaches_others_is_not_sent_to_it(self) -> None:
+        self.formats_unless_it_reaches_others(self.vf)
 
-class SubsystemTestCase(DiskTestCase):
+
+class SubsystemTestCase(SharedDiskTestCase):
     """An NVM subsystem with another controller, which another function or another host may have."""
 
     def setUp(self) -> None:
@@ -114,6 +139,17 @@ class SubsystemTestCase(DiskTestCase):
             else:
                 self.unclaim(kind, self.used(kind))
                 self.assertTrue(self.is_zero())
+
+    def test_a_format_that_reaches_others_is_not_sent_to_it(self) -> None:
+        for others in ({1}, None):
+            self.controller.others = others
+            self.formats_unless_it_reaches_others(DISK)
+        self.controller.others = set()
+        self.controller.fna = 0b011
+        disks = [(f'{self.host.controller_of(DISK)}n1', self.disk.size)]
+        nvme_controllers.format_namespace(self.host.root, DISK, disks, 1, nvme_admin.Format(0), nvme_admin.USER_DATA,
+                                          60)
+        self.assertEqual([FORMAT], self.controller.commands)
 
     def test_one_whose_controllers_are_not_named_may_have_others(self) -> None:
         self.controller.others = None

@@ -108,6 +108,12 @@ class BlockTestCase(UseTestCase):
                                      'noquota\n')
         self.assertEqual({OTHER: '/srv is mounted from nvme1n1'}, self.uses())
 
+    def test_every_device_of_a_bcachefs(self) -> None:
+        self.host.build('dm-0', ['nvme1n1'], 'vg0-a:b')
+        self.write('self/mountinfo', '40 27 0:45 / /srv rw,relatime shared:1 - bcachefs '
+                                     '/dev/nvme0n1:/dev/mapper/vg0-a:b rw,metadata_replicas=2\n')
+        self.assertEqual({NVME: '/srv is mounted from nvme0n1', OTHER: '/srv is mounted from dm-0'}, self.uses())
+
     def test_every_device_of_a_btrfs(self) -> None:
         devices = os.path.join(self.host.root, 'fs/btrfs/2f1e', 'devices')
         os.makedirs(devices)
@@ -277,6 +283,22 @@ class ProcessTestCase(UseTestCase):
             os.unlink(os.path.join(self.host.proc, '812/fd/3'))
             os.symlink(os.path.normpath(renamed), os.path.join(self.host.proc, '812/fd/3'))
             self.assertEqual({NVME: 'process 812 (smartd) has nvme0n1 open'}, self.uses())
+
+    def test_a_process_whose_first_thread_has_ended(self) -> None:
+        """The kernel shows nothing of the process any more, and everything of its other threads."""
+        self.host.open_device(812, 'nvme0n1')
+        process = os.path.join(self.host.proc, '812')
+        self.host.mount('nvme1n1', '/data', 812)
+        for thread in ('813', '814'):
+            os.makedirs(os.path.join(process, 'task', thread, 'ns'))
+            os.makedirs(os.path.join(process, 'task', thread, 'fd'))
+        # Thread 814 has ended since the threads were listed.
+        os.symlink('mnt:[4026532812]', os.path.join(process, 'task/813/ns/mnt'))
+        for name in ('mountinfo', 'fd/3'):
+            os.rename(os.path.join(process, name), os.path.join(process, 'task/813', name))
+        os.unlink(os.path.join(process, 'ns/mnt'))
+        self.assertEqual({NVME: 'process 812 (smartd) has nvme0n1 open', OTHER: '/data is mounted from nvme1n1'},
+                         self.uses())
 
     def test_a_guest_that_has_the_function_is_not_the_host(self) -> None:
         self.host.add_device(f'{NVME}/vfio-dev', 'vfio0', number='char/511')

@@ -1,0 +1,72 @@
+"""Opens the block devices of disks, which needs root.
+
+Only :mod:`devicetrack.virt.libvirt.privileged`, its daemon and their parts call this.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from typing import Final
+
+from devicetrack.virt.libvirt import device_users
+from devicetrack.virt.libvirt import root
+
+_DISK: Final = re.compile(r'nvme([0-9]+)n([0-9]+)')
+_CONTROLLER: Final = re.compile(r'nvme[0-9]+')
+_SUBSYSTEM: Final = re.compile(r'nvme-subsys[0-9]+')
+
+
+def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: bool) -> int:
+    if not root.PCI_ADDRESS.fullmatch(address) or not _DISK.fullmatch(name):
+        raise OSError(errno.EINVAL, 'not a PCI address, or not the name of an NVMe namespace')
+    # O_EXCL: the kernel refuses a block device that it uses itself, for a file system or below another one (open(2)).
+    fd = os.open(os.path.join(root.DEVICES, name), (os.O_RDWR if writing else os.O_RDONLY) | os.O_EXCL | os.O_NOFOLLOW
+                 | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISBLK(status.st_mode):
+            raise OSError(errno.EINVAL, 'not a block device')
+        device = os.path.realpath(os.path.join(
+            sysfs, f'dev/block/{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}'))
+        if os.path.basename(device) != name:
+            raise OSError(errno.EINVAL, f'not the disk {name}')
+        check_owner(sysfs, device, address)
+        if os.lseek(fd, 0, os.SEEK_END) != size_bytes:
+            raise OSError(errno.EINVAL, f'it does not have {size_bytes} bytes')
+        device_users.check_alone(fd)
+        # That sees this node's users. A process may have a partition of the disk or its character device.
+        root.check_own_use(sysfs, address)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def check_owner(sysfs: str, device: str, address: str) -> None:
+    """Check that a disk belongs to a PCI function, and to no other function.
+
+    Where an NVM subsystem may have several controllers, the kernel shows a namespace below the subsystem, and hidden
+    devices of the same numbers for the paths below its controllers (nvme_mpath_set_disk_name in Linux:
+    drivers/nvme/host/multipath.c).
+
+    :param device: the directory of the disk, without links
+    :raises OSError: EINVAL: it does not belong to the function; EBUSY: other functions have it, too
+    """
+    own = os.path.join(os.path.realpath(os.path.join(sysfs, 'bus/pci/devices', address)), '')
+    if device.startswith(own):
+        return
+    subsystem, name = os.path.split(device)
+    owners = []
+    if _SUBSYSTEM.fullmatch(os.path.basename(subsystem)) and (number := _DISK.fullmatch(name)) is not None:
+        path = re.compile(f'nvme{number[1]}c[0-9]+n{number[2]}')
+        for one in filter(_CONTROLLER.fullmatch, os.listdir(subsystem)):
+            directory = os.path.realpath(os.path.join(subsystem, one))
+            if any(map(path.fullmatch, os.listdir(directory))):
+                owners.append(directory)
+    if not any(one.startswith(own) for one in owners):
+        raise OSError(errno.EINVAL, f'not a disk of {address}')
+    if not all(one.startswith(own) for one in owners):
+        raise OSError(errno.EBUSY, f'several controllers have it: {", ".join(sorted(map(os.path.basename, owners)))}')
