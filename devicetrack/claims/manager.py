@@ -451,8 +451,9 @@ class ClaimManager:
 
         :param devices: kind and identifier of each, in the order in which the guest's request names them
         :returns: all devices that the instance has here now
-        :raises NotAdopted: the host has no such healthy device, another instance has it, another domain names it, the
-            service's own view says that the instance is not here, or one of these cannot be told; ``reason`` says which
+        :raises NotAdopted: the host has no such healthy device, another instance has it, another domain names it, it
+            is being wiped, the service's own view says that the instance is not here, or one of these cannot be told;
+            ``reason`` says which
         :raises RowsMissing: as :meth:`realize`
         :raises DriverError, HypervisorUnreachable, StoreError: no answer; nothing was recorded. Devices that may
             have lost their proof are withheld

@@ -9,11 +9,10 @@ nor :meth:`Unproven.close` waits until it has read a whole device.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-import contextlib
 import threading
 import time
 from typing import Final
@@ -30,6 +29,7 @@ from devicetrack.claims.rows import Rows
 from devicetrack.claims.withheld import Withheld
 from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.claims.workers import Workers
+from devicetrack.engine.selection import FREE
 from devicetrack.engine.states import DeviceState
 from devicetrack.engine.withholding import Cause
 from devicetrack.engine.withholding import Target
@@ -52,6 +52,9 @@ _LOOK_EVERY_S: Final = 0.1
 # Seconds that close() waits for a wipe, which cannot be stopped. The wipe holds the device's lock and goes on.
 _CLOSE_WAIT_S: Final = 5.0
 
+# For each device None, or the error that keeps it withheld.
+_Answers = Mapping[DeviceKey, exception.DriverError | None]
+
 
 class _Task(NamedTuple):
     """A device, and how to prove it. If an operator asked for that wipe, ``request_id`` is that of the call."""
@@ -60,6 +63,12 @@ class _Task(NamedTuple):
     how: str
     is_requested: bool = False
     request_id: str | None = None
+
+
+class _NotBegun(exception.DeviceTrackError):
+    """A wipe must not begin."""
+    reason: str
+    template = '{reason}'
 
 
 class Unproven:
@@ -95,8 +104,8 @@ class Unproven:
         for start in range(0, len(waiting), _AT_A_TIME):
             devices = waiting[start:start + _AT_A_TIME]
             try:
-                answers = self._driver.prove([self._assignment(device) for device in devices], vocabulary.BLANK)
-            except exception.DriverError as error:
+                answers = self._look_at([self._assignment(device) for device in devices], vocabulary.BLANK)
+            except (exception.DriverError, exception.StoreError) as error:
                 LOG.warning('Unproven devices cannot be checked: %s', error)
                 return
             self._admit([key for key, error in answers.items() if error is None], vocabulary.BLANK)
@@ -260,13 +269,10 @@ class Unproven:
     def _prove(self, task: _Task) -> None:
         device, how = task.device, task.how
         key = _key(device)
-        rows = self._rows.of_devices([key])
-        if rows:
-            raise exception.DeviceInUse(*key, f'instance {rows[key].instance_uuid} has it')
+        self._rows.check_unowned([key])         # long before the last check, which comes after the lock or the reading
         LOG.info('%(kind)s %(identifier)s has no owner, and nothing proves it clean: %(how)s',
                  {'kind': key.kind, 'identifier': key.identifier, 'how': how})
-        with self._alone(key, how):
-            error = self._driver.prove([self._assignment(device)], how)[key]
+        error = (self._wipe(task) if how == vocabulary.WIPE else self._look_at([self._assignment(device)], how))[key]
         if self._stop.is_set():
             return
         if error is None:
@@ -280,21 +286,69 @@ class Unproven:
         self._answer(task, error.reason if isinstance(error, exception.DeviceError) else str(error),
                      final=isinstance(error, exception.NotProven))
 
-    @contextlib.contextmanager
-    def _alone(self, key: DeviceKey, how: str) -> Iterator[None]:
-        """Let nobody have a device that a wipe of this one may reach. Reading changes nothing.
+    def _look_at(self, assignments: Sequence[DeviceAssignment], how: str) -> _Answers:
+        """Prove devices without a change of them. One that gets an owner meanwhile has no proof in the end.
+
+        Its owner's guest may write to it without a call of ours. An adoption holds a device before it removes the
+        proof. So either it removes this proof, or one of the checks here sees the new owner.
+
+        :raises DeviceInUse, HostTakenOver, StoreError: a device was not free all the time, or nobody can tell; none of
+            them has a proof
+        """
+        keys = [one.key for one in assignments]
+        is_checked = False
+
+        def confirm(_assignment: DeviceAssignment) -> None:
+            nonlocal is_checked
+            if not is_checked:                  # once is enough: the driver has the locks of all of them
+                self._check_free(keys)
+                is_checked = True
+
+        answers = self._driver.prove(assignments, how, confirm)
+        clean = [key for key, error in answers.items() if error is None]
+        if clean:
+            try:
+                self._check_free(clean)
+            except BaseException:
+                self.disprove(clean)
+                raise
+        return answers
+
+    def _check_free(self, keys: Collection[DeviceKey]) -> None:
+        """:raises DeviceInUse, HostTakenOver, StoreError: as :meth:`_look_at`"""
+        self._rows.check_unowned(keys)
+        for key in keys:
+            device = self._ledger.device(key)
+            # Whoever has a whole card can write to its parts, too.
+            if device is not None and (device.state != FREE or vocabulary.EXCLUDED in device.withheld):
+                raise exception.DeviceInUse(*key, 'it was given to an instance, or excluded, while it was looked at')
+
+    def _wipe(self, task: _Task) -> _Answers:
+        """Wipe a device, and let nobody have a device meanwhile that the wipe may reach.
 
         :raises DeviceInUse: somebody has such a device, or this one
         """
-        if how != vocabulary.WIPE:
-            yield
-            return
+        key = _key(task.device)
         try:
             if (reason := self._ledger.begin_wipe(key)) is not None:
                 raise exception.DeviceInUse(*key, reason)
-            yield
+            return self._driver.prove([self._assignment(task.device)], vocabulary.WIPE,
+                                      lambda _assignment: self._check_wipe(key))
         finally:
             self._ledger.end_wipe(key)
+
+    def _check_wipe(self, key: DeviceKey) -> None:
+        """Check under the lock of a device that it may still be wiped: the last moment in which its bytes can stay.
+
+        :raises DeviceInUse: an instance has it by now
+        :raises HostTakenOver: another manager of the host has started, and may have given it to an instance
+        :raises StoreError: no answer
+        :raises _NotBegun: the host is report-only, or this manager closes
+        """
+        closed = 'the service stops' if self._stop.is_set() else self._gate.why_not_end
+        if closed is not None:
+            raise _NotBegun(closed)
+        self._rows.check_unowned([key])
 
     def _answer(self, task: _Task, why: str, final: bool) -> None:
         """Keep the reason why a device was not admitted. If it is not final, the next audit allows another try.
