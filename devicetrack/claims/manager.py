@@ -750,9 +750,11 @@ class ClaimManager:
 
         An instance that has such a device keeps it. The cordon lasts until :meth:`uncordon`, also over restarts and
         while the device is away. Idempotent. A request to uncordon the target that waits for the next audit is older,
-        and is refused.
+        and is refused. Nobody wipes a free device that is cordoned, until somebody asks :meth:`admit` for that after
+        the cordon; a wipe that has begun goes on.
 
-        :returns: why the target is withheld, and the rows of the instances that still have such devices
+        :returns: why the target is withheld, and the rows of the instances that still have such devices; ``warning``
+            names the free devices whose wipes go on
         :raises BadRequest: this host has no such device or parent
         :raises NothingWritten: it is not cordoned
         :raises OutcomeUnknown: it is cordoned, and the next audit makes sure that the store has it

@@ -29,9 +29,12 @@ from devicetrack.claims.rows import Rows
 from devicetrack.claims.withheld import Withheld
 from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.claims.workers import Workers
+from devicetrack.engine import withholding
+from devicetrack.engine.exclusion import BEING_WIPED
 from devicetrack.engine.selection import FREE
 from devicetrack.engine.states import DeviceState
 from devicetrack.engine.withholding import Cause
+from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.event import Wiped
@@ -44,7 +47,7 @@ LOG = log.logger(__name__)
 NOBODY: Final = '00000000-0000-0000-0000-000000000000'
 TO_BE_READ: Final = 'nothing proves that it is clean; it has not been read through yet'
 TO_BE_WIPED: Final = 'nothing proves that it is clean; it will be wiped'
-BEING_WIPED: Final = 'it is being wiped, and will be handed out when the wipe is proven'
+WIPED_NOW: Final = 'it is being wiped, and will be handed out when the wipe is proven'
 
 # At most this many devices are checked with their locks held at a time, since each lock is a descriptor.
 _AT_A_TIME: Final = 100
@@ -65,10 +68,21 @@ class _Task(NamedTuple):
     request_id: str | None = None
 
 
+class _Request(NamedTuple):
+    """A wipe that an operator requested: the id of the call, and the cordons of the device at that time."""
+
+    request_id: str | None
+    cordons: tuple[Cause, ...]
+
+
 class _NotBegun(exception.DeviceTrackError):
     """A wipe must not begin."""
     reason: str
     template = '{reason}'
+
+
+class _LeftAlone(_NotBegun):
+    """The device is withheld for another reason by now. It is due again when that reason ends."""
 
 
 class Unproven:
@@ -86,8 +100,7 @@ class Unproven:
         self._workers = Workers('devicetrack-unproven', 1, self._next, self._work)
         self._begun = False
         self._requested: list[DeviceKey] = []                   # operators want these wiped
-        # These, and the one whose wipe runs, each with the request id of the call.
-        self._wiping: dict[DeviceKey, str | None] = {}
+        self._wiping: dict[DeviceKey, _Request] = {}            # these, and the one whose wipe runs
         self._answers: dict[DeviceKey, tuple[str, str]] = {}    # details of the tried device, why it is not clean
         self._later: set[DeviceKey] = set()                     # tried, and due again after the next audit
         self._stop = threading.Event()
@@ -124,7 +137,7 @@ class Unproven:
         with self._lock.held():
             # The ledger's list lacks tried devices that are also withheld for another reason.
             return {**dict.fromkeys(unproven, to_be_done), **{key: why for key, (_, why) in self._answers.items()},
-                    **dict.fromkeys(self._wiping, BEING_WIPED)}
+                    **dict.fromkeys(self._wiping, WIPED_NOW)}
 
     def begin(self) -> None:
         """Read devices in the background from now on, until :meth:`close`."""
@@ -164,8 +177,10 @@ class Unproven:
         if wipe:
             if (closed := self._gate.why_not_end) is not None:
                 raise exception.NotAdmitted(str(Target.of(key)), closed)
+            marks = self._withheld.marks        # first: a cordon that comes now is a later word
             self._withheld.check_for_wipe(key)
-            self._request_wipe(key)
+            device = self._ledger.device(key)
+            self._request_wipe(key, _cordons(marks, key, device.parent if device is not None else None))
             state = self.state_of(key)          # before the thread starts, which may finish at once
             self._workers.start()
             return state
@@ -180,7 +195,7 @@ class Unproven:
         :raises NotAdmitted: the wipe is not proven, or the store does not have that yet; the device stays withheld
         """
         with self._lock.held():
-            why = BEING_WIPED if key in self._wiping else self._answers.get(key, ('', ''))[1]
+            why = WIPED_NOW if key in self._wiping else self._answers.get(key, ('', ''))[1]
         state = self.state_of(key)
         if not why and not {vocabulary.IN_DOUBT, vocabulary.RETIRED}.isdisjoint(state.causes):
             why = 'it was wiped, but the store could not note that: admit it again'
@@ -195,16 +210,18 @@ class Unproven:
         if device is None or vocabulary.UNPROVEN not in device.withheld:
             return state
         with self._lock.held():
-            why = BEING_WIPED if key in self._wiping else self._answers.get(key, ('', TO_BE_READ))[1]
+            why = WIPED_NOW if key in self._wiping else self._answers.get(key, ('', TO_BE_READ))[1]
         return state._replace(causes={**state.causes, vocabulary.UNPROVEN: Cause(0, why, vocabulary.BY_HOST)})
 
-    def _request_wipe(self, key: DeviceKey) -> None:
+    def _request_wipe(self, key: DeviceKey, cordons: tuple[Cause, ...]) -> None:
         with self._lock.held():
             self._answers.pop(key, None)
             self._later.discard(key)
-            if key not in self._wiping:
+            if key in self._wiping:
+                self._wiping[key] = self._wiping[key]._replace(cordons=cordons)
+            else:
                 self._requested.append(key)
-                self._wiping[key] = requests.present()
+                self._wiping[key] = _Request(requests.present(), cordons)
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
@@ -223,6 +240,9 @@ class Unproven:
         try:
             with requests.during(task.request_id):
                 self._prove(task)
+        except _LeftAlone as error:
+            LOG.info('%(kind)s %(identifier)s is not wiped: %(error)s', {
+                'kind': device.kind, 'identifier': device.identifier, 'error': error})
         except Exception as error:
             expected = isinstance(error, exception.DeviceTrackError)
             LOG.warning('%(kind)s %(identifier)s stays withheld: %(error)s',
@@ -249,7 +269,7 @@ class Unproven:
             with self._lock.held():
                 ended = self._stop.is_set() or self._gate.report_only is not None
                 requested = self._requested[0] if self._requested and not ended else None
-                request_id = self._wiping.get(requested) if requested is not None else None
+                request = self._wiping.get(requested) if requested is not None else None
                 if requested is None:
                     for device in unproven if not ended else ():
                         if self._is_untried(device):
@@ -262,7 +282,7 @@ class Unproven:
                     self._wiping.pop(requested, None)
                     self._answers[requested] = ('', 'wiping it failed: the host does not have it any more')
             if known is not None:
-                return _Task(known, vocabulary.WIPE, True, request_id)
+                return _Task(known, vocabulary.WIPE, True, request.request_id if request is not None else None)
             LOG.warning('%(kind)s %(identifier)s is not wiped: the host does not have it any more',
                         requested._asdict())
 
@@ -333,22 +353,36 @@ class Unproven:
             if (reason := self._ledger.begin_wipe(key)) is not None:
                 raise exception.DeviceInUse(*key, reason)
             return self._driver.prove([self._assignment(task.device)], vocabulary.WIPE,
-                                      lambda _assignment: self._check_wipe(key))
+                                      lambda _assignment: self._check_wipe(task))
         finally:
             self._ledger.end_wipe(key)
 
-    def _check_wipe(self, key: DeviceKey) -> None:
+    def _check_wipe(self, task: _Task) -> None:
         """Check under the lock of a device that it may still be wiped: the last moment in which its bytes can stay.
 
         :raises DeviceInUse: an instance has it by now
         :raises HostTakenOver: another manager of the host has started, and may have given it to an instance
         :raises StoreError: no answer
-        :raises _NotBegun: the host is report-only, or this manager closes
+        :raises _NotBegun: the host is report-only, this manager closes, or an operator cordoned it after the request
+        :raises _LeftAlone: nobody asked for its wipe by name, and it is cordoned or withheld for another reason
         """
+        key = _key(task.device)
         closed = 'the service stops' if self._stop.is_set() else self._gate.why_not_end
         if closed is not None:
             raise _NotBegun(closed)
         self._rows.check_unowned([key])
+        if task.is_requested:
+            with self._lock.held():
+                known = self._wiping[key].cordons
+            # By identity: each cordon makes a new cause, also one in the words of the last one.
+            if any(all(one is not other for other in known)
+                   for one in _cordons(self._withheld.marks, key, task.device.parent)):
+                raise _NotBegun('it was cordoned after its wipe was requested')
+            return
+        device = self._ledger.device(key)
+        others = (device.withheld if device is not None else frozenset()) - {vocabulary.UNPROVEN, BEING_WIPED}
+        if others:
+            raise _LeftAlone(withholding.text(others))
 
     def _answer(self, task: _Task, why: str, final: bool) -> None:
         """Keep the reason why a device was not admitted. If it is not final, the next audit allows another try.
@@ -382,3 +416,10 @@ class Unproven:
 
 def _key(device: DeviceState) -> DeviceKey:
     return DeviceKey(device.kind, str(device.identifier))
+
+
+def _cordons(marks: Marks, key: DeviceKey, parent: str | None) -> tuple[Cause, ...]:
+    """The cordons of a device and of its parent."""
+    targets = [Target.of(key), *([] if parent is None else [Target.named(key.kind, parent, parent=True)])]
+    return tuple(marks[target][vocabulary.CORDONED] for target in targets
+                 if vocabulary.CORDONED in marks.get(target, {}))
