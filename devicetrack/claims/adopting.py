@@ -12,6 +12,7 @@ from devicetrack.engine import adoption
 from devicetrack.engine.repair_plan import Repair
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
+from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Record
@@ -30,6 +31,23 @@ def adoptions(views: Views, driver: VirtDriver, instance_uuid: str, keys: Iterab
         if progress.is_wipe:
             raise exception.NotAdopted(instance_uuid, str(key), f'it is being wiped: {progress}')
     return wanted
+
+
+def check_idle(driver: VirtDriver, repairs: Iterable[Repair]) -> None:
+    """Check that no process of the host wipes devices that get an owner. Nobody but the caller holds them now.
+
+    A manager asks the store whether it was taken over after it has a device's lock, and before the wipe. So if the lock
+    is free now, no older manager begins a wipe later. Whoever reads a device may go on.
+
+    :raises DeviceBusy: somebody wipes one, or may
+    :raises DriverError: nobody can tell
+    """
+    assignments = [DeviceAssignment.from_record(one.after) for one in repairs if one.after is not None]
+    busy = driver.being_worked_on(assignments)
+    progress = driver.wiping(busy) if busy else {}
+    for key in sorted(busy):
+        if key not in progress or progress[key].is_wipe:
+            raise exception.DeviceBusy(*key, 'another process or thread works on it')
 
 
 class Adopting:

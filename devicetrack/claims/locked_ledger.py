@@ -25,6 +25,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import locks
 from devicetrack.engine import opening
+from devicetrack.engine.exclusion import BEING_WIPED
 from devicetrack.engine.ledger import Ledger
 from devicetrack.engine.states import DeviceState
 from devicetrack.engine.states import Hold
@@ -129,11 +130,12 @@ def _hold_unless_taken(ledger: Ledger, records: Sequence[Record],
     """Hold devices that a guest has for new rows of its instance, or none if one is held for another instance.
 
     :param owners: by device, its present owner in the rows
-    :returns: the device that another operation is taking or giving back; None if all are held
+    :returns: the device that another operation is taking, giving back or wiping; None if all are held
     """
     for record in records:
         device = ledger.device(record.key)
-        if device is not None and device.instance_uuid not in (None, owners[record.key]):
+        if device is not None and (device.instance_uuid not in (None, owners[record.key])
+                                   or BEING_WIPED in device.withheld):
             return record.key
     ledger.hold(records)
     ledger.used([record.key for record in records])

@@ -451,8 +451,9 @@ class ClaimManager:
 
         :param devices: kind and identifier of each, in the order in which the guest's request names them
         :returns: all devices that the instance has here now
-        :raises NotAdopted: the host has no such healthy device, another instance has it, another domain names it, the
-            service's own view says that the instance is not here, or one of these cannot be told; ``reason`` says which
+        :raises NotAdopted: the host has no such healthy device, another instance has it, another domain names it, it
+            is being wiped, the service's own view says that the instance is not here, or one of these cannot be told;
+            ``reason`` says which
         :raises RowsMissing: as :meth:`realize`
         :raises DriverError, HypervisorUnreachable, StoreError: no answer; nothing was recorded. Devices that may
             have lost their proof are withheld
@@ -749,9 +750,11 @@ class ClaimManager:
 
         An instance that has such a device keeps it. The cordon lasts until :meth:`uncordon`, also over restarts and
         while the device is away. Idempotent. A request to uncordon the target that waits for the next audit is older,
-        and is refused.
+        and is refused. Nobody wipes a free device that is cordoned, until somebody asks :meth:`admit` for that after
+        the cordon; a wipe that has begun goes on.
 
-        :returns: why the target is withheld, and the rows of the instances that still have such devices
+        :returns: why the target is withheld, and the rows of the instances that still have such devices; ``warning``
+            names the free devices whose wipes go on
         :raises BadRequest: this host has no such device or parent
         :raises NothingWritten: it is not cordoned
         :raises OutcomeUnknown: it is cordoned, and the next audit makes sure that the store has it

@@ -252,7 +252,7 @@ class Repairs:
         taken = self._ledger.hold_unless_taken(list(rows.values()), {
             one.device: one.before.instance_uuid if one.before is not None else None for one in rows})
         if taken is not None:
-            return dict.fromkeys(repairs, f'{taken} is being taken or given back right now')
+            return dict.fromkeys(repairs, f'{taken} is being taken, given back or wiped right now')
         try:
             before_write()
             self._rows.write(Changes(insert=tuple(row for one, row in rows.items() if one.before is None),
@@ -297,7 +297,7 @@ class Repairs:
     def adopt(self, instance_uuid: str, keys: Collection[DeviceKey]) -> None:
         """Record devices that a guest has already, as its service says. The caller works on the instance.
 
-        :raises NotAdopted: as :func:`.adopting.adoptions`, or a device is being taken or given back
+        :raises NotAdopted: as :func:`.adopting.adoptions`, or a device is being taken, given back or wiped
         :raises DriverError: a proof could not be removed; nothing was recorded
         :raises HypervisorUnreachable, StoreError: no answer
         """
@@ -307,10 +307,18 @@ class Repairs:
                                         self._views.providers.present.get)
         if not wanted:
             return
-        # The guest's data is on the device when its row goes, in whatever way. The device is held before it loses its
-        # proof, so that no claim takes it meanwhile.
-        for one, error in self._adopt_from(
-                wanted, lambda: self._driver.disprove([one.device for one in wanted])).items():
+
+        def before_write() -> None:
+            # The guest's data is on the device when its row goes, in whatever way. The device is held before it loses
+            # its proof, so that no claim takes it meanwhile.
+            adopting.check_idle(self._driver, wanted)
+            self._driver.disprove([one.device for one in wanted])
+
+        try:
+            errors = self._adopt_from(wanted, before_write)
+        except exception.DeviceBusy as busy:
+            raise exception.NotAdopted(instance_uuid, f'{busy.kind}/{busy.identifier}', busy.reason) from busy
+        for one, error in errors.items():
             if error is not None:
                 raise exception.NotAdopted(instance_uuid, str(one.device), error)
             LOG.warning('Host %(host)s: %(repair)s', {'host': self._host, 'repair': one})

@@ -108,6 +108,17 @@ class Rows:
         if now is None or (now.generation, now.claim_id) != (record.generation, record.claim_id):
             raise exception.StaleAssignment(*record.key, record.generation)
 
+    def check_unowned(self, keys: Collection[DeviceKey]) -> None:
+        """Check that devices have no rows, and that this process is still the writer of the rows.
+
+        :raises HostTakenOver: another manager of the host has started
+        :raises DeviceInUse: an instance has one
+        :raises StoreError: no answer
+        """
+        self._store.check_epoch()
+        for key, record in self.of_devices(keys).items():
+            raise exception.DeviceInUse(*key, f'instance {record.instance_uuid} has it')
+
     def context(self, instance_uuid: str) -> StoredContext | None:
         """The stored migration context of an instance."""
         return self._store.context(self._host_uuid, instance_uuid)

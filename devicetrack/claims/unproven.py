@@ -9,11 +9,10 @@ nor :meth:`Unproven.close` waits until it has read a whole device.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-import contextlib
 import threading
 import time
 from typing import Final
@@ -30,8 +29,12 @@ from devicetrack.claims.rows import Rows
 from devicetrack.claims.withheld import Withheld
 from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.claims.workers import Workers
+from devicetrack.engine import withholding
+from devicetrack.engine.exclusion import BEING_WIPED
+from devicetrack.engine.selection import FREE
 from devicetrack.engine.states import DeviceState
 from devicetrack.engine.withholding import Cause
+from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.event import Wiped
@@ -44,13 +47,16 @@ LOG = log.logger(__name__)
 NOBODY: Final = '00000000-0000-0000-0000-000000000000'
 TO_BE_READ: Final = 'nothing proves that it is clean; it has not been read through yet'
 TO_BE_WIPED: Final = 'nothing proves that it is clean; it will be wiped'
-BEING_WIPED: Final = 'it is being wiped, and will be handed out when the wipe is proven'
+WIPED_NOW: Final = 'it is being wiped, and will be handed out when the wipe is proven'
 
 # At most this many devices are checked with their locks held at a time, since each lock is a descriptor.
 _AT_A_TIME: Final = 100
 _LOOK_EVERY_S: Final = 0.1
 # Seconds that close() waits for a wipe, which cannot be stopped. The wipe holds the device's lock and goes on.
 _CLOSE_WAIT_S: Final = 5.0
+
+# For each device None, or the error that keeps it withheld.
+_Answers = Mapping[DeviceKey, exception.DriverError | None]
 
 
 class _Task(NamedTuple):
@@ -60,6 +66,23 @@ class _Task(NamedTuple):
     how: str
     is_requested: bool = False
     request_id: str | None = None
+
+
+class _Request(NamedTuple):
+    """A wipe that an operator requested: the id of the call, and the cordons of the device at that time."""
+
+    request_id: str | None
+    cordons: tuple[Cause, ...]
+
+
+class _NotBegun(exception.DeviceTrackError):
+    """A wipe must not begin."""
+    reason: str
+    template = '{reason}'
+
+
+class _LeftAlone(_NotBegun):
+    """The device is withheld for another reason by now. It is due again when that reason ends."""
 
 
 class Unproven:
@@ -77,8 +100,7 @@ class Unproven:
         self._workers = Workers('devicetrack-unproven', 1, self._next, self._work)
         self._begun = False
         self._requested: list[DeviceKey] = []                   # operators want these wiped
-        # These, and the one whose wipe runs, each with the request id of the call.
-        self._wiping: dict[DeviceKey, str | None] = {}
+        self._wiping: dict[DeviceKey, _Request] = {}            # these, and the one whose wipe runs
         self._answers: dict[DeviceKey, tuple[str, str]] = {}    # details of the tried device, why it is not clean
         self._later: set[DeviceKey] = set()                     # tried, and due again after the next audit
         self._stop = threading.Event()
@@ -95,8 +117,8 @@ class Unproven:
         for start in range(0, len(waiting), _AT_A_TIME):
             devices = waiting[start:start + _AT_A_TIME]
             try:
-                answers = self._driver.prove([self._assignment(device) for device in devices], vocabulary.BLANK)
-            except exception.DriverError as error:
+                answers = self._look_at([self._assignment(device) for device in devices], vocabulary.BLANK)
+            except (exception.DriverError, exception.StoreError) as error:
                 LOG.warning('Unproven devices cannot be checked: %s', error)
                 return
             self._admit([key for key, error in answers.items() if error is None], vocabulary.BLANK)
@@ -115,7 +137,7 @@ class Unproven:
         with self._lock.held():
             # The ledger's list lacks tried devices that are also withheld for another reason.
             return {**dict.fromkeys(unproven, to_be_done), **{key: why for key, (_, why) in self._answers.items()},
-                    **dict.fromkeys(self._wiping, BEING_WIPED)}
+                    **dict.fromkeys(self._wiping, WIPED_NOW)}
 
     def begin(self) -> None:
         """Read devices in the background from now on, until :meth:`close`."""
@@ -155,8 +177,10 @@ class Unproven:
         if wipe:
             if (closed := self._gate.why_not_end) is not None:
                 raise exception.NotAdmitted(str(Target.of(key)), closed)
+            marks = self._withheld.marks        # first: a cordon that comes now is a later word
             self._withheld.check_for_wipe(key)
-            self._request_wipe(key)
+            device = self._ledger.device(key)
+            self._request_wipe(key, _cordons(marks, key, device.parent if device is not None else None))
             state = self.state_of(key)          # before the thread starts, which may finish at once
             self._workers.start()
             return state
@@ -171,7 +195,7 @@ class Unproven:
         :raises NotAdmitted: the wipe is not proven, or the store does not have that yet; the device stays withheld
         """
         with self._lock.held():
-            why = BEING_WIPED if key in self._wiping else self._answers.get(key, ('', ''))[1]
+            why = WIPED_NOW if key in self._wiping else self._answers.get(key, ('', ''))[1]
         state = self.state_of(key)
         if not why and not {vocabulary.IN_DOUBT, vocabulary.RETIRED}.isdisjoint(state.causes):
             why = 'it was wiped, but the store could not note that: admit it again'
@@ -186,16 +210,18 @@ class Unproven:
         if device is None or vocabulary.UNPROVEN not in device.withheld:
             return state
         with self._lock.held():
-            why = BEING_WIPED if key in self._wiping else self._answers.get(key, ('', TO_BE_READ))[1]
+            why = WIPED_NOW if key in self._wiping else self._answers.get(key, ('', TO_BE_READ))[1]
         return state._replace(causes={**state.causes, vocabulary.UNPROVEN: Cause(0, why, vocabulary.BY_HOST)})
 
-    def _request_wipe(self, key: DeviceKey) -> None:
+    def _request_wipe(self, key: DeviceKey, cordons: tuple[Cause, ...]) -> None:
         with self._lock.held():
             self._answers.pop(key, None)
             self._later.discard(key)
-            if key not in self._wiping:
+            if key in self._wiping:
+                self._wiping[key] = self._wiping[key]._replace(cordons=cordons)
+            else:
                 self._requested.append(key)
-                self._wiping[key] = requests.present()
+                self._wiping[key] = _Request(requests.present(), cordons)
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
@@ -214,6 +240,9 @@ class Unproven:
         try:
             with requests.during(task.request_id):
                 self._prove(task)
+        except _LeftAlone as error:
+            LOG.info('%(kind)s %(identifier)s is not wiped: %(error)s', {
+                'kind': device.kind, 'identifier': device.identifier, 'error': error})
         except Exception as error:
             expected = isinstance(error, exception.DeviceTrackError)
             LOG.warning('%(kind)s %(identifier)s stays withheld: %(error)s',
@@ -240,7 +269,7 @@ class Unproven:
             with self._lock.held():
                 ended = self._stop.is_set() or self._gate.report_only is not None
                 requested = self._requested[0] if self._requested and not ended else None
-                request_id = self._wiping.get(requested) if requested is not None else None
+                request = self._wiping.get(requested) if requested is not None else None
                 if requested is None:
                     for device in unproven if not ended else ():
                         if self._is_untried(device):
@@ -253,20 +282,17 @@ class Unproven:
                     self._wiping.pop(requested, None)
                     self._answers[requested] = ('', 'wiping it failed: the host does not have it any more')
             if known is not None:
-                return _Task(known, vocabulary.WIPE, True, request_id)
+                return _Task(known, vocabulary.WIPE, True, request.request_id if request is not None else None)
             LOG.warning('%(kind)s %(identifier)s is not wiped: the host does not have it any more',
                         requested._asdict())
 
     def _prove(self, task: _Task) -> None:
         device, how = task.device, task.how
         key = _key(device)
-        rows = self._rows.of_devices([key])
-        if rows:
-            raise exception.DeviceInUse(*key, f'instance {rows[key].instance_uuid} has it')
+        self._rows.check_unowned([key])         # long before the last check, which comes after the lock or the reading
         LOG.info('%(kind)s %(identifier)s has no owner, and nothing proves it clean: %(how)s',
                  {'kind': key.kind, 'identifier': key.identifier, 'how': how})
-        with self._alone(key, how):
-            error = self._driver.prove([self._assignment(device)], how)[key]
+        error = (self._wipe(task) if how == vocabulary.WIPE else self._look_at([self._assignment(device)], how))[key]
         if self._stop.is_set():
             return
         if error is None:
@@ -280,21 +306,83 @@ class Unproven:
         self._answer(task, error.reason if isinstance(error, exception.DeviceError) else str(error),
                      final=isinstance(error, exception.NotProven))
 
-    @contextlib.contextmanager
-    def _alone(self, key: DeviceKey, how: str) -> Iterator[None]:
-        """Let nobody have a device that a wipe of this one may reach. Reading changes nothing.
+    def _look_at(self, assignments: Sequence[DeviceAssignment], how: str) -> _Answers:
+        """Prove devices without a change of them. One that gets an owner meanwhile has no proof in the end.
+
+        Its owner's guest may write to it without a call of ours. An adoption holds a device before it removes the
+        proof. So either it removes this proof, or one of the checks here sees the new owner.
+
+        :raises DeviceInUse, HostTakenOver, StoreError: a device was not free all the time, or nobody can tell; none of
+            them has a proof
+        """
+        keys = [one.key for one in assignments]
+        is_checked = False
+
+        def confirm(_assignment: DeviceAssignment) -> None:
+            nonlocal is_checked
+            if not is_checked:                  # once is enough: the driver has the locks of all of them
+                self._check_free(keys)
+                is_checked = True
+
+        answers = self._driver.prove(assignments, how, confirm)
+        clean = [key for key, error in answers.items() if error is None]
+        if clean:
+            try:
+                self._check_free(clean)
+            except BaseException:
+                self.disprove(clean)
+                raise
+        return answers
+
+    def _check_free(self, keys: Collection[DeviceKey]) -> None:
+        """:raises DeviceInUse, HostTakenOver, StoreError: as :meth:`_look_at`"""
+        self._rows.check_unowned(keys)
+        for key in keys:
+            device = self._ledger.device(key)
+            # Whoever has a whole card can write to its parts, too.
+            if device is not None and (device.state != FREE or vocabulary.EXCLUDED in device.withheld):
+                raise exception.DeviceInUse(*key, 'it was given to an instance, or excluded, while it was looked at')
+
+    def _wipe(self, task: _Task) -> _Answers:
+        """Wipe a device, and let nobody have a device meanwhile that the wipe may reach.
 
         :raises DeviceInUse: somebody has such a device, or this one
         """
-        if how != vocabulary.WIPE:
-            yield
-            return
+        key = _key(task.device)
         try:
             if (reason := self._ledger.begin_wipe(key)) is not None:
                 raise exception.DeviceInUse(*key, reason)
-            yield
+            return self._driver.prove([self._assignment(task.device)], vocabulary.WIPE,
+                                      lambda _assignment: self._check_wipe(task))
         finally:
             self._ledger.end_wipe(key)
+
+    def _check_wipe(self, task: _Task) -> None:
+        """Check under the lock of a device that it may still be wiped: the last moment in which its bytes can stay.
+
+        :raises DeviceInUse: an instance has it by now
+        :raises HostTakenOver: another manager of the host has started, and may have given it to an instance
+        :raises StoreError: no answer
+        :raises _NotBegun: the host is report-only, this manager closes, or an operator cordoned it after the request
+        :raises _LeftAlone: nobody asked for its wipe by name, and it is cordoned or withheld for another reason
+        """
+        key = _key(task.device)
+        closed = 'the service stops' if self._stop.is_set() else self._gate.why_not_end
+        if closed is not None:
+            raise _NotBegun(closed)
+        self._rows.check_unowned([key])
+        if task.is_requested:
+            with self._lock.held():
+                known = self._wiping[key].cordons
+            # By identity: each cordon makes a new cause, also one in the words of the last one.
+            if any(all(one is not other for other in known)
+                   for one in _cordons(self._withheld.marks, key, task.device.parent)):
+                raise _NotBegun('it was cordoned after its wipe was requested')
+            return
+        device = self._ledger.device(key)
+        others = (device.withheld if device is not None else frozenset()) - {vocabulary.UNPROVEN, BEING_WIPED}
+        if others:
+            raise _LeftAlone(withholding.text(others))
 
     def _answer(self, task: _Task, why: str, final: bool) -> None:
         """Keep the reason why a device was not admitted. If it is not final, the next audit allows another try.
@@ -328,3 +416,10 @@ class Unproven:
 
 def _key(device: DeviceState) -> DeviceKey:
     return DeviceKey(device.kind, str(device.identifier))
+
+
+def _cordons(marks: Marks, key: DeviceKey, parent: str | None) -> tuple[Cause, ...]:
+    """The cordons of a device and of its parent."""
+    targets = [Target.of(key), *([] if parent is None else [Target.named(key.kind, parent, parent=True)])]
+    return tuple(marks[target][vocabulary.CORDONED] for target in targets
+                 if vocabulary.CORDONED in marks.get(target, {}))

@@ -24,6 +24,7 @@ from devicetrack.claims.rows import Rows
 from devicetrack.claims.withheld import Withheld
 from devicetrack.engine import selection
 from devicetrack.engine import withholding
+from devicetrack.engine.exclusion import BEING_WIPED
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Cause
 from devicetrack.engine.withholding import Causes
@@ -183,6 +184,8 @@ class WithheldDevices:
     def cordon(self, target: Target, detail: str) -> Withheld:
         """Stop handing out a device, or all devices of a parent; their owners keep them. Idempotent.
 
+        The answer has a warning if a wipe of a free device among them goes on.
+
         :param detail: the reason; '' keeps an earlier reason
         :raises BadRequest: this host has no such device or parent, or the reason is not one short, printable line
         :raises StoreError: it is not cordoned; after OutcomeUnknown it is, and the next audit stores it
@@ -194,7 +197,12 @@ class WithheldDevices:
             self._say(target, vocabulary.CORDONED, detail or earlier, since)
             LOG.info('Host %(host)s: %(target)s is cordoned: %(detail)s', {
                 'host': self._host, 'target': target, 'detail': detail or earlier or 'no reason given'})
-        return self.state_of(target)
+            wiped = [str(Target.of(DeviceKey(device.kind, device.identifier))) for device in self._ledger.devices()
+                     if BEING_WIPED in device.withheld and device.identifier is not None
+                     and target.has(device.kind, device.identifier, device.parent)]
+        # Whoever wipes a device first marks it in the ledger, and then looks for a cordon: no wipe begins unseen.
+        return self.state_of(target)._replace(warning=(
+            f'a wipe of {withheld.in_short(wiped)} began before, and goes on' if wiped else ''))
 
     def uncordon(self, target: Target) -> Withheld:
         """End a cordon. Idempotent.

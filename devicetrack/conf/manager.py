@@ -40,8 +40,9 @@ What to do with a free device that keeps bytes (a persistent-memory namespace) a
 is a record in the state directory: the device was wiped, or read through, and no guest had it since. At the first
 start, and after the loss of the state directory, there is none. ``verify`` writes nothing: a device with other bytes
 than zeros stays withheld until ``devicetrack-manage device admit --wipe``. ``wipe`` destroys what other programs may
-have left on a namespace that ``[libvirt] pmem_namespaces`` names. With ``trust`` a guest can read what the last one
-wrote; it is for tests.
+have left on a namespace that ``[libvirt] pmem_namespaces`` names. It never wipes a device that an operator has
+cordoned: that one waits for ``device uncordon`` or ``device admit --wipe``. With ``trust`` a guest can read what the
+last one wrote; it is for tests.
 """),
     cfg.IntOpt('wipes_at_once', default=2, min=1, max=64, help="""
 Maximum number of devices that are wiped at the same time in the background. This counts wipes that a crash or an error

@@ -217,6 +217,16 @@ class VirtDriver(abc.ABC):
         """
         return {}
 
+    def being_worked_on(self, assignments: Sequence[DeviceAssignment]) -> frozenset[DeviceKey]:
+        """Say which of these devices :meth:`realize`, :meth:`unclaim` or :meth:`prove` works on, in any process.
+
+        These are the devices whose locks are held now. Waits for none of them. The manager asks before it records an
+        owner for a device that it did not choose itself. The default is none, for a driver whose devices keep nothing.
+
+        :raises DriverError: a lock cannot be used, so nobody can tell
+        """
+        return frozenset()
+
     def wipes_of(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, Wiped]:
         """Say what the last :meth:`unclaim` or :meth:`prove` of each device wiped.
 
@@ -225,14 +235,20 @@ class VirtDriver(abc.ABC):
         """
         return {}
 
-    def prove(self, assignments: Sequence[DeviceAssignment], how: str) -> Mapping[DeviceKey, DriverError | None]:
+    def prove(self, assignments: Sequence[DeviceAssignment], how: str,
+              confirm: Confirm | None = None) -> Mapping[DeviceKey, DriverError | None]:
         """Prove that devices without an owner are clean, and record that durably on the host.
 
-        By default a driver can prove nothing. A driver without devices that keep bytes is never asked.
+        The driver first takes the locks of the devices. By default a driver can prove nothing. A driver without devices
+        that keep bytes is never asked.
 
         :param assignments: the devices, as assignments of nobody
         :param how: ``blank``: ask the host, and read no byte; ``read``: read every byte, and write none; ``wipe``: wipe
             the devices, whatever is on them, because an operator said so
+        :param confirm: called while the driver has the locks: with each device that is to be wiped, right before its
+            first byte changes; with ``blank`` and ``read``, with each device that is clean, before that is recorded. A
+            device may have got an owner since the manager chose it. An error that it raises ends the call and goes on
+            to the caller: this device and those after it were not changed, and no proof of them was recorded
         :returns: for every device None, or the error that keeps it withheld. :class:`NotProven`: it is not clean, or
             that cannot be told. :class:`DeviceInUse`, :class:`DeviceBusy`, :class:`DeviceGone`,
             :class:`UnclaimFailed`: as :meth:`unclaim`

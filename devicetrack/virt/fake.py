@@ -298,13 +298,9 @@ class FakeHost(fake_machine.Machine):
         self._there(assignment)
         return True
 
-    def prove(self, assignment: DeviceAssignment, how: str) -> None:
-        """Check that a namespace or a function is clean, or wipe it. Afterwards the machine has a proof."""
+    def check_clean(self, assignment: DeviceAssignment, how: str) -> None:
+        """Check that a namespace or a function is clean."""
         key = assignment.key
-        if how == vocabulary.WIPE:
-            self.unrealize(assignment)
-            self.unproven.discard(key)
-            return
         self._there(assignment)
         if how == vocabulary.BLANK and key in self.contents:
             raise exception.NotProven(*key, 'it has to be read')
@@ -312,7 +308,6 @@ class FakeHost(fake_machine.Machine):
             self.enter('read')
         if any(self.contents.get(key, b'')):
             raise exception.NotProven(*key, 'not every byte is zero')
-        self.unproven.discard(key)
 
     def address_of(self, assignment: DeviceAssignment) -> str:
         """Return the address for the guest's element. It is valid in this boot."""
@@ -441,25 +436,49 @@ class FakeDriver(driver.VirtDriver):
     def wipes_of(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, Wiped]:
         return {key: wiped for key in keys if (wiped := self._wipes.get(key)) is not None}
 
-    def prove(self, assignments: Sequence[DeviceAssignment],
-              how: str) -> Mapping[DeviceKey, exception.DriverError | None]:
+    def prove(self, assignments: Sequence[DeviceAssignment], how: str,
+              confirm: driver.Confirm | None = None) -> Mapping[DeviceKey, exception.DriverError | None]:
         self.machine.enter('prove')
         results: dict[DeviceKey, exception.DriverError | None] = {}
-        for assignment in assignments:
-            key = assignment.key
-            users = [use.domain_uuid for use in self.machine.usage().uses if (use.kind, use.identifier) == key]
-            try:
-                if users:
-                    raise exception.DeviceInUse(*key, f'domain {users[0]} names it')
-                with self.machine.working_on(*key):
-                    began = time.monotonic()
-                    self.machine.prove(assignment, how)
-                    if how == vocabulary.WIPE:
-                        self._note_wipe(assignment, began)
-                results[key] = None
-            except exception.DeviceError as error:
-                results[key] = error
+        with contextlib.ExitStack() as locks:
+            held = []
+            for assignment in assignments:
+                try:
+                    locks.enter_context(self.machine.working_on(*assignment.key))
+                except exception.DeviceBusy as error:
+                    results[assignment.key] = error
+                else:
+                    held.append(assignment)
+            for assignment in held:
+                results[assignment.key] = self._prove(assignment, how, confirm)
         return results
+
+    def _prove(self, assignment: DeviceAssignment, how: str,
+               confirm: driver.Confirm | None) -> exception.DriverError | None:
+        key = assignment.key
+        used = driver.obstacle(key, self.machine.usage(guarding=True))
+        if used is not None:
+            return used
+        try:
+            if how != vocabulary.WIPE:
+                self.machine.check_clean(assignment, how)
+        except exception.DeviceError as error:
+            return error
+        if confirm is not None:
+            confirm(assignment)
+        try:
+            if how == vocabulary.WIPE:
+                self._unrealize(assignment)
+        except exception.DeviceError as error:
+            return error
+        used = driver.obstacle(key, self.machine.usage(guarding=True))      # reading and wiping take long
+        if used is None:
+            self.machine.unproven.discard(key)
+        return used
+
+    def being_worked_on(self, assignments: Sequence[DeviceAssignment]) -> frozenset[DeviceKey]:
+        with self.machine.lock:
+            return frozenset(self.machine.busy.intersection(one.key for one in assignments))
 
     def disprove(self, keys: Iterable[DeviceKey]) -> None:
         with self.machine.lock:

@@ -191,6 +191,56 @@ class CleaningContract(case.DriverTestCase):
                                       exception.DeviceBusy)
         self.assertFalse(self.world.is_clean('ns0'))
 
+    def asked(self, how: str, error: Exception | None = None) -> list[tuple[bool, bool]]:
+        """Prove ns0, and say of each call of ``confirm`` whether the device was locked, and whether it was clean."""
+        wanted, told = self.assigned('vpmem', 'ns0'), []
+
+        def confirm(assignment: DeviceAssignment) -> None:
+            self.assertEqual(wanted.key, assignment.key)
+            told.append((wanted.key in self.world.driver().being_worked_on([wanted]), self.world.is_clean('ns0')))
+            if error is not None:
+                raise error
+
+        if error is None:
+            self.driver.prove([wanted], how, confirm)
+        else:
+            self.assertIs(error, self.assertRaises(type(error), self.driver.prove, [wanted], how, confirm))
+        return told
+
+    def test_a_caller_confirms_under_the_lock_that_it_is_wiped(self) -> None:
+        self.world.write('ns0', b'secret')
+        self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        for error in (exception.DeviceInUse('vpmem', 'ns0', 'an instance has it'), exception.HostTakenOver('host')):
+            self.assertEqual([(True, False)], self.asked(vocabulary.WIPE, error))
+            self.assertFalse(self.world.is_clean('ns0'))
+        self.assertIn('ns0', self.unproven())
+        self.assertEqual([(True, False)], self.asked(vocabulary.WIPE))
+        self.assertTrue(self.world.is_clean('ns0'))
+        self.assertNotIn('ns0', self.unproven())
+
+    def test_a_caller_confirms_under_the_lock_that_it_is_called_clean(self) -> None:
+        for how in (vocabulary.BLANK, vocabulary.READ):
+            self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+            for error in (exception.DeviceInUse('vpmem', 'ns0', 'an instance has it'),
+                          exception.HostTakenOver('host')):
+                self.assertEqual([(True, True)], self.asked(how, error))
+                self.assertIn('ns0', self.unproven())
+            self.assertEqual([(True, True)], self.asked(how))
+            self.assertNotIn('ns0', self.unproven())
+
+    def test_there_is_nothing_to_confirm_about_what_is_not_clean(self) -> None:
+        self.world.write('ns0', b'secret')
+        self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        for how in (vocabulary.BLANK, vocabulary.READ):
+            self.assertEqual([], self.asked(how))
+
+    def test_what_another_process_works_on(self) -> None:
+        one, other = self.assigned('vpmem', 'ns0'), self.assigned('vpmem', 'ns1')
+        with self.world.hold(one.key):
+            self.assertEqual({one.key}, self.driver.being_worked_on([one, other]))
+        for _again in range(2):                 # the question locks nothing
+            self.assertEqual(set(), self.driver.being_worked_on([one, other]))
+
     def test_no_answer_proves_nothing(self) -> None:
         wanted = self.assigned('vpmem', 'ns0')
         self.driver.disprove([DeviceKey('vpmem', 'ns0')])

@@ -269,9 +269,28 @@ class LibvirtDriver(driver.VirtDriver):
         except exception.HypervisorUnreachable as error:
             return Usage((), frozenset(), frozenset(), (Unknown('the hypervisor', str(error)),))
 
-    def prove(self, assignments: Sequence[DeviceAssignment],
-              how: str) -> Mapping[DeviceKey, exception.DriverError | None]:
-        return self._proving.prove(assignments, how)
+    def prove(self, assignments: Sequence[DeviceAssignment], how: str,
+              confirm: driver.Confirm | None = None) -> Mapping[DeviceKey, exception.DriverError | None]:
+        return self._proving.prove(assignments, how, confirm)
+
+    def being_worked_on(self, assignments: Sequence[DeviceAssignment]) -> frozenset[DeviceKey]:
+        return frozenset(one.key for one in assignments if self._is_locked(one))
+
+    def _is_locked(self, assignment: DeviceAssignment) -> bool:
+        kind = self._kinds.get(assignment.kind)
+        try:
+            with self._lock(assignment, 0.0) as lock:
+                try:
+                    if kind is not None:
+                        with self.own_lock(assignment, kind):
+                            pass
+                finally:
+                    lock.unlock()
+        except filelock.FileLocked:
+            return True
+        except OSError as error:
+            raise exception.CommandFailed(f'see who works on {assignment.key}', _no_lock(error)) from error
+        return False
 
     def wiped_kinds(self) -> frozenset[str]:
         return frozenset(kind.name for kind in self._kinds.values() if kind.keeps_bytes)

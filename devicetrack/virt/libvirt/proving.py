@@ -27,6 +27,7 @@ from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Usage
+from devicetrack.virt.driver import Confirm
 from devicetrack.virt.driver import obstacle
 from devicetrack.virt.libvirt import proofs
 from devicetrack.virt.libvirt.kinds import api
@@ -219,7 +220,7 @@ class Proving:
         for stop in tuple(self._reading):
             stop.set()
 
-    def prove(self, assignments: Sequence[DeviceAssignment], how: str) -> _Results:
+    def prove(self, assignments: Sequence[DeviceAssignment], how: str, confirm: Confirm | None = None) -> _Results:
         """As :meth:`devicetrack.virt.driver.VirtDriver.prove`."""
         results: _Results = {}
         with contextlib.ExitStack() as locks:
@@ -241,16 +242,17 @@ class Proving:
                 else:
                     held.append((assignment, kind, lock))
             if how == vocabulary.BLANK:
-                results |= self._prove_blank(held)
+                results |= self._prove_blank(held, confirm)
             else:
-                results |= {one[0].key: self._prove_one(*one, how) for one in held}
+                prove_one = self._wipe_one if how == vocabulary.WIPE else self._read_one
+                results |= {one[0].key: prove_one(*one, confirm) for one in held}
             for assignment, _kind, lock in held:
                 # After an error a child may still have the device, and keeps the lock until it ends.
                 if results[assignment.key] is None:
                     lock.unlock()
         return results
 
-    def _prove_blank(self, held: Sequence[_Held]) -> _Results:
+    def _prove_blank(self, held: Sequence[_Held], confirm: Confirm | None) -> _Results:
         keys = [assignment.key for assignment, _kind, _lock in held]
         results: _Results = {key: exception.NotProven(*key, 'it has to be read') for key in keys}
         blank: list[DeviceAssignment] = []
@@ -266,16 +268,35 @@ class Proving:
         if blank:
             usage = self._usage({assignment.kind for assignment in blank})
             results |= {one.key: obstacle(one.key, usage) for one in blank}
-            self._record([one for one in blank if results[one.key] is None], vocabulary.BLANK)
+            clean = [one for one in blank if results[one.key] is None]
+            for one in clean:
+                _confirmed(one, confirm)
+            self._record(clean, vocabulary.BLANK)
         return results
 
-    def _prove_one(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
-                   how: str) -> exception.DriverError | None:
+    def _wipe_one(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
+                  confirm: Confirm | None) -> exception.DriverError | None:
         key = assignment.key
-        if how == vocabulary.WIPE:
-            error = obstacle(key, self._usage({kind.name})) or self.unclaim(assignment, kind, lock) or obstacle(
-                key, self._usage({kind.name}))
-            return error or self.wiped((assignment,)).get(key)
+        error: exception.DriverError | None = obstacle(key, self._usage({kind.name}))
+        if error is None:
+            _confirmed(assignment, confirm)     # after the answer of the hypervisor, which may take long
+            error = self.unclaim(assignment, kind, lock) or obstacle(key, self._usage({kind.name}))
+        return error or self.wiped((assignment,)).get(key)
+
+    def _read_one(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
+                  confirm: Confirm | None) -> exception.DriverError | None:
+        error = self._read_through(assignment, kind, lock)
+        if error is None:
+            _confirmed(assignment, confirm)     # out of the reach of "except": its error goes on to the caller
+            try:
+                self._record((assignment,), vocabulary.READ)
+            except exception.DriverError as failed:
+                return failed
+        return error
+
+    def _read_through(self, assignment: DeviceAssignment, kind: api.DeviceKind,
+                      lock: filelock.FileLock) -> exception.DriverError | None:
+        key = assignment.key
         stop = threading.Event()
         self._reading.append(stop)
         try:
@@ -283,13 +304,16 @@ class Proving:
             if error is None:
                 installed.read_through(kind, assignment, lock.fd, stop)
                 error = obstacle(key, self._usage({kind.name}))            # reading takes long
-            if error is None:
-                self._record((assignment,), vocabulary.READ)
         except exception.DriverError as failed:
             return failed
         finally:
             self._reading.remove(stop)
         return error
+
+
+def _confirmed(assignment: DeviceAssignment, confirm: Confirm | None) -> None:
+    if confirm is not None:
+        confirm(assignment)
 
 
 def busy(assignment: DeviceAssignment) -> exception.DeviceBusy:

@@ -492,7 +492,9 @@ class UnclaimTestCase(DriverTestCase):
         self.patch(Paths, 'own_path', lambda _kind, _assignment: own)
         self.assertIsNone(self.unclaim())                   # nothing stands for it yet
         os.mkdir(own)
+        self.assertEqual(set(), self.driver.being_worked_on([self.device]))
         with filelock.NodeLock(own):
+            self.assertEqual({self.key}, self.driver.being_worked_on([self.device]))
             self.assertIsInstance(self.unclaim(), exception.DeviceBusy)
             self.assertRaises(exception.DeviceBusy, self.driver.realize, self.device)
         self.assertEqual(['/a'], self.kind.given_back)
@@ -516,6 +518,7 @@ class UnclaimTestCase(DriverTestCase):
         with open(os.path.join(self.state_path, 'locks'), 'w'):
             self.assertIsInstance(self.unclaim(), exception.UnclaimFailed)
         self.assertRaises(exception.RealizeFailed, self.driver.realize, self.device)
+        self.assertRaises(exception.CommandFailed, self.driver.being_worked_on, [self.device])
 
 
 class GuestConfigTestCase(DriverTestCase):
