@@ -102,7 +102,7 @@ class DiskNodeTestCase(base.TestCase):
             file.truncate(SIZE)
         made = subprocess.run(('losetup', '--find', '--show', image), capture_output=True, text=True, check=False)
         if made.returncode != 0:
-            self.skipTest(f'this machine gives no loop device: {made.stderr}')
+            self.fail(f'no loop device ("modprobe loop" as root): {made.stderr}')
         loop = made.stdout.strip()
         self.addCleanup(subprocess.run, ('losetup', '--detach', loop), check=True)
         self.add_node(os.path.join(self.controller, name), 'block', *self.number(f'/sys/class/block/{loop[5:]}/dev'))
