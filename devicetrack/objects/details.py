@@ -60,6 +60,15 @@ class DeviceDetails(base.DeviceTrackObject):
         return frozenset(cls.fields).difference(cls.OF_THE_ROW) if cls.IDENTITY is None else frozenset(cls.IDENTITY)
 
     @property
+    def unknown_identity(self) -> tuple[str, ...]:
+        """The fields of the identity that nobody could read, while the device counts as known without them.
+
+        In a row, such a field is no difference: a later value is that of the same device. If a row has a value that the
+        host cannot read now, nobody knows whether it is the same device.
+        """
+        return ()
+
+    @property
     def goes_with_its_assignment(self) -> bool:
         """Whether giving the device back removes it from the host."""
         return False
@@ -238,7 +247,9 @@ class PCIDetails(DeviceDetails):
 
     ``address`` is the function's address in this boot of the host. ``vendor_id`` and ``product_id`` have four
     hexadecimal digits. ``subsystem`` has the same two ids of the card's maker, or is empty. ``serial`` is empty for a
-    function without a serial number, and None while the host cannot read it.
+    function without a serial number. For a disk it is None while the host cannot read it. Other functions are handed
+    out without it, and it is empty then, too: ``no_serial`` says that the card was asked, and has none. For a virtual
+    function it says that of ``parent_serial``.
 
     For a virtual function, ``vf_number`` is its number at its physical function, and ``parent_address`` is the physical
     function's address in this boot. ``parent_card`` says which sort of card that is and which function on it, and
@@ -258,16 +269,17 @@ class PCIDetails(DeviceDetails):
     that the physical function had then, or empty.
 
     1.1 added ``physical_network``, ``mac``, ``vlan`` and ``trusted``. 1.2 added ``interfaces`` and ``claimed_parent``.
+    1.3 added ``no_serial``.
     """
 
-    VERSION = '1.2'
+    VERSION = '1.3'
     # A card may come to another address at a boot. A virtual function is known by its card and its number there.
     IDENTITY = ('vendor_id', 'product_id', 'subsystem', 'serial', 'parent_card', 'parent_serial', 'vf_number')
     # The host's own driver is visible only while no guest has the function. It goes back to the one that the claim saw.
     # The port comes from the request, whatever the options call the network by now.
-    # While a guest has the function, it has no interface.
+    # While a guest has the function, it has no interface, and nobody asks its card.
     OF_THE_ROW = ('driver', 'disks', 'config', 'physical_network', 'mac', 'vlan', 'trusted', 'interfaces',
-                  'claimed_parent')
+                  'claimed_parent', 'no_serial')
     fields = {
         'address': ovo_fields.StringField(),
         'vendor_id': ovo_fields.StringField(),
@@ -290,19 +302,27 @@ class PCIDetails(DeviceDetails):
         # The library's types forget that a nullable field may have None for its default.
         'interfaces': ovo_fields.ListOfStringsField(nullable=True, default=None),     # type: ignore[arg-type]
         'claimed_parent': ovo_fields.StringField(default=''),
+        'no_serial': ovo_fields.BooleanField(default=False),
     }
     _NO_PORT: ClassVar[Mapping[str, object]] = {'physical_network': '', 'mac': '', 'vlan': 0, 'trusted': False}
 
     def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
         super().obj_make_compatible(primitive, target_version)
         target = versionutils.convert_version_to_tuple(target_version)
-        for version, names in (((1, 1), self._NO_PORT), ((1, 2), ('interfaces', 'claimed_parent'))):
+        for version, names in (((1, 1), self._NO_PORT), ((1, 2), ('interfaces', 'claimed_parent')),
+                               ((1, 3), ('no_serial',))):
             for name in names if target < version else ():
                 primitive.pop(name, None)
 
     @classmethod
     def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
-        return {**cls._NO_PORT, 'interfaces': None, 'claimed_parent': data.get('parent_address', ''), **data}
+        return {**cls._NO_PORT, 'interfaces': None, 'claimed_parent': data.get('parent_address', ''),
+                'no_serial': False, **data}
+
+    @property
+    def unknown_identity(self) -> tuple[str, ...]:
+        name = 'serial' if self.vf_number < 0 else 'parent_serial'
+        return (name,) if getattr(self, name) == '' and not self.no_serial else ()
 
     @property
     def type_name(self) -> str:

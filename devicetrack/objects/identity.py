@@ -2,7 +2,8 @@
 
 Two devices with one name and one address may be different devices: somebody exchanged a disk, or made a namespace
 again. The class says which fields tell them apart (:attr:`.details.DeviceDetails.IDENTITY`). If such a field is None,
-the host cannot read it now. Then the device is uncertain, and nobody concludes anything.
+the host cannot read it now. Then the device is uncertain, and nobody concludes anything. Some devices have an owner
+although nobody could read such a field (:attr:`.details.DeviceDetails.unknown_identity`); its value may come later.
 """
 
 from __future__ import annotations
@@ -26,17 +27,23 @@ class Comparison(NamedTuple):
     """The differences between the details of a row and those of the host, by field: recorded and found.
 
     ``itself`` has the fields of the identity, ``others`` the rest. ``unread`` are fields of the identity that one side
-    could not read.
+    could not read. ``learned`` are fields of the identity, among ``others``, that the row has the device without.
     """
 
     itself: Fields
     unread: tuple[str, ...]
     others: Fields
+    learned: tuple[str, ...] = ()
 
     @property
     def is_same(self) -> bool:
-        """Whether both certainly describe one device."""
+        """Whether both describe one device, by all that was known of it when it got its owner."""
         return not self.itself and not self.unread
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether both certainly describe one device."""
+        return self.is_same and not self.learned
 
 
 def compare(recorded: str, found: str) -> Comparison | None:
@@ -51,12 +58,14 @@ def compare(recorded: str, found: str) -> Comparison | None:
     if type(one) is not type(other):
         return Comparison({'type': (one.obj_name(), other.obj_name())}, (), {})
     ours, theirs = (each.obj_to_primitive()['versioned_object.data'] for each in (one, other))
-    identity = one.identity_fields()
-    unread = tuple(sorted(name for name in one.IDENTITY or () if ours.get(name) is None or theirs.get(name) is None))
-    different = {name: (ours.get(name), theirs.get(name)) for name in sorted(one.fields)
-                 if name not in one.OF_THE_ROW and name not in unread and ours.get(name) != theirs.get(name)}
-    return Comparison({name: values for name, values in different.items() if name in identity}, unread,
-                      {name: values for name, values in different.items() if name not in identity})
+    differ = [name for name in sorted(one.fields) if name not in one.OF_THE_ROW and ours.get(name) != theirs.get(name)]
+    unread = tuple(sorted(name for name in one.IDENTITY or () if ours.get(name) is None or theirs.get(name) is None
+                          or (name in other.unknown_identity and name in differ)))
+    different = {name: (ours.get(name), theirs.get(name)) for name in differ if name not in unread}
+    learned = tuple(name for name in different if name in one.unknown_identity)
+    itself = one.identity_fields().difference(learned)
+    return Comparison({name: values for name, values in different.items() if name in itself}, unread,
+                      {name: values for name, values in different.items() if name not in itself}, learned)
 
 
 def alike(recorded: str, found: str) -> bool:
@@ -67,7 +76,7 @@ def alike(recorded: str, found: str) -> bool:
 def same_device(recorded: str, found: str) -> bool:
     """Whether two texts of details certainly describe one device."""
     compared = compare(recorded, found)
-    return alike(recorded, found) if compared is None else compared.is_same
+    return alike(recorded, found) if compared is None else compared.is_certain
 
 
 def unread(one: details.DeviceDetails) -> tuple[str, ...]:

@@ -182,6 +182,7 @@ class Guests:
         if domain.boot_id is None:
             if any(form.of_one_boot and form.addresses(domain) for form in guest_xml.FORMS):
                 raise exception.InvalidDocument(document, 'metadata', 'it does not name the boot of its paths')
+            self._check_places(domain, document, assignments, saved)
             return None
         if domain.boot_id == boot_id:
             return None
@@ -191,6 +192,22 @@ class Guests:
         wanted = dict(zip((one.key for one in assignments), elements(assignments), strict=True))
         partners = self._partners(domain, boot_id, document, wanted, is_untracked, saved)
         return guest_xml.retarget(text, document, partners, metadata.element(assignments, old.flavor, beside, boot_id))
+
+    def _check_places(self, domain: domain_xml.Domain, document: str, assignments: Sequence[DeviceAssignment],
+                      saved: bool) -> None:
+        """Check a definition that does not name its boot: devices that may move must be at its addresses now.
+
+        :param saved: as :meth:`_partners`
+        :raises InvalidDocument: one is not, so another guest's device may have its address by now
+        """
+        for form in guest_xml.FORMS:
+            wanted = {one.key for one in assignments if form.may_move and self.forms.get(one.kind) is form}
+            there = set().union(*self._identified(form, domain)) if wanted else set()
+            missing = sorted(wanted - there)
+            if missing and (there or not saved):
+                raise exception.InvalidDocument(
+                    document, f'devices/{form.tag}', f'{missing[0].kind} {missing[0].identifier} is not at one of its '
+                    'addresses, and no metadata say which address was that of the device')
 
     def devices_in(self, definition: str) -> frozenset[DeviceKey]:
         """As :meth:`devicetrack.virt.driver.VirtDriver.devices_in`."""

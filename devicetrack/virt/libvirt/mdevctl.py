@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import os
+import re
 import stat
 import time
+from typing import Final
 
 DIRECTORY = '/etc/mdevctl.d'
+# Distributions, packages and administrators have other files there too, for example in scripts.d.
+_DEFINITION: Final = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
 def parents_of(uuid: str) -> frozenset[str]:
@@ -39,6 +43,8 @@ def lost() -> list[str]:
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     found = []
     for path in _files():
+        if _DEFINITION.fullmatch(os.path.basename(path)) is None:
+            continue
         try:
             status = os.lstat(path)
         except OSError:

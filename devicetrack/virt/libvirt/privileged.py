@@ -240,7 +240,7 @@ def read_serial(sysfs: str, address: str) -> str | None:
 
     This wakes a function that sleeps, and reading its Vital Product Data may take seconds. The kernel shows the Device
     Serial Number only to a reader with CAP_SYS_ADMIN (pci_read_config in Linux: drivers/pci/pci-sysfs.c), which the
-    privileged daemon does not have.
+    privileged daemon has only if ``[devicetrack_privileged] capabilities`` gives it.
 
     :returns: '' if it has none; None if the caller may not see whether it has one
     :raises OSError: there is no such function, it cannot be read, or there is no privileged daemon

@@ -5,7 +5,8 @@ counts while the host has the same device by that identity, until the device is 
 back returns only when that is on the disk. So after a crash at any moment, a device has no proof or no guest has it.
 
 The file has a line with a checksum for each proof; the last line of a device counts. It is written anew when a proof is
-taken back, and when it has become long. If the file cannot be trusted, devices are read again:
+taken back, and when it has become long. If the file cannot be trusted, devices are read again. Before a guest gets one
+of them, such a file is replaced, because somebody may repair the old one and start the service again:
 
 - A line that cannot be read may have said anything, so the proofs before it no longer count. Only a torn line after the
   last newline is ignored: a crash tore it, so the call that wrote it never returned.
@@ -13,6 +14,9 @@ taken back, and when it has become long. If the file cannot be trusted, devices 
   does not know of the guests that came after it. That holds for a copy that is written into the file, too: since a
   proof was taken back, the file has another inode.
 - A file that others could write to proves nothing.
+
+A file that cannot be read at the moment, for example without a free descriptor, may prove anything. It stays, and
+nobody gets a device until it can be read.
 """
 
 from __future__ import annotations
@@ -60,6 +64,12 @@ _FS_IOC_GETVERSION: Final = 0x80087601
 _Proof = tuple[str, str, str]
 _Key = tuple[str, str]
 _Known = dict[_Key, _Proof]
+# A file that is not there. Others have an inode, a size and a time.
+_NO_FILE: Final = ()
+
+
+class _NotProofs(OSError):
+    """The file, or one of its lines, cannot be trusted."""
 
 
 class Proofs:
@@ -73,7 +83,11 @@ class Proofs:
         self._mutex = threading.Lock()
         self._known: _Known = {}
         self._lines = 0                         # lines in the file; 0: it must be written anew before a line is added
-        self._read: tuple[int, ...] | None = None       # the state of the file when it was last read or written here
+        # The state of the file when it was last read or written here. It is the last to change, so that the file is
+        # read again after an error or an interrupt anywhere before.
+        self._read: tuple[int, ...] | None = None
+        self._unread: OSError | None = None     # the file has lines that hide some of its proofs
+        self._logged: str | None = None         # why the file proves nothing
 
     def unproven(self, devices: Iterable[InventoryDevice], nothing_kept: Collection[str] = ()) -> list[_Key]:
         """Return the devices that no proof calls clean. After an error of the file, which is logged, these are all.
@@ -110,10 +124,20 @@ class Proofs:
         return proof[2] if proof is not None and _is_same(proof[0], details) else None
 
     def of_kind(self, kind: str) -> dict[str, str]:
-        """The devices of a kind that are proven clean, by identifier, each with its details of that time."""
+        """The devices of a kind that are proven clean, by identifier, each with its details of that time.
+
+        No proof of another device of the kind comes back later.
+
+        :raises OSError: another one may
+        """
         with self._mutex:
-            self._refresh()
-            return {name: proof[0] for (of, name), proof in self._known.items() if of == kind}
+            if self._refresh() is None:
+                return self._of_kind(kind)
+        with self._writing():
+            return self._of_kind(kind)
+
+    def _of_kind(self, kind: str) -> dict[str, str]:
+        return {name: proof[0] for (of, name), proof in self._known.items() if of == kind}
 
     def record(self, proven: Mapping[DeviceKey, str], how: str) -> None:
         """Record that devices are clean. The caller holds their locks.
@@ -125,24 +149,20 @@ class Proofs:
         if proven:
             with self._writing():
                 new: _Known = {(key.kind, key.identifier): (text, now, how) for key, text in proven.items()}
-                self._known.update(new)
-                self._write([_line(key, proof) for key, proof in new.items()])
+                self._write({**self._known, **new}, [_line(key, proof) for key, proof in new.items()])
 
     def take_back(self, keys: Iterable[_Key]) -> None:
-        """Take the proofs of devices back: after this returns, no crash brings the proofs back.
+        """Take the proofs of devices back: after this returns, no crash and no restart brings the proofs back.
 
         :raises OSError: the devices may still count as clean
         """
-        wanted = [(kind, identifier) for kind, identifier in keys]
+        wanted = {(kind, identifier) for kind, identifier in keys}
         with self._mutex:
-            self._refresh()
-            if not any(key in self._known for key in wanted):
+            if self._refresh() is None and wanted.isdisjoint(self._known):
                 return                          # nearly always when a device is given back
         with self._writing():
-            for key in wanted:
-                self._known.pop(key, None)
-            self._lines = 0
-            self._write([])
+            if not wanted.isdisjoint(self._known):
+                self._replace({key: proof for key, proof in self._known.items() if key not in wanted})
 
     # -- the file -----------------------------------------------------------------------------------------------------
 
@@ -150,37 +170,70 @@ class Proofs:
     def _writing(self) -> Iterator[None]:
         """Keep other threads and processes from writing, and first read what they wrote.
 
-        :raises OSError: the lock cannot be taken
+        A file that cannot be trusted is replaced by one that has no proofs but those that count.
+
+        :raises OSError: the lock cannot be taken, or the file can be neither read nor replaced
         """
         with self._mutex, filelock.writing(self._path):
-            self._refresh()
+            error = self._refresh()
+            if isinstance(error, ownfiles.NotOurs | _NotProofs):
+                try:
+                    self._replace(self._known)
+                except OSError as failed:
+                    raise OSError(failed.errno, f'{self._path} cannot be trusted ({error.strerror}) and not be '
+                                                f'replaced ({failed.strerror or failed})') from failed
+            elif error is not None:
+                raise OSError(error.errno, f'{self._path} cannot be read ({error.strerror or error}). If that lasts, '
+                                           'delete the file: its devices are then read again') from error
             yield
 
-    def _refresh(self) -> None:
-        """Read the file if somebody else wrote to it since the last time."""
+    def _refresh(self) -> OSError | None:
+        """Read the file if somebody else wrote to it since the last time.
+
+        :returns: an error, which is logged: the file may have proofs that do not count now and would count later
+        """
+        try:
+            now = self._state()
+            if now == self._read:
+                return self._unread
+            known, unread = ({}, None) if now == _NO_FILE else self._load()
+            # Whoever replaced or deleted the file may have been killed before that was durable. After a power cut the
+            # old file would be back, with proofs that are not known here.
+            ownfiles.sync_directory(os.path.dirname(self._path))
+        except OSError as error:
+            self._read, self._known, self._lines = None, {}, 0
+            if self._logged != str(error):      # not again for each device
+                LOG.error('%(path)s proves no device clean: %(error)s', {'path': self._path, 'error': error})
+                self._logged = str(error)
+            return error
+        self._read = None                       # of the file before
+        self._known, self._unread, self._lines = known, unread, 0
+        self._read, self._logged = now, None
+        return unread
+
+    def _state(self) -> tuple[int, ...]:
+        """:raises OSError: it is unknown, also whether there is a file"""
         try:
             status = os.lstat(self._path)
-        except OSError:
-            now = None
-        else:
-            now = (status.st_ino, status.st_size, status.st_mtime_ns)
-        if now is None or now != self._read:
-            self._known, self._lines, self._read = {}, 0, now
-            if now is not None:
-                try:
-                    self._known = self._load()
-                except OSError as error:
-                    LOG.error('%(path)s proves no device clean: %(error)s', {'path': self._path, 'error': error})
+        except FileNotFoundError:
+            return _NO_FILE
+        return _state_of(status)
 
-    def _load(self) -> _Known:
+    def _load(self) -> tuple[_Known, OSError | None]:
+        """Read the file.
+
+        :returns: the proofs that count, and an error if lines that cannot be read hide others
+        :raises OSError: nothing counts
+        """
         ownfiles.check_file(self._path)
         with open(self._path, 'rb', opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
             itself = _itself(file.fileno())
             lines = file.read().split(b'\n')
         if _text(lines[0]) != f'{_FORM}\t{itself}':
-            raise OSError(errno.EINVAL, 'it is not a file of proofs, or is a copy of one')
+            raise _NotProofs(errno.EINVAL, 'it is not a file of proofs, or is a copy of one')
         known: _Known = {}
         # After the last newline there is nothing, or a line that a crash tore.
+        unread = lines[-1] != b''
         for number, line in enumerate(lines[1:-1], 2):
             fields = (_text(line) or '').split('\t')
             done = fields[0]
@@ -191,31 +244,36 @@ class Proofs:
                 LOG.error('Line %(line)d of %(path)s cannot be read: no line before it proves a device clean',
                           {'line': number, 'path': self._path})
                 known.clear()
-        return known
+                unread = True
+        return known, _NotProofs(errno.EINVAL, 'lines of it cannot be read') if unread else None
 
-    def _write(self, lines: list[str]) -> None:
-        """Write the known proofs to the file. The caller is in :meth:`_writing`.
+    def _write(self, known: _Known, lines: list[str]) -> None:
+        """Write proofs to the file. The caller is in :meth:`_writing`.
 
+        :param known: all proofs from now on
         :param lines: the lines to add to the existing file
         :raises OSError: the file has its new or its old content, and is read again before it is used
         """
-        known = self._known
-        before, self._read = self._read, None           # an error below leaves None, so the file is read again
-        if before is None or not self._lines or self._lines + len(lines) > 2 * len(known) + _LINES:
+        if not self._lines or self._lines + len(lines) > 2 * len(known) + _LINES:
             self._replace(known)
-        else:
-            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                _write_all(fd, ''.join(lines).encode())
-                os.fsync(fd)
-                status = os.fstat(fd)
-            finally:
-                os.close(fd)
-            self._lines += len(lines)
-            self._read = (status.st_ino, status.st_size, status.st_mtime_ns)
+            return
+        before, self._read = self._lines, None
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _write_all(fd, ''.join(lines).encode())
+            os.fsync(fd)
+            status = os.fstat(fd)
+        finally:
+            os.close(fd)
+        self._known, self._lines = known, before + len(lines)
+        self._read = _state_of(status)
 
     def _replace(self, known: _Known) -> None:
-        new = f'{self._path}.new'
+        """Write a new file that has these proofs and no others. The caller is in :meth:`_writing`.
+
+        :raises OSError: as :meth:`_write`
+        """
+        self._read, new = None, f'{self._path}.new'
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new)
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -229,8 +287,12 @@ class Proofs:
         finally:
             os.close(fd)
         ownfiles.sync_directory(os.path.dirname(self._path))
-        self._lines = 1 + len(known)
-        self._read = (status.st_ino, status.st_size, status.st_mtime_ns)
+        self._known, self._unread, self._lines = known, None, 1 + len(known)
+        self._read = _state_of(status)
+
+
+def _state_of(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _is_same(proven: str, now: str) -> bool:

@@ -187,10 +187,16 @@ class Proving:
         keys = {assignment.key for assignment in assignments}
         for name in {assignment.kind for assignment in assignments}:
             kind = self._kinds.get(name)
-            if kind is not None and kind.keeps_bytes and (proven := self._proofs.of_kind(name)):
+            if kind is not None and kind.keeps_bytes and (proven := self._proven(name)):
                 owned = [details.to_text(one.details) for one in assignments if one.kind == name]
                 keys.update(DeviceKey(name, one) for one in installed.within_reach(kind, owned, proven))
         self.take_back(keys)
+
+    def _proven(self, kind: str) -> Mapping[str, str]:
+        try:
+            return self._proofs.of_kind(kind)
+        except OSError as error:
+            raise _no_proof(error) from error
 
     def take_back(self, keys: Iterable[DeviceKey]) -> None:
         """Forget durably that devices are clean.

@@ -12,6 +12,7 @@ import tempfile
 import textwrap
 import time
 from typing import Any
+import uuid
 
 from devicetrack.tests import base
 
@@ -311,7 +312,8 @@ class PrivilegedTestCase(base.TestCase):
         return json.loads(done.stdout)
 
     def test_a_service_that_is_not_root_lists_and_opens_through_the_daemon(self) -> None:
-        for name, text, when in (('lost', '', 0), ('being written', '', time.time()), ('whole', '{}', 0)):
+        lost, written, whole = (str(uuid.uuid4()) for _definition in range(3))
+        for name, text, when in ((lost, '', 0), (written, '', time.time()), (whole, '{}', 0), ('no definition', '', 0)):
             self.write(f'definitions/mtty/{name}', text, 0o644)
             os.utime(self.path(f'definitions/mtty/{name}'), (when, when))
         said = self.run_service(USES)
@@ -333,7 +335,7 @@ class PrivilegedTestCase(base.TestCase):
                 'devices/0000:3d:00.4/driver_override', 'drivers/nvme/unbind', 'drivers_probe',
                 'devices/0000:3d:00.4/reset', 'devices/0000:3d:00.4/sriov_numvfs')])
         self.assertEqual('558\n', self.read('bus/pci/devices/0000:3d:00.4/nvidia/current_vgpu_type'))
-        self.assertEqual({'being written', 'whole'}, set(os.listdir(self.path('definitions/mtty'))))
+        self.assertEqual({written, whole, 'no definition'}, set(os.listdir(self.path('definitions/mtty'))))
 
     def test_formats_leave_the_daemon_a_thread_for_everything_else(self) -> None:
         said = self.run_service(FORMATS)

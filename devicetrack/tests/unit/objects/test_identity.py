@@ -11,6 +11,7 @@ from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
 from devicetrack.tests.unit.engine.views import pmem
 from devicetrack.tests.unit.engine.views import views
+from devicetrack.tests.unit.objects import samples
 from devicetrack.tests.unit.virt import disks
 
 PLAIN = [details.to_text(disks.PlainDetails(serial=serial)) for serial in ('A', 'B', None)]
@@ -40,12 +41,52 @@ class SameDeviceTestCase(base.TestCase):
         self.assertEqual(self.same, identity.same_device(self.recorded, self.found))
 
 
+def function(serial: str, no_serial: bool = False, card: str = '') -> str:
+    made = samples.pci_details()
+    if card:
+        made.serial, made.parent_card, made.parent_serial, made.vf_number = '', card, serial, 3
+    else:
+        made.serial = serial
+    made.no_serial = no_serial
+    return details.to_text(made)
+
+
+class SerialNumberTestCase(base.TestCase):
+    """A card of which one side could not read whether it has a serial number."""
+
+    scenarios = base.table(
+        ('the same', ('S1',), ('S1',), True, True, ()),
+        ('another one', ('S1',), ('S2',), False, False, ()),
+        ('another card without one', ('S1',), ('', True), False, False, ()),
+        ('one that had none', ('', True), ('S1',), False, False, ()),
+        ('one that has none', ('', True), ('', True), True, True, ()),
+        ('read later', ('',), ('S1',), True, False, ('serial',)),
+        ('read later, has none', ('',), ('', True), True, True, ()),
+        ('not read now', ('S1',), ('',), False, False, ()),
+        ('not read now, had none', ('', True), ('',), True, True, ()),
+        ('never read', ('',), ('',), True, True, ()),
+        names=('recorded', 'found', 'same', 'certain', 'learned'))
+
+    def test_of_the_card_or_of_that_of_a_virtual_function(self) -> None:
+        for card in ('', '1b36:0010 1af4:1100 0'):
+            texts = function(*self.recorded, card=card), function(*self.found, card=card)
+            compared = identity.compare(*texts)
+            assert compared is not None
+            learned = tuple(f'parent_{name}' if card else name for name in self.learned)
+            self.assertEqual((self.same, self.certain, learned, self.certain),
+                             (compared.is_same, compared.is_certain, compared.learned, identity.same_device(*texts)))
+
+
 class UnreadTestCase(base.TestCase):
     """What of a device's identity the host could not read, though it may be able to another time."""
 
     def test_a_field_without_a_value(self) -> None:
         self.assertEqual([(), ('serial',)], [
             identity.unread(disks.SlotDetails(serial=serial, firmware='1')) for serial in ('A', None)])
+
+    def test_what_cannot_be_read_now_is_no_other_card(self) -> None:
+        compared = identity.compare(function('S1'), function(''))
+        self.assertEqual(((), ('serial',)), (tuple(compared.itself), compared.unread) if compared else None)
 
     def test_only_fields_of_the_identity_that_a_class_declares_and_that_may_have_none(self) -> None:
         self.assertEqual([('serial',), (), ()], [
@@ -75,6 +116,17 @@ class OtherPackageTestCase(base.TestCase):
 
     def test_a_serial_that_could_not_be_read_then_may_be_the_one_that_is_read_now(self) -> None:
         self.assertEqual([('unhealthy', 'warning', None)], self.findings(disks.text(None), disks.text('A')))
+
+    def test_a_serial_number_that_nobody_could_read_then_is_written_into_the_row(self) -> None:
+        self.assertEqual([('details differ', 'note', 'update details')], self.findings(function(''), function('S1')))
+        repair, = repair_plan.plan(reconcile.compare(self.seen), self.seen)
+        assert repair.after is not None
+        self.assertEqual(function('S1'), repair.after.details)
+        self.assertEqual([('unhealthy', 'critical', None)], self.findings(function('', True), function('S1')))
+
+    def test_nor_does_it_keep_the_device_from_going_back(self) -> None:
+        self.assertEqual(self.findings(function('S1'), function('S1'), 'releasing'),
+                         self.findings(function(''), function('S1'), 'releasing'))
 
     def test_what_is_not_identity_may_change(self) -> None:
         self.assertEqual([('details differ', 'note', 'update details')],

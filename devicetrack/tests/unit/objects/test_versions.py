@@ -256,7 +256,7 @@ class NetworkDetailsTestCase(base.TestCase):
         known = self.function(mac='52:54:00:aa:bb:01', vlan=41, trusted=True).obj_to_primitive(target_version='1.0')
         self.assertEqual('1.0', known['versioned_object.version'])
         self.assertEqual(set(objects.PCIDetails.fields) - {'physical_network', 'mac', 'vlan', 'trusted', 'interfaces',
-                                                           'claimed_parent'},
+                                                           'claimed_parent', 'no_serial'},
                          set(known['versioned_object.data']))
 
     def test_what_1_0_stored_is_no_port(self):
@@ -293,7 +293,7 @@ class NamedDetailsTestCase(base.TestCase):
         function.interfaces, function.claimed_parent = ['enp3s0'], '0000:03:00.0'
         known = function.obj_to_primitive(target_version='1.1')
         self.assertEqual('1.1', known['versioned_object.version'])
-        self.assertEqual(set(objects.PCIDetails.fields) - {'interfaces', 'claimed_parent'},
+        self.assertEqual(set(objects.PCIDetails.fields) - {'interfaces', 'claimed_parent', 'no_serial'},
                          set(known['versioned_object.data']))
         self.assertEqual(function.obj_to_primitive(), objects.PCIDetails.obj_from_primitive(
             function.obj_to_primitive()).obj_to_primitive())
@@ -309,3 +309,22 @@ class NamedDetailsTestCase(base.TestCase):
         function, text = samples.pci_details(), details.to_text(samples.pci_details())
         function.interfaces, function.claimed_parent = ['enp3s0'], '0000:03:00.0'
         self.assertIs(True, identity.same_device(text, details.to_text(function)))
+
+
+class AskedDetailsTestCase(base.TestCase):
+    """``PCIDetails`` 1.3, which tells a card without a serial number from one whose number was not read."""
+
+    def test_a_peer_of_1_2_gets_what_it_knows(self):
+        function = samples.pci_details()
+        function.serial, function.no_serial = '', True
+        known = function.obj_to_primitive(target_version='1.2')
+        self.assertEqual('1.2', known['versioned_object.version'])
+        self.assertEqual(set(objects.PCIDetails.fields) - {'no_serial'}, set(known['versioned_object.data']))
+
+    def test_of_what_1_2_stored_without_a_serial_number_nobody_knows(self):
+        function = samples.pci_details()
+        for serial, unknown in (('S1', ()), ('', ('serial',))):
+            function.serial = serial
+            text = json.dumps(function.obj_to_primitive(target_version='1.2'))
+            for read in (details.from_text, details.peek):
+                self.assertEqual((False, unknown), (read(text).no_serial, read(text).unknown_identity))

@@ -43,6 +43,13 @@ def mdev(uuid: str) -> str:
             f"<source><address uuid='{uuid}'/></source></hostdev>")
 
 
+def card(address: str) -> str:
+    _domain, bus, rest = address.split(':')
+    slot, function = rest.split('.')
+    return ("<hostdev mode='subsystem' type='pci'><source>"
+            f"<address bus='0x{bus}' slot='0x{slot}' function='0x{function}'/></source></hostdev>")
+
+
 class Domain:
     """One domain that does as it is told. ``refuses`` are errors by call, raised each time."""
 
@@ -167,12 +174,30 @@ class Mdevs(Ours):
         return [mdev(assignment.identifier) for assignment in assignments]
 
 
+class Cards(Ours):
+    """Cards that may come to another address at a boot of the host."""
+
+    name = 'cards'
+    form = guest_xml.PCI
+    there: dict[str, str] = {}
+
+    def addresses(self, domain: Any) -> Any:
+        return domain.pci_addresses
+
+    def identify(self, addresses: Any) -> Any:
+        return {address: self.there.get(address) for address in addresses}
+
+    def guest_elements(self, assignments: Any) -> Any:
+        at = {name: address for address, name in self.there.items()}
+        return [card(at[assignment.identifier]) for assignment in assignments]
+
+
 class GuestsTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
         self.raw = Raw()
-        self.driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [Ours, Others, Mdevs],
+        self.driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [Ours, Others, Mdevs, Cards],
                                                    lambda: self.raw)
 
     def domain(self, **definitions: str) -> Domain:
@@ -290,6 +315,37 @@ class RewriteTestCase(GuestsTestCase):
             domain = self.domain(defined=defined, saved=saved)
             self.assertRaises(exception.InvalidDocument, self.driver.rewrite_guest, wanted)
             self.assertEqual((defined, saved), (domain.defined, domain.saved))
+
+    def test_without_a_record_the_address_of_a_card_that_moved_is_refused(self) -> None:
+        """Another guest's card may have the address now."""
+        one, two, three = (f'0000:0{bus}:00.0' for bus in (1, 2, 3))
+        wanted, network = [self.assigned('cards', two)], card('0000:5e:00.2')
+        for there, refuses in (({two: two}, False), ({two: one, three: two}, True), ({three: two}, True)):
+            self.patch(Cards, 'there', there)
+            old = xml().replace('<devices>', f'<devices>{network}{card(two)}')
+            for definitions in ({'defined': old}, {'defined': old, 'saved': old}):
+                domain = self.domain(**definitions)
+                if refuses:
+                    error = self.assertRaises(exception.InvalidDocument, self.driver.rewrite_guest, wanted)
+                    self.assertIn(f'cards {two} is not at one of its addresses', str(error))
+                else:
+                    self.assertFalse(self.driver.rewrite_guest(wanted))
+                self.assertEqual(old, domain.defined)
+
+    def test_what_was_saved_without_its_card_is_not_refused(self) -> None:
+        two = '0000:02:00.0'
+        self.patch(Cards, 'there', {two: two})
+        network = card('0000:5e:00.2')
+        self.domain(defined=xml().replace('<devices>', f'<devices>{network}{card(two)}'),
+                    saved=xml().replace('<devices>', f'<devices>{network}'))
+        self.assertFalse(self.driver.rewrite_guest([self.assigned('cards', two)]))
+
+    def test_one_that_was_saved_with_another_card_is_refused(self) -> None:
+        one, two = '0000:01:00.0', '0000:02:00.0'
+        self.patch(Cards, 'there', {one: one, two: two})
+        old = xml().replace('<devices>', f'<devices>{card(two)}')
+        self.domain(defined=old, saved=old.replace("bus='0x02'", "bus='0x01'"))
+        self.assertRaises(exception.InvalidDocument, self.driver.rewrite_guest, [self.assigned('cards', two)])
 
     def test_a_hypervisor_that_saves_no_guests(self) -> None:
         self.domain(defined=self.old).refuses['hasManagedSaveImage'] = test_driver.libvirt_error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from typing import Any
@@ -10,6 +11,7 @@ import uuid
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack import ownfiles
 from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import values
@@ -292,6 +294,29 @@ class SubsystemTestCase(pci_hosts.PCIHostTestCase):
         offered = self.admit(driver)
         driver.guest_config([offered[one]])
         self.assertEqual({one, two}, self.unproven(driver))
+
+    def test_a_file_that_is_not_trusted_meanwhile_brings_back_none(self) -> None:
+        one, two = self.host.add_card('0000:07:00', ('S1', 'S1'))
+        path = os.path.join(self.state_path, 'proofs')
+        for call in (lambda driver, offered: driver.realize(offered),
+                     lambda driver, offered: driver.guest_config([offered])):
+            offered = self.admit(self.driver(**NVME))
+            os.chmod(path, 0o660)
+            call(self.driver(**NVME), offered[one])
+            os.chmod(path, 0o600)
+            self.assertEqual({one, two}, self.unproven(self.driver(**NVME)))
+
+    def test_while_the_file_cannot_be_read_nobody_gets_a_disk(self) -> None:
+        one, two = self.host.add_card('0000:07:00', ('S1', 'S1'))
+        offered = self.admit(self.driver(**NVME))
+        driver = self.driver(**NVME)
+        with mock.patch.object(ownfiles, 'check_file', autospec=True,
+                               side_effect=OSError(errno.EIO, os.strerror(errno.EIO))):
+            for error in (self.assertRaises(exception.RealizeFailed, driver.realize, offered[one]),
+                          self.assertRaises(exception.CommandFailed, driver.guest_config, [offered[one]]),
+                          driver.unclaim([offered[one]])[offered[one].key]):
+                self.assertIn('If that lasts, delete the file', str(error))
+        self.assertEqual(set(), self.unproven(driver))
 
     def test_those_of_other_functions_of_a_card_stay(self) -> None:
         card = self.host.add_igb(CARD)

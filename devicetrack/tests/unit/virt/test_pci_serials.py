@@ -13,8 +13,10 @@ import fixtures
 from devicetrack import exception
 from devicetrack.objects import details
 from devicetrack.objects import identity
+from devicetrack.objects import values
 from devicetrack.testing import pci_models
 from devicetrack.tests import base
+from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import pci_hosts
 from devicetrack.virt.libvirt import pci_serial
 from devicetrack.virt.libvirt import privileged
@@ -145,6 +147,81 @@ class SerialsTestCase(pci_hosts.PCIHostTestCase):
         self.give_to_guest(CARD)
         self.assertEqual('', self.details_of(self.kind(INTEL)).serial)
         self.assertEqual([], self.asked)
+
+    def test_a_serial_number_that_can_be_read_later_makes_no_other_card(self) -> None:
+        """The card did not answer, or the service got the right to see the number only now."""
+        for address in (CARD, '0000:04:00.0'):
+            for vfs in (0, 1):
+                self.host.add_igb(address)
+                self.host.give_serial(address, 'M75')
+                name, = self.host.make_vfs(address, 1) if vfs else [address]
+                self.broken[address] = OSError(errno.EIO, 'broken')
+                assignment = self.realized(self.kind(INTEL, cleaning='none'), name)
+                self.assertEqual(('', '', False), (assignment.details.serial, assignment.details.parent_serial,
+                                                   assignment.details.no_serial))
+                del self.broken[address]
+                kind = self.kind(INTEL, cleaning='none')
+                kind.stock()
+                if address == CARD:
+                    made = details.from_text(kind.realize(assignment).details)
+                    self.assertEqual('M75', made.parent_serial if vfs else made.serial)
+                self.unclaim(kind, assignment)
+                self.host.remove(address)
+
+    def test_so_it_is_when_a_guest_had_the_card_before_its_row_was_written(self) -> None:
+        self.host.add_igb(CARD)
+        self.host.give_serial(CARD, 'M75')
+        self.give_to_guest(CARD)
+        kind = self.kind(INTEL, cleaning='none')
+        device = self.devices(kind)[CARD]
+        assignment = contract.assignment(self.instance, 'pci', CARD, device.parent, device.details,
+                                         generation=values.OF_A_GUEST)
+        self.host.unbind(CARD)
+        self.host.bind(CARD, 'igb')
+        self.assertEqual('M75', self.details_of(kind).serial)
+        kind.realize(assignment)
+        self.unclaim(kind, assignment)
+
+    def test_a_card_with_one_in_the_place_of_a_card_without_one_is_another(self) -> None:
+        self.host.add_igb(CARD)
+        with open(self.host.path(CARD, 'config'), 'wb') as file:
+            file.write(bytes(256))
+        assignment = self.realized(self.kind(INTEL, cleaning='none'), CARD)
+        self.assertEqual(('', True), (assignment.details.serial, assignment.details.no_serial))
+        # While a guest has it, nobody asks, and the row keeps what was found.
+        self.give_to_guest(CARD)
+        self.boot += ' and the next'
+        kept = self.kind(INTEL, cleaning='none').realize(assignment)
+        self.assertTrue(details.from_text(kept.details).no_serial)
+        self.host.remove(CARD)
+        self.host.add_igb(CARD)
+        self.host.give_serial(CARD, 'M75')
+        kind = self.kind(INTEL, cleaning='none')
+        for call, arguments in ((kind.realize, (assignment,)), (self.unclaim, (kind, assignment))):
+            self.assertIn('its serial is M75, recorded was none',
+                          str(self.assertRaises(exception.DeviceGone, call, *arguments)))
+
+    def test_a_card_that_came_there_and_is_known_by_its_number_is_another(self) -> None:
+        other = '0000:04:00.0'
+        for address, serial in ((CARD, 'M75'), (other, 'M76')):
+            self.host.add_igb(address)
+            self.host.give_serial(address, serial)
+        self.broken[CARD] = OSError(errno.EIO, 'broken')
+        kind = self.kind(INTEL, cleaning='none')
+        unknown, known = (self.assigned(kind, address) for address in (CARD, other))
+        for address in (CARD, other):
+            self.host.remove(address)
+        self.boot += ' and the next'
+        self.host.add_igb(CARD)
+        self.host.give_serial(CARD, 'M76')
+        self.broken.clear()
+        kind = self.kind(INTEL, cleaning='none')
+        kind.prepare({CARD: details.to_text(unknown.details), other: details.to_text(known.details)},
+                     lambda _name: contextlib.nullcontext(True))
+        kind.realize(known)
+        for call, arguments in ((kind.realize, (unknown,)), (self.unclaim, (kind, unknown))):
+            self.assertIn(f'it is {other} that is at {CARD} now',
+                          str(self.assertRaises(exception.DeviceGone, call, *arguments)))
 
     def test_of_a_row_with_a_serial_number_that_cannot_be_read_now_nobody_knows(self) -> None:
         self.host.add_igb(CARD)

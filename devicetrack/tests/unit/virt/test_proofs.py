@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
+import errno
 import os
 import random
+import resource
 import shutil
+import stat
 from unittest import mock
 
+from devicetrack import ownfiles
 from devicetrack import vocabulary
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.tests import base
+from devicetrack.tests import interrupts
 from devicetrack.tests.unit.engine.views import ANOTHER_UUID
 from devicetrack.tests.unit.engine.views import pmem
 from devicetrack.virt.libvirt import proofs
@@ -165,3 +172,165 @@ class DistrustTestCase(ProofsTestCase):
             with open(self.path, 'r+b') as file:
                 file.write(damaged)
             self.assertIn('a', self.unproven(), str(seed))
+
+
+class UnknownProofsTestCase(ProofsTestCase):
+    """The file has proofs that the service does not know, because it does not trust the file or cannot read it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.record('a')
+        self.record('b')
+        self.proofs = proofs.Proofs(self.state_path)
+
+    @contextlib.contextmanager
+    def no_descriptors(self) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    def test_one_that_was_not_trusted_proves_nothing_after_a_repair(self) -> None:
+        for looked in (False, True):
+            self.record('a')
+            os.chmod(self.path, 0o660)
+            self.proofs = proofs.Proofs(self.state_path)
+            if looked:
+                self.assertIsNone(self.proofs.how(keys('a')[0], pmem().details))
+            self.proofs.take_back(keys('a'))
+            os.chmod(self.path, 0o600)
+            self.assertEqual(list(NAMES), self.unproven(), str(looked))
+
+    def test_nor_does_one_of_a_damaged_head_or_behind_a_link(self) -> None:
+        head, *others = self.lines()
+        self.rewrite([head.replace(b'1', b'2'), *others])
+        self.proofs.take_back(keys('a'))
+        self.assertEqual(1, len(self.lines()))
+        self.rewrite([head, *others])
+        self.assertEqual(list(NAMES), self.unproven())
+        os.rename(self.path, self.path + '2')
+        os.symlink(self.path + '2', self.path)
+        self.proofs.take_back(keys('a'))
+        self.assertFalse(os.path.islink(self.path))
+
+    def test_nor_does_one_that_a_damaged_or_a_torn_line_hides(self) -> None:
+        for name, damage in (('a', lambda line: line.replace(b'\t+\t', b'\t-\t')), ('b', lambda line: line[:-5])):
+            self.record('a')
+            self.record('b')
+            lines = self.lines()
+            self.rewrite([*lines[:-1], damage(lines[-1])])
+            self.proofs = proofs.Proofs(self.state_path)
+            self.assertIsNone(self.proofs.how(keys(name)[0], pmem().details))
+            self.proofs.take_back(keys(name))
+            self.rewrite(lines)                 # the disk gives its bytes after all
+            self.assertEqual(list(NAMES), self.unproven(), name)
+            os.unlink(self.path)
+
+    def test_what_else_counts_of_a_kind_is_certain(self) -> None:
+        os.chmod(self.path, 0o660)
+        self.assertEqual({}, self.proofs.of_kind('vpmem'))
+        os.chmod(self.path, 0o600)
+        self.assertEqual(list(NAMES), self.unproven())
+
+    def test_one_that_cannot_be_replaced_either_says_what_to_do(self) -> None:
+        os.unlink(self.path)
+        os.mkdir(self.path)
+        for call in (lambda: self.proofs.take_back(keys('a')), lambda: self.proofs.of_kind('vpmem')):
+            self.assertIn('it is not a regular file: move it away', str(self.assertRaises(OSError, call)))
+
+    def test_without_descriptors_nobody_gets_a_device_and_no_proof_is_lost(self) -> None:
+        with self.no_descriptors():
+            self.assertIsNone(self.proofs.how(keys('a')[0], pmem().details))
+            self.assertRaises(OSError, self.proofs.take_back, keys('a'))
+            self.assertRaises(OSError, self.proofs.of_kind, 'vpmem')
+        self.assertEqual([NAMES[2]], self.unproven())
+        self.proofs.take_back(keys('a'))
+        self.assertEqual([NAMES[0], NAMES[2]], self.unproven())
+
+    def test_nor_while_the_file_cannot_be_read(self) -> None:
+        with mock.patch.object(ownfiles, 'check_file', autospec=True,
+                               side_effect=OSError(errno.EIO, os.strerror(errno.EIO))):
+            for call in (lambda: self.proofs.take_back(keys('a')), lambda: self.record('a'),
+                         lambda: self.proofs.of_kind('vpmem')):
+                self.assertIn('cannot be read (Input/output error). If that lasts, delete the file',
+                              str(self.assertRaises(OSError, call)))
+        self.assertEqual([NAMES[2]], self.unproven())
+
+    def test_nor_while_nobody_can_tell_whether_there_is_one(self) -> None:
+        os.rename(self.state_path, self.state_path + '2')
+        self.addCleanup(os.rename, self.state_path + '2', self.state_path)
+        with open(self.state_path, 'w'):
+            self.assertRaises(OSError, self.proofs.take_back, keys('a'))
+        os.unlink(self.state_path)
+
+    def test_an_error_is_logged_once(self) -> None:
+        os.chmod(self.path, 0o660)
+        with self.assertLogs(proofs.__name__, 'ERROR') as logged:
+            for _device in range(3):
+                self.proofs.how(keys('a')[0], pmem().details)
+        self.assertEqual(1, len(logged.output))
+
+
+class InterruptedTestCase(ProofsTestCase):
+    """After an interrupt anywhere, the next call does all that it promises: a power cut brings no proof back."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.disk = self.path + '.disk'         # the file that is there after a power cut
+        fsync = os.fsync
+
+        def synced(fd: int) -> None:
+            fsync(fd)
+            if stat.S_ISDIR(os.fstat(fd).st_mode):
+                self.to_disk()
+
+        self.patch(os, 'fsync', synced)
+
+    def to_disk(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.disk)
+        with contextlib.suppress(FileNotFoundError):
+            os.link(self.path, self.disk)
+
+    def cut_power(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.disk, self.path)
+
+    def start(self, loaded: bool) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+        self.proofs = proofs.Proofs(self.state_path)
+        self.record('a')
+        self.record('b')
+        if not loaded:
+            self.proofs = proofs.Proofs(self.state_path)
+
+    def interrupt(self, number: int | None) -> interrupts.Lines:
+        lines = interrupts.Lines(number)
+        lines.run(lambda: self.proofs.take_back(keys('a')))
+        if self.proofs._mutex.locked():         # nothing but a trace function leaves it held
+            self.proofs._mutex.release()
+        return lines
+
+    def test_at_any_line(self) -> None:
+        for loaded in (True, False):
+            self.start(loaded)
+            count = self.interrupt(None).count
+            self.assertLess(20, count)
+            for number in range(count):
+                for again in (lambda: self.proofs, lambda: proofs.Proofs(self.state_path)):
+                    self.start(loaded)
+                    where = self.interrupt(number).where
+                    again().take_back(keys('a'))
+                    self.assertEqual([NAMES[0], NAMES[2]], self.unproven(of=self.proofs), where)
+                    self.cut_power()
+                    self.assertEqual([NAMES[0], NAMES[2]], self.unproven(), where)
+
+    def test_a_file_that_was_deleted_does_not_come_back(self) -> None:
+        self.start(loaded=False)
+        os.unlink(self.path)
+        self.proofs.take_back(keys('a'))
+        self.cut_power()
+        self.assertEqual(list(NAMES), self.unproven())

@@ -50,6 +50,19 @@ class MdevTestCase(base.TestCase):
         root.remove_mdev_definition('mtty', UUID)
         self.assertFalse(os.path.exists(self.definition))
 
+    def test_empty_files_that_are_no_definitions_stay(self) -> None:
+        parent, scripts = os.path.dirname(self.definition), os.path.join(mdevctl.DIRECTORY, 'scripts.d')
+        os.makedirs(scripts)
+        others = [os.path.join(parent, name) for name in ('README', f'{UUID}.bak', f'{UUID}\n', UUID.replace('-', ''))]
+        for path in (*others, os.path.join(scripts, '.gitkeep')):
+            open(path, 'w').close()
+            os.utime(path, (1, 1))
+        os.utime(self.definition, (1, 1))
+        self.assertEqual([self.definition], mdevctl.lost())
+        root.remove_lost_definitions()
+        self.assertEqual((sorted(map(os.path.basename, others)), ['.gitkeep']),
+                         (sorted(os.listdir(parent)), os.listdir(scripts)))
+
 
 class ProgramTestCase(base.TestCase):
     """Root runs no program that somebody else can change."""

@@ -34,9 +34,8 @@ class Identity:
         physfn = None if function.physfn is None else read(function.physfn)
         if serials is None:
             serials = self._serials.of([function] if physfn is None else [physfn])
-        before = None if recorded is None else pci_serials.Evidence(
-            recorded.serial, recorded.parent_card, recorded.parent_serial)
-        return pci_serials.evidence(function, physfn, serials, before)
+        return pci_serials.evidence(function, physfn, serials,
+                                    None if recorded is None else pci_serials.of_row(recorded))
 
     def there(self, assignment: DeviceAssignment) -> pci_sysfs.Function:
         """Read the assignment's function.
@@ -44,7 +43,13 @@ class Identity:
         :raises DeviceGone: there is none at its address, or it is another one
         :raises CommandFailed: it cannot be read
         """
-        address = self._places().address(assignment.identifier)
+        places = self._places()
+        address = places.address(assignment.identifier)
+        # A row without a serial number could not tell that card from its own.
+        came = places.came_to(address)
+        if came not in (None, assignment.identifier):
+            raise exception.DeviceGone(assignment.kind, assignment.identifier,
+                                       f'another function is there: it is {came} that is at {address} now')
         function = self._tree.function(address)
         if function is None:
             raise exception.DeviceGone(assignment.kind, assignment.identifier, 'no PCI function has its address' + (
@@ -61,7 +66,7 @@ class Identity:
                                    pci_row.Before('', ''), ())
         for name in PCIDetails.IDENTITY:
             before, now = getattr(recorded, name), getattr(found, name)
-            if before != now and None not in (before, now):
+            if before != now and None not in (before, now) and name not in recorded.unknown_identity:
                 raise exception.DeviceGone(assignment.kind, assignment.identifier,
                                            f'another function is there: its {name.replace("_", " ")} is {_said(now)}, '
                                            f'recorded was {_said(before)}')

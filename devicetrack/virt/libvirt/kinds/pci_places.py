@@ -50,8 +50,12 @@ class Places:
     def address(self, name: str) -> str:
         return self.moved.get(name) or claimed_at(name)
 
+    def came_to(self, address: str) -> str | None:
+        """Return the name of the function that came to an address; None if none did."""
+        return self._names.get(address)
+
     def name(self, address: str) -> str:
-        name = self._names.get(address)
+        name = self.came_to(address)
         if name is not None:
             return name
         return f'{_AT}{address}' if address in self.moved else address
@@ -205,7 +209,7 @@ def _is_there(row: PCIDetails, function: pci_sysfs.Function | None, evidence_of:
     """Whether a function is certainly the one that a row recorded."""
     if function is None or not _is_like(row, function):
         return False
-    before = pci_serials.Evidence(row.serial, row.parent_card, row.parent_serial)
+    before = pci_serials.of_row(row)
     return None not in before and evidence_of(function, before) == before
 
 
@@ -222,7 +226,7 @@ def _sort(function: pci_sysfs.Function) -> tuple[str, str]:
 
 def _key_of(row: PCIDetails) -> Key | None:
     return _key(row.vendor_id, row.product_id, row.subsystem,
-                pci_serials.Evidence(row.serial, row.parent_card, row.parent_serial), row.vf_number, row.address)
+                pci_serials.of_row(row), row.vf_number, row.address)
 
 
 def _key(vendor_id: str, product_id: str, subsystem: str, evidence: pci_serials.Evidence, vf_number: int | None,

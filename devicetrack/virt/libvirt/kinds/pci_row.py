@@ -43,7 +43,8 @@ def as_details(function: pci_sysfs.Function, evidence: pci_serials.Evidence, bef
         vf_number=-1 if function.vf_number is None else function.vf_number, device_type=function.device_type,
         driver=before.driver, disks=before.disks, config=before.config, traits_of_spec=sorted(traits),
         physical_network=before.physical_network, mac=port.mac, vlan=port.vlan, trusted=port.trusted,
-        interfaces=None if before.interfaces is None else list(before.interfaces), claimed_parent=before.claimed_parent)
+        interfaces=None if before.interfaces is None else list(before.interfaces), claimed_parent=before.claimed_parent,
+        no_serial=evidence.no_serial)
 
 
 def as_text(function: pci_sysfs.Function, evidence: pci_serials.Evidence, disks: str | None,

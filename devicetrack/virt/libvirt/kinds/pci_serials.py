@@ -32,12 +32,14 @@ class Evidence(NamedTuple):
 
     ``serial`` is '' for a function without a serial number, and for a virtual one. For a virtual function,
     ``parent_card`` has the ids of its physical function and that one's number on the card, and ``parent_serial`` has
-    the physical function's serial number; both are '' for other functions.
+    the physical function's serial number; both are '' for other functions. ``no_serial`` says that the card was asked
+    and has no serial number; without that, an empty one says nothing.
     """
 
     serial: str | None
     parent_card: str | None
     parent_serial: str | None
+    no_serial: bool = False
 
 
 class SerialNumbers:
@@ -101,20 +103,30 @@ def evidence(function: pci_sysfs.Function, physfn: pci_sysfs.Function | None, se
     :param physfn: for a virtual function, its physical function; None if that cannot be read
     :param serials: the serial numbers of both functions, as far as they have any
     :param recorded: the evidence in a row. A serial number that cannot be read now counts as unknown if the row has
-        one, and as none if no number was ever read
+        one, and else as the row has it
     """
     before = recorded or Evidence('', '', '')
     if function.physfn is None:
-        return Evidence(_serial(function, serials, before.serial), '', '')
+        serial, no_serial = _serial(function, serials, before.serial, before.no_serial)
+        return Evidence(serial, '', '', no_serial)
     if physfn is None or physfn.problem is not None:
         return Evidence('', None, None)
     card = f'{physfn.vendor_id}:{physfn.product_id} {physfn.subsystem or "none"} {physfn.address.rpartition(".")[2]}'
-    return Evidence('', card, _serial(physfn, serials, before.parent_serial))
+    serial, no_serial = _serial(physfn, serials, before.parent_serial, before.no_serial)
+    return Evidence('', card, serial, no_serial)
 
 
-def _serial(function: pci_sysfs.Function, serials: Serials, recorded: str | None) -> str | None:
+def _serial(function: pci_sysfs.Function, serials: Serials, recorded: str | None,
+            had_none: bool) -> tuple[str | None, bool]:
+    """Return a serial number, and whether the card was asked and has none."""
     found = serials.get(function.address)
-    return '' if found is None and not recorded and not is_nvme(function) else found
+    if found is not None:
+        return found, not found
+    return (None, False) if recorded or is_nvme(function) else ('', had_none)
+
+
+def of_row(recorded: PCIDetails) -> Evidence:
+    return Evidence(recorded.serial, recorded.parent_card, recorded.parent_serial, recorded.no_serial)
 
 
 def unread(recorded: PCIDetails, evidence: Evidence) -> str | None:
