@@ -715,6 +715,7 @@ class ClaimManager:
 
         :raises InstanceNotClaimed: the migration has no claim here
         :raises NoDevicePair: a device has no partner; the caller drops the claim
+        :raises BadRequest: the claim has more devices than the guest, so it is not for a live migration
         :raises DeviceGone: a device is not there
         """
         return self._owner_for(instance, migration).live.device_map(instance, migration)
