@@ -387,8 +387,9 @@ class InstanceHasClaim(DeviceTrackError):
 
 
 class InstanceHasStaleRows(InstanceHasClaim):
-    """An earlier move of the instance has not ended here, so the instance cannot move here. Nothing was changed.
+    """An earlier move of the instance has not ended here, so the instance cannot move here. Nothing was claimed.
 
+    Before the claim refused, it did the work of the next audit for this instance, and ended here what could end.
     Once the compute service reports the end of that migration, the next audit gives its devices back.
     """
 

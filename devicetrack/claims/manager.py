@@ -553,7 +553,8 @@ class ClaimManager:
         :returns: a claim. If an error leaves its block, it gives back the devices that it took, and makes the old
             devices current again
         :raises NoFit, BadRequest, NodeUnavailable, NothingWritten, OutcomeUnknown: as :meth:`instance_claim`
-        :raises InstanceHasStaleRows: an earlier move of the instance has not ended here; nothing was changed
+        :raises InstanceHasStaleRows: an earlier move of the instance has not ended here; nothing was claimed. Before
+            that, the call did the work of the next audit for this instance
         :raises InstanceHasClaim: this migration has a claim here already
         :raises MigrationSuperseded: a newer migration of the instance has a claim here; nothing was changed
         """
