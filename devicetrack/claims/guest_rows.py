@@ -26,7 +26,8 @@ class GuestRows:
     def used_by_guest(self, records: Sequence[Record], before_move: bool = False) -> list[Record]:
         """Choose the rows of one instance whose devices its guest should have now.
 
-        While the instance moves to other devices of this host, these are the new ones.
+        While the instance moves to other devices of this host, these are the new ones, unless its guest was started
+        again on the old ones.
 
         :param before_move: choose the old ones: the guest should be as it was before the move
         """
@@ -36,6 +37,8 @@ class GuestRows:
             if vocabulary.OLD in roles:
                 return [record for record in there if record.role == vocabulary.OLD]
             # Rows of a migration are new. Before it, the instance had the rows without a migration, or none.
+            return [record for record in there if record.migration_uuid is None]
+        if taken_back(records):
             return [record for record in there if record.migration_uuid is None]
         order = (vocabulary.INCOMING, vocabulary.CURRENT, vocabulary.OLD)
         role = next((role for role in order if role in roles), None)
@@ -83,3 +86,17 @@ class GuestRows:
         """Whether an instance with only old rows moves on this host to no devices. Then its claim was here."""
         context = self._rows.context(old[0].instance_uuid)
         return context is not None and context.migration_uuid == old[0].migration_uuid
+
+
+def taken_back(records: Sequence[Record]) -> list[str]:
+    """The migrations on this host whose guest was started again on its old devices, and which nobody has ended.
+
+    A claim for a move on this host leaves no device at rest, and one for a move to here finds none. So beside a new
+    device, one at rest was left before, and a start with ``before_move`` took it back.
+
+    :param records: the rows of one instance
+    """
+    there = [record for record in records if record.state != vocabulary.RELEASING]
+    new = {record.migration_uuid for record in there if record.role == vocabulary.INCOMING}
+    return sorted(uuid for uuid in new if uuid is not None) \
+        if any(record.migration_uuid is None for record in there) else []

@@ -323,7 +323,8 @@ class ClaimManager:
         :raises InstanceNotClaimed: the instance was released, and its devices are on their way back
         :raises RowsMissing: the store is older than the instance's guest, and does not know all devices of the guest
         :raises MigrationUndecided: the instance moves on this host, and the service does not say whether the move goes
-            on or has failed, or the guest's definition cannot be read
+            on or has failed, or the guest's definition cannot be read. Or the guest was started again on its old
+            devices, and the service does not say that the move has failed
         :raises StoreError: no answer; a move that is over may not have ended here
         :raises DeviceError, ParentFull, NoFit: a device could not be made ready; all of them stay held and recorded
         :raises HypervisorUnreachable: no answer; devices may be half made, and the next call continues

@@ -24,6 +24,7 @@ from devicetrack.claims.claiming import Arrival
 from devicetrack.claims.claiming import Claiming
 from devicetrack.claims.failed_claims import FailedClaims
 from devicetrack.claims.guest_rows import GuestRows
+from devicetrack.claims.guest_rows import taken_back
 from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.life import Life
@@ -262,6 +263,9 @@ class Moves:
             if not self._settle(records, wait=False) and not before_move:
                 self._check_settled(instance_uuid)
             return True
+        undone = [] if before_move else taken_back(records)
+        if undone:
+            raise exception.MigrationUndecided(instance_uuid, undone[0])
         if not before_move and not self._service.ends_moves_by_calls:
             undecided = {uuid for uuid in named if uuid not in known or not known[uuid].goes_on}
             # In a move between two hosts the guest has one set of devices at each host, however the move ends.
