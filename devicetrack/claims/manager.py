@@ -637,8 +637,9 @@ class ClaimManager:
         """Confirm a move: give back the devices that the instance left on this host. Idempotent.
 
         If the instance moved on one host, one transaction starts to give back the old devices and takes the new ones
-        out of the move. Call it after the guest that ran on the old devices is gone, or runs on the new ones. Sets
-        ``instance.migration_context`` to None.
+        out of the move. Call it after the guest that ran on the old devices is gone, or runs on the new ones. If no
+        call here has named the migration before, and the service does not answer where the instance is, the call gives
+        nothing back, and an audit does. Sets ``instance.migration_context`` to None.
 
         :param wait: as :meth:`release`; False returns after the transaction
         :returns: the fields that it set on the instance

@@ -334,7 +334,7 @@ class Moves:
         self._check_not_undone(migration.uuid, move)
         with self._wipes.giving_back(instance.uuid, wait):
             if self._here.is_at(move.source) and not self._here.is_at(move.destination) \
-                    and getattr(instance, 'host', None) != self._here.host and not self._is_here(instance.uuid):
+                    and getattr(instance, 'host', None) != self._here.host and self._may_have_left(instance.uuid):
                 self.mark_old(instance, migration.uuid, move.ends)
             return self._confirm(instance, migration.uuid, wait, Note(ends=move.ends))
 
@@ -364,9 +364,19 @@ class Moves:
                     and move.is_older_than(other):
                 raise exception.MigrationSuperseded(migration_uuid, other.uuid)
 
-    def _is_here(self, instance_uuid: str) -> bool:
-        """Whether the service says so. The caller's object may be older than the return of the instance."""
-        return (self._service.instances([instance_uuid]) or {}).get(instance_uuid) == migrations.INSTANCE_HERE
+    def _may_have_left(self, instance_uuid: str) -> bool:
+        """Whether an instance may have left, by the service. The caller's object may be older than its return.
+
+        If the service does not answer, nobody knows, and an audit gives back what the instance left. The service leaves
+        out an instance without a host, which may just come back by a boot: then it has a claim here.
+        """
+        if not self._service.tells_of_instances:
+            return True                         # calls alone end moves
+        states = self._service.instances([instance_uuid])
+        if states is None or states.get(instance_uuid) == migrations.INSTANCE_HERE:
+            return False
+        return instance_uuid in states or all(
+            record.state != vocabulary.CLAIMED for record in self._rows.there(instance_uuid))
 
     def _confirm(self, instance: Any, migration_uuid: str, wait: bool, note: Note = NO_NOTE) -> Fields:
         """End a move in one transaction, then give back the devices left behind. The caller works on the instance."""
