@@ -217,7 +217,8 @@ class ClaimManager:
             ``image_meta.properties`` if there is an image
         :param allocations: placement's ``{provider UUID: {'resources': {CLASS: amount}}}``, or a
             :class:`~devicetrack.objects.DeviceRequest`; None and {} claim nothing. The claim skips classes that do not
-            count devices of this library, and providers of other hosts; its ``skipped`` lists those providers
+            count devices of this library, and providers of other hosts; its ``skipped`` lists those providers. A claim
+            for nothing tells this host that the guest misses none of the instance's devices that are on their way back
         :param limits: unused, since devices have no overcommit; accepted because callers pass it
         :raises NoFit: no free device matches a part of the request; the error says why, and nothing is held
         :raises exception.UnknownProvider: the allocations name providers that this host does not know, and those at
@@ -233,7 +234,8 @@ class ClaimManager:
         host = self._open_for(nodename, instance)
         demand = host.views.demand(allocations, getattr(instance, 'flavor', None), instance)
         with Taking(host.failed_claims, instance.uuid, host.claiming.new_claim_id()) as taking:
-            records = host.claiming.take(instance.uuid, demand, taking.claim_id) if demand.items else []
+            records = host.claiming.take(instance.uuid, demand, taking.claim_id) if demand.items \
+                else host.claim_none(instance.uuid)
             resources = host.rows.resources(instance.uuid, records)
             taking.claim = Claim(host.failed_claims, host.instances, instance, resources, {'resources': resources},
                                  taking.claim_id, skipped=demand.skipped)
@@ -320,7 +322,8 @@ class ClaimManager:
         :raises InvalidDocument: without ``new_definition``, after a boot: the hypervisor's definition does not say
             which device each of its paths meant, for example because this library did not write it. The guest can
             start only from a new one
-        :raises InstanceNotClaimed: the instance was released, and its devices are on their way back
+        :raises InstanceNotClaimed: all devices that the instance has here are on their way back. It was released; or it
+            left them in a move to another host, and nothing was claimed for it here since
         :raises RowsMissing: the store is older than the instance's guest, and does not know all devices of the guest
         :raises MigrationUndecided: the instance moves on this host, and the service does not say whether the move goes
             on or has failed, or the guest's definition cannot be read. Or the guest was started again on its old

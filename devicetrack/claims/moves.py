@@ -103,6 +103,8 @@ class Moves:
             records: list[Record] = []
             if demand.items:
                 records = self._take(demand, move, partners, claim_id)
+            elif leaving is None:
+                self._life.set_aside(instance.uuid)
             else:
                 self._claiming.leave(move, claim_id)
         resources = self._rows.resources(instance.uuid, records)
@@ -277,7 +279,7 @@ class Moves:
 
     def _check_settled(self, instance_uuid: str) -> None:
         """:raises MigrationUndecided: rows of a move on this host are as they were in the middle of it"""
-        rows = [record for record in self._rows.of_instance(instance_uuid) if record.state != vocabulary.RELEASING]
+        rows = self._rows.there(instance_uuid)
         for uuid in named_migrations(rows):
             if len({record.role == vocabulary.OLD for record in rows if record.migration_uuid == uuid}) > 1:
                 raise exception.MigrationUndecided(instance_uuid, uuid)
