@@ -387,8 +387,9 @@ class InstanceHasClaim(DeviceTrackError):
 
 
 class InstanceHasStaleRows(InstanceHasClaim):
-    """An earlier move of the instance has not ended here, so the instance cannot move here. Nothing was changed.
+    """An earlier move of the instance has not ended here, so the instance cannot move here. Nothing was claimed.
 
+    Before the claim refused, it did the work of the next audit for this instance, and ended here what could end.
     Once the compute service reports the end of that migration, the next audit gives its devices back.
     """
 
@@ -410,7 +411,8 @@ class MigrationUndecided(DeviceTrackError):
     """Nobody can tell which devices a guest needs that moves on this host: the new ones, or the old ones with its data.
 
     The compute service does not say whether the move goes on or has failed, or the guest's definition cannot be read.
-    No device was made ready; try again when the service answers and the definition can be read.
+    Or the guest was started again on the old devices, with ``before_move``, and the service does not say that the move
+    has failed. No device was made ready; try again when the service answers and the definition can be read.
     """
     instance_uuid: str
     migration_uuid: str

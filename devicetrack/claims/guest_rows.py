@@ -26,7 +26,8 @@ class GuestRows:
     def used_by_guest(self, records: Sequence[Record], before_move: bool = False) -> list[Record]:
         """Choose the rows of one instance whose devices its guest should have now.
 
-        While the instance moves to other devices of this host, these are the new ones.
+        While the instance moves to other devices of this host, these are the new ones, unless its guest was started
+        again on the old ones.
 
         :param before_move: choose the old ones: the guest should be as it was before the move
         """
@@ -36,6 +37,8 @@ class GuestRows:
             if vocabulary.OLD in roles:
                 return [record for record in there if record.role == vocabulary.OLD]
             # Rows of a migration are new. Before it, the instance had the rows without a migration, or none.
+            return [record for record in there if record.migration_uuid is None]
+        if taken_back(records):
             return [record for record in there if record.migration_uuid is None]
         order = (vocabulary.INCOMING, vocabulary.CURRENT, vocabulary.OLD)
         role = next((role for role in order if role in roles), None)
@@ -57,22 +60,32 @@ class GuestRows:
     def is_released(self, records: Sequence[Record], before_move: bool) -> bool:
         """Whether all devices of an instance are on their way back, although its guest should have some here.
 
-        Devices that the instance has left do not count, and neither do those of a move on this host that was undone: a
-        guest that should have no other devices starts without any. If only such a move may explain the rows, this asks
-        the service. While that is unknown, they count.
+        These do not count, since a guest that should have no other devices starts without any: devices that are set
+        aside, those that the instance left for none in a move on this host, and those of a move on this host that was
+        undone. If only such a move may explain the rows, this asks the service. While that is unknown, they count.
 
         :param before_move: as :meth:`used_by_guest`
         """
-        if not records or any(record.state != vocabulary.RELEASING for record in records):
+        if any(record.state != vocabulary.RELEASING for record in records):
             return False
-        if any(record.migration_uuid is None for record in records):
+        counted = [record for record in records if not is_set_aside(record)]
+        if any(record.migration_uuid is None for record in counted):
             return True
-        named = sorted({record.migration_uuid for record in records
-                        if record.migration_uuid is not None and record.role != vocabulary.OLD})
-        if before_move or not named:
+        left, new = ({record.migration_uuid for record in counted if record.migration_uuid is not None
+                      and (record.role == vocabulary.OLD) == is_old} for is_old in (True, False))
+        if self._service.ends_moves_by_calls:
+            left.clear()                        # nobody can tell where that move went
+        if before_move:
+            new.clear()
+        if not left | new:
             return False
-        known = self._service.migrations(named) or {}
-        return not all(uuid in known and self._is_undone_here(known[uuid]) for uuid in named)
+        known = self._service.migrations(sorted(left | new)) or {}
+        return not (known.keys() >= left | new and all(self._stayed_here(known[uuid]) for uuid in left)
+                    and all(self._is_undone_here(known[uuid]) for uuid in new))
+
+    def _stayed_here(self, move: Move) -> bool:
+        """Whether a migration moved an instance on this host. After any other, an instance that is here came back."""
+        return self._here.is_at(move.source) and self._here.is_at(move.destination)
 
     def _is_undone_here(self, move: Move) -> bool:
         """Whether a migration left from this host and was undone, or is about to be."""
@@ -83,3 +96,22 @@ class GuestRows:
         """Whether an instance with only old rows moves on this host to no devices. Then its claim was here."""
         context = self._rows.context(old[0].instance_uuid)
         return context is not None and context.migration_uuid == old[0].migration_uuid
+
+
+def taken_back(records: Sequence[Record]) -> list[str]:
+    """The migrations on this host whose guest was started again on its old devices, and which nobody has ended.
+
+    A claim for a move on this host leaves no device at rest, and one for a move to here finds none. So beside a new
+    device, one at rest was left before, and a start with ``before_move`` took it back.
+
+    :param records: the rows of one instance
+    """
+    there = [record for record in records if record.state != vocabulary.RELEASING]
+    new = {record.migration_uuid for record in there if record.role == vocabulary.INCOMING}
+    return sorted(uuid for uuid in new if uuid is not None) \
+        if any(record.migration_uuid is None for record in there) else []
+
+
+def is_set_aside(record: Record) -> bool:
+    """Whether a device on its way back is none that the guest should have: see :meth:`.life.Life.set_aside`."""
+    return record.role == vocabulary.OLD and record.migration_uuid is None

@@ -13,6 +13,7 @@ from devicetrack import vocabulary
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.giving import Giving
 from devicetrack.claims.guest_rows import GuestRows
+from devicetrack.claims.guest_rows import is_set_aside
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.unrecorded_starts import UnrecordedStarts
 from devicetrack.claims.wipes import Wipes
@@ -84,11 +85,27 @@ class Life:
         :raises StoreError: the guest runs anyway, and an audit records that
         """
         records = self._rows.of_instance(instance_uuid)
-        used_now = list(records) if self._guest_rows.is_released(records, before_move) \
-            else self._guest_rows.used_by_guest(records, before_move)
-        old = tuple(record for record in used_now if record.role == vocabulary.OLD)
+        released = self._guest_rows.is_released(records, before_move)
+        used_now = records if released else self._guest_rows.used_by_guest(records, before_move)
+        old = tuple(record for record in used_now if record.role == vocabulary.OLD and not released)
         self.settle(Settlement(arrive=tuple(record for record in used_now if record not in old), settle=old))
         return self._guest_rows.used_by_guest(self._rows.of_instance(instance_uuid), before_move)
+
+    def set_aside(self, instance_uuid: str) -> None:
+        """Record that an instance comes to this host without devices: its guest misses none that is on its way back.
+
+        Such a device may be here for long, if its wipe fails. The row says it, since only a claim knows it. A wipe that
+        waits or runs ends without effect, as the row has changed, and an audit begins it again.
+
+        :raises StoreError: nothing was changed, or that is unknown
+        """
+        left = [record for record in self._rows.of_instance(instance_uuid)
+                if record.state == vocabulary.RELEASING and not is_set_aside(record)]
+        if left:
+            self._wipes.leave(left)
+            self._rows.write(Changes(update=tuple(Update(record, record._replace(
+                role=lifecycle.next_role(record.role, lifecycle.SET_ASIDE), migration_uuid=None,
+                generation=record.generation + 1)) for record in left)))
 
     def note_reboot(self, instance_uuid: str) -> None:
         """Record the versions that the guest may have seen of its devices since it rebooted, if they are newer."""

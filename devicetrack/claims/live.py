@@ -140,6 +140,10 @@ class LiveMigrations:
         there = [DeviceAssignment.from_record(record) for record in records]
         for left in source[len(there):]:
             raise exception.NoDevicePair(left.kind, left.identifier, 'the claim has fewer devices')
+        if len(there) > len(source):
+            raise exception.BadRequest('migration', migration.uuid,
+                                       f'its claim has {len(there)} devices, and the guest {len(source)}: that is no '
+                                       'claim for a live migration')
         config = self._driver.guest_config(there, getattr(getattr(instance, 'flavor', None), 'name', None))
         pairs = [DevicePair(kind=left.kind, resource_class=one.resource_class, source=left.identifier,
                             destination=one.identifier, type=left.details.type_name, element=element, seen=one.seen)

@@ -217,7 +217,8 @@ class ClaimManager:
             ``image_meta.properties`` if there is an image
         :param allocations: placement's ``{provider UUID: {'resources': {CLASS: amount}}}``, or a
             :class:`~devicetrack.objects.DeviceRequest`; None and {} claim nothing. The claim skips classes that do not
-            count devices of this library, and providers of other hosts; its ``skipped`` lists those providers
+            count devices of this library, and providers of other hosts; its ``skipped`` lists those providers. A claim
+            for nothing tells this host that the guest misses none of the instance's devices that are on their way back
         :param limits: unused, since devices have no overcommit; accepted because callers pass it
         :raises NoFit: no free device matches a part of the request; the error says why, and nothing is held
         :raises exception.UnknownProvider: the allocations name providers that this host does not know, and those at
@@ -233,7 +234,8 @@ class ClaimManager:
         host = self._open_for(nodename, instance)
         demand = host.views.demand(allocations, getattr(instance, 'flavor', None), instance)
         with Taking(host.failed_claims, instance.uuid, host.claiming.new_claim_id()) as taking:
-            records = host.claiming.take(instance.uuid, demand, taking.claim_id) if demand.items else []
+            records = host.claiming.take(instance.uuid, demand, taking.claim_id) if demand.items \
+                else host.claim_none(instance.uuid)
             resources = host.rows.resources(instance.uuid, records)
             taking.claim = Claim(host.failed_claims, host.instances, instance, resources, {'resources': resources},
                                  taking.claim_id, skipped=demand.skipped)
@@ -320,10 +322,12 @@ class ClaimManager:
         :raises InvalidDocument: without ``new_definition``, after a boot: the hypervisor's definition does not say
             which device each of its paths meant, for example because this library did not write it. The guest can
             start only from a new one
-        :raises InstanceNotClaimed: the instance was released, and its devices are on their way back
+        :raises InstanceNotClaimed: all devices that the instance has here are on their way back. It was released; or it
+            left them in a move to another host, and nothing was claimed for it here since
         :raises RowsMissing: the store is older than the instance's guest, and does not know all devices of the guest
         :raises MigrationUndecided: the instance moves on this host, and the service does not say whether the move goes
-            on or has failed, or the guest's definition cannot be read
+            on or has failed, or the guest's definition cannot be read. Or the guest was started again on its old
+            devices, and the service does not say that the move has failed
         :raises StoreError: no answer; a move that is over may not have ended here
         :raises DeviceError, ParentFull, NoFit: a device could not be made ready; all of them stay held and recorded
         :raises HypervisorUnreachable: no answer; devices may be half made, and the next call continues
@@ -554,7 +558,8 @@ class ClaimManager:
         :returns: a claim. If an error leaves its block, it gives back the devices that it took, and makes the old
             devices current again
         :raises NoFit, BadRequest, NodeUnavailable, NothingWritten, OutcomeUnknown: as :meth:`instance_claim`
-        :raises InstanceHasStaleRows: an earlier move of the instance has not ended here; nothing was changed
+        :raises InstanceHasStaleRows: an earlier move of the instance has not ended here; nothing was claimed. Before
+            that, the call did the work of the next audit for this instance
         :raises InstanceHasClaim: this migration has a claim here already
         :raises MigrationSuperseded: a newer migration of the instance has a claim here; nothing was changed
         """
@@ -636,8 +641,9 @@ class ClaimManager:
         """Confirm a move: give back the devices that the instance left on this host. Idempotent.
 
         If the instance moved on one host, one transaction starts to give back the old devices and takes the new ones
-        out of the move. Call it after the guest that ran on the old devices is gone, or runs on the new ones. Sets
-        ``instance.migration_context`` to None.
+        out of the move. Call it after the guest that ran on the old devices is gone, or runs on the new ones. If no
+        call here has named the migration before, and the service does not answer where the instance is, the call gives
+        nothing back, and an audit does. Sets ``instance.migration_context`` to None.
 
         :param wait: as :meth:`release`; False returns after the transaction
         :returns: the fields that it set on the instance
@@ -716,6 +722,7 @@ class ClaimManager:
 
         :raises InstanceNotClaimed: the migration has no claim here
         :raises NoDevicePair: a device has no partner; the caller drops the claim
+        :raises BadRequest: the claim has more devices than the guest, so it is not for a live migration
         :raises DeviceGone: a device is not there
         """
         return self._owner_for(instance, migration).live.device_map(instance, migration)

@@ -24,6 +24,7 @@ from devicetrack.claims.claiming import Arrival
 from devicetrack.claims.claiming import Claiming
 from devicetrack.claims.failed_claims import FailedClaims
 from devicetrack.claims.guest_rows import GuestRows
+from devicetrack.claims.guest_rows import taken_back
 from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.life import Life
@@ -102,6 +103,8 @@ class Moves:
             records: list[Record] = []
             if demand.items:
                 records = self._take(demand, move, partners, claim_id)
+            elif leaving is None:
+                self._life.set_aside(instance.uuid)
             else:
                 self._claiming.leave(move, claim_id)
         resources = self._rows.resources(instance.uuid, records)
@@ -262,6 +265,9 @@ class Moves:
             if not self._settle(records, wait=False) and not before_move:
                 self._check_settled(instance_uuid)
             return True
+        undone = [] if before_move else taken_back(records)
+        if undone:
+            raise exception.MigrationUndecided(instance_uuid, undone[0])
         if not before_move and not self._service.ends_moves_by_calls:
             undecided = {uuid for uuid in named if uuid not in known or not known[uuid].goes_on}
             # In a move between two hosts the guest has one set of devices at each host, however the move ends.
@@ -273,7 +279,7 @@ class Moves:
 
     def _check_settled(self, instance_uuid: str) -> None:
         """:raises MigrationUndecided: rows of a move on this host are as they were in the middle of it"""
-        rows = [record for record in self._rows.of_instance(instance_uuid) if record.state != vocabulary.RELEASING]
+        rows = self._rows.there(instance_uuid)
         for uuid in named_migrations(rows):
             if len({record.role == vocabulary.OLD for record in rows if record.migration_uuid == uuid}) > 1:
                 raise exception.MigrationUndecided(instance_uuid, uuid)
@@ -330,7 +336,7 @@ class Moves:
         self._check_not_undone(migration.uuid, move)
         with self._wipes.giving_back(instance.uuid, wait):
             if self._here.is_at(move.source) and not self._here.is_at(move.destination) \
-                    and getattr(instance, 'host', None) != self._here.host and not self._is_here(instance.uuid):
+                    and getattr(instance, 'host', None) != self._here.host and self._may_have_left(instance.uuid):
                 self.mark_old(instance, migration.uuid, move.ends)
             return self._confirm(instance, migration.uuid, wait, Note(ends=move.ends))
 
@@ -360,9 +366,19 @@ class Moves:
                     and move.is_older_than(other):
                 raise exception.MigrationSuperseded(migration_uuid, other.uuid)
 
-    def _is_here(self, instance_uuid: str) -> bool:
-        """Whether the service says so. The caller's object may be older than the return of the instance."""
-        return (self._service.instances([instance_uuid]) or {}).get(instance_uuid) == migrations.INSTANCE_HERE
+    def _may_have_left(self, instance_uuid: str) -> bool:
+        """Whether an instance may have left, by the service. The caller's object may be older than its return.
+
+        If the service does not answer, nobody knows, and an audit gives back what the instance left. The service leaves
+        out an instance without a host, which may just come back by a boot: then it has a claim here.
+        """
+        if not self._service.tells_of_instances:
+            return True                         # calls alone end moves
+        states = self._service.instances([instance_uuid])
+        if states is None or states.get(instance_uuid) == migrations.INSTANCE_HERE:
+            return False
+        return instance_uuid in states or all(
+            record.state != vocabulary.CLAIMED for record in self._rows.there(instance_uuid))
 
     def _confirm(self, instance: Any, migration_uuid: str, wait: bool, note: Note = NO_NOTE) -> Fields:
         """End a move in one transaction, then give back the devices left behind. The caller works on the instance."""

@@ -256,6 +256,17 @@ class Running:
         return tuple(held if not doubted else [
             one._replace(in_doubt=(one.kind, one.identifier) in doubted) for one in held])
 
+    def claim_none(self, instance_uuid: str) -> list[Record]:
+        """Claim no devices for an instance that boots here. Only if it has some here, this asks the store.
+
+        :returns: no rows
+        :raises StoreError, HypervisorUnreachable: as :meth:`.life.Life.set_aside`, or no answer after an interrupt
+        """
+        if self.rebuild.until_done(lambda: self.held(instance_uuid)):
+            with self.rows.working(instance_uuid):
+                self.life.set_aside(instance_uuid)
+        return []
+
     def placed(self) -> tuple[list[Record], Usage]:
         """The rows of the host, as their devices are counted now, and the usage by guests."""
         usage = self._driver.get_usage()                # before the rows: a device that is taken meanwhile has a row

@@ -108,6 +108,11 @@ class ServiceView:
         return not hasattr(self._service, 'migrations')
 
     @property
+    def tells_of_instances(self) -> bool:
+        """Whether the service can say where instances are, though perhaps not now."""
+        return hasattr(self._service, 'instances')
+
+    @property
     def tells_of_evacuations(self) -> bool:
         return hasattr(self._service, 'evacuated_from_here')
 

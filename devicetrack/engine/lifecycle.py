@@ -24,6 +24,7 @@ TRANSITIONS: Final = {
 # migration that took or left the device.
 LEAVES: Final = 'leaves'                    # a migration moves the instance to other devices
 STAYS: Final = 'stays'                      # the guest runs on it, or the migration is over and left it the device
+SET_ASIDE: Final = 'set aside'              # on its way back, it is none of the devices that the guest should have
 
 ROLE_TRANSITIONS: Final = {
     (vocabulary.CURRENT, LEAVES): vocabulary.OLD,
@@ -33,6 +34,10 @@ ROLE_TRANSITIONS: Final = {
     (vocabulary.CURRENT, STAYS): vocabulary.CURRENT,
     # The guest was started again at its source. That undoes the move at this end, as a failed move does.
     (vocabulary.OLD, STAYS): vocabulary.CURRENT,
+    # The instance came here anew, by a claim for no device. Whatever an earlier stay or move left here is not its own.
+    (vocabulary.CURRENT, SET_ASIDE): vocabulary.OLD,
+    (vocabulary.OLD, SET_ASIDE): vocabulary.OLD,
+    (vocabulary.INCOMING, SET_ASIDE): vocabulary.OLD,
 }
 
 

@@ -245,6 +245,9 @@ def claim_at_destination(original: Callable[..., Any], driver: Any, context: Any
     with errors.as_failed_check(instance):
         source = wire.source(migrate_data, instance)
         if not source.resources:
+            # Without a claim, this host would hold the guest's next start until an earlier device of it has gone back.
+            if host.manager.held(instance.uuid) and not host.has(instance.uuid):
+                tracker.claim_for_live_migration(host, context, instance, host.nodename, migration, allocs, source)
             return migrate_data
         if not any(one.migration_uuid == migration.uuid for one in host.manager.resources_of(instance.uuid)):
             tracker.claim_for_live_migration(host, context, instance, host.nodename, migration, allocs, source)

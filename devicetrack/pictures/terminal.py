@@ -132,7 +132,7 @@ class Pen:
             said = [f'for {log.printable(field.owner.instance_uuid)}', f'{word} {moments.iso(field.owner.created_at)}']
             if field.owner.state == vocabulary.CLAIMED:
                 said.append('not started yet')
-            if field.owner.role != vocabulary.CURRENT:
+            if field.owner.migration_uuid is not None and field.owner.role != vocabulary.CURRENT:
                 said.append('leaves by a migration' if field.owner.role == vocabulary.OLD else 'comes by a migration')
             yield from self._flow(6, said, list(map(len, said)))
         if field.wipe is not None:

@@ -62,6 +62,8 @@ def _updated(update: api.Update, note: Note, at_ms: int) -> Iterator[Event]:
         yield _event(events.RECOVERED, after, note, at_ms)
     elif before.state != after.state == vocabulary.RELEASING:
         yield _event(events.RELEASED, after, note, at_ms, _ends(note) if before.migration_uuid is not None else None)
+    elif after.state == vocabulary.RELEASING and before.role != after.role:
+        pass                                                    # that it was released says everything
     elif before.role != after.role or (after.role == vocabulary.OLD and before.migration_uuid != after.migration_uuid):
         what = (events.LEAVING if after.role == vocabulary.OLD else
                 events.MOVED if before.role == vocabulary.INCOMING else events.STAYED)

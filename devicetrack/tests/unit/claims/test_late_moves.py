@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 from devicetrack import exception
@@ -36,8 +37,33 @@ class LateCallTestCase(RegionTestCase):
         self.moves.audit()
         self.assertEqual(b'precious', self.one.machine.read(self.device.key))
 
+    def tell_only_what_is_asked(self) -> None:
+        """The source tells of no other migration but those away from here, so not of the one back."""
+        service = self.one.service
+        self.patch(service, 'migrations', lambda uuids: compute_service.View.migrations(service, uuids))
+
     def test_with_the_object_of_that_time_it_takes_nothing_from_an_instance_that_is_back(self) -> None:
         self.check_nothing_changes(self.then, 'current')
+
+    def test_nor_while_the_service_does_not_say_where_the_instance_is(self) -> None:
+        self.tell_only_what_is_asked()
+        silences: tuple[Any, ...] = (RuntimeError('no database'), [])
+        for self.one.service.known in silences:
+            self.check_nothing_changes(self.then, 'current')
+        self.one.machine.stop_guest(self.instance.uuid)
+        self.one.boot(self.instance)
+        self.assertEqual(b'precious', self.one.machine.read(self.device.key))
+
+    def test_nor_from_a_new_claim_of_an_instance_that_has_no_host_yet(self) -> None:
+        self.moves.delete(self.instance)
+        self.moves.audit()
+        self.instance.state, self.instance.host = 'building', None
+        claim = self.one.claim(self.instance, pmem=1)
+        self.tell_only_what_is_asked()
+        self.one.manager.realize(None, self.instance)
+        self.one.manager.drop_move_claim_at_source(None, self.then, self.first)
+        self.assertEqual([('current', 'claimed')], [row[1:] for row in self.moves.rows(self.instance)['one']])
+        claim.abort()
 
     def test_what_a_newer_migration_leaves_stays_for_its_revert(self) -> None:
         third = self.moves.resize(self.instance, 'two', pmem=1)
@@ -58,6 +84,40 @@ class LateCallTestCase(RegionTestCase):
         self.one.audit()
         self.one.service.moves = RuntimeError('no database')
         self.check_nothing_changes(self.instance, 'old')
+
+
+class ConfirmedInSilenceTestCase(RegionTestCase):
+    """The first call that names a migration at its source is the one that confirms it."""
+
+    def confirmed(self, silence: Any) -> tuple[Any, Instance]:
+        moves = self.region()
+        instance = moves.spawn('one', pmem=1)
+        migration = moves.resize(instance, 'two', pmem=1)
+        self.one.service.known = silence
+        moves.confirm(instance, migration)
+        return moves, instance
+
+    def test_an_audit_gives_the_devices_back_when_the_service_answers_again(self) -> None:
+        silences: tuple[Any, ...] = (RuntimeError('no database'), [])
+        for silence in silences:
+            moves, instance = self.confirmed(silence)
+            self.assertEqual([('d0', 'current', 'active')], moves.rows(instance)['one'])
+            self.one.service.known = None
+            moves.audit()
+            self.assertEqual([], moves.rows(instance)['one'])
+
+    def test_the_devices_go_back_if_the_service_does_not_know_the_instance(self) -> None:
+        moves, instance = self.confirmed({})
+        self.assertEqual([], moves.rows(instance)['one'])
+
+    def test_or_tells_of_no_instances_at_all(self) -> None:
+        moves = self.region()
+        instance = moves.spawn('one', pmem=1)
+        migration = moves.resize(instance, 'two', pmem=1)
+        told = self.one.service
+        vars(self.one.running.service)['_service'] = types.SimpleNamespace(migrations=told.migrations)
+        moves.confirm(instance, migration)
+        self.assertEqual([], moves.rows(instance)['one'])
 
 
 class LateDropTestCase(RegionTestCase):

@@ -500,3 +500,18 @@ class TenantTestCase(base.TestCase):
                            version_form='numbered', version='2.1.0', offered=[], aggregation=None, obstacle=None,
                            seen=None)])
         self.assertEqual('check.devices[0].required', error.where)
+
+
+class MapTestCase(LiveTestCase):
+
+    def test_of_the_claim_of_a_cold_migration_is_refused_when_the_devices_make_no_pairs(self) -> None:
+        for before, after, kind, text in ((1, 2, exception.BadRequest, 'its claim has 2 devices, and the guest 1'),
+                                          (0, 1, exception.BadRequest, 'its claim has 1 devices, and the guest 0'),
+                                          (2, 1, exception.NoDevicePair, 'the claim has fewer devices')):
+            instance = self.region.spawn('one', pmem=before)
+            migration = self.region.migration(instance, 'two')
+            self.two.resize(instance, pmem=after, migration=migration)
+            refused = self.assertRaises(kind, self.two.manager.device_map, instance, migration)
+            self.assertIn(text, str(refused))
+            self.two.manager.drop_move_claim_at_dest(None, instance, migration)
+            self.region.delete(instance)

@@ -68,3 +68,70 @@ class UndecidedMoveTestCase(test_moving.RegionTestCase):
             self.one.boot(instance)
             self.assertEqual(before, self.one.machine.domains[instance.uuid].live)
             self.assertEqual([], region.audit())
+
+
+class TakenBackHereTestCase(test_moving.RegionTestCase):
+    """The guest was started again on its old devices, and its service ended before it recorded that the move failed."""
+
+    def setUp(self):
+        super().setUp()
+        self.moves = self.region(devices=3)
+        self.instance = self.moves.spawn('one', pmem=1)
+        self.devices = self.one.machine.domains[self.instance.uuid].live
+        self.migration = self.moves.migration(self.instance, 'one')
+        self.one.resize(self.instance, pmem=1, migration=self.migration)
+        self.migration.status = 'migrating'
+        self.one.machine.stop_guest(self.instance.uuid)
+        self.one.manager.realize(None, self.instance)           # and the guest does not start on them
+        self.one.boot(self.instance, before_move=True)
+        self.one.restart()
+        self.one.delete_guest(self.instance.uuid)
+
+    def check_it_ends(self):
+        self.assertEqual(self.devices, self.one.machine.domains[self.instance.uuid].live)
+        self.migration.status = 'error'
+        self.moves.audit()
+        self.assertEqual([('d0', 'current', 'active')], self.moves.rows(self.instance)['one'])
+        self.assertEqual([], self.moves.audit())
+
+    def test_it_does_not_start_on_the_new_ones_while_the_move_is_not_said_to_be_over(self):
+        rows = self.moves.rows(self.instance)
+        answers: list[Any] = [self.moves.migrations, None, RuntimeError('no database'), []]
+        for self.one.service.moves in answers:
+            for self.migration.status in ('migrating', 'post-migrating', 'finished'):
+                error = self.assertRaises(exception.MigrationUndecided, self.one.boot, self.instance)
+                self.assertEqual(self.migration.uuid, error.migration_uuid)
+        self.assertEqual(rows, self.moves.rows(self.instance))
+        self.one.service.moves, self.migration.status = self.moves.migrations, 'error'
+        self.one.boot(self.instance)
+        self.check_it_ends()
+
+    def test_nor_for_a_service_that_tells_of_no_migrations(self):
+        tells = vars(self.one.running.service)
+        service, tells['_service'] = tells['_service'], None
+        self.assertRaises(exception.MigrationUndecided, self.one.boot, self.instance)
+        self.one.boot(self.instance, before_move=True)
+        tells['_service'] = service
+        self.check_it_ends()
+
+    def test_it_starts_again_on_those_that_it_had_before(self):
+        for _again in range(2):
+            self.one.delete_guest(self.instance.uuid)
+            self.one.boot(self.instance, before_move=True)
+        self.check_it_ends()
+
+    def test_one_that_runs_on_its_old_ones_is_recorded_on_no_others(self):
+        self.one.boot(self.instance, before_move=True)
+        self.assertEqual(['d0'], [one.identifier for one in self.one.manager.started(None, self.instance)])
+        self.one.audit()
+        self.assertEqual([('d0', 'current', 'active'), ('d1', 'incoming', 'claimed')],
+                         self.moves.rows(self.instance)['one'])
+        self.check_it_ends()
+
+    def test_its_next_resize_takes_other_devices(self):
+        self.one.boot(self.instance, before_move=True)
+        following = self.moves.resize(self.instance, 'one', pmem=2)
+        self.moves.confirm(self.instance, following)
+        self.moves.audit()
+        self.assertEqual((2, {('current', 'active')}, 'error'), (
+            len(rows := self.moves.rows(self.instance)['one']), {row[1:] for row in rows}, self.migration.status))

@@ -17,10 +17,13 @@ TABLE = {
 ROLES = {
     ('current', 'leaves'): 'old',
     ('current', 'stays'): 'current',
+    ('current', 'set aside'): 'old',
     ('old', 'leaves'): 'old',
     ('old', 'stays'): 'current',
+    ('old', 'set aside'): 'old',
     ('incoming', 'leaves'): None,
     ('incoming', 'stays'): 'current',
+    ('incoming', 'set aside'): 'old',
 }
 
 
