@@ -63,6 +63,17 @@ class TestSchema(StoreTestCase):
         self.assertRaises(exception.SchemaMismatch, self.store.records)
         self.assertRaises(exception.SchemaMismatch, self.store.settle, insert(record('ns1')))
 
+    def test_a_column_that_is_missing(self) -> None:
+        self.store.transact(lambda connection: connection.execute(
+            sa.text('ALTER TABLE assignments RENAME COLUMN numa_node TO place')))
+        self.assertRaises(exception.SchemaMismatch, self.store.write, insert(record('ns1')))
+        self.assertRaises(exception.SchemaMismatch, self.store.records)
+
+    def test_a_statement_that_is_refused_for_another_reason_is_no_missing_table(self) -> None:
+        error = self.assertRaises(exception.StoreUnavailable, self.store.transact, lambda connection: (
+            connection.execute(sa.text('UPDATE hosts SET'))))
+        self.assertIn('refused the statement', error.reason)
+
 
 class TestLocked(StoreTestCase):
     def test_a_lock_that_another_keeps_is_waited_for_and_then_named(self) -> None:
