@@ -76,6 +76,23 @@ class Database:
         """The file of an SQLite store."""
         return self._place.path
 
+    def is_there(self) -> bool:
+        """Whether the file of an SQLite store is there, even one that nobody can read. Of a server's database: True.
+
+        :raises StoreUnavailable: this user cannot find out
+        """
+        if self.path is None:
+            return True
+        try:
+            os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise exception.StoreUnavailable(
+                self.name, f'{error.strerror}: run this as the user of the service; see to '
+                           f'{os.path.dirname(self.path)}') from error
+        return True
+
     # -- transactions --------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -179,7 +196,10 @@ class Database:
         elif isinstance(origin, engines.OpenInParent):
             reason, remedy = 'its file was open when this process was forked', 'use it in a process of its own'
         elif self.path is not None and fault.cause is Cause.GONE:
-            missing = not os.path.exists(self.path)
+            try:
+                missing = not self.is_there()
+            except exception.StoreUnavailable as hidden:
+                return hidden
             remedy = 'the file is missing: restore it' if missing else 'see to the file and its directory'
         else:
             remedy = _REMEDIES.get(fault.cause, '')

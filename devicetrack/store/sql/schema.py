@@ -67,10 +67,10 @@ def check(store: Database) -> None:
     :raises SchemaMismatch: its schema is missing, older or newer
     :raises StoreUnavailable: it cannot be reached
     """
-    missing = store.path is not None and not _is_there(store.name, store.path)
+    missing = not store.is_there()
     found = None if missing else revision(store)
     if found is None and not missing:
-        _check_tables(store)
+        check_tables(store)
     if found != models.REVISION:
         what = remedy(found)
         if missing and store.path is not None and not os.path.isdir(os.path.dirname(store.path)):
@@ -78,7 +78,7 @@ def check(store: Database) -> None:
         raise exception.SchemaMismatch(store.name, found, models.REVISION, what)
 
 
-def _check_tables(store: Database) -> None:
+def check_tables(store: Database) -> None:
     """Check that a database without a revision is no other application's: the migrations would change its tables.
 
     A shared database may have other tables beside ours. A file is either a store or not.
@@ -104,21 +104,6 @@ def _check_tables(store: Database) -> None:
         raise exception.SchemaMismatch(
             store.name, None, models.REVISION, f'it has tables of another application ({", ".join(names[:5])}{more}): '
                                                'give the store one of its own in [devicetrack_database] connection')
-
-
-def _is_there(name: str, path: str) -> bool:
-    """Whether a file is there, even one that nobody can read.
-
-    :raises StoreUnavailable: this user cannot find out
-    """
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise exception.StoreUnavailable(
-            name, f'{error.strerror}: run this as the user of the service; see to {os.path.dirname(path)}') from error
-    return True
 
 
 def remedy(found: str | None) -> str:
@@ -160,7 +145,7 @@ def sync(store: Database) -> str:
         _make_file(store)
     found = revision(store)
     if found is None:
-        _check_tables(store)
+        check_tables(store)
     elif not is_known(found):
         raise exception.SchemaMismatch(store.name, found, models.REVISION, remedy(found))
     if store.path is not None:

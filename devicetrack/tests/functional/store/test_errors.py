@@ -305,6 +305,17 @@ class TestFile(base.TestCase):
         for call in (self.store.check, lambda: self.store.write(insert(record('ns0')))):
             self.assertIsInstance(self._as_somebody_else(call), exception.StoreUnavailable)
 
+    def test_a_directory_that_this_user_cannot_look_into(self) -> None:
+        schema.sync(self.store)
+        self.store.close()
+        directory = os.path.dirname(self.fixture.path)
+        os.chmod(directory, 0)
+        self.addCleanup(os.chmod, directory, 0o700)
+        for call in (self.store.check, self.store.records, lambda: self.store.write(insert(record('ns0')))):
+            error = self._as_somebody_else(call)
+            self.assertIsInstance(error, exception.StoreUnavailable)
+            self.assertIn('run this as the user of the service', error.reason)
+
     def test_a_directory_that_cannot_be_made(self) -> None:
         os.chmod(self.fixture.directory, 0o555)
         self.addCleanup(os.chmod, self.fixture.directory, 0o700)
