@@ -64,7 +64,9 @@ class Database:
         self._place = engines.place(conf, state_path)
         self.engine, self.backend = engines.create(self._place, conf)
         self._owner = _Owner()
-        self._foreign = (sa_exc.SQLAlchemyError, db_exc.DBError, self.backend.Error, OSError)
+        # The third is oslo.db's, too, but no DBError.
+        self._foreign = (sa_exc.SQLAlchemyError, db_exc.DBError, db_exc.DBInvalidUnicodeParameter, self.backend.Error,
+                         OSError)
 
     @property
     def name(self) -> str:

@@ -17,6 +17,7 @@ from oslo_db import exception as db_exc
 import sqlalchemy as sa
 
 from devicetrack import exception
+from devicetrack.objects.values import DeviceKey
 from devicetrack.store import api
 from devicetrack.store import sql
 from devicetrack.store.sql import models
@@ -102,7 +103,6 @@ class TestValues(StoreTestCase):
             self.fail('it was written')
         self.assertEqual([], self.store.records())
 
-
     def test_a_value_that_does_not_fit_is_not_called_a_fault_of_the_store(self) -> None:
         unfit = [record('ns0', position=1 << 70), record('\ud800')]
         if self.database is not databases.SQLiteStore:
@@ -114,6 +114,16 @@ class TestValues(StoreTestCase):
             self.assertIn('a value is too long, out of range', error.reason)
             self.assertIn('the database is well', error.reason)
         self.store.write(insert(record('ns0')))
+
+    def test_a_name_that_is_no_text_is_one_of_them_wherever_it_is_given(self) -> None:
+        """Python reads an argument that is not UTF-8 as such a name."""
+        name = '\udcff'
+        for call in (lambda: self.store.host(name), lambda: self.store.records_of_devices(
+                         records.HOST_UUID, [DeviceKey('mdev', name)]),
+                     lambda: self.store.add_host(api.Host(records.HOST_UUID, name, 'digest')),
+                     lambda: self.store.settle(insert(record(name)))):
+            error = self.assertRaises(exception.StoreUnavailable, call)
+            self.assertIn('has a character that the database cannot hold', error.reason)
 
 
 class TestFile(base.TestCase):
