@@ -19,13 +19,14 @@ from devicetrack.store import api
 from devicetrack.store.sql import backend
 from devicetrack.store.sql.backend import Cause
 
-# By primary result code, the low byte of the extended one.
+# By the extended result code, or else by the primary one, its low byte.
 _CAUSES: Final = {
     sqlite3.SQLITE_BUSY: Cause.LOCKED,
     sqlite3.SQLITE_LOCKED: Cause.LOCKED,
     sqlite3.SQLITE_READONLY: Cause.READ_ONLY,
     sqlite3.SQLITE_PERM: Cause.READ_ONLY,
     sqlite3.SQLITE_FULL: Cause.FULL,
+    sqlite3.SQLITE_IOERR_SHMSIZE: Cause.FULL,   # no room for the index, which the first reader makes beside the file
     sqlite3.SQLITE_CANTOPEN: Cause.GONE,
     sqlite3.SQLITE_IOERR: Cause.GONE,
     sqlite3.SQLITE_TOOBIG: Cause.UNFIT,

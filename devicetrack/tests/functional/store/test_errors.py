@@ -346,6 +346,20 @@ class TestFile(base.TestCase):
         full.execute('PRAGMA max_page_count = 1000000')
         self.store.write(insert(record('ns1', details='x' * 100_000)))
 
+    def test_a_device_without_room_for_what_reading_needs(self) -> None:
+        """SQLite makes its index for the first process that opens the file. A limit on the size of files fails that."""
+        schema.sync(self.store)
+        self.store.close()
+
+        def read() -> Any:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+            return self.store.records()
+
+        error = processes.in_fork(read)
+        self.assertIsInstance(error, exception.StoreUnavailable)
+        self.assertIn('it is full', error.reason)
+        self.assertIn('make room for it', error.reason)
+
     def test_a_full_file_system(self) -> None:
         """A limit on the size of files stands for the device that has no room: writing to them fails."""
         schema.sync(self.store)
