@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-import os
 from typing import Any
 
 from devicetrack import exception
@@ -29,8 +28,7 @@ class Version(base.ShowOne):
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         store = self.app.store
-        missing = store.path is not None and not os.path.exists(store.path)
-        return {'store': store.name, 'schema': None if missing else schema.revision(store),
+        return {'store': store.name, 'schema': schema.revision(store) if store.is_there() else None,
                 'needed': models.REVISION}
 
 

@@ -197,6 +197,9 @@ class Manage(app.App):
     def checked_store(self) -> SQLStore:
         """The store, for reading: commands can ask who holds which device even of a store that is full or read-only.
 
+        An SQLite file is the exception if no process has it open: whoever opens it first makes its log and its index
+        beside it, and so needs room and a directory that can be written.
+
         From now on the details of every installed device kind can be read.
 
         :raises SchemaMismatch, StoreUnavailable: this release cannot read it

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-import os
 import threading
 from typing import Any
 
@@ -83,10 +82,14 @@ class Recover(base.Blocks):
     def _store(self) -> SQLStore | None:
         """The store; None if there is none yet, or it has no schema.
 
-        :raises SchemaMismatch: its schema belongs to another release
+        :raises SchemaMismatch: its schema belongs to another release, or it is no store
+        :raises StoreUnavailable: it cannot be reached, or this user cannot see whether it is there
         """
         store: SQLStore = self.app.store
-        if (store.path is not None and not os.path.exists(store.path)) or schema.revision(store) is None:
+        if not store.is_there():
+            return None
+        if schema.revision(store) is None:
+            schema.check_tables(store)
             return None
         schema.check(store)
         return store

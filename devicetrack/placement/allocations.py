@@ -170,24 +170,27 @@ class AllocationClient:
                own: Resources | None = None) -> values.Result:
         """Give the migration's allocations back to the instance. This also rolls a live migration back.
 
-        A revert that fails stays pending, and its note is kept. :meth:`finish_moves` completes it.
+        A revert that fails stays pending, and its note is kept. :meth:`finish_moves` completes it, and so does a second
+        call. Both leave the instance what others allocated to it since the first call, if the note says what the move
+        gave.
 
         :param old: the least that the instance holds after the revert, as far as known; without ``own``, everything
             that it holds then. Where this cannot tell a revert that happened from a confirm, or it is None, a second
             call raises UnknownConsumer
-        :param own: the allocations that the move gave to the instance; None means those that are found first
+        :param own: the allocations that the move gave to the instance. None means those that the note of an earlier
+            call says; without such a note, everything that the instance holds when it is read first
         :raises UnknownConsumer: the migration holds nothing, or the instance holds nothing
         :raises NoCapacity: the source's provider has shrunk
         :raises StoreError: the note cannot be kept; nothing was sent
         """
-        operation = operations.Revert(instance_uuid, migration_uuid, own, old)
-        noted = self._noted(migration_uuid) if own is None else notes.to_text(operation.own)
-        leftover = Leftover(instance_uuid, migration_uuid, vocabulary.REVERT, noted)
+        noted = self._noted(migration_uuid) if own is None else None
+        operation = operations.Revert(instance_uuid, migration_uuid, own, old, noted=noted)
+        leftover = Leftover(instance_uuid, migration_uuid, vocabulary.REVERT, notes.to_text(operation.own))
         self._record(leftover)
         try:
             result = self._apply(operation)
         except errors.PlacementError:
-            if noted is None and operation.own:
+            if leftover.own is None and operation.own:
                 self._amend(leftover._replace(own=notes.to_text(operation.own)))
             raise
         self._forget(leftover)
@@ -324,10 +327,10 @@ class AllocationClient:
         if self._leftovers is not None:
             self._leftovers.record(leftover)
 
-    def _noted(self, migration_uuid: str) -> str | None:
-        """Return what the move gave to the instance by the note of an earlier call: others have come since."""
+    def _noted(self, migration_uuid: str) -> Resources | None:
+        """Return what the move gave to the instance by the note of an earlier call; None if no note says it."""
         kept = self._leftovers.kept() if self._leftovers is not None else ()
-        return next((leftover.own for leftover in kept
+        return next((notes.given(leftover) for leftover in kept
                      if leftover.migration_uuid == migration_uuid and notes.is_readable(leftover)), None)
 
     def _amend(self, leftover: Leftover) -> None:

@@ -138,7 +138,11 @@ def compare(views: Views) -> list[Mismatch]:
 
 
 def repairs(views: Views, mismatches: Iterable[Mismatch]) -> list[Repair]:
-    """Return the repairs for mismatches of these views, in the order in which to make them."""
+    """Return the repairs for mismatches of these views, in the order in which to make them.
+
+    A revert needs the mismatch of its migration. Without it, for example because the migration has just changed, the
+    mismatch of the instance has no repair.
+    """
     seen = _Comparison(views)
     mismatches = list(mismatches)
     # A revert changes two consumers. It is named for the migration's.
@@ -146,6 +150,8 @@ def repairs(views: Views, mismatches: Iterable[Mismatch]) -> list[Repair]:
                 if mismatch.repair == REVERT and mismatch.kind == LEFT_OVER_MIGRATION}
     together: dict[tuple[str, str | None], list[Mismatch]] = {}
     for mismatch in mismatches:
+        if mismatch.repair == REVERT and mismatch.instance_uuid not in reverted:
+            continue
         if mismatch.repair is not None:
             consumer = reverted[mismatch.instance_uuid] if mismatch.repair == REVERT else mismatch.consumer
             together.setdefault((mismatch.repair, consumer), []).append(mismatch)

@@ -66,7 +66,9 @@ class Auditor:
     def plan(self) -> tuple[list[Repair], list[Mismatch]]:
         """Return the certain repairs, for :meth:`repair`, and the mismatches that need attention but have no repair."""
         found, views = self._audit()
-        return audit.repairs(views, found), [one for one in found if one.repair is None and one.needs_attention]
+        repairs = audit.repairs(views, found)
+        repaired = {mismatch for repair in repairs for mismatch in repair.why}
+        return repairs, [one for one in found if one.needs_attention and one not in repaired]
 
     def repair(self, repairs: Sequence[Repair]) -> Iterator[tuple[Repair, str | None]]:
         """Make the repairs one by one; yield each with None or why it failed: something may have changed meanwhile."""

@@ -164,9 +164,12 @@ class Delete(Confirm):
 class Revert(Operation):
     """Gives the migration's allocations back to the instance.
 
-    :param own: the allocations that the move gave to the instance. In a merge, the instance keeps all others
+    :param own: the allocations that the move gave to the instance, which must still be all that it holds. In a merge,
+        the instance keeps all others
     :param old: the least that the instance holds after the revert; this tells a revert that happened from a confirm
     :param create: make the instance's consumer if it holds nothing
+    :param noted: without ``own``, the allocations that the move gave by the note of an earlier call. What else the
+        instance holds by now came from others, and it keeps that
     """
 
     name = 'revert'
@@ -174,17 +177,21 @@ class Revert(Operation):
     ends_move = True
 
     def __init__(self, instance: str, migration: str, own: Resources | None, old: Resources | None,
-                 create: bool = False) -> None:
+                 create: bool = False, noted: Resources | None = None) -> None:
         super().__init__((instance, migration), (instance, migration))
         self._instance, self._migration = instance, migration
-        self.own = None if own is None else merging.plain(own)
+        given = noted if own is None else own
+        self.own = None if given is None else merging.plain(given)
+        self._expected = None if own is None else self.own
         self._old, self._create = merging.plain(old or {}), create
         self._believed: Resources = {}
 
     def begin(self, views: Views) -> None:
         self._believed = views[self._migration].resources
+        if self._expected is None:
+            self._expected = views[self._instance].resources
         if self.own is None and self._believed:         # else the move is over, and this is not what it gave
-            self.own = views[self._instance].resources
+            self.own = self._expected
 
     def is_done(self, views: Views) -> bool:
         held = views[self._instance].resources
@@ -196,7 +203,7 @@ class Revert(Operation):
         return bool(self._old) and (held == self._old or not may_be_confirmed)
 
     def is_as_believed(self, views: Views) -> bool:
-        return (views[self._instance].resources == self.own
+        return (views[self._instance].resources == self._expected
                 and views[self._migration].resources == self._believed)
 
     def plan(self, views: Views) -> list[Consumer]:

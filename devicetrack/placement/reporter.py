@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Mapping
 import contextlib
 import threading
@@ -63,7 +64,9 @@ class PlacementReporter:
         self._lock = threading.Lock()
         self._seen: dict[str, tree.ProviderState] = {}
         self._strangers: set[str] = set()       # others' providers in the tree
-        self._names: set[str] = set()           # custom classes and traits that placement has
+        # The custom names that placement has. A class and a trait may have the same name, and neither makes the other.
+        self._classes: set[str] = set()
+        self._traits: set[str] = set()
         self._left: frozenset[tree.Left] = frozenset()
 
     def sync(self, providers: Collection[Provider], layout: str = tree.NESTED, classes: Collection[str] = (),
@@ -117,7 +120,8 @@ class PlacementReporter:
                             raise               # without the node the other providers have no parent
                         refused[uuid] = error
                 except errors.PlacementRefused as error:
-                    self._names.clear()
+                    self._classes.clear()
+                    self._traits.clear()
                     refused[uuid] = error
                 else:
                     written.append(change)
@@ -238,17 +242,23 @@ class PlacementReporter:
 
     def _ensure(self, before: tree.ProviderState, after: tree.ProviderState) -> None:
         """Make the custom classes and traits that placement lacks. It has all standard ones."""
-        for ensure, names in ((self._client.ensure_class, after.inventories.keys() - before.inventories.keys()),
-                              (self._client.ensure_trait, after.traits - before.traits)):
-            for name in sorted(name for name in names if name.startswith(_CUSTOM)):
-                if not self._names:             # a change without new names needs no list of names
-                    self._names |= self._client.find_traits(_CUSTOM)
-                if name not in self._names:
-                    ensure(name)
-                    self._names.add(name)
+        for name in _custom(after.inventories.keys() - before.inventories.keys()):
+            if name not in self._classes:
+                self._client.ensure_class(name)
+                self._classes.add(name)
+        for name in _custom(after.traits - before.traits):
+            if not self._traits:                # a change without new traits needs no list of them
+                self._traits |= self._client.find_traits(_CUSTOM)
+            if name not in self._traits:
+                self._client.ensure_trait(name)
+                self._traits.add(name)
 
 
 _CUSTOM: Final = 'CUSTOM_'
+
+
+def _custom(names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if name.startswith(_CUSTOM))
 
 
 def _state(provider: values.Provider) -> tree.ProviderState:

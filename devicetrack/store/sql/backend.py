@@ -26,6 +26,7 @@ from typing import Final
 from typing import NamedTuple
 from typing import TypeVar
 
+from oslo_db import exception as db_exc
 import sqlalchemy as sa
 from sqlalchemy.engine import interfaces
 
@@ -38,6 +39,9 @@ from devicetrack.store.sql import models
 
 # One statement has at most this many rows. More rows become several statements of the same transaction.
 ROWS_A_STATEMENT: Final = 500
+
+# The errors of Python's own conversion of a value. The last one is what oslo.db makes of a UnicodeEncodeError.
+_UNFIT: Final = (ValueError, OverflowError, db_exc.DBInvalidUnicodeParameter)
 
 # A transaction that has to give way to another one is tried this often.
 ATTEMPTS: Final = 10
@@ -299,7 +303,7 @@ class Backend(abc.ABC):
         # conversion of a value, or is a mistake of ours.
         cause = (self.cause_of(origin) if isinstance(origin, self.Error)
                  else Cause.GONE if isinstance(origin, OSError)
-                 else Cause.UNFIT if isinstance(origin, (ValueError, OverflowError)) else Cause.OTHER)
+                 else Cause.UNFIT if isinstance(origin, _UNFIT) else Cause.OTHER)
         code = self.code_of(origin) if isinstance(origin, self.Error) else ''
         detail = ' '.join(part for part in (type(origin).__name__, code) if part)
         return Fault(cause, f'{cause.value} ({detail})', error)

@@ -64,7 +64,9 @@ class Database:
         self._place = engines.place(conf, state_path)
         self.engine, self.backend = engines.create(self._place, conf)
         self._owner = _Owner()
-        self._foreign = (sa_exc.SQLAlchemyError, db_exc.DBError, self.backend.Error, OSError)
+        # The third is oslo.db's, too, but no DBError.
+        self._foreign = (sa_exc.SQLAlchemyError, db_exc.DBError, db_exc.DBInvalidUnicodeParameter, self.backend.Error,
+                         OSError)
 
     @property
     def name(self) -> str:
@@ -75,6 +77,23 @@ class Database:
     def path(self) -> str | None:
         """The file of an SQLite store."""
         return self._place.path
+
+    def is_there(self) -> bool:
+        """Whether the file of an SQLite store is there, even one that nobody can read. Of a server's database: True.
+
+        :raises StoreUnavailable: this user cannot find out
+        """
+        if self.path is None:
+            return True
+        try:
+            os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise exception.StoreUnavailable(
+                self.name, f'{error.strerror}: run this as the user of the service; see to '
+                           f'{os.path.dirname(self.path)}') from error
+        return True
 
     # -- transactions --------------------------------------------------------------------------------------------------
 
@@ -179,7 +198,10 @@ class Database:
         elif isinstance(origin, engines.OpenInParent):
             reason, remedy = 'its file was open when this process was forked', 'use it in a process of its own'
         elif self.path is not None and fault.cause is Cause.GONE:
-            missing = not os.path.exists(self.path)
+            try:
+                missing = not self.is_there()
+            except exception.StoreUnavailable as hidden:
+                return hidden
             remedy = 'the file is missing: restore it' if missing else 'see to the file and its directory'
         else:
             remedy = _REMEDIES.get(fault.cause, '')

@@ -34,6 +34,19 @@ MIGRATIONS: Final = os.path.join(os.path.dirname(__file__), 'migrations')
 
 _alembic = threading.Lock()
 
+# alembic's table with the revision.
+_VERSIONS: Final = 'alembic_version'
+
+# The tables that a migration would take for ours: today's, and "orders", which one migration makes and another renames.
+_NAMES: Final = (*models.metadata.tables, 'orders')
+
+# The columns of the tables of the first migration, as it makes them.
+_FIRST: Final = {
+    'hosts': {'uuid', 'name', 'machine_id'},
+    'assignments': {'host_uuid', 'kind', 'identifier', 'instance_uuid', 'migration_uuid', 'role', 'state', 'position',
+                    'claim_id', 'generation', 'provider_uuid', 'resource_class', 'parent', 'numa_node', 'details',
+                    'created_at'}}
+
 # The names of the lock that keeps two processes from migrating one database at once.
 _LOCK_NUMBER: Final = 0x6465_7674
 _LOCK_NAME: Final = 'devicetrack_db_sync'
@@ -42,9 +55,9 @@ _LOCK_NAME: Final = 'devicetrack_db_sync'
 def revision(store: Database) -> str | None:
     """The revision of the store's schema, or None if the schema is not ours."""
     with store.reading() as connection:
-        if not sa.inspect(connection).has_table('alembic_version'):
+        if not sa.inspect(connection).has_table(_VERSIONS):
             return None
-        found: str | None = connection.execute(sa.text('SELECT version_num FROM alembic_version')).scalar()
+        found: str | None = connection.execute(sa.text(f'SELECT version_num FROM {_VERSIONS}')).scalar()
         return found
 
 
@@ -54,8 +67,10 @@ def check(store: Database) -> None:
     :raises SchemaMismatch: its schema is missing, older or newer
     :raises StoreUnavailable: it cannot be reached
     """
-    missing = store.path is not None and not _is_there(store.name, store.path)
+    missing = not store.is_there()
     found = None if missing else revision(store)
+    if found is None and not missing:
+        check_tables(store)
     if found != models.REVISION:
         what = remedy(found)
         if missing and store.path is not None and not os.path.isdir(os.path.dirname(store.path)):
@@ -63,19 +78,32 @@ def check(store: Database) -> None:
         raise exception.SchemaMismatch(store.name, found, models.REVISION, what)
 
 
-def _is_there(name: str, path: str) -> bool:
-    """Whether a file is there, even one that nobody can read.
+def check_tables(store: Database) -> None:
+    """Check that a database without a revision is no other application's: the migrations would change its tables.
 
-    :raises StoreUnavailable: this user cannot find out
+    A shared database may have other tables beside ours. A file is either a store or not.
+
+    :raises SchemaMismatch: it has tables that no migration of ours left there
     """
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise exception.StoreUnavailable(
-            name, f'{error.strerror}: run this as the user of the service; see to {os.path.dirname(path)}') from error
-    return True
+    with store.reading() as connection:
+        inspector = sa.inspect(connection)
+        if store.path is not None:
+            found = {*inspector.get_table_names(), *inspector.get_view_names()} - {_VERSIONS}
+        else:
+            found = {name for name in _NAMES if inspector.has_table(name)}
+        as_made = {name for name in found & _FIRST.keys()
+                   if {column['name'] for column in inspector.get_columns(name)} == _FIRST[name]}
+    # Read the version last: another process may be making the schema. Either it commits all at once, or the table of
+    # versions is there before any other table, and a version before the tables of the second migration.
+    with store.reading() as connection:
+        if connection.dialect.name == 'mysql' and sa.inspect(connection).has_table(_VERSIONS):
+            found -= as_made                    # the first migration was cut short, and the next sync completes it
+    if found and revision(store) is None:
+        names = sorted(map(log.printable, found))
+        more = ', …' if len(names) > 5 else ''
+        raise exception.SchemaMismatch(
+            store.name, None, models.REVISION, f'it has tables of another application ({", ".join(names[:5])}{more}): '
+                                               'give the store one of its own in [devicetrack_database] connection')
 
 
 def remedy(found: str | None) -> str:
@@ -116,8 +144,13 @@ def sync(store: Database) -> str:
     if store.path is not None:
         _make_file(store)
     found = revision(store)
-    if found is not None and not is_known(found):
+    if found is None:
+        check_tables(store)
+    elif not is_known(found):
         raise exception.SchemaMismatch(store.name, found, models.REVISION, remedy(found))
+    if store.path is not None:
+        with store.reading() as connection:     # the setting stays in the file; a transaction could not make it
+            store.backend.prepare_to_write(connection.connection.dbapi_connection)
     if found != models.REVISION:
         store.transact(functools.partial(_upgrade, store))
         LOG.info('%s: schema brought from %s to %s', store.name, found or 'none', models.REVISION)
@@ -134,8 +167,6 @@ def _make_file(store: Database) -> None:
     except OSError as error:
         raise exception.StoreUnavailable(
             store.name, f'it cannot be made ({error.strerror}): let this process write to it') from error
-    with store.reading() as connection:         # the setting stays in the file; a transaction could not make it
-        store.backend.prepare_to_write(connection.connection.dbapi_connection)
 
 
 def _upgrade(store: Database, connection: sa.Connection) -> None:

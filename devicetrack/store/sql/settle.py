@@ -23,6 +23,7 @@ import sqlalchemy as sa
 
 from devicetrack.objects.values import Record
 from devicetrack.store import api
+from devicetrack.store.sql import backend as backends
 from devicetrack.store.sql import convert
 from devicetrack.store.sql import models
 
@@ -52,14 +53,14 @@ def wait_and_compare(connection: sa.Connection, changes: api.Changes) -> bool:
 
 
 def _lock(connection: sa.Connection, rows: Iterable[Record]) -> dict[_Key, Record]:
-    keys = sorted({record[:3] for record in rows})
-    if not keys:
-        return {}
     table = models.assignments
-    statement = sa.select(table).with_for_update().where(sa.or_(*[
-        sa.and_(table.c.host_uuid == host_uuid, table.c.kind == kind, table.c.identifier == identifier)
-        for host_uuid, kind, identifier in keys]))
-    return {record[:3]: record for record in convert.records(connection.execute(statement))}
+    found: dict[_Key, Record] = {}
+    for keys in backends.chunks(sorted({record[:3] for record in rows})):
+        statement = sa.select(table).with_for_update().where(sa.or_(*[
+            sa.and_(table.c.host_uuid == host_uuid, table.c.kind == kind, table.c.identifier == identifier)
+            for host_uuid, kind, identifier in keys]))
+        found.update((record[:3], record) for record in convert.records(connection.execute(statement)))
+    return found
 
 
 def happened(changes: api.Changes, found: Mapping[Any, Record]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import errno
 import os
+import re
 import sqlite3
 import time
 from typing import Any
@@ -18,13 +19,14 @@ from devicetrack.store import api
 from devicetrack.store.sql import backend
 from devicetrack.store.sql.backend import Cause
 
-# By primary result code, the low byte of the extended one.
+# By the extended result code, or else by the primary one, its low byte.
 _CAUSES: Final = {
     sqlite3.SQLITE_BUSY: Cause.LOCKED,
     sqlite3.SQLITE_LOCKED: Cause.LOCKED,
     sqlite3.SQLITE_READONLY: Cause.READ_ONLY,
     sqlite3.SQLITE_PERM: Cause.READ_ONLY,
     sqlite3.SQLITE_FULL: Cause.FULL,
+    sqlite3.SQLITE_IOERR_SHMSIZE: Cause.FULL,   # no room for the index, which the first reader makes beside the file
     sqlite3.SQLITE_CANTOPEN: Cause.GONE,
     sqlite3.SQLITE_IOERR: Cause.GONE,
     sqlite3.SQLITE_TOOBIG: Cause.UNFIT,
@@ -32,7 +34,6 @@ _CAUSES: Final = {
     sqlite3.SQLITE_CORRUPT: Cause.NOT_A_STORE,
     sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: Cause.DUPLICATE,
     sqlite3.SQLITE_CONSTRAINT_UNIQUE: Cause.DUPLICATE,
-    sqlite3.SQLITE_ERROR: Cause.NO_SCHEMA,      # our statements, in a file without our tables
     sqlite3.SQLITE_SCHEMA: Cause.NO_SCHEMA,
 }
 
@@ -41,6 +42,9 @@ _CAUSES: Final = {
 # the record may be there, and a crash could bring it back.
 _UNDONE_IN_COMMIT: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY,
                             sqlite3.SQLITE_CONSTRAINT)
+
+# SQLITE_ERROR has no extended codes for these, but one for all statements that SQLite cannot compile.
+_NO_SCHEMA: Final = re.compile('no such (table|column)|has no column named')
 
 _TRIES_EVERY_S: Final = 0.01
 
@@ -156,6 +160,8 @@ class SQLite(backend.Backend):
 
     def cause_of(self, error: BaseException) -> Cause:
         code = getattr(error, 'sqlite_errorcode', None)
+        if code == sqlite3.SQLITE_ERROR and _NO_SCHEMA.search(str(error)):
+            return Cause.NO_SCHEMA
         return Cause.OTHER if code is None else _CAUSES.get(code) or _CAUSES.get(code & 0xff, Cause.OTHER)
 
     def code_of(self, error: BaseException) -> str:

@@ -383,6 +383,23 @@ class TestMigrations(AuditTestCase):
         self.assertEqual(({}, []), (self.held(migration), self.leftovers.kept()))
         self.assertEqual({self.node: CPU, self.providers['_p0']: {VGPU: 1}}, self.held(self.instance))
 
+    def test_that_was_reverted_and_changes_between_the_two_looks_is_left_for_the_next_run(self) -> None:
+        migration = self.resize(self.instance, '_p1')
+        self.revert(migration)
+        looks: list[auditors.HostView] = []
+
+        def look() -> auditors.HostView:
+            if looks:
+                self.write(migration.uuid, self.held(migration), values.MIGRATION)
+            looks.append(auditors.HostView(self.host.manager.providers(), self.host.manager.complete,
+                                           *self.host.manager.placed()))
+            return looks[-1]
+
+        plan, left = auditors.Auditor(self.placement.client, look, tree.NESTED, self.host.manager.classes,
+                                      self.leftovers).plan()
+        self.assertEqual((2, [], [self.instance.uuid]), (len(looks), plan, [one.consumer for one in left]))
+        self.repaired(f'revert {migration.uuid}')
+
     def test_that_was_reverted_to_where_the_devices_count_the_same_is_reverted_here_too(self) -> None:
         before = self.held(self.instance)
         migration = self.resize(self.instance, '_p0')

@@ -215,11 +215,11 @@ class TestRevert(LeftoversTestCase):
         self.assertRaises(errors.PlacementUnavailable, self.client.revert, *self.ends)
         self.assertEqual([noted], self.leftovers.kept())
 
-    def conflict(self) -> None:
+    def conflict(self, own: values.Resources | None = None) -> None:
         """Revert while somebody else allocates something to the instance."""
         self.world.proxy.before_next('POST', '/allocations',
                                      lambda: self.world.add(self.world.instance, self.world.dest))
-        self.assertRaises(errors.ConsumerConflict, self.client.revert, *self.ends)
+        self.assertRaises(errors.ConsumerConflict, self.client.revert, *self.ends, own=own)
 
     def check_reverted(self) -> None:
         self.migration.status = 'reverted'
@@ -230,6 +230,24 @@ class TestRevert(LeftoversTestCase):
         for _call in range(2):
             self.conflict()
         self.check_reverted()
+
+    def test_a_second_leaves_the_instance_what_others_put_there_since_the_first(self) -> None:
+        """Whether or not the first names what the move gave."""
+        kept = {'instance': {**self.world.old, self.world.dest: {worlds.NET: 1}}}
+        for first in (self.world.new, None):
+            worlds.CASES['revert'].prepare(self.world)
+            self.conflict(first)
+            self.assertEqual(Outcome.DONE, self.client.revert(*self.ends).outcome)
+            self.assertEqual((kept, []), (self.world.held(), self.leftovers.kept()))
+
+    def test_a_second_whose_first_was_done_is_known_by_what_the_first_noted(self) -> None:
+        """The instance holds more than before the move, so without the note it could be a confirm."""
+        self.conflict()
+        self.world.proxy.before_next('POST', '/allocations', self.world.lose_reads, Loss.ANSWER)
+        self.assertRaises(errors.PlacementUnavailable, self.client.revert, *self.ends, old=self.world.old)
+        self.assertEqual(Outcome.REPEATED, self.client.revert(*self.ends, old=self.world.old).outcome)
+        self.assertEqual(({'instance': {**self.world.old, self.world.dest: {worlds.NET: 1}}}, []),
+                         (self.world.held(), self.leftovers.kept()))
 
     def test_a_second_replaces_a_damaged_note(self) -> None:
         self.leftovers.record(self.leftover._replace(own='{"x": {"VC'))

@@ -137,6 +137,23 @@ class TestReport(ReporterTestCase):
                           f'{self.node.name}_numa0': self.node.uuid}, below)
         self.assertEqual((3, (), {}), (len(report.changes), report.left, report.refused))
 
+    def test_makes_a_class_whose_name_is_a_trait_already(self) -> None:
+        name = f'CUSTOM_{uuid.uuid4().hex.upper()}'
+        self.direct.ensure_trait(name)
+        report = self.sync(self.node.provider('', {name: 2}))
+        self.assertEqual(({}, {name: ours(2)}), (report.refused, self.said()[0]))
+
+    def test_makes_a_trait_whose_name_is_a_class_already(self) -> None:
+        name = f'CUSTOM_{uuid.uuid4().hex.upper()}'
+        report = self.sync(self.node.provider('', {name: 2}, traits=[name]))
+        inventories, traits = self.said()
+        self.assertEqual(({}, {name: ours(2)}, True), (report.refused, inventories, name in traits))
+
+    def test_makes_a_class_of_many_providers_once(self) -> None:
+        name = f'CUSTOM_{uuid.uuid4().hex.upper()}'
+        self.sync(*self.node.cards(3, **{name: 1}))
+        self.assertEqual(1, self.asked.count(('PUT', f'/resource_classes/{name}')))
+
     def test_in_a_steady_state_reads_once_and_writes_nothing(self) -> None:
         providers = self.node.cards(3)
         self.sync(*providers)

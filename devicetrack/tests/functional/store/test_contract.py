@@ -367,6 +367,15 @@ class TestSettleWithoutLoss(StoreTestCase):
         self.store.write(insert(record('ns0')))
         self.assertTrue(self.store.settle(delete(read)))
 
+    def test_many_rows_of_each_sort(self) -> None:
+        rows = [record(f'ns{number}') for number in range(1100)]
+        changed = api.Changes(update=tuple(api.Update(row, moved_on(row)) for row in rows))
+        gone = delete(*(after for _before, after in changed.update))
+        for changes in (insert(*rows), changed, gone):
+            self.assertFalse(self.store.settle(changes))
+            self.store.write(changes)
+            self.assertTrue(self.store.settle(changes))
+
     def test_it_waits_for_a_transaction_that_is_still_open(self) -> None:
         self.store = self.useFixture(self.database(busy_timeout_s=1)).store
         row = record('ns0')

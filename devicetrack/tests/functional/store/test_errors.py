@@ -17,6 +17,7 @@ from oslo_db import exception as db_exc
 import sqlalchemy as sa
 
 from devicetrack import exception
+from devicetrack.objects.values import DeviceKey
 from devicetrack.store import api
 from devicetrack.store import sql
 from devicetrack.store.sql import models
@@ -63,6 +64,17 @@ class TestSchema(StoreTestCase):
         self.assertRaises(exception.SchemaMismatch, self.store.records)
         self.assertRaises(exception.SchemaMismatch, self.store.settle, insert(record('ns1')))
 
+    def test_a_column_that_is_missing(self) -> None:
+        self.store.transact(lambda connection: connection.execute(
+            sa.text('ALTER TABLE assignments RENAME COLUMN numa_node TO place')))
+        self.assertRaises(exception.SchemaMismatch, self.store.write, insert(record('ns1')))
+        self.assertRaises(exception.SchemaMismatch, self.store.records)
+
+    def test_a_statement_that_is_refused_for_another_reason_is_no_missing_table(self) -> None:
+        error = self.assertRaises(exception.StoreUnavailable, self.store.transact, lambda connection: (
+            connection.execute(sa.text('UPDATE hosts SET'))))
+        self.assertIn('refused the statement', error.reason)
+
 
 class TestLocked(StoreTestCase):
     def test_a_lock_that_another_keeps_is_waited_for_and_then_named(self) -> None:
@@ -91,7 +103,6 @@ class TestValues(StoreTestCase):
             self.fail('it was written')
         self.assertEqual([], self.store.records())
 
-
     def test_a_value_that_does_not_fit_is_not_called_a_fault_of_the_store(self) -> None:
         unfit = [record('ns0', position=1 << 70), record('\ud800')]
         if self.database is not databases.SQLiteStore:
@@ -103,6 +114,16 @@ class TestValues(StoreTestCase):
             self.assertIn('a value is too long, out of range', error.reason)
             self.assertIn('the database is well', error.reason)
         self.store.write(insert(record('ns0')))
+
+    def test_a_name_that_is_no_text_is_one_of_them_wherever_it_is_given(self) -> None:
+        """Python reads an argument that is not UTF-8 as such a name."""
+        name = '\udcff'
+        for call in (lambda: self.store.host(name), lambda: self.store.records_of_devices(
+                         records.HOST_UUID, [DeviceKey('mdev', name)]),
+                     lambda: self.store.add_host(api.Host(records.HOST_UUID, name, 'digest')),
+                     lambda: self.store.settle(insert(record(name)))):
+            error = self.assertRaises(exception.StoreUnavailable, call)
+            self.assertIn('has a character that the database cannot hold', error.reason)
 
 
 class TestFile(base.TestCase):
@@ -294,6 +315,17 @@ class TestFile(base.TestCase):
         for call in (self.store.check, lambda: self.store.write(insert(record('ns0')))):
             self.assertIsInstance(self._as_somebody_else(call), exception.StoreUnavailable)
 
+    def test_a_directory_that_this_user_cannot_look_into(self) -> None:
+        schema.sync(self.store)
+        self.store.close()
+        directory = os.path.dirname(self.fixture.path)
+        os.chmod(directory, 0)
+        self.addCleanup(os.chmod, directory, 0o700)
+        for call in (self.store.check, self.store.records, lambda: self.store.write(insert(record('ns0')))):
+            error = self._as_somebody_else(call)
+            self.assertIsInstance(error, exception.StoreUnavailable)
+            self.assertIn('run this as the user of the service', error.reason)
+
     def test_a_directory_that_cannot_be_made(self) -> None:
         os.chmod(self.fixture.directory, 0o555)
         self.addCleanup(os.chmod, self.fixture.directory, 0o700)
@@ -313,6 +345,20 @@ class TestFile(base.TestCase):
         self.assertEqual(1, len(self.store.records()))
         full.execute('PRAGMA max_page_count = 1000000')
         self.store.write(insert(record('ns1', details='x' * 100_000)))
+
+    def test_a_device_without_room_for_what_reading_needs(self) -> None:
+        """SQLite makes its index for the first process that opens the file. A limit on the size of files fails that."""
+        schema.sync(self.store)
+        self.store.close()
+
+        def read() -> Any:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+            return self.store.records()
+
+        error = processes.in_fork(read)
+        self.assertIsInstance(error, exception.StoreUnavailable)
+        self.assertIn('it is full', error.reason)
+        self.assertIn('make room for it', error.reason)
 
     def test_a_full_file_system(self) -> None:
         """A limit on the size of files stands for the device that has no room: writing to them fails."""

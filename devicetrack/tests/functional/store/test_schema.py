@@ -143,6 +143,77 @@ class TestSyncThatFails(StoreTestCase):
         fixture.open().check()
 
 
+class TestSyncOfAnotherApplication(StoreTestCase):
+    """A database that is not a store: an application has tables there with the names of ours."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fixture = self.useFixture(self.database(synced=False))
+        self.store = self.fixture.store
+        if self.store.path is not None:
+            schema._make_file(self.store)
+
+    def make(self, *statements: str) -> None:
+        for statement in statements:
+            self.store.transact(lambda connection, statement=statement: connection.execute(sa.text(statement)))
+
+    def check_refused(self, *tables: str) -> None:
+        before = self.everything()
+        for refuses in (self.store.check, lambda: schema.sync(self.store),
+                        lambda: devicetrack.sync_store(self.fixture.conf)):
+            error = self.assertRaises(exception.SchemaMismatch, refuses)
+            self.assertEqual((None, models.REVISION), (error.found, error.wanted))
+            self.assertIn(f'tables of another application ({", ".join(tables)})', str(error))
+            self.assertNotIn('db sync', str(error))
+        self.assertEqual(before, self.everything())
+
+    def everything(self) -> Any:
+        with self.store.reading() as connection:
+            inspector = sa.inspect(connection)
+            tables = {name: [column['name'] for column in inspector.get_columns(name)]
+                      for name in inspector.get_table_names()}
+        if self.store.path is None:
+            return tables
+        with open(self.store.path, 'rb') as file:           # the mode of the journal too
+            return tables, file.read()
+
+    def test_a_table_with_the_name_of_ours(self) -> None:
+        self.make('CREATE TABLE hosts (id INTEGER)', 'INSERT INTO hosts VALUES (1)')
+        self.check_refused('hosts')
+
+    def test_a_table_with_the_name_of_one_that_a_later_migration_makes_or_once_made(self) -> None:
+        self.make('CREATE TABLE orders (id INTEGER)', 'CREATE TABLE events (id INTEGER)')
+        self.check_refused('events', 'orders')
+
+    def test_a_view(self) -> None:
+        self.make('CREATE TABLE machines (id INTEGER)', 'CREATE VIEW hosts AS SELECT id FROM machines')
+        self.check_refused(*['hosts', 'machines'] if self.store.path is not None else ['hosts'])
+
+    def test_a_table_like_ours_that_no_migration_made(self) -> None:
+        """The first migration begins with the table of versions, also where each statement stays."""
+        self.make('CREATE TABLE hosts (uuid VARCHAR(36), name VARCHAR(255), machine_id VARCHAR(128))')
+        self.check_refused('hosts')
+
+    def test_an_application_whose_versions_are_kept_in_the_same_way(self) -> None:
+        self.make('CREATE TABLE alembic_version (version_num VARCHAR(32))', 'CREATE TABLE hosts (id INTEGER)')
+        self.check_refused('hosts')
+
+    def test_an_application_at_a_version_of_its_own(self) -> None:
+        self.make('CREATE TABLE alembic_version (version_num VARCHAR(32))',
+                  "INSERT INTO alembic_version VALUES ('f00')", 'CREATE TABLE hosts (id INTEGER)')
+        before = self.everything()
+        error = self.assertRaises(exception.SchemaMismatch, schema.sync, self.store)
+        self.assertEqual(('f00', before), (error.found, self.everything()))
+
+    def test_a_shared_database_may_have_tables_of_other_names(self) -> None:
+        self.make('CREATE TABLE machines (id INTEGER)')
+        if self.store.path is not None:                     # a file is either a store or not
+            self.check_refused('machines')
+            return
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        self.store.check()
+
+
 class TestSyncByConfiguration(StoreTestCase):
     """The public call for services that make their store themselves."""
 

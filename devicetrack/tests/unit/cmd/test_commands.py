@@ -520,6 +520,18 @@ class DbTestCase(base.TestCase):
         self.program.ask('db', 'sync')
         self.assertEqual(models.REVISION, self.program.ask('db', 'version')['schema'])
 
+    def test_a_store_that_may_be_there_is_not_said_to_be_none(self) -> None:
+        """A link to itself leads nowhere for every user, root too, as a directory does that a user cannot look into."""
+        loop = os.path.join(self.temp_dir(), 'loop')
+        os.symlink(loop, loop)
+        self.configuration.set('devicetrack', state_path=loop)
+        config_file = program.write_configuration(self.temp_dir(), self.conf)
+        for command in (('db', 'version'), ('db', 'check'),
+                        ('recover', '--from-hypervisor', '--host', 'compute-7', '--dry-run')):
+            answer = self.program.run(*command, config_file=config_file)
+            self.assertEqual((cmd_base.ERROR, ''), (answer.code, answer.out))
+            self.assertIn('run this as the user of the service', answer.err)
+
     def test_a_store_of_a_newer_release(self) -> None:
         self._set_revision('9999')
         answer = self.program.run('db', 'check', '-f', 'json')

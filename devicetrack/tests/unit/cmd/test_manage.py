@@ -83,6 +83,10 @@ class ErrorsTestCase(ManageTestCase):
         self.assertTrue(lines[0].startswith('devicetrack-manage: '), lines[0])
         return lines[0]
 
+    def test_a_word_that_is_not_utf_8(self) -> None:
+        for command in (('device', 'history', 'mdev/\udcff'), ('host', 'show', '\udcff')):
+            self.assertIn('a character that the database cannot hold', self.error(*command))
+
     def test_no_store(self) -> None:
         self.host.manager.close()
         os.remove(self.file)

@@ -115,6 +115,16 @@ class LostStoreTestCase(RecoverTestCase):
         self.assertIn('host compute-7: 2 rows would be written, and nothing was', self.said)
         self.assertFalse(os.path.exists(self.file))
 
+    def test_another_application_has_the_file(self) -> None:
+        self.lose_the_store()
+        with contextlib.closing(sqlite3.connect(self.file)) as theirs:
+            theirs.execute('CREATE TABLE hosts (id INTEGER)')
+        os.chmod(self.file, 0o600)
+        for command in ((), ('--dry-run',)):
+            answer = self.program.run('recover', '--from-hypervisor', '--host', 'compute-7', *command)
+            self.assertEqual((cmd_base.ERROR, ''), (answer.code, answer.out))
+            self.assertIn('it has tables of another application (hosts)', answer.err)
+
     def test_a_dry_run_beside_a_manager_that_works(self) -> None:
         self.host.spawn(pmem=2)
         self.assertEqual({('d0', 'present'), ('d1', 'present')}, self.outcomes(self.recover('--dry-run')))

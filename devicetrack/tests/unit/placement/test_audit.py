@@ -193,6 +193,13 @@ class TestReverted(base.TestCase):
         [repair] = audit.repairs(seen, audit.compare(seen))
         self.assertEqual([('move', {}), ('guest', {'a': {VGPU: 1}, 'root': {'VCPU': 3}})], _after(repair))
 
+    def test_stays_while_only_its_instance_is_certain(self) -> None:
+        """The migration changed between two looks."""
+        seen = self.views()
+        certain = [one for one in audit.compare(seen) if one.consumer == 'guest']
+        self.assertEqual([audit.REVERT], [one.repair for one in certain])
+        self.assertEqual([], audit.repairs(seen, certain))
+
     def test_stays_while_its_note_is_damaged_and_the_others_go(self) -> None:
         over = holds({'b': {VGPU: 1}}, MOVE)._replace(uuid='over')
         for damaged in (REVERTED, CONFIRMED):
