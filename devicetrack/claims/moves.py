@@ -92,9 +92,8 @@ class Moves:
 
     def _claim(self, instance: Any, migration: Any, demand: Demand, new: Carried, partners: PartnerSearch | None,
                claim_id: str) -> Claim:
-        with self._rows.working(instance.uuid):
-            if not demand.items:
-                self._failed.undo_earlier(instance.uuid)
+        with self._wipes.giving_back(instance.uuid, wait=False):
+            self._failed.undo_earlier(instance.uuid)
             leaving = self._make_room(instance, migration)
             move = Arrival(instance.uuid, migration.uuid, tuple(leaving or ()), self._old_resources(instance, leaving),
                            _carried(*(getattr(instance, name, None) for name in Carried._fields)), _carried(*new),
