@@ -93,6 +93,9 @@ class Claim:
             return
         try:
             self.abort()
+        except exception.HostTakenOver as taken_over:
+            LOG.warning('Claim %(claim)s keeps its devices until the service boots or releases instance %(instance)s: '
+                        '%(error)s', {'claim': self.claim_id, 'instance': self.instance.uuid, 'error': taken_over})
         except Exception as not_given:
             if self._over:                      # only setting the fields failed, as it may have in the block
                 return

@@ -85,7 +85,8 @@ class FailedClaims:
 
         What the background gives back already, as another call ended the claim before, is left to it.
 
-        If the store fails or a signal interrupts the call, an audit or a start continues.
+        If the store fails or a signal interrupts the call, an audit or a start continues. If another manager of the
+        host has started, it has the claim, and this one orders nothing.
         """
         claim = GivenUp(instance_uuid, claim_id, migration_uuid)
         with contextlib.ExitStack() as working:
@@ -98,8 +99,8 @@ class FailedClaims:
                 moves = _named({*named_migrations(taken), migration_uuid})
                 self._life.settle(migrations.undo(records, moves, taken))
                 self._given_up.forget(claim_id)
-            except exception.DriverError:
-                raise                           # its rows are on their way back
+            except (exception.DriverError, exception.HostTakenOver):
+                raise                           # its rows are on their way back, or are another manager's
             except BaseException:               # also while it waits for the instance
                 # Who works on the instance next already knows that the claim failed.
                 self._given_up.remember(claim)

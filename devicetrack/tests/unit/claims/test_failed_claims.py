@@ -1,4 +1,4 @@
-"""After a claim failed and could not be undone: the next claim, and the start of the guest."""
+"""After a claim failed and could not be undone: the next claim, the start of the guest, and another manager."""
 
 from __future__ import annotations
 
@@ -206,3 +206,33 @@ class MoveTestCase(test_moving.RegionTestCase):
             self.context, instance, 'one', fixtures.a_request(pmem=1), migration))
         self.assertEqual(0, len(self.one.manager.realize(self.context, instance, before_move=True)))
         self.assertEqual({FREE}, set(self.one.states().values()))
+
+
+class ClosedManagerTestCase(base.TestCase):
+    """The block of a claim ends only after the manager was closed and another one has started."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host, self.instance = self.useFixture(fixtures.Host(devices=1)), Instance()
+        self.claim = self.host.claim(self.instance, pmem=1)
+        self.host.restart()
+
+    def check_the_guest_keeps_it(self) -> None:
+        self.host.manager.realize(self.context, self.instance)
+        config = self.host.manager.guest_config(self.instance)
+        self.host.audit()
+        self.host.start_guest(self.instance.uuid, config)
+        self.host.manager.started(self.context, self.instance)
+        self.host.audit()
+        self.host.restart()
+        self.assertEqual(['active'], [row.state for row in self.host.records()])
+
+    def test_the_older_one_orders_nothing(self) -> None:
+        self.assertRaises(exception.HostTakenOver, self.claim.abort)
+        self.assertFalse(os.path.exists(os.path.join(self.host.conf.devicetrack.state_path, 'given-up')))
+        self.check_the_guest_keeps_it()
+
+    def test_what_the_older_one_remembers_because_it_does_not_know_that_changes_nothing(self) -> None:
+        self.host.store.before('write', GONE, times=1)
+        self.assertRaises(exception.StoreUnavailable, self.claim.abort)
+        self.check_the_guest_keeps_it()
