@@ -61,6 +61,8 @@ class Claim:
     def abort(self) -> Fields:
         """Give back the devices of this claim, and none of a later claim. A second call does nothing.
 
+        A later claim of the same migration stays as it is, with the migration context and the devices that it left.
+
         Devices that are being wiped in the background already, because another call ended the claim, stay held for
         that time, and the call does not wait for them.
 
@@ -74,10 +76,11 @@ class Claim:
             return {}
         migration_uuid = None if self.migration is None else self.migration.uuid
         with requests.during(self._request):
-            self._failed.abort(self.instance.uuid, self.claim_id, migration_uuid)
+            is_last = self._failed.abort(self.instance.uuid, self.claim_id, migration_uuid,
+                                         took=bool(self.resources.assignments))
         self._over = True
         now = Fields(**{**self.fields, **self._instances.read(self.instance)})
-        return take_off(self._instances, self.instance, now, self.claim_id, migration_uuid)
+        return take_off(self._instances, self.instance, now, self.claim_id, migration_uuid) if is_last else {}
 
     def __enter__(self) -> Self:
         return self

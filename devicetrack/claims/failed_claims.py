@@ -80,13 +80,16 @@ class FailedClaims:
             return True
         return bool(usage.unknown) or instance_uuid in usage.domains
 
-    def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None) -> None:
+    def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None, took: bool = False) -> bool:
         """Give back what one claim took, and make current again what it made old. Waits for the instance.
 
         What the background gives back already, as another call ended the claim before, is left to it.
 
         If the store fails or a signal interrupts the call, an audit or a start continues. If another manager of the
         host has started, it has the claim, and this one orders nothing.
+
+        :param took: whether it is known that the claim took devices
+        :returns: False if a later claim of its migration stands, whose devices and migration context stay as they are
         """
         claim = GivenUp(instance_uuid, claim_id, migration_uuid)
         with contextlib.ExitStack() as working:
@@ -97,8 +100,13 @@ class FailedClaims:
                            if not self._life.is_wiped(record)]
                 taken = [record for record in records if record.claim_id == claim_id]
                 moves = _named({*named_migrations(taken), migration_uuid})
-                self._life.settle(migrations.undo(records, moves, taken))
+                stands = _stands(records, moves, claim_id) or (took and not taken and _only_left(records, moves))
+                if stands:
+                    self._life.give(taken, wait=True)
+                elif taken or _only_left(records, moves):
+                    self._life.settle(migrations.undo(records, moves, taken))
                 self._given_up.forget(claim_id)
+                return not stands
             except (exception.DriverError, exception.HostTakenOver):
                 raise                           # its rows are on their way back, or are another manager's
             except BaseException:               # also while it waits for the instance
@@ -256,6 +264,12 @@ def _named(moves: Iterable[str | None]) -> set[str]:
 def _moves_of(doubt: Doubt) -> set[str]:
     """The migrations for which a commit in doubt makes rows old."""
     return _named(context.migration_uuid for context in doubt.changes.contexts)
+
+
+def _stands(records: Sequence[Record], moves: Collection[str], claim_id: str) -> bool:
+    """Whether an instance has devices here that another claim took for one of these migrations."""
+    return any(record.migration_uuid in moves and record.role != vocabulary.OLD
+               and record.state != vocabulary.RELEASING and record.claim_id != claim_id for record in records)
 
 
 def _only_left(records: Sequence[Record], moves: Collection[str]) -> bool:

@@ -528,7 +528,7 @@ class ClaimManager:
         """Give back all devices that the instance holds here, or only those of the claim ``claim_id``.
 
         Devices that a claim for a move made old are current again. Sets ``instance.resources`` to its value before the
-        claim.
+        claim. A later claim of the same migration stays as it is, with its fields.
 
         :returns: the fields that it set on the instance
         :raises DriverError, StoreError: as :meth:`release`
@@ -539,7 +539,8 @@ class ClaimManager:
         arguments.check_text('claim_id', claim_id)
         if migration_uuid is not None:
             arguments.check_uuid('migration_uuid', migration_uuid)
-        host.failed_claims.abort(instance.uuid, claim_id, migration_uuid)
+        if not host.failed_claims.abort(instance.uuid, claim_id, migration_uuid):
+            return {}
         return take_off(host.instances, instance, host.instances.read(instance), claim_id, migration_uuid)
 
     # -- moving -------------------------------------------------------------------------------------------------------
