@@ -541,7 +541,7 @@ class ClaimManager:
             arguments.check_uuid('migration_uuid', migration_uuid)
         if not host.failed_claims.abort(instance.uuid, claim_id, migration_uuid):
             return {}
-        return take_off(host.instances, instance, host.instances.read(instance), claim_id, migration_uuid)
+        return take_off(host.instances, instance, {}, claim_id, migration_uuid)
 
     # -- moving -------------------------------------------------------------------------------------------------------
 
@@ -656,7 +656,7 @@ class ClaimManager:
 
         If the instance moved on one host, one transaction starts to give back the old devices and takes the new ones
         out of the move. Call it after the guest that ran on the old devices is gone, or runs on the new ones. Sets
-        ``instance.migration_context`` to None.
+        ``instance.migration_context`` to None, unless that is the context of another migration.
 
         :param wait: as :meth:`release`; False returns after the transaction
         :returns: the fields that it set on the instance
@@ -671,7 +671,7 @@ class ClaimManager:
 
         If the instance moved on one host, one transaction starts to give back the new devices and makes the old ones
         current again, with their contents untouched. Sets ``instance.resources`` to its old value if that is known, and
-        ``instance.migration_context`` to None.
+        ``instance.migration_context`` to None, unless that is the context of another migration.
 
         :param wait: as :meth:`drop_move_claim_at_source`
         :returns: the fields that it set on the instance
@@ -707,7 +707,8 @@ class ClaimManager:
     def finish_evacuation(self, context: Any, instance: Any, nodename: str, migration: Any) -> Fields:
         """Record that an evacuated guest runs here.
 
-        Sets ``instance.resources``, and ``instance.migration_context`` to None.
+        Sets ``instance.resources``, and ``instance.migration_context`` to None, unless that is the context of another
+        migration.
 
         :param migration: None means the one that ``instance.migration_context`` names; without a context, none
         :returns: the fields that it set on the instance
