@@ -377,7 +377,7 @@ class UnknownProvider(NoFit):
 
 
 class InstanceHasClaim(DeviceTrackError):
-    """The instance has devices already. No more were held; ``held`` names its devices."""
+    """The instance has devices already, of a claim that did not fail. No more were held; ``held`` names its devices."""
     instance_uuid: str
     held: Sequence[tuple[str, str | None]]
 
@@ -421,7 +421,7 @@ class MigrationUndecided(DeviceTrackError):
 
 
 class InstanceNotClaimed(DeviceTrackError):
-    """The instance has no assignment here for the call. Nothing was done."""
+    """The instance has no assignment here for the call, or only some that are on their way back. Claim again."""
     instance_uuid: str
     wanted: str
     template = 'instance {instance_uuid} has no assignment that is {wanted}'

@@ -89,7 +89,7 @@ class Audit:
         :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
         """
         self._wipes.next_audit()
-        self._failed.settle_doubts(wait=False)
+        self._failed.settle_doubts()
         if self._gate.report_only is None:
             self._failed.give_back_claims()
         self._views.prepare(self._rows.all)

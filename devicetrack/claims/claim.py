@@ -61,6 +61,8 @@ class Claim:
     def abort(self) -> Fields:
         """Give back the devices of this claim, and none of a later claim. A second call does nothing.
 
+        A later claim of the same migration stays as it is, with the migration context and the devices that it left.
+
         Devices that are being wiped in the background already, because another call ended the claim, stay held for
         that time, and the call does not wait for them.
 
@@ -74,10 +76,10 @@ class Claim:
             return {}
         migration_uuid = None if self.migration is None else self.migration.uuid
         with requests.during(self._request):
-            self._failed.abort(self.instance.uuid, self.claim_id, migration_uuid)
+            is_last = self._failed.abort(self.instance.uuid, self.claim_id, migration_uuid,
+                                         took=bool(self.resources.assignments))
         self._over = True
-        now = Fields(**{**self.fields, **self._instances.read(self.instance)})
-        return take_off(self._instances, self.instance, now, self.claim_id, migration_uuid)
+        return take_off(self._instances, self.instance, self.fields, self.claim_id, migration_uuid) if is_last else {}
 
     def __enter__(self) -> Self:
         return self
@@ -93,6 +95,9 @@ class Claim:
             return
         try:
             self.abort()
+        except exception.HostTakenOver as taken_over:
+            LOG.warning('Claim %(claim)s keeps its devices until the service boots or releases instance %(instance)s: '
+                        '%(error)s', {'claim': self.claim_id, 'instance': self.instance.uuid, 'error': taken_over})
         except Exception as not_given:
             if self._over:                      # only setting the fields failed, as it may have in the block
                 return
@@ -127,23 +132,26 @@ class Taking:
             self._failed.give_up(self._instance_uuid, self.claim_id, self._migration_uuid)
 
 
-def take_off(instances: InstanceFields, instance: Any, now: Fields, claim_id: str,
+def take_off(instances: InstanceFields, instance: Any, claimed: Fields, claim_id: str,
              migration_uuid: str | None) -> Fields:
     """Remove from the instance the devices that a claim took and gave back.
 
-    :param now: the fields of the instance, as far as they are known
+    :param claimed: the fields that the claim set, as far as they are known
     :returns: the fields that it set on the instance
     """
-    after = Fields()
+    after, now = Fields(), Fields(**{**claimed, **instances.read(instance)})
     resources, context = now.get('resources'), now.get('migration_context')
-    before = context.old_resources if context is not None else None
+    # The instance may have the context of another migration: of an earlier one that nobody cleared, or of a later one.
+    ours = [one for one in (context, claimed.get('migration_context'))
+            if one is not None and one.migration_uuid == migration_uuid]
+    before = ours[0].old_resources if ours else None
     if resources is not None:
         names_it = any(one.claim_id == claim_id for one in resources)
     else:
         names_it = 'resources' not in now and (migration_uuid is None or before is not None)
     if names_it:
         after['resources'] = before
-    if migration_uuid is not None:
+    if migration_uuid is not None and (context is None or context in ours):
         after['migration_context'] = None
     instances.set(instance, after)
     return after

@@ -117,7 +117,7 @@ class Claiming:
 
         :param claim_id: a new one, or that of a call that held nothing
         :param move: for an instance that moves here, which may also hold other devices
-        :raises NoFit, InstanceHasClaim, NothingWritten: nothing is held
+        :raises NoFit, InstanceHasClaim, NothingWritten, DriverError: nothing is held
         :raises OutcomeUnknown: the devices stay held until the store answers
         """
         return self._rebuild.until_done(lambda: self._take(instance_uuid, demand, claim_id, move))
@@ -167,11 +167,11 @@ class Claiming:
         """Before a claim is refused, check whether the obstacle is gone.
 
         :returns: whether anything changed
+        :raises StoreError, DriverError: an earlier claim of the instance failed, and cannot be undone yet
         """
         if isinstance(error, exception.InstanceHasClaim):
-            if not self._rows.doubts_of(instance_uuid):
+            if not self._failed.make_way(instance_uuid):
                 return False
-            self._failed.settle_doubts()
             self._rows.let_go(instance_uuid)
             return True
         distrusted = set(self._ledger.withheld(vocabulary.IN_DOUBT))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Sequence
 import contextlib
+from typing import Final
 
 from devicetrack import exception
 from devicetrack import log
@@ -17,10 +19,16 @@ from devicetrack.claims.rows import Doubt
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.unrecorded_starts import UnrecordedStarts
 from devicetrack.engine import migrations
+from devicetrack.engine.views import named_migrations
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import values
 from devicetrack.objects.values import Record
 from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
+
+# What InstanceNotClaimed says that an instance does not have.
+NOT_FAILED: Final = 'of a claim that did not fail'
 
 
 class FailedClaims:
@@ -41,8 +49,23 @@ class FailedClaims:
         self._given_up.remember(GivenUp(instance_uuid, claim_id, migration_uuid))
 
     def has_given_up(self, claim_id: str) -> bool:
-        """Whether a claim of this start failed, and its devices may not be back. Quick."""
+        """Whether a claim failed, and its devices may not be back. Quick."""
         return self._given_up.has(claim_id)
+
+    def has_any(self, instance_uuid: str) -> bool:
+        """Whether :meth:`undo_earlier` has something to do for an instance. Quick."""
+        return bool(self._given_up.of_instance(instance_uuid) or self._rows.doubts_of(instance_uuid))
+
+    def check_kept(self, instance_uuid: str, devices: Iterable[Record | DeviceAssignment]) -> None:
+        """Check that no failed claim took these devices of an instance: an audit gives them back. Quick.
+
+        :raises InstanceNotClaimed: one did
+        """
+        in_doubt = {record.claim_id for doubt in self._rows.doubts_of(instance_uuid) if doubt.undo
+                    for record in doubt.changes.insert}
+        for one in devices:
+            if one.state == vocabulary.CLAIMED and (one.claim_id in in_doubt or self.has_given_up(one.claim_id)):
+                raise exception.InstanceNotClaimed(instance_uuid, NOT_FAILED)
 
     def guest_may_run_unrecorded(self, instance_uuid: str, since: int) -> bool:
         """Whether the service said that a guest runs, ``started`` failed, and nothing shows that the guest is gone.
@@ -57,30 +80,39 @@ class FailedClaims:
             return True
         return bool(usage.unknown) or instance_uuid in usage.domains
 
-    def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None) -> None:
+    def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None, took: bool = False) -> bool:
         """Give back what one claim took, and make current again what it made old. Waits for the instance.
 
         What the background gives back already, as another call ended the claim before, is left to it.
 
-        If the store fails or a signal interrupts the call, an audit or a start continues.
+        If the store fails or a signal interrupts the call, an audit or a start continues. If another manager of the
+        host has started, it has the claim, and this one orders nothing.
+
+        :param took: whether it is known that the claim took devices
+        :returns: False if a later claim of its migration stands, whose devices and migration context stay as they are
         """
         claim = GivenUp(instance_uuid, claim_id, migration_uuid)
-        try:
-            with self._rows.working(instance_uuid):
+        with contextlib.ExitStack() as working:
+            try:
+                working.enter_context(self._rows.working(instance_uuid))
                 self.starts.forget(instance_uuid)
-                records = self._rows.of_instance(instance_uuid)
-                self._give_back_claim(claim, [record for record in records if not self._life.is_wiped(record)])
+                records = [record for record in self._rows.of_instance(instance_uuid)
+                           if not self._life.is_wiped(record)]
+                taken = [record for record in records if record.claim_id == claim_id]
+                moves = _named({*named_migrations(taken), migration_uuid})
+                stands = _stands(records, moves, claim_id) or (took and not taken and _only_left(records, moves))
+                if stands:
+                    self._life.give(taken, wait=True)
+                elif taken or _only_left(records, moves):
+                    self._life.settle(migrations.undo(records, moves, taken))
                 self._given_up.forget(claim_id)
-        except exception.DriverError:
-            raise                               # its rows are on their way back
-        except BaseException:                   # also while it waits for the instance
-            self._given_up.remember(claim)
-            raise
-
-    def _give_back_claim(self, claim: GivenUp, records: Sequence[Record], wait: bool = True) -> None:
-        taken = [record for record in records if record.claim_id == claim.claim_id]
-        named = {record.migration_uuid for record in taken} | {claim.migration_uuid}
-        self._life.settle(migrations.undo(records, {uuid for uuid in named if uuid is not None}, taken), wait)
+                return not stands
+            except (exception.DriverError, exception.HostTakenOver):
+                raise                           # its rows are on their way back, or are another manager's
+            except BaseException:               # also while it waits for the instance
+                # Who works on the instance next already knows that the claim failed.
+                self._given_up.remember(claim)
+                raise
 
     def give_back_claims(self) -> bool:
         """Give back the devices of failed claims that could not be given back before. Every start and audit calls it.
@@ -92,8 +124,8 @@ class FailedClaims:
             with self._rows.if_idle(claim.instance_uuid) as idle:
                 if not idle or self._is_in_doubt(claim):
                     continue
-                with contextlib.suppress(exception.StoreError):
-                    self._give_back_late(claim)
+                with contextlib.suppress(exception.StoreError, exception.DriverError):
+                    self._give_back_late(claim, wait=False)
         return bool(waiting)
 
     def _is_in_doubt(self, claim: GivenUp) -> bool:
@@ -105,77 +137,143 @@ class FailedClaims:
                 return True
         return False
 
-    def _give_back_late(self, claim: GivenUp) -> None:
+    def _give_back_late(self, claim: GivenUp, wait: bool) -> bool:
         """Give back a claim some time after it failed. The caller works on its instance.
 
-        :raises StoreError: the claim stays remembered
+        :param wait: as :meth:`_undo`
+        :returns: as :meth:`_undo`
+        :raises StoreError, DriverError: the claim stays remembered
         """
         try:
-            records = self._rows.of_instance(claim.instance_uuid)
-            states = {record.state for record in records if record.claim_id == claim.claim_id}
-            # Without rows the claim took no device, or it is undone already. With its guest started since, the service
-            # wanted it.
-            if vocabulary.ACTIVE not in states if states else _only_left(records, {claim.migration_uuid}):
-                self._give_back_claim(claim, records, wait=False)
+            gave = self._undo(claim.instance_uuid, claim.claim_id, _named({claim.migration_uuid}), wait)
         except exception.DeviceTrackError as error:
             LOG.warning('Claim %(claim)s of instance %(instance)s cannot be given back yet: %(error)s',
                         {'claim': claim.claim_id, 'instance': claim.instance_uuid, 'error': error})
-            if isinstance(error, exception.StoreError):
-                raise                           # else its rows are on their way back
+            raise
         self._given_up.forget(claim.claim_id)
+        return gave
 
-    def settle_doubts(self, wait: bool = True) -> None:
-        """Ask the store for the outcome of commits in doubt. If it does not know yet, their devices stay held.
+    def _undo(self, instance_uuid: str, claim_id: str | None, moves: Collection[str], wait: bool) -> bool:
+        """Give back what a failed claim took, unless the guest was started on it since: then the service wants it.
 
-        :param wait: as :meth:`.Life.give_back`
+        :param claim_id: None for a claim that took no device
+        :param moves: the migration of the claim, if it had one
+        :param wait: wait until devices are back that no guest could use, for a claim that may take them again
+        :returns: whether devices are back or on their way back
+        :raises StoreError: the claim may stay as it is
+        :raises DriverError: nobody knows whether the guest runs; the claim stays as it is
         """
+        records = self._rows.of_instance(instance_uuid)
+        taken = [record for record in records if record.claim_id == claim_id]
+        if not taken and not _only_left(records, moves):
+            return False                        # it took no device, or is undone already
+        if self._guest_has(taken):
+            return False
+        at_once = wait and all(record.generation == values.CLAIMED for record in taken)
+        try:
+            self._life.settle(migrations.undo(records, {*named_migrations(taken), *moves}, taken), at_once)
+        except exception.StoreError:
+            raise
+        except exception.DeviceTrackError as error:
+            LOG.warning('Devices of the failed claim of instance %(instance)s are on their way back: %(error)s',
+                        {'instance': instance_uuid, 'error': error})
+        return bool(taken)
+
+    def _guest_has(self, taken: Sequence[Record]) -> bool:
+        """Whether a guest runs on devices of a claim, recorded or not.
+
+        :raises DriverError: that is unknown
+        """
+        if any(record.state == vocabulary.ACTIVE for record in taken):
+            return True
+        claimed = [record for record in taken if record.state == vocabulary.CLAIMED]
+        if not claimed:
+            return False
+        usage, keys, uuid = self._driver.get_usage(), {record.key for record in claimed}, claimed[0].instance_uuid
+        if any(use.live and use.domain_uuid == uuid and (use.kind, use.identifier) in keys for use in usage.uses):
+            return True
+        for unknown in usage.unknown:
+            if not unknown.is_of_another(uuid):
+                raise exception.UsersUnknown(*claimed[0].key, f'{unknown.what}: {unknown.reason}')
+        return False
+
+    def settle_doubts(self) -> None:
+        """Ask the store for the outcome of commits in doubt. If it does not know yet, their devices stay held."""
         for doubt in self._rows.doubts:
             with self._rows.if_idle(doubt.instance_uuid) as idle:
                 if not idle:
                     continue
-                with contextlib.suppress(exception.StoreError):
-                    self._settle_doubt(doubt, wait)
+                with contextlib.suppress(exception.StoreError, exception.DriverError):
+                    self._settle_doubt(doubt, wait=False)
 
-    def _settle_doubt(self, doubt: Doubt, wait: bool) -> None:
+    def _settle_doubt(self, doubt: Doubt, wait: bool) -> bool:
         """Settle a commit in doubt, and undo it if it happened although its caller was told that it failed.
 
-        :raises StoreError: no answer; it stays in doubt, or what it did stays for the audit
+        :param wait: as :meth:`_undo`
+        :returns: as :meth:`_undo`
+        :raises StoreError, DriverError: no answer; it stays in doubt, or what it did stays for the audit
         """
         try:
             if not self._rows.settle(doubt) or not doubt.undo:
-                return
-            claims = {record.claim_id for record in doubt.changes.insert}
-            records, moves = self._rows.of_instance(doubt.instance_uuid), _moves_of(doubt)
-            if claims or _only_left(records, moves):
-                self._life.settle(migrations.undo(
-                    records, moves, [record for record in records if record.claim_id in claims]), wait)
+                return False
+            claim_id = next((record.claim_id for record in doubt.changes.insert), None)
+            return self._undo(doubt.instance_uuid, claim_id, _moves_of(doubt), wait)
         except exception.DeviceTrackError as error:
             LOG.warning('Instance %(instance)s stays as it is for now: %(error)s',
                         {'instance': doubt.instance_uuid, 'error': error})
-            if isinstance(error, exception.StoreError):
-                raise                           # else its rows are on their way back
+            raise
 
-    def undo_earlier(self, instance_uuid: str) -> None:
+    def make_way(self, instance_uuid: str) -> bool:
+        """Before a claim of an instance is refused, do as :meth:`undo_earlier`. Waits for the instance.
+
+        :returns: whether there was anything to do
+        :raises StoreError, DriverError: as :meth:`undo_earlier`
+        """
+        if not self.has_any(instance_uuid):
+            return False
+        try:
+            with self._rows.working(instance_uuid):
+                self.undo_earlier(instance_uuid)
+        finally:
+            self._life.start_wipes()
+        return True
+
+    def undo_earlier(self, instance_uuid: str) -> bool:
         """Settle the commits in doubt of an instance, and undo its claims that failed. The caller works on it.
 
-        Nothing in the rows tells two claims of one migration apart if they take no device. So the later one waits until
-        the earlier one is undone.
+        Every claim of the instance and every start of its guest comes after that. An audit would take devices of these
+        claims away from the guest, and nothing in the rows tells two claims of one migration apart if they take no
+        device. Without such claims it reads nothing.
 
+        :returns: whether devices are back or on their way back
         :raises StoreError: no answer
+        :raises DriverError: nobody knows whether the guest runs on the devices of such a claim
         """
+        gave = False
         for doubt in self._rows.doubts_of(instance_uuid):
-            self._settle_doubt(doubt, wait=False)
-        for claim in self._given_up.all():
-            if claim.instance_uuid == instance_uuid:
-                self._give_back_late(claim)
+            gave |= self._settle_doubt(doubt, wait=True)
+        for claim in self._given_up.of_instance(instance_uuid):
+            gave |= self._give_back_late(claim, wait=True)
+        return gave
+
+
+def _named(moves: Iterable[str | None]) -> set[str]:
+    return {uuid for uuid in moves if uuid is not None}
 
 
 def _moves_of(doubt: Doubt) -> set[str]:
     """The migrations for which a commit in doubt makes rows old."""
-    return {context.migration_uuid for context in doubt.changes.contexts if context.migration_uuid is not None}
+    return _named(context.migration_uuid for context in doubt.changes.contexts)
 
 
-def _only_left(records: Sequence[Record], moves: Collection[str | None]) -> bool:
+def _stands(records: Sequence[Record], moves: Collection[str], claim_id: str) -> bool:
+    """Whether an instance has devices here that another claim took for one of these migrations."""
+    return any(record.migration_uuid in moves and record.role != vocabulary.OLD
+               and record.state != vocabulary.RELEASING and record.claim_id != claim_id for record in records)
+
+
+def _only_left(records: Sequence[Record], moves: Collection[str]) -> bool:
     """Whether an instance has left devices here for one of these migrations, and has none of the migration."""
-    ours = [record for record in records if record.migration_uuid is not None and record.migration_uuid in moves]
-    return bool(ours) and all(record.role == vocabulary.OLD for record in ours)
+    ours = [record for record in records if record.migration_uuid in moves]
+    return all(record.role == vocabulary.OLD for record in ours) and any(
+        record.state != vocabulary.RELEASING for record in ours)

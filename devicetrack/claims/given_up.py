@@ -1,13 +1,14 @@
 """Remembers on this host the failed claims that could not be given back because the store failed.
 
 The callers know that these claims failed, so nobody else gives the devices back. A file for each claim names the
-instance. It lasts until an audit or a start has given back the devices of the claim.
+instance. It lasts until the devices of the claim are on their way back.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import operator
 import os
 import re
 from typing import Final
@@ -32,15 +33,19 @@ class GivenUp(NamedTuple):
 
 
 class GivenUpClaims:
-    """The failed claims of one host. Any thread may call it, for different claims at the same time.
+    """The failed claims of one host: those of this start, and those whose files it found.
 
-    :param state_path: the host's state directory
+    Files that appear later are not read. They come from a manager that was closed, whose claims belong to this start:
+    it may have started a guest on their devices since. Any thread may call it, for different claims at the same time.
+
+    :param state_path: the host's state directory. The caller has taken the host
     :param process: the manager's
     """
 
     def __init__(self, state_path: str, process: OwnProcess) -> None:
         self._directory, self._process = os.path.join(state_path, 'given-up'), process
-        self._ids: set[str] = set()             # those of this start, also if their files could not be written
+        # Each step is one operation of a dict, so threads may share it. It also has those without a file.
+        self._claims = {claim.claim_id: claim for claim in self._read()}
 
     def remember(self, claim: GivenUp) -> None:
         """Remember a claim durably, unless this is a forked child of the manager's process.
@@ -51,7 +56,7 @@ class GivenUpClaims:
             return                              # no manager made it, so nothing has it
         if not self._process.is_this:
             return                              # a forked child: its parent has the claim, and goes on with it
-        self._ids.add(claim.claim_id)
+        self._claims[claim.claim_id] = claim
         path = os.path.join(self._directory, claim.claim_id)
         try:
             ownfiles.make_directory(self._directory)
@@ -63,15 +68,15 @@ class GivenUpClaims:
             os.replace(path + _UNFINISHED, path)
             ownfiles.sync_directory(self._directory)
         except OSError as error:
-            LOG.error('Claim %(claim)s of instance %(instance)s failed, and that cannot be remembered: %(error)s; '
-                      'release the instance on this host',
+            LOG.error('Claim %(claim)s of instance %(instance)s failed, and after a restart nobody would know it: '
+                      '%(error)s; release the instance on this host, unless an audit gives its devices back before',
                       {'claim': claim.claim_id, 'instance': claim.instance_uuid, 'error': error})
 
     def forget(self, claim_id: str) -> None:
-        """Forget a claim whose devices went back. An error is only logged: the next audit checks the claim again."""
+        """Forget a claim whose devices went back. An error is only logged: the next start checks the claim again."""
         if _CLAIM_ID.fullmatch(claim_id) is None:
             return                              # no file has such a name, and callers may pass any
-        self._ids.discard(claim_id)
+        self._claims.pop(claim_id, None)
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self._directory, claim_id))
@@ -80,11 +85,19 @@ class GivenUpClaims:
                         {'claim': claim_id, 'error': error})
 
     def has(self, claim_id: str) -> bool:
-        """Whether a claim of this start failed, and its devices may not be back. Quick: only from memory."""
-        return claim_id in self._ids
+        """Whether a claim failed, and its devices may not be back. Quick: only from memory."""
+        return claim_id in self._claims
 
     def all(self) -> list[GivenUp]:
-        """Return every remembered claim. A file that cannot be read is logged and left out."""
+        """Return every remembered claim. Quick: only from memory."""
+        return sorted(self._claims.copy().values(), key=operator.attrgetter('claim_id'))
+
+    def of_instance(self, instance_uuid: str) -> list[GivenUp]:
+        """Return the remembered claims of an instance. Quick: only from memory."""
+        return [claim for claim in self.all() if claim.instance_uuid == instance_uuid] if self._claims else []
+
+    def _read(self) -> list[GivenUp]:
+        """Read the files. One that cannot be read is logged and left out."""
         found = []
         names: list[str] = []
         try:

@@ -137,6 +137,10 @@ class Life:
         else:
             self._wipes.give_back(leaving)
 
+    def start_wipes(self) -> None:
+        """Start the waiting wipes in the background. Quick. The caller must not work on an instance."""
+        self._wipes.go_on()
+
     def is_wiped(self, record: Record) -> bool:
         """Whether the background gives a device back already."""
         return record.state == vocabulary.RELEASING and self._wipes.has(record.key)

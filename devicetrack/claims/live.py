@@ -18,6 +18,7 @@ from devicetrack.claims import moves
 from devicetrack.claims import partner_search
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.declarations import Declarations
+from devicetrack.claims.failed_claims import FailedClaims
 from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.moves import Moves
@@ -47,9 +48,9 @@ class LiveMigrations:
     """Both ends of the live migrations of guests with devices. :class:`.manager.ClaimManager` documents each call."""
 
     def __init__(self, host: str, driver: VirtDriver, instances: InstanceFields, rows: Rows, ledger: LockedLedger,
-                 declarations: Declarations, moving: Moves) -> None:
+                 declarations: Declarations, moving: Moves, failed: FailedClaims) -> None:
         self._host, self._driver, self._instances, self._rows, self._ledger = host, driver, instances, rows, ledger
-        self._declarations, self._moves = declarations, moving
+        self._declarations, self._moves, self._failed = declarations, moving, failed
 
     # -- before anything is claimed -----------------------------------------------------------------------------------
 
@@ -136,6 +137,7 @@ class LiveMigrations:
                                                    f'part of migration {migration.uuid} with its context')
             return DeviceMap.of(instance.uuid, migration.uuid, (), '')
         # The claim gave each partner the position of the device that it is the partner of.
+        self._failed.check_kept(instance.uuid, records)
         source = sorted(stored.old_resources or (), key=lambda one: one.position)
         there = [DeviceAssignment.from_record(record) for record in records]
         for left in source[len(there):]:

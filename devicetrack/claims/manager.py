@@ -16,6 +16,7 @@ from typing import Any
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import arguments
+from devicetrack.claims import failed_claims
 from devicetrack.claims import metering
 from devicetrack.claims import moves
 from devicetrack.claims.claim import Claim
@@ -228,14 +229,20 @@ class ClaimManager:
         :raises BadRequest: the request has no meaning on this host; nothing is held
         :raises InstanceHasClaim: the instance holds devices already; they stay as they are
         :raises NodeUnavailable: the node does not belong to this host, or is disabled
-        :raises NothingWritten: the store refused; nothing is held
+        :raises NothingWritten: the store refused, perhaps to undo an earlier claim of the instance that failed; this
+            call holds nothing
+        :raises HypervisorUnreachable, UsersUnknown: an earlier claim of the instance failed, and nobody knows whether a
+            guest runs on its devices; this call holds nothing
         :raises OutcomeUnknown: the commit may have happened; the devices stay held until the store answers
         """
         host = self._open_for(nodename, instance)
         demand = host.views.demand(allocations, getattr(instance, 'flavor', None), instance)
         with Taking(host.failed_claims, instance.uuid, host.claiming.new_claim_id()) as taking:
-            records = host.claiming.take(instance.uuid, demand, taking.claim_id) if demand.items \
-                else host.claim_none(instance.uuid)
+            if demand.items:
+                records = host.claiming.take(instance.uuid, demand, taking.claim_id)
+            else:
+                host.failed_claims.make_way(instance.uuid)
+                records = host.claim_none(instance.uuid)
             resources = host.rows.resources(instance.uuid, records)
             taking.claim = Claim(host.failed_claims, host.instances, instance, resources, {'resources': resources},
                                  taking.claim_id, skipped=demand.skipped)
@@ -312,7 +319,8 @@ class ClaimManager:
 
         Idempotent: call it before every start of the guest. It records new details, such as an IOMMU group or the path
         of this boot. If the service says that a move is over and nobody has told this host, the call ends the move
-        first. If a parent turns out to be full, the call reads it again and chooses another device, once.
+        first. It also undoes claims of the instance that failed and could not be undone before. If a parent turns out
+        to be full, the call reads it again and chooses another device, once.
 
         :param before_move: while the instance moves to other devices of this host, take the devices that it had before,
             not the new ones; none if it had none
@@ -322,24 +330,29 @@ class ClaimManager:
         :raises InvalidDocument: without ``new_definition``, after a boot: the hypervisor's definition does not say
             which device each of its paths meant, for example because this library did not write it. The guest can
             start only from a new one
-        :raises InstanceNotClaimed: all devices that the instance has here are on their way back. It was released; or it
-            left them in a move to another host, and nothing was claimed for it here since
+        :raises InstanceNotClaimed: all devices that the instance has here are on their way back. It was released; or its
+            claim failed; or it left them in a move to another host, and nothing was claimed for it here since
         :raises RowsMissing: the store is older than the instance's guest, and does not know all devices of the guest
         :raises MigrationUndecided: the instance moves on this host, and the service does not say whether the move goes
             on or has failed, or the guest's definition cannot be read. Or the guest was started again on its old
             devices, and the service does not say that the move has failed
-        :raises StoreError: no answer; a move that is over may not have ended here
+        :raises StoreError: no answer; a move that is over, or a claim that failed, may not have ended here
         :raises DeviceError, ParentFull, NoFit: a device could not be made ready; all of them stay held and recorded
         :raises HypervisorUnreachable: no answer; devices may be half made, and the next call continues
+        :raises UsersUnknown: a claim of the instance failed, and nobody can read whether a guest runs on its devices
         """
         host, uuid = self._started_for(instance), instance.uuid
         with host.wipes.giving_back(uuid, wait=False):
             host.store.check_epoch()
             host.gate.check_complete(uuid)
+            gave = host.gate.report_only is None and host.failed_claims.undo_earlier(uuid)
             records = host.rows.of_instance(uuid)
             if host.moves.settle_ended(uuid, records, before_move):
                 records = host.rows.of_instance(uuid)
             used = host.guest_rows.used_by_guest(records, before_move)
+            host.failed_claims.check_kept(uuid, used)
+            if gave and not used and not before_move:
+                raise exception.InstanceNotClaimed(uuid, failed_claims.NOT_FAILED)
             if host.guest_rows.is_released(records, before_move):
                 raise exception.InstanceNotClaimed(uuid, 'not on its way back')
             real = host.claiming.realize(used)
@@ -359,12 +372,14 @@ class ClaimManager:
 
         :param before_move: as :meth:`realize`
         :raises DeviceGone: a device is not there, or the host has another device of its name
+        :raises InstanceNotClaimed: the claim of the devices failed, so they go back
         :raises HostTakenOver: another manager of this host has started; start no guest and remove none
         :raises RowsMissing: as :meth:`realize`
         """
         host = self._owner_for(instance)
         host.gate.check_complete(instance.uuid)
         used, beside = host.guest_rows.devices_of_guest(instance.uuid, before_move)
+        host.failed_claims.check_kept(instance.uuid, used)
         config = GuestConfig()
         if used or beside:
             flavor = getattr(getattr(instance, 'flavor', None), 'name', None)
@@ -406,12 +421,14 @@ class ClaimManager:
         :raises DefinitionRefused: a device of the instance is missing, or the definition names another device that this
             host tracks; ``reason`` says which
         :raises InvalidDocument: it cannot be read
+        :raises InstanceNotClaimed: as :meth:`guest_config`
         :raises DriverError, HypervisorUnreachable, StoreError: it is unknown which devices the definition names, or who
             has them
         """
         host = self._owner_for(instance)
-        records = host.rows.of_instance(instance.uuid)
-        has = {record.key for record in host.guest_rows.used_by_guest(records, before_move)}
+        used = host.guest_rows.used_by_guest(host.rows.of_instance(instance.uuid), before_move)
+        host.failed_claims.check_kept(instance.uuid, used)
+        has = {record.key for record in used}
         named = self._parts.driver.devices_in(arguments.check_text('definition', definition))
         for key in sorted(has - named):
             raise exception.DefinitionRefused(instance.uuid, *key, 'the instance has it, and it is missing')
@@ -514,7 +531,7 @@ class ClaimManager:
         """Give back all devices that the instance holds here, or only those of the claim ``claim_id``.
 
         Devices that a claim for a move made old are current again. Sets ``instance.resources`` to its value before the
-        claim.
+        claim. A later claim of the same migration stays as it is, with its fields.
 
         :returns: the fields that it set on the instance
         :raises DriverError, StoreError: as :meth:`release`
@@ -525,8 +542,9 @@ class ClaimManager:
         arguments.check_text('claim_id', claim_id)
         if migration_uuid is not None:
             arguments.check_uuid('migration_uuid', migration_uuid)
-        host.failed_claims.abort(instance.uuid, claim_id, migration_uuid)
-        return take_off(host.instances, instance, host.instances.read(instance), claim_id, migration_uuid)
+        if not host.failed_claims.abort(instance.uuid, claim_id, migration_uuid):
+            return {}
+        return take_off(host.instances, instance, {}, claim_id, migration_uuid)
 
     # -- moving -------------------------------------------------------------------------------------------------------
 
@@ -643,7 +661,8 @@ class ClaimManager:
         If the instance moved on one host, one transaction starts to give back the old devices and takes the new ones
         out of the move. Call it after the guest that ran on the old devices is gone, or runs on the new ones. If no
         call here has named the migration before, and the service does not answer where the instance is, the call gives
-        nothing back, and an audit does. Sets ``instance.migration_context`` to None.
+        nothing back, and an audit does. Sets ``instance.migration_context`` to None, unless that is the context of
+        another migration.
 
         :param wait: as :meth:`release`; False returns after the transaction
         :returns: the fields that it set on the instance
@@ -658,7 +677,7 @@ class ClaimManager:
 
         If the instance moved on one host, one transaction starts to give back the new devices and makes the old ones
         current again, with their contents untouched. Sets ``instance.resources`` to its old value if that is known, and
-        ``instance.migration_context`` to None.
+        ``instance.migration_context`` to None, unless that is the context of another migration.
 
         :param wait: as :meth:`drop_move_claim_at_source`
         :returns: the fields that it set on the instance
@@ -694,7 +713,8 @@ class ClaimManager:
     def finish_evacuation(self, context: Any, instance: Any, nodename: str, migration: Any) -> Fields:
         """Record that an evacuated guest runs here.
 
-        Sets ``instance.resources``, and ``instance.migration_context`` to None.
+        Sets ``instance.resources``, and ``instance.migration_context`` to None, unless that is the context of another
+        migration.
 
         :param migration: None means the one that ``instance.migration_context`` names; without a context, none
         :returns: the fields that it set on the instance
@@ -720,7 +740,7 @@ class ClaimManager:
         is not allowed. The map holds paths of this boot of this host. After a boot the migration is over, and the claim
         for the next migration gives another map.
 
-        :raises InstanceNotClaimed: the migration has no claim here
+        :raises InstanceNotClaimed: the migration has no claim here, or its claim failed
         :raises NoDevicePair: a device has no partner; the caller drops the claim
         :raises BadRequest: the claim has more devices than the guest, so it is not for a live migration
         :raises DeviceGone: a device is not there

@@ -93,9 +93,8 @@ class Moves:
 
     def _claim(self, instance: Any, migration: Any, demand: Demand, new: Carried, partners: PartnerSearch | None,
                claim_id: str) -> Claim:
-        with self._rows.working(instance.uuid):
-            if not demand.items:
-                self._failed.undo_earlier(instance.uuid)
+        with self._wipes.giving_back(instance.uuid, wait=False):
+            self._failed.undo_earlier(instance.uuid)
             leaving = self._make_room(instance, migration)
             move = Arrival(instance.uuid, migration.uuid, tuple(leaving or ()), self._old_resources(instance, leaving),
                            _carried(*(getattr(instance, name, None) for name in Carried._fields)), _carried(*new),
@@ -386,10 +385,15 @@ class Moves:
         old = tuple(record for record in ours if record.role == vocabulary.OLD)
         new = tuple(record for record in ours if record.role != vocabulary.OLD)
         left = self._life.advance(migrations.Settlement(settle=new, give=old, over=True), note)
-        fields: Fields = {'migration_context': None}
+        fields = self._without_context(instance, migration_uuid)
         self._instances.set(instance, fields)
         self._life.give_back(left, wait)
         return fields
+
+    def _without_context(self, instance: Any, migration_uuid: str | None) -> Fields:
+        """The fields of an instance after a migration, whose context goes. A late call leaves that of another one."""
+        context = self._instances.read(instance).get('migration_context')
+        return {} if context is not None and context.migration_uuid != migration_uuid else {'migration_context': None}
 
     def drop_at_destination(self, instance: Any, migration_uuid: str, wait: bool) -> Fields:
         """Undo a move: give back the devices claimed for it, and make those that the instance had current again.
@@ -408,9 +412,11 @@ class Moves:
                         if record.role == vocabulary.OLD and record.state != vocabulary.RELEASING)
             new = tuple(record for record in ours if record.role != vocabulary.OLD)
             before = self._resources_before(instance, migration_uuid, old)
+            if not ours and move is not None and move.outcome == migrations.UNDONE:
+                before = None                   # a late call: the instance may have other devices since, or none
             left = self._life.advance(migrations.Settlement(settle=old, give=new, over=True),
                                       NO_NOTE if move is None else Note(ends=move.ends))
-            fields: Fields = {'migration_context': None}
+            fields = self._without_context(instance, migration_uuid)
             if before is not None:
                 fields['resources'] = before
             self._instances.set(instance, fields)
@@ -483,7 +489,7 @@ class Moves:
                 if named is not None and record.migration_uuid == named and record.role != vocabulary.OLD)))
             resources = self._rows.resources(
                 instance.uuid, self._guest_rows.used_by_guest(self._rows.of_instance(instance.uuid)))
-            fields: Fields = {'resources': resources, 'migration_context': None}
+            fields = Fields(**{**self._without_context(instance, named), 'resources': resources})
             self._instances.set(instance, fields)
             return fields
 

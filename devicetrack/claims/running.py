@@ -133,7 +133,7 @@ class Running:
         self.moves = Moves(here, host.uuid, service, self.instances, self.rows, self.guest_rows, self.views, self.life,
                            self.wipes, self.claiming, self.failed_claims, conf.claim_attempts)
         self.live = LiveMigrations(here.host, driver, self.instances, self.rows, self.ledger, self.declarations,
-                                   self.moves)
+                                   self.moves, self.failed_claims)
         self.narrowing = Narrowing(self.ledger, self.rows, self.life, self.claiming, self.declarations,
                                    self.rebuild)
         self.repairs = Repairs(here.host, driver, self.ledger, self.rows, self.views, self.life, self.withheld,

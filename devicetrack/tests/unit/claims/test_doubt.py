@@ -99,7 +99,7 @@ class ClaimInDoubtTestCase(HostTestCase):
     def test_while_the_store_cannot_say_it_cannot(self):
         host = self.fixture
         host.store.before('settle', GONE, times=None)
-        self.assertRaises(exception.InstanceHasClaim, host.claim, self.instance, pmem=1)
+        self.assertRaises(exception.StoreUnavailable, host.claim, self.instance, pmem=1)
         host.store.clear()
         host.claim(self.instance, pmem=1)
 

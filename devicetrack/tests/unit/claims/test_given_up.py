@@ -79,12 +79,35 @@ class AbortTestCase(base.TestCase):
         self.check_all_is_free()
 
     def test_what_its_service_started_all_the_same_stays(self):
+        for says_so in (True, False):
+            for restarts in (False, True):
+                instance = Instance()
+                claim = self.host.claim(instance, pmem=1)
+                self.host.run_guest(instance)
+                self.host.store.before('write', GONE, times=1)
+                self.assertRaises(exception.StoreUnavailable, claim.abort)
+                if says_so:
+                    self.host.manager.started(self.context, instance)
+                if restarts:
+                    self.host.restart()
+                self.assertEqual([], self.host.audit())
+                self.assertEqual(([], ['active']), (self.remembered(), [row.state for row in self.host.records()]))
+                self.host.delete(instance)
+
+    def test_while_nobody_knows_whether_its_guest_was_started_it_stays_remembered(self):
         claim = self.host.claim(self.instance, pmem=1)
+        self.host.manager.realize(self.context, self.instance)
         self.host.store.before('write', GONE, times=1)
         self.assertRaises(exception.StoreUnavailable, claim.abort)
-        self.host.boot(self.instance)
-        self.assertEqual([], self.host.audit())
-        self.assertEqual(([], {'d0': 'active', 'd1': FREE}), (self.remembered(), self.host.states()))
+        self.host.machine.unknown_domains[self.instance.uuid] = 'no XML'
+        self.host.audit()
+        self.assertRaises(exception.UsersUnknown, self.host.claim, self.instance, pmem=1)
+        self.assertRaises(exception.UsersUnknown, self.host.manager.realize, self.context, self.instance)
+        self.assertEqual(([claim.claim_id], ['claimed']), (self.remembered(), [
+            row.state for row in self.host.records()]))
+        self.host.machine.unknown_domains.clear()
+        self.host.audit()
+        self.check_all_is_free()
 
     def test_a_later_claim_of_the_instance_is_another_one(self):
         claim = self.host.claim(self.instance, pmem=1)
@@ -107,7 +130,6 @@ class AbortTestCase(base.TestCase):
         self.host.machine.clear()
         self.host.audit()
         self.check_all_is_free()
-
 
     def test_a_device_that_the_driver_does_not_take_back_now_is_on_its_way_back_and_nothing_is_remembered(self):
         claim = self.host.claim(self.instance, pmem=1)
@@ -187,14 +209,18 @@ class FilesTestCase(base.TestCase):
         self.path = self.temp_dir()
         self.claims = GivenUpClaims(self.path, OwnProcess('host'))
 
+    def found(self):
+        """What the next process finds."""
+        return GivenUpClaims(self.path, OwnProcess('host')).all()
+
     def test_what_is_remembered_is_found_by_another_process_until_it_is_forgotten(self):
         one, two = GivenUp('i', 'ab-1', None), GivenUp('j', 'ab-2', 'm')
         for claim in (two, one, one):
             self.claims.remember(claim)
-        self.assertEqual([one, two], GivenUpClaims(self.path, OwnProcess('host')).all())
+        self.assertEqual([one, two], self.found())
         for _again in range(2):
             self.claims.forget('ab-1')
-        self.assertEqual([two], GivenUpClaims(self.path, OwnProcess('host')).all())
+        self.assertEqual([two], self.found())
         self.assertEqual({0o600}, {os.stat(os.path.join(self.path, 'given-up', 'ab-2')).st_mode & 0o777})
 
     def test_a_forked_child_remembers_nothing(self):
@@ -209,14 +235,16 @@ class FilesTestCase(base.TestCase):
                            ('ab-7', '{"instance_uuid": null, "claim_id": "ab-7", "migration_uuid": null}')):
             with open(os.path.join(directory, name), 'w') as file:
                 file.write(text)
-        self.assertEqual([GivenUp('i', 'ab-1', None)], self.claims.all())
+        self.assertEqual([GivenUp('i', 'ab-1', None)], self.found())
         self.assertEqual(7, len(os.listdir(directory)))
 
     def test_a_directory_that_cannot_be_written_changes_no_error(self):
         with open(os.path.join(self.path, 'given-up'), 'w'):
             pass
         self.claims.remember(GivenUp('i', 'ab-1', None))
+        self.assertEqual(([GivenUp('i', 'ab-1', None)], []), (self.claims.all(), self.found()))
         self.claims.forget('ab-1')
+        self.assertEqual([], self.claims.all())
 
     def test_a_claim_of_no_manager_removes_no_file(self):
         self.claims.remember(GivenUp('i', 'ab-1', None))
@@ -236,6 +264,6 @@ class FilesTestCase(base.TestCase):
         self.claims.remember(GivenUp('i', 'ab-1', None))
         directory = os.path.join(self.path, 'given-up')
         os.chmod(directory, 0o777)
-        self.assertEqual([], self.claims.all())
+        self.assertEqual([], self.found())
         os.chmod(directory, 0o700)
-        self.assertEqual([GivenUp('i', 'ab-1', None)], self.claims.all())
+        self.assertEqual([GivenUp('i', 'ab-1', None)], self.found())

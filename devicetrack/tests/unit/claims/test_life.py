@@ -250,9 +250,16 @@ class SettledDoubtTestCase(HostTestCase):
         self.assertRaises(exception.OutcomeUnknown, host.claim, instance, pmem=1)
         return host, instance
 
+    @staticmethod
+    def wait(host):
+        """For the devices that the background gives back."""
+        host.running.life.start_wipes()
+        host.wait()
+
     def test_a_claim_that_happened_is_given_back(self):
         host, _instance = self.claim(lambda store: store.lose_answer())
         host.running.failed_claims.settle_doubts()
+        self.wait(host)
         self.assertEqual(((), {'d0': FREE}, {}), (host.running.rows.doubts, host.states(), host.held()))
 
     def test_what_a_claim_that_happened_made_old_is_current_again(self):
@@ -262,6 +269,7 @@ class SettledDoubtTestCase(HostTestCase):
         self.assertRaises(exception.OutcomeUnknown, host.resize, instance, pmem=1)
         self.assertEqual(['old', 'incoming'], [record.role for record in host.records()])
         host.running.failed_claims.settle_doubts()
+        self.wait(host)
         self.assertEqual([('d0', 'current', 'active', None)], [
             (record.identifier, record.role, record.state, record.migration_uuid) for record in host.records()])
         self.assertEqual([], host.store.contexts(host.manager.host_uuid))
@@ -294,6 +302,7 @@ class SettledDoubtTestCase(HostTestCase):
                 host.store.lose_answer()
                 self.assertRaises(exception.OutcomeUnknown, host.claim, instance, pmem=1)
             settle(host, instances[0])
+            self.wait(host)
             self.assertEqual({'d0': 'claimed', 'd1': FREE}, host.states())
             self.assertEqual([instances[0].uuid], [doubt.instance_uuid for doubt in host.running.rows.doubts])
 

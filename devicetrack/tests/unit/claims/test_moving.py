@@ -626,11 +626,12 @@ class ContextTestCase(RegionTestCase):
         instance = region.spawn('one', pmem=1)
         migration = region.migration(instance, 'two')
         self.two.resize(instance, pmem=1, migration=migration)
-        for context in (None, MigrationContext(instance_uuid=instance.uuid, migration_uuid=Instance().uuid,
-                                               old_resources=instance.resources, new_resources=None)):
+        other = MigrationContext(instance_uuid=instance.uuid, migration_uuid=Instance().uuid,
+                                 old_resources=instance.resources, new_resources=None)
+        for context, fields in ((None, {'migration_context': None}), (other, {})):
             instance.migration_context = context
-            self.assertEqual({'migration_context': None},
-                             self.two.manager.drop_move_claim_at_dest(None, instance, migration))
+            self.assertEqual(fields, self.two.manager.drop_move_claim_at_dest(None, instance, migration))
+            self.assertIs(context, instance.migration_context)
 
     def test_drop_when_nothing_moves(self):
         region = self.region()

@@ -45,6 +45,8 @@ class DoubtTestCase(RoomsTestCase):
         settle_doubts()
         with host.running.rows.working(instance.uuid):
             self.assertFalse(host.running.rows.settle(doubt))
+        host.running.life.start_wipes()
+        host.wait()
         self.assertEqual(((), {'d0': FREE}), (host.running.rows.doubts, host.states()))
 
     def test_audits_and_claims_settle_side_by_side(self) -> None:

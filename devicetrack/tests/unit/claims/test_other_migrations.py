@@ -1,0 +1,130 @@
+"""Late ends of a claim or a move leave what a later claim has, and the migration context of another migration."""
+
+from __future__ import annotations
+
+import copy
+
+from devicetrack import exception
+from devicetrack.claims.claim import Claim
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import Instance
+from devicetrack.testing.fixtures import Migration
+from devicetrack.tests import base
+from devicetrack.tests.unit.claims import test_moving
+
+
+class LaterClaimTestCase(base.TestCase):
+    """A service undoes a move on one host, claims again for the same migration, and then aborts the first claim."""
+
+    scenarios = base.table(('by the claim', 'abort', 1), ('by its id', 'abort_instance_claim', 1),
+                           ('the later one takes no device', 'abort', 0), names=('how', 'after'))
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=4))
+        self.instance = self.host.spawn(pmem=1)
+        self.instance.host = self.host.name
+        self.migration = self.host.service.create_migration(None, self.instance, self.host.name, 'resize')
+
+    def claim(self, pmem: int = 1) -> Claim:
+        return self.host.manager.resize_claim(self.context, self.instance, self.host.name,
+                                              fixtures.a_request(pmem=pmem), self.migration)
+
+    def test_stays_as_it_is(self) -> None:
+        first = self.claim()
+        self.host.manager.drop_move_claim_at_dest(self.context, self.instance, self.migration)
+        self.claim(self.after)
+        rows, context = self.host.records(), self.instance.migration_context
+        stored = self.host.store.contexts(self.host.manager.host_uuid)
+        if self.how == 'abort':
+            fields = first.abort()
+        else:
+            fields = self.host.manager.abort_instance_claim(self.context, self.instance, first.claim_id,
+                                                            self.migration.uuid)
+        self.assertEqual(({}, rows, stored), (fields, self.host.records(),
+                                              self.host.store.contexts(self.host.manager.host_uuid)))
+        self.assertIs(context, self.instance.migration_context)
+        self.host.stop_guest(self.instance.uuid)
+        self.host.boot(self.instance)
+        self.host.manager.drop_move_claim_at_source(self.context, self.instance, self.migration)
+        self.assertEqual(self.after, len(self.host.manager.guest_config(self.instance).devices))
+        self.assertEqual(self.after, len(self.host.records()))
+
+    def test_also_while_a_device_of_the_first_one_cannot_be_wiped(self) -> None:
+        first = self.claim()
+        self.host.manager.realize(self.context, self.instance)
+        self.host.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd1', 'a bad block'), times=2)
+        self.assertRaises(exception.UnclaimFailed, self.host.manager.drop_move_claim_at_dest, self.context,
+                          self.instance, self.migration)
+        self.claim()
+        rows = [row for row in self.host.records() if row.identifier != 'd1']
+        self.assertRaises(exception.UnclaimFailed, first.abort)
+        self.assertEqual(rows, [row for row in self.host.records() if row.identifier != 'd1'])
+        self.assertEqual({}, first.abort())
+        self.assertEqual(rows, self.host.records())
+
+
+class OtherContextTestCase(test_moving.RegionTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.moved = self.region(devices=3)
+        self.instance = self.moved.spawn('one', pmem=1)
+
+    def left_with_its_context(self) -> tuple[Instance, Migration]:
+        """An instance that moved and was released, as an object that still has the context of the move."""
+        migration = self.moved.resize(self.instance, 'two', pmem=1)
+        self.moved.confirm(copy.copy(self.instance), migration)
+        self.two.delete_guest(self.instance.uuid)
+        self.two.manager.release(None, self.instance)
+        return self.instance, migration
+
+    def test_a_claim_that_fails_knows_nothing_of_an_earlier_move(self) -> None:
+        instance, migration = self.left_with_its_context()
+        for by_id in (False, True):
+            claim = self.two.claim(instance, pmem=1)
+            fields = self.two.manager.abort_instance_claim(None, instance, claim.claim_id) if by_id else claim.abort()
+            self.assertEqual({'resources': None}, fields)
+            self.assertIsNone(instance.resources)
+            self.assertEqual(migration.uuid, instance.migration_context.migration_uuid)
+
+    def test_a_claim_for_a_move_that_fails_leaves_the_context_of_another_one(self) -> None:
+        claim = self.two.manager.resize_claim(None, self.instance, 'two', fixtures.a_request(pmem=1),
+                                              self.moved.migration(self.instance, 'two'))
+        self.two.manager.started(None, self.instance)
+        ours = claim.fields['migration_context']
+        assert ours is not None
+        other, migration = self.moved.spawn('one', pmem=1), self.moved.migration(self.instance, 'two')
+        self.instance.migration_context = copy.copy(ours)
+        self.instance.migration_context.migration_uuid = migration.uuid
+        self.instance.migration_context.old_resources = other.resources
+        context = self.instance.migration_context
+        self.assertEqual({'resources': ours.old_resources}, claim.abort())
+        self.assertIs(context, self.instance.migration_context)
+
+    def test_a_late_end_of_an_earlier_move_leaves_the_context_of_the_next_one(self) -> None:
+        first = self.moved.resize(self.instance, 'two', pmem=1)
+        self.moved.confirm(self.instance, first)
+        self.moved.audit()
+        self.one.resize(self.instance, pmem=1, migration=self.moved.migration(self.instance, 'one'))
+        context = self.instance.migration_context
+        self.assertEqual({}, self.one.manager.drop_move_claim_at_source(None, self.instance, first))
+        self.assertIs(context, self.instance.migration_context)
+        fields = self.two.manager.finish_evacuation(None, self.instance, 'two', first)
+        self.assertEqual({'resources'}, set(fields))
+        self.assertIs(context, self.instance.migration_context)
+
+    def test_a_revert_that_comes_again_after_its_move_gives_the_instance_no_devices(self) -> None:
+        migration = self.moved.resize(self.instance, 'two', pmem=1)
+        late = copy.copy(self.instance)
+        self.moved.revert(self.instance, migration)
+        self.moved.delete(self.instance)
+        self.assertEqual({'migration_context': None}, self.two.manager.drop_move_claim(None, late, 'two'))
+
+    def test_one_that_comes_again_because_nobody_saved_its_answer_gives_the_devices_of_the_source(self) -> None:
+        migration = self.moved.resize(self.instance, 'two', pmem=1)
+        late = copy.copy(self.instance)
+        before = self.instance.migration_context.old_resources
+        self.two.revert_resize(self.instance, migration)
+        self.assertEqual({'migration_context': None, 'resources': before},
+                         self.two.manager.drop_move_claim(None, late, 'two'))
