@@ -330,8 +330,8 @@ class ClaimManager:
         :raises InvalidDocument: without ``new_definition``, after a boot: the hypervisor's definition does not say
             which device each of its paths meant, for example because this library did not write it. The guest can
             start only from a new one
-        :raises InstanceNotClaimed: all devices that the instance has here are on their way back. It was released; or its
-            claim failed; or it left them in a move to another host, and nothing was claimed for it here since
+        :raises InstanceNotClaimed: all devices that the instance has here are on their way back. It was released; or
+            its claim failed; or it left them in a move to another host, and nothing was claimed for it here since
         :raises RowsMissing: the store is older than the instance's guest, and does not know all devices of the guest
         :raises MigrationUndecided: the instance moves on this host, and the service does not say whether the move goes
             on or has failed, or the guest's definition cannot be read. Or the guest was started again on its old
