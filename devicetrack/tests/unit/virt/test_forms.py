@@ -18,11 +18,11 @@ QEMU = " xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'"
 ADDRESS = "<address domain='0x0000' bus='0x3d' slot='0x00' function='0x4'/>"
 
 
-def domain(devices: str = '', arguments: tuple[str, ...] = ()) -> str:
+def domain(devices: str = '', arguments: tuple[str, ...] = (), before: str = '') -> str:
     """A definition in the layout of libvirtd."""
     own = ''.join(f"    <qemu:arg value='{argument}'/>\n" for argument in arguments)
-    return (f"<domain type='kvm'{QEMU if arguments else ''}>\n  <name>n</name>\n  <uuid>{UUID}</uuid>\n  <devices>\n"
-            f'{devices}  </devices>\n'
+    return (f"<domain type='kvm'{QEMU if arguments else ''}>\n  <name>n</name>\n  <uuid>{UUID}</uuid>\n{before}"
+            f'  <devices>\n{devices}  </devices>\n'
             + (f'  <qemu:commandline>\n{own}  </qemu:commandline>\n' if arguments else '') + '</domain>\n')
 
 
@@ -103,3 +103,17 @@ class TestNamespace(FormsTestCase):
         kind = vpmem.VPMEM(self.conf, connection.Connection())
         found = self.addresses(vpmem.VPMEM, domain(self.element.replace('PATH', '/dev/null'), self.arguments))
         self.assertEqual(set(), {name for name in kind.identify(found).values() if name is not None})
+
+
+class TestNamespaceOfFirmware(FormsTestCase):
+
+    def test_is_seen(self) -> None:
+        directory = self.temp_dir()
+        self.configuration.set('devicetrack_vpmem', directory=directory)
+        path = os.path.join(directory, 'ns0')
+        for element in ("    <loader readonly='no' type='pflash'>PATH</loader>\n", '    <nvram>PATH</nvram>\n',
+                        "    <nvram type='file'>\n      <source file='PATH'/>\n    </nvram>\n",
+                        "    <nvram type='block'>\n      <source dev='PATH'/>\n    </nvram>\n",
+                        '    <kernel>PATH</kernel>\n', '    <initrd>PATH</initrd>\n'):
+            text = domain(before=f"  <os>\n{element.replace('PATH', path)}  </os>\n")
+            self.assertIn(path, self.addresses(vpmem.VPMEM, text), element)
