@@ -20,6 +20,7 @@ from devicetrack.virt.libvirt import domain_xml
 
 _PCI = ('domain', 'bus', 'slot', 'function')
 _OF_OTHER_BUSES = {'device', 'port', 'target', 'unit'}          # USB and SCSI have a bus too
+_WORDS = {'name', 'title', 'description', 'metadata'}        # children of a domain that are for people
 _NO_UUID = '<uuid>00000000-0000-4000-8000-000000000000</uuid>'
 
 
@@ -57,11 +58,15 @@ class _Reader:
         if len(self._place) == 1:
             self.root = tag
         self.has_uuid = self.has_uuid or self._place == ['domain', 'uuid']
-        if self._place[:2] == ['domain', 'devices']:
+        if self._names_devices():
             self.names.paths.update(value for value in attributes.values() if value.startswith('/'))
+        if self._place[:2] == ['domain', 'devices']:
             self._address(attributes)
         elif tag.startswith('qemu:') and 'qemu:commandline' in self._place:
             self.names.arguments.update(value for name, value in attributes.items() if not name.startswith('xmlns'))
+
+    def _names_devices(self) -> bool:
+        return self._place[:1] == ['domain'] and len(self._place) > 1 and self._place[1] not in _WORDS
 
     def _address(self, attributes: dict[str, str]) -> None:
         if self._place[-2:] != ['source', 'address'] or len(self._place) != 5:
@@ -77,7 +82,7 @@ class _Reader:
 
     def end(self, _tag: str) -> None:
         text = self._texts.pop().strip()
-        if self._place[:2] == ['domain', 'devices'] and text.startswith('/'):
+        if self._names_devices() and text.startswith('/'):
             self.names.paths.add(text)
         self._place.pop()
 

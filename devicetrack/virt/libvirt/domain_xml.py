@@ -8,6 +8,7 @@ unknown, not absent.
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import re
@@ -37,6 +38,8 @@ _FUNCTIONS = frozenset((('hostdev', 'pci'), (INTERFACE, 'hostdev')))
 _PCI_ADDRESS = re.compile(
     r'(?<![\w.])(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([01]?[0-9a-fA-F])\.([0-7])(?![\w.])')
 
+# The children of a definition that are for people and programs, and name nothing for the guest.
+_WORDS = frozenset(('name', 'title', 'description', 'metadata'))
 _RECORD = f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}'
 # Finds attributes one after the other, so that nothing inside a value looks like one.
 _FIRST_TAG = re.compile(r"""<[^\s"'<>]+(?:[^"'<>]|"[^"]*"|'[^']*')*>""")
@@ -52,11 +55,12 @@ class Domain(NamedTuple):
     element among the metadata, or ''. It is parsed only on demand, because parsing it takes longer than all the rest.
 
     ``other_paths`` and ``other_pci_addresses`` come from other elements that may also name one of our devices: disks,
-    file systems, character devices. Nearly all of them mean other things. ``arguments`` are the arguments that the
-    hypervisor gets unchanged.
+    file systems, character devices, and the firmware and the kernel that the guest boots. Nearly all of them mean other
+    things. ``arguments`` are the arguments that the hypervisor gets unchanged.
 
-    ``files`` are the paths of files and device nodes that elements open, without sockets: those in their attributes
-    ``dev``, ``file`` and ``path``. ``other_paths`` has some of them, too. They may be missing unless somebody asks.
+    ``files`` are the paths of files and device nodes that elements open, without sockets: those in the attributes
+    ``dev``, ``file`` and ``path`` of devices, and all paths in other elements, except those of files that libvirt makes
+    for itself. ``other_paths`` has some of them, too. They may be missing unless somebody asks.
     """
 
     uuid: str
@@ -118,6 +122,8 @@ def parse_all(text: str, document: str = 'domain XML') -> Domain:
     devices = root.find('devices')
     # Take our element from the definition's own metadata, not from a definition that is quoted inside.
     record = root.find(f'metadata/{_RECORD}')
+    outside = tuple(_other_paths(element for element in root.iterchildren('*')
+                                 if element is not devices and element.tag not in _WORDS))
     return Domain(
         documents.canonical_uuid(root.findtext('uuid'), document, 'uuid'),
         # A definition has an id exactly while its guest runs. Asking the hypervisor as well would be a race.
@@ -126,8 +132,8 @@ def parse_all(text: str, document: str = 'domain XML') -> Domain:
         () if devices is None else tuple(mdev_uuid(hostdev, document) for hostdev in hostdevs(devices, 'mdev')),
         () if devices is None else tuple(pci_address(function, document) for function in functions(devices)),
         '' if record is None else etree.tostring(record, encoding='unicode', with_tail=False),
-        () if devices is None else tuple(_other_paths(devices)),
-        () if devices is None else tuple(_files(devices)),
+        outside if devices is None else (*outside, *_other_paths(devices)),
+        (*(path for path in outside if not excerpt.is_libvirts(path)), *(() if devices is None else _files(devices))),
         () if devices is None else tuple(_other_pci_addresses(devices, document)),
         tuple(str(value) for element in root.findall(f'{{{_QEMU}}}*') for inner in element.iter()
               for value in inner.attrib.values()))
@@ -152,8 +158,8 @@ def _memory_paths(devices: etree._Element, document: str) -> tuple[str, ...]:
                  for memory in devices.findall('memory') if memory.get('model') in PATH_BACKED_MEMORY)
 
 
-def _other_paths(devices: etree._Element) -> Iterator[str]:
-    """Yield every absolute path in a device, except those of :func:`_memory_paths`."""
+def _other_paths(devices: Iterable[etree._Element]) -> Iterator[str]:
+    """Yield every absolute path in a device or other element, except those of :func:`_memory_paths`."""
     for device in devices:
         backed = device.tag == 'memory' and device.get('model') in PATH_BACKED_MEMORY
         for element in device.iter(etree.Element):

@@ -15,10 +15,10 @@ A match is reliable in a well-formed document, for three reasons:
   may be no tag. But then there are more ``>`` than ``<``, and the text is left to the parser. The content of an element
   is balanced, so the tags in one part of it need not be counted if those in all other parts are.
 
-libvirt has other elements that can name a device of ours: network interfaces, disks, file systems, arguments for QEMU.
-A few searches show that a document has none of them. This module reads only the paths of block devices, since many
-guests have disks on them, and the paths of files if somebody needs them. It leaves a document with any other such
-element to the parser.
+libvirt has other elements that can name a device of ours: network interfaces, disks, file systems, arguments for QEMU,
+the firmware and the kernel that a guest boots. A few searches show that a document has none of them. This module reads
+only the paths of block devices, since many guests have disks on them, and the paths of files if somebody needs them. It
+leaves a document with any other such element to the parser.
 
 If a document is not well-formed, this module may read it where a parser refuses it. It never hides a device: it finds
 every tag that begins or ends a tracked device, as many of each and in their right places, or gives up.
@@ -61,6 +61,11 @@ _NVME = "type='nvme'"
 _BLOCK = '<source dev'
 _FILE, _SOURCE_FILE, _PATH = "file='", "<source file='", "path='"
 _SOCKET = " mode='", " type='unix'"
+# Outside of the devices, most paths are texts: those of the firmware, for example.
+_TEXT_PATH, _ATTRIBUTE_PATH, _NODE = '>/', "='/", '/dev/'
+# libvirt makes the files of a guest's firmware in the first of these by itself. Others than its own user may often not
+# enter it. The second is a control group: every running guest has one.
+_LIBVIRTS = '/var/lib/libvirt/qemu/', '/machine/'
 _MOST_BEFORE = 128                  # characters of a tag before such an attribute
 _BLOCK_PATH = re.compile(rf"<source dev='({_PLAIN}']*)'")
 # If a namespace is declared in another way, for example with references, it may be ours. Nova's own name has '/xmlns/'.
@@ -116,8 +121,8 @@ def _read(text: str, path_backed: Collection[str], hints: Collection[str], files
     for name in ('<memory model=', '<hostdev'):
         if text.find(name, start, devices.before) >= 0 or text.find(name, devices.after) >= 0:
             raise _Doubt
-    if record or memories or hostdevs:
-        _check_parents(text, start, own, devices)
+    _check_parents(text, start, own, devices)
+    if memories or hostdevs:
         _check_depths(text, devices, sorted(memory_runs + hostdev_runs))
     paths = _paths(memories, path_backed) if memories else ()
     mdevs, functions = _addresses(hostdevs)
@@ -125,12 +130,39 @@ def _read(text: str, path_backed: Collection[str], hints: Collection[str], files
             or text.find('<filesystem', devices.begin, devices.end) >= 0
             or text.find(_NVME, devices.begin, devices.end) >= 0):
         raise _Doubt
+    outside = _outside(text, start, own, devices)
+    if _NODE in outside or _BLOCK in outside:
+        raise _Doubt
     for hint in hints:
-        if text.count(hint, devices.begin, devices.end) != sum([path.count(hint) for path in paths]):
+        if hint in outside or text.count(hint, devices.begin, devices.end) != sum([path.count(hint) for path in paths]):
             raise _Doubt
     blocks = _blocks(text, devices)
     return Excerpt(head[2], head[1] is not None, paths, mdevs, functions, record, blocks,
-                   (*blocks, *_files(text, devices)) if files else ())
+                   (*blocks, *_files(text, devices), *_files_outside(outside)) if files else ())
+
+
+def _outside(text: str, start: int, own: _Element | None, devices: _Element) -> str:
+    """Return the text of all elements except the metadata and the devices."""
+    if own is None:
+        return text[start:devices.before] + text[devices.after:]
+    return text[start:own.before] + text[own.after:devices.before] + text[devices.after:]
+
+
+def _files_outside(outside: str) -> list[str]:
+    """Return the absolute paths in texts and attributes, except those of libvirt's own files."""
+    # A parser takes away the blanks before a path.
+    if ('&' in outside or '"' in outside or '\t' in outside or '\r' in outside or '\n/' in outside or ' /' in outside
+            or not outside.isascii()):
+        raise _Doubt
+    found = ['/' + one.partition('<')[0].rstrip() for one in outside.split(_TEXT_PATH)[1:]]
+    found += ['/' + one.partition("'")[0] for one in outside.split(_ATTRIBUTE_PATH)[1:]]
+    _check_plain(found)
+    return [path for path in found if not is_libvirts(path)]
+
+
+def is_libvirts(path: str) -> bool:
+    """Whether a path is of a file or group that libvirt makes for itself, so that it is certainly no device of ours."""
+    return f'{path}/'.startswith(_LIBVIRTS) and '/..' not in path
 
 
 def _blocks(text: str, devices: _Element) -> tuple[str, ...]:
@@ -208,7 +240,7 @@ def _record(text: str, own: _Element) -> str:
         if not text.startswith(_NOVA, spot - 1) and _NAMESPACE.match(text, spot, own.end) is None:
             raise _Doubt
         spot = text.find(_DECLARATION, spot + 1, own.end)
-    mentioned = text.count(metadata.NAMESPACE)
+    mentioned = text.count(metadata.NAMESPACE, own.begin, own.end)
     if not mentioned:
         return ''
     begin = text.find(_RECORD, own.begin - 1, own.end)

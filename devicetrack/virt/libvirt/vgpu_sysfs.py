@@ -6,6 +6,7 @@ Linux with KVM Hypervisor that Uses a Vendor-Specific VFIO Framework"), and so d
 documentation of the driver that was posted for Linux. Other facts come from the sources of the two drivers::
 
     bus/pci/devices/<function>/physfn                         links to the physical function
+    bus/pci/devices/<function>/vendor                         0x10de
     bus/pci/devices/<function>/numa_node                      -1 if it is unknown
     bus/pci/devices/<function>/iommu_group                    links to a directory that is called by its number
     bus/pci/devices/<function>/nvidia/current_vgpu_type       the number of the type that is set, 0 for none
@@ -16,6 +17,8 @@ documentation of the driver that was posted for Linux. Other facts come from the
 - A function without a type accepts a type, and a function with a type accepts 0. Anything else fails with EPERM. The
   driver answers EBUSY while a process has the function open, and ENOSPC or EINVAL if the card is full.
 - New functions, for example after a boot or a reload of the driver, have no types.
+- A function has the directory ``nvidia`` only while NVIDIA's driver has it. For a managed device, libvirt binds the
+  function to ``vfio-pci`` while the guest runs.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from devicetrack.virt.libvirt import privileged
 NO_TYPE = '0'
 
 _CURRENT, _CREATABLE = 'nvidia/current_vgpu_type', 'nvidia/creatable_vgpu_types'
+_NVIDIA = '0x10de'
 _NUMBER = re.compile(r'0|[1-9][0-9]{0,9}')
 _LINE = re.compile(r'\s*([1-9][0-9]{0,9})\s*:\s*(\S.*?)\s*')
 _HEADING = re.compile(r'\s*ID\s*:.*')
@@ -107,8 +111,25 @@ class Tree:
         return {address for address in addresses if self._has(address)}
 
     def others(self, addresses: Iterable[str]) -> set[str]:
-        """Return those of the addresses at which there is a PCI device, with or without these files."""
-        return {address for address in addresses if os.path.lexists(os.path.join(self._devices, address))}
+        """Return those of the addresses at which there is a PCI device that never has these files.
+
+        A virtual function of NVIDIA's may get them again, so it is left out. So is one whose vendor cannot be read.
+        """
+        return {address for address in addresses if os.path.lexists(os.path.join(self._devices, address))
+                and not (os.path.lexists(self._path(address, 'physfn')) and self._may_be_nvidias(address))}
+
+    def card(self, address: str) -> str | None:
+        """Return the physical function of the virtual function at an address, with or without these files.
+
+        :returns: None if there is no virtual function at the address
+        :raises CommandFailed: it cannot be read
+        """
+        try:
+            return os.path.basename(os.readlink(self._path(address, 'physfn')))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise exception.CommandFailed('readlink', f'physfn of {address}: {error.strerror}') from error
 
     def why_no_parent(self, address: str) -> str:
         """Say why no virtual function with these files has this parent."""
@@ -147,6 +168,12 @@ class Tree:
                 raise exception.CommandFailed('stat', f'{_CURRENT} of {address}: {error.strerror}') from error
             return False
         return True
+
+    def _may_be_nvidias(self, address: str) -> bool:
+        try:
+            return self._read(address, 'vendor').strip() == _NVIDIA
+        except OSError:
+            return True
 
     def _function(self, address: str) -> Function | None:
         current, creatable, problem = NO_TYPE, '', None

@@ -14,7 +14,8 @@ from devicetrack.tests import corpus
 from devicetrack.virt.libvirt import domain_xml
 
 MDEV = '3e2cfbf4-6f3e-4ed1-9a7a-2a50a4c31d83'
-DOMAIN = f"""<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'><name>n</name><devices>
+DOMAIN = f"""<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'><name>n</name>
+<os><kernel>/srv/kernel</kernel></os><devices>
 <hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='{MDEV}'/></source></hostdev>
 <hostdev mode='subsystem' type='pci'><source><address bus='0x3d' slot='0' function='4'/></source></hostdev>
 <hostdev mode='subsystem' type='usb'><source><address bus='1' device='2'/></source></hostdev>
@@ -46,7 +47,7 @@ class CorpusTestCase(base.TestCase):
         return code, out.getvalue()
 
     def test_every_name_is_found(self) -> None:
-        self.assertEqual((0, '1 domains with 7 names, 0 with names that were missed, 0 whose devices are unknown\n'),
+        self.assertEqual((0, '1 domains with 8 names, 0 with names that were missed, 0 whose devices are unknown\n'),
                          self.run_it())
 
     def test_a_name_that_the_library_misses_is_told(self) -> None:

@@ -125,6 +125,50 @@ class NVMeDiskTestCase(base.TestCase):
         self.assertEqual(('0000:3d:00.4',), domain_xml.parse(domain(self.disk)).other_pci_addresses)
 
 
+class OutsideTestCase(base.TestCase):
+    """Elements beside the devices may name a device too: what a guest boots from, for example."""
+
+    scenarios = base.table(
+        ('firmware', "<os><loader readonly='no' type='pflash'>/srv/a</loader></os>", ('/srv/a',)),
+        ('variables of the firmware', '<os><nvram>/srv/a</nvram></os>', ('/srv/a',)),
+        ('variables on a disk', "<os><nvram type='block'><source dev='/dev/nvme0n1'/></nvram></os>",
+         ('/dev/nvme0n1',)),
+        ('variables in a file', "<os><nvram type='file' template='/srv/b'><source file='/srv/a'/></nvram></os>",
+         ('/srv/b', '/srv/a')),
+        ('a kernel', '<os><kernel>/dev/nvme0n1p1</kernel><initrd>/srv/a</initrd><cmdline>root=/dev/vda</cmdline></os>',
+         ('/dev/nvme0n1p1', '/srv/a')),
+        ('tables for ACPI', "<os><acpi><table type='slic'> /srv/a </table></acpi></os>", ('/srv/a',)),
+        ('a file for the guest', "<sysinfo type='fwcfg'><entry name='opt/a' file='/srv/a'/></sysinfo>", ('/srv/a',)),
+        ('a boot loader', '<bootloader>/srv/a</bootloader>', ('/srv/a',)),
+        names=('element', 'paths'))
+
+    def test_its_paths_are_found(self) -> None:
+        found = domain_xml.parse(domain(nvdimm('/p'), self.element), files=True)
+        self.assertEqual((('/p',), self.paths, self.paths), (found.memory_paths, found.other_paths, found.files))
+        # It may come after the devices too.
+        text = domain(nvdimm('/p')).replace('</domain>', f'{self.element}</domain>')
+        self.assertEqual(found, domain_xml.parse(text, files=True))
+
+
+class NoDeviceTestCase(base.TestCase):
+
+    def test_words_for_people_name_no_device(self) -> None:
+        for words in ('<name>/a</name>', '<title>/a</title>', '<description>/a</description>',
+                      '<metadata><x:y xmlns:x="x" file="/a">/a</x:y></metadata>'):
+            found = domain_xml.parse(domain(rest=words), files=True)
+            self.assertEqual(((), ()), (found.other_paths, found.files), words)
+
+    def test_the_files_that_libvirt_makes_for_itself_are_not_looked_at(self) -> None:
+        made, named = '/var/lib/libvirt/qemu/nvram/a_VARS.fd', '/var/lib/libvirt/qemu/nvram/../../../../../dev/nvme0n1'
+        found = domain_xml.parse(domain(rest=f'<os><nvram>{made}</nvram><kernel>{named}</kernel></os>'), files=True)
+        self.assertEqual(((made, named), (named,)), (found.other_paths, found.files))
+
+    def test_nor_is_the_control_group_of_a_guest(self) -> None:
+        for group in ('/machine', '/machine/production'):
+            found = domain_xml.parse(domain(rest=f'<resource><partition>{group}</partition></resource>'), files=True)
+            self.assertEqual((), found.files)
+
+
 BOMB = ('<!DOCTYPE domain [<!ENTITY a "aaaaaaaaaa">'
         + ''.join(f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(9)) + ']>')
 

@@ -47,6 +47,15 @@ SOCKET = ("    <channel type='unix'>\n      <source mode='bind' path='/var/lib/l
           "    <interface type='vhostuser'>\n      <source type='unix' path='/run/a' mode='server'/>\n"
           '    </interface>\n')
 BLOCK = "    <disk type='block' device='disk'>\n      <source dev='/dev/vg/lv' index='1'/>\n    </disk>\n"
+UEFI = ("  <os firmware='efi'>\n    <type arch='x86_64' machine='pc-q35-9.0'>hvm</type>\n    <firmware>\n"
+        "      <feature enabled='yes' name='secure-boot'/>\n    </firmware>\n"
+        "    <loader readonly='yes' secure='yes' type='pflash'>/usr/share/OVMF/OVMF_CODE_4M.ms.fd</loader>\n"
+        "    <nvram template='/usr/share/OVMF/OVMF_VARS_4M.ms.fd'>/var/lib/libvirt/qemu/nvram/a_VARS.fd</nvram>\n"
+        "    <boot dev='hd'/>\n  </os>\n")
+VARIABLES = UEFI.replace('/var/lib/libvirt/qemu/nvram/', '/srv/')
+IN_A_FILE = ("  <os>\n    <nvram type='file' format='raw'>\n      <source file='/srv/b'/>\n    </nvram>\n  </os>\n")
+ON_A_DISK = IN_A_FILE.replace("'file'", "'block'").replace("file='/srv/b'", "dev='/srv/b'")
+KERNEL = '  <os>\n    <kernel>/srv/kernel</kernel>\n    <initrd>/srv/a b</initrd>\n  </os>\n'
 INTERFACE = ("    <interface type='hostdev' managed='yes'>\n      <source>\n"
              "        <address type='pci' domain='0x0000' bus='0x83' slot='0x00' function='0x0'/>\n      </source>\n"
              '    </interface>\n')
@@ -131,6 +140,10 @@ class UnderstoodTestCase(base.TestCase):
             mdev(), '    <x:y xmlns:x="x">\n      <devices>\n      </devices>\n    </x:y>\n'), (), (MDEV,), ()),
         ('disks', domain(FILE + MIRROR + BLOCK + DISK), (), (), ()),
         ('sockets and terminals', domain(SOCKET + TERMINAL), (), (), ()),
+        ('firmware in files', domain(nvdimm(), before=UEFI), ('/dev/dax0.0',), (), ()),
+        ('firmware in files of others', domain(before=VARIABLES + IN_A_FILE), (), (), ()),
+        ('firmware behind the devices', domain(mdev(), after=UEFI), (), (MDEV,), ()),
+        ('a kernel', domain(before=KERNEL), (), (), ()),
         ('exclamations and questions', domain(nvdimm('/what?!')), ('/what?!',), (), ()),
         ('several of a sort, not side by side', domain(nvdimm('/a') + DISK + nvdimm('/b', more='      <x/>\n') + mdev()
                                                        + nvdimm('/c', 'virtio-pmem')), ('/a', '/b', '/c'), (MDEV,), ()),
@@ -151,6 +164,15 @@ class FilesTestCase(base.TestCase):
     def test_they_are_those_that_elements_open(self) -> None:
         self.assertEqual({'/srv/a b>é', '/srv/base', '/srv/copy', '/dev/vg/lv', '/dev/ttyS0', '/srv/log'},
                          set(domain_xml.parse(self.text, files=True).files))
+
+    def test_those_of_the_firmware_and_a_kernel(self) -> None:
+        found = domain_xml.parse(domain(FILE, before=VARIABLES + IN_A_FILE + KERNEL), files=True)
+        self.assertEqual({'/srv/a b>é', '/usr/share/OVMF/OVMF_CODE_4M.ms.fd', '/usr/share/OVMF/OVMF_VARS_4M.ms.fd',
+                          '/srv/a_VARS.fd', '/srv/b', '/srv/kernel', '/srv/a b'}, set(found.files))
+
+    def test_libvirts_own_are_left_out(self) -> None:
+        self.assertEqual({'/usr/share/OVMF/OVMF_CODE_4M.ms.fd', '/usr/share/OVMF/OVMF_VARS_4M.ms.fd'},
+                         set(domain_xml.parse(domain(before=UEFI), files=True).files))
 
     def test_without_a_question_they_are_left_out(self) -> None:
         self.assertEqual(((), ('/dev/vg/lv',)), (domain_xml.parse(self.text).files,
@@ -196,6 +218,14 @@ class DoubtTestCase(base.TestCase):
         ('a file with references', domain(FILE.replace('/srv', '/&#97;'))),
         ('a file that begins with one', domain(FILE.replace('/srv', '&#47;srv'))),
         ('a file in double quotes', domain(FILE.replace("'", '"'))),
+        ('firmware on a tracked device', domain(before=UEFI.replace('/var/lib', '/dev/dax1.0'))),
+        ('a kernel on a device', domain(before=KERNEL.replace('/srv', '/dev'))),
+        ('variables of the firmware on a block device', domain(before=ON_A_DISK)),
+        ('a kernel with references', domain(before=KERNEL.replace('/srv', '&#47;srv'))),
+        ('a kernel behind a blank', domain(before=KERNEL.replace('/srv', '\n/srv'))),
+        ('variables in double quotes', domain(before=IN_A_FILE.replace("'", '"'))),
+        ('metadata in the firmware', domain(inside='', before='  <os>\n  <metadata>\n    <kernel>/dev/dax1.0</kernel>\n'
+                                                              '  </metadata>\n  </os>\n')),
         ('an empty path', domain(nvdimm(' '))),
         ('a path that is not there', domain(nvdimm().replace('path>', 'file>'))),
         ('a device without anything', domain("    <hostdev type='mdev'/>\n")),
@@ -265,8 +295,9 @@ class SpeedTestCase(base.TestCase):
 
 _PIECES = st.sampled_from((
     DISK, BACKED, DIMM, PCI, DRIVEN, USB, BLOCK, FILE, MIRROR, SOCKET, TERMINAL, INTERFACE, nvdimm(),
-    nvdimm('/b', 'virtio-pmem'), mdev(), NOVA,
-    record(), '    <thing>\n',
+    nvdimm('/b', 'virtio-pmem'), mdev(), NOVA, UEFI, VARIABLES, IN_A_FILE, ON_A_DISK, KERNEL,
+    UEFI.replace('/var/lib', '/dev/dax1.0'), '  <os>\n', '  </os>\n', '<kernel>', '</kernel>', '/srv/a', "'/srv/b'",
+    '/dev/dax2.0', record(), '    <thing>\n',
     '    </thing>\n', '    <thing/>\n', '/>', '>', '<', '&amp;', '&#60;', '<!-- ', ' -->\n', '<![CDATA[', ']]>', '<?x ',
     '?>', '\n', '  ', '  <metadata>\n', '  </metadata>\n', '  <devices>\n', '  </devices>\n', '<devices>',
     '</devices>', '<x:y xmlns:x="x">', '</x:y>', "<hostdev type='mdev'>", '</hostdev>',
@@ -276,9 +307,11 @@ _HOSTILE = st.lists(_PIECES, max_size=6).map(''.join)
 _ELEMENTS = st.recursive(
     st.sampled_from((DISK, DIMM, PCI, DRIVEN, USB, BLOCK, FILE, MIRROR, SOCKET, TERMINAL, INTERFACE, nvdimm(), mdev(),
                      '<!-- <hostdev/> -->', '<![CDATA[</devices>]]>',
+                     UEFI, VARIABLES, IN_A_FILE, ON_A_DISK, KERNEL, UEFI.replace('/var/lib', '/dev/dax1.0'),
+                     '<kernel>/dev/dax2.0</kernel>', '<kernel>\n/srv/a</kernel>', '<kernel file="/srv/b"/>',
                      '<?x <memory ?>', 'a/>b', '&amp;', '<thing/>', record(), '<metadata/>',
                      '\n  <devices>\n  </devices>\n')),
-    lambda inner: st.tuples(st.sampled_from(('thing', 'metadata', 'devices', 'hostdev', 'memory')),
+    lambda inner: st.tuples(st.sampled_from(('thing', 'metadata', 'devices', 'hostdev', 'memory', 'os')),
                             st.lists(inner, max_size=3).map(''.join)).map(
         lambda made: f'    <{made[0]}>\n{made[1]}    </{made[0]}>\n'), max_leaves=6)
 _WELL_FORMED = st.lists(_ELEMENTS, max_size=4).map(''.join)
@@ -326,3 +359,10 @@ class PropertiesTestCase(testtools.TestCase):
         st.just(mdev()))).map(''.join))
     def test_any_text_in_a_path_or_address(self, devices: str) -> None:
         self.check(domain(devices))
+
+    @given(st.text(st.characters(exclude_categories=['Cs']), max_size=20),
+           st.text(st.characters(exclude_categories=['Cs']), max_size=20))
+    def test_any_text_in_a_path_of_the_firmware(self, loader: str, template: str) -> None:
+        for path in (loader, f'/{loader}'):
+            self.check(domain(before=f"  <os>\n    <loader>{saxutils.escape(path)}</loader>\n    <nvram template='"
+                                     f"{saxutils.escape(template, {chr(39): '&apos;'})}'/>\n  </os>\n"))

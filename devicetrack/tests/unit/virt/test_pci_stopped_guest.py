@@ -39,12 +39,12 @@ class StoppedGuestTestCase(base.TestCase):
         os.symlink(path, link)
         return link
 
-    def define(self, sort: str, source: str, more: str = '') -> None:
+    def define(self, sort: str, source: str, more: str = '', boots: str = '') -> None:
         for domain in self.connection.listAllDomains():
             domain.undefine()
         self.connection.defineXML(
             f"<domain type='test'><name>guest</name><uuid>{uuid.uuid4()}</uuid><memory>65536</memory>"
-            f"<os><type>hvm</type></os><devices><disk type='{sort}' device='disk'><source {source}/>"
+            f"<os><type>hvm</type>{boots}</os><devices><disk type='{sort}' device='disk'><source {source}/>"
             f"<target dev='vda' bus='virtio'/></disk>{more}</devices></domain>")
 
     def uses(self) -> list[tuple[str, str | None]]:
@@ -95,6 +95,15 @@ class StoppedGuestTestCase(base.TestCase):
         serial = f"<serial type='dev'><source path='{self.link('/dev/nvme0n1')}'/></serial>"
         self.define('file', "file='/tmp/none'", serial)
         self.assertEqual([('pci', self.address)], self.uses())
+
+    def test_the_firmware_or_the_kernel_of_a_guest(self) -> None:
+        link = self.link('/dev/nvme0n1')
+        for element in ('<kernel>/dev/nvme0n1</kernel>', '<initrd>/dev/ng0n1</initrd>', f'<kernel>{link}</kernel>',
+                        "<loader type='pflash' readonly='no'>/dev/nvme0n1</loader>",
+                        "<loader type='pflash' readonly='yes'>/usr/share/OVMF/OVMF_CODE.fd</loader>"
+                        "<nvram type='block'><source dev='/dev/nvme0n1'/></nvram>"):
+            self.define('file', "file='/tmp/none'", boots=element)
+            self.assertEqual([('pci', self.address)], self.uses(), element)
 
     def test_files_and_sockets_are_not(self) -> None:
         file = os.path.join(self.temp_dir(), 'disk')

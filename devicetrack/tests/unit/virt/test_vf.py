@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from typing import Any
 import uuid
@@ -57,6 +58,14 @@ class VFTestCase(base.TestCase):
         if origin is not None:
             text = text.replace('"origin":"created"', f'"origin":"{origin}"')
         return contract.assignment(self.instance, 'vf', function, device.parent, text)
+
+    def take_from_its_driver(self, function: str, vendor: str | None = '0x10de') -> None:
+        """Bind a function to another driver than NVIDIA's, as libvirt does for a managed device."""
+        directory = os.path.join(self.cards.root, 'bus/pci/devices', function)
+        shutil.rmtree(os.path.join(directory, 'nvidia'))
+        if vendor is not None:
+            with open(os.path.join(directory, 'vendor'), 'w') as file:
+                file.write(f'{vendor}\n')
 
     def types(self) -> list[str]:
         return [self.cards.type_of(function) for function in self.functions]
@@ -188,6 +197,13 @@ class UsageTestCase(VFTestCase):
     def test_one_that_no_option_names_is_known_too(self) -> None:
         self.make_kind(())
         self.assertEqual({self.functions[0]: self.functions[0]}, self.kind.identify(self.functions[:1]))
+
+    def test_one_that_another_driver_has_may_be_ours_and_other_vendors_functions_are_not(self) -> None:
+        for function, vendor in zip(self.functions, ('0x10de', '0x15b3', None), strict=False):
+            self.take_from_its_driver(function, vendor)
+        # Without a vendor nobody can tell.
+        self.assertEqual({self.functions[0]: None, self.functions[2]: None, self.functions[3]: self.functions[3]},
+                         self.kind.identify([*self.functions, CARD]))
 
     def test_of_no_address_nobody_is_asked(self) -> None:
         self.configuration.set('devicetrack_vf', sysfs_root=os.path.join(self.cards.root, 'nosuch'))
@@ -365,6 +381,56 @@ class UnclaimTestCase(VFTestCase):
             self.cards.remove(one.identifier)
             self.kind.unclaim(one, 0)
         self.assertEqual([], self.cards.written)
+
+    def test_one_that_another_driver_has_is_still_there(self) -> None:
+        wanted = self.realized()
+        self.take_from_its_driver(self.functions[0])
+        with self.cards.opened(self.functions[0]):
+            error = self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
+        self.assertIn('still has it open after 0 s', str(error))
+        # Nobody can tell whether it has a type.
+        failed = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
+        self.assertIn("NVIDIA's driver does not have it", str(failed))
+        self.assertEqual([], self.cards.written)
+
+    def test_and_is_waited_for_while_it_is_open(self) -> None:
+        self.make_kind(release_wait_s=60)
+        wanted, opened = self.realized(), self.cards.opened(self.functions[0])
+        directory = os.path.join(self.cards.root, 'bus/pci/devices', self.functions[0])
+        os.rename(os.path.join(directory, 'nvidia'), os.path.join(directory, 'away'))
+        opened.__enter__()
+
+        def the_guest_ends(_seconds: float) -> None:
+            opened.__exit__(None, None, None)
+            os.rename(os.path.join(directory, 'away'), os.path.join(directory, 'nvidia'))
+
+        self.patch(time, 'sleep', the_guest_ends)
+        self.kind.unclaim(wanted, 0)
+        self.assertEqual('0', self.cards.type_of(self.functions[0]))
+
+    def test_an_adopted_one_that_another_driver_has_is_free_once_it_is_closed(self) -> None:
+        wanted = self.realized()
+        wanted.details.origin = 'adopted'
+        self.take_from_its_driver(self.functions[0])
+        with self.cards.opened(self.functions[0]):
+            self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
+        self.kind.unclaim(wanted, 0)
+
+    def test_another_device_at_its_address_is_not_it(self) -> None:
+        wanted = self.realized()
+        self.take_from_its_driver(self.functions[0])
+        wanted.details.parent_address = OTHER
+        with self.cards.opened(self.functions[0]):
+            self.kind.unclaim(wanted, 0)
+
+    def test_one_whose_card_is_unknown_stays_held(self) -> None:
+        wanted = self.realized()
+        self.take_from_its_driver(self.functions[0])
+        link = os.path.join(self.cards.root, 'bus/pci/devices', self.functions[0], 'physfn')
+        os.unlink(link)
+        with open(link, 'w'):                           # nothing but a link says it
+            error = self.assertRaises(exception.CommandFailed, self.kind.unclaim, wanted, 0)
+        self.assertIn('physfn', str(error))
 
     def test_what_is_open_is_waited_for(self) -> None:
         self.make_kind(release_wait_s=60)

@@ -48,6 +48,7 @@ class FunctionsTestCase(TreeTestCase):
         for address in (CARD, '0000:5e:00.2'):
             self.assertIsNone(self.tree.function(address))
             self.assertEqual(set(), self.tree.known((address,)))
+            self.assertIsNone(self.tree.card(address))
 
     def test_without_a_node(self) -> None:
         for text in ('-1\n', 'x', ''):

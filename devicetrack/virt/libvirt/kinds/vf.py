@@ -164,7 +164,8 @@ class VF(api.DeviceKind):
         # All functions, not only those in stock: one that no option names any more may still have an owner.
         wanted = set(addresses)
         known = self.tree.known(wanted) if wanted else set()
-        # An address without a device may be that of a function whose card is away.
+        # An address without a device may be that of a function whose card is away. libvirt may have taken a function of
+        # NVIDIA's from its driver.
         others = self.tree.others(wanted - known)
         return {address: address if address in known else None for address in wanted - others}
 
@@ -240,12 +241,19 @@ class VF(api.DeviceKind):
 
     def _is_away(self, assignment: DeviceAssignment) -> bool:
         """Whether the function is gone. Then it has no type, and no process has it open."""
-        return not self.tree.known((assignment.identifier,))
+        address = assignment.identifier
+        return not self.tree.known((address,)) and self.tree.card(address) != assignment.details.parent_address
 
     def _clear(self, assignment: DeviceAssignment) -> bool:
         """Remove the recorded type, and return whether the function has none now."""
         if self._is_away(assignment):
             return True
+        if not self.tree.known((assignment.identifier,)):
+            if not self._is_closed(assignment):
+                return False
+            raise exception.UnclaimFailed(
+                self.name, assignment.identifier, "it is unknown whether it has a vGPU type, because NVIDIA's driver "
+                'does not have it: bind it to that driver')
         function = self._there(assignment)
         self._check_type(assignment, function)
         if function.current == vgpu_sysfs.NO_TYPE:
