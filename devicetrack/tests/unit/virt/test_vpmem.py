@@ -19,10 +19,7 @@ from devicetrack.objects import details
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import data
-from devicetrack.tests.unit.virt import test_driver
-from devicetrack.tests.unit.virt import test_forms
 from devicetrack.virt.libvirt import connection
-from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt import guest_paths
 from devicetrack.virt.libvirt import namespaces
 from devicetrack.virt.libvirt.kinds import vpmem
@@ -242,32 +239,6 @@ class GuestElementTestCase(base.TestCase):
                          tuple(element.findtext(path) for path in
                                ('target/size', 'source/alignsize', 'target/label/size')))
         self.assertEqual(self.dax, element.find('source/pmem') is not None)
-
-
-class FileTestCase(base.TestCase):
-    """A file that stands for a namespace, and is the disk of another guest."""
-
-    def test_it_is_not_wiped_however_the_definition_names_it(self) -> None:
-        directory, link = self.temp_dir(), os.path.join(self.temp_dir(), 'link')
-        os.symlink(directory, link)
-        path = os.path.join(directory, 'ns0')
-        with open(path, 'wb') as file:
-            file.truncate(4 * MIB)
-        self.configuration.set('libvirt', pmem_namespaces=['4GB:ns0'])
-        self.configuration.set('devicetrack_vpmem', directory=directory)
-        raw = test_driver.Raw()
-        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [vpmem.VPMEM], lambda: raw)
-        self.addCleanup(driver.close)
-        [device] = driver.get_inventory().devices
-        assignment = contract.assignment(str(uuid.uuid4()), 'vpmem', 'ns0', device.parent, device.details)
-        driver.realize(assignment)
-        for name in (path, f'{link}/ns0', f'{os.path.dirname(directory)}/./{os.path.basename(directory)}/ns0'):
-            # The layout of libvirtd, which needs no parser.
-            raw.domains = [test_driver.Domain(test_driver.B, test_forms.domain(
-                f"    <disk type='file' device='disk'>\n      <source file='{name}'/>\n    </disk>\n").replace(
-                    test_forms.UUID, test_driver.B))]
-            [error] = driver.unclaim([assignment]).values()
-            self.assertIsInstance(error, exception.DeviceInUse, name)
 
 
 class DirectoryTestCase(base.TestCase):

@@ -123,19 +123,13 @@ class VPMEM(api.DeviceKind):
         return domain.memory_paths
 
     def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
-        paths = (*domain.other_paths, *domain.files) if self.reads_files else domain.other_paths
         if not domain.arguments:
-            return paths
-        return (*paths, *(path for text in domain.arguments for path in _PATHS.findall(text)))
+            return domain.other_paths
+        return (*domain.other_paths, *(path for text in domain.arguments for path in _PATHS.findall(text)))
 
     @property
     def path_hints(self) -> Sequence[str]:
         return (self._source.beginning,)
-
-    @property
-    def reads_files(self) -> bool:
-        # A file may be the disk of any guest, by a link anywhere or in another spelling.
-        return bool(self.options.directory)
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         wanted = list(addresses)
