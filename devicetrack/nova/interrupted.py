@@ -114,7 +114,7 @@ def was_interrupted(migration: Any, instance: Any) -> bool:
 
 
 def left_for(host: str, instance_uuid: str, placement: Any) -> str | None:
-    """Return the host on which a guest may run since its live migration away from here was interrupted; None for none.
+    """Return the host on which a guest may run since a live migration away from here was interrupted; None for none.
 
     Call it if libvirt here has no domain of the instance. In this case :func:`end` leaves the migration its
     allocations; all other live migrations lose theirs when they end, unless placement did not answer then.
@@ -122,13 +122,16 @@ def left_for(host: str, instance_uuid: str, placement: Any) -> str | None:
     :raises NovaException, ClientException, MessagingException: no answer
     """
     context = nova_context.get_admin_context()
-    last = service.last_move(context, instance_uuid)
-    if (last is None or last.source_compute != host or last.dest_compute == host or not _is_live(last)
-            or last.status not in _MAY_HAVE_LEFT):
-        return None
-    if not placement.get_allocs_for_consumer(context, last.uuid)['allocations']:
-        return None
-    return str(last.dest_compute)
+    moves = service.moves(context, instance_uuid)
+    # After a later move that brought the guest to its destination, it is known where the guest is. A later one that
+    # was refused or failed says nothing.
+    known = max((one.id for one in moves if one.status in service.OVER), default=0)
+    for one in moves:
+        if (one.id > known and one.source_compute == host and one.dest_compute != host and _is_live(one)
+                and one.status in _MAY_HAVE_LEFT
+                and placement.get_allocs_for_consumer(context, one.uuid)['allocations']):
+            return str(one.dest_compute)
+    return None
 
 
 def _not_ended(source: Source, what: str, error: Exception) -> str:

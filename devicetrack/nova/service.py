@@ -23,7 +23,8 @@ _TOLD: Final = 200
 _UNDER_WAY: Final = ('queued', 'accepted', 'preparing', 'pre-migrating', 'running', 'migrating', 'post-migrating',
                      'finished', 'confirming', 'reverting')
 _COMPLETED: Final = 'completed'
-_OVER: Final = (_COMPLETED, 'confirmed', 'done')
+# Statuses of moves that brought the instance to their destination for good.
+OVER: Final = (_COMPLETED, 'confirmed', 'done')
 # A migration with such a status may have left the only data of its instance here, however long ago.
 _ERROR: Final = ('error',)
 # Statuses in which a guest that moves on its own host still has its old devices. If Nova's service dies then, Nova
@@ -68,7 +69,7 @@ class NovaService:
         context = nova_context.get_admin_context(read_deleted='yes')
         get = objects.MigrationList.get_by_filters
         found = [get(context, {'source_compute': self._host, 'status': [*_UNDER_WAY, *_ERROR]}),
-                 get(context, {'source_compute': self._host, 'status': list(_OVER)}, sort_keys=['updated_at'],
+                 get(context, {'source_compute': self._host, 'status': list(OVER)}, sort_keys=['updated_at'],
                      sort_dirs=['desc'], limit=_TOLD),
                  *(get(context, {'uuid': some}) for some in batches(sorted(uuids)))]
         told = {one.uuid: one for answer in found for one in answer}
@@ -112,12 +113,17 @@ class NovaService:
 
 
 def last_move(context: Any, instance_uuid: str, **filters: str) -> Any:
-    """Return the last migration of an instance that passes the filters; None for none.
+    """Return the last migration of an instance that passes the filters; None for none."""
+    return next(iter(moves(context, instance_uuid, **filters)), None)
+
+
+def moves(context: Any, instance_uuid: str, **filters: str) -> list[Any]:
+    """Return the migrations of an instance that pass the filters, the newest first.
 
     The migrations of an instance that was deleted are deleted too.
     """
-    return max(objects.MigrationList.get_by_filters(context, {'instance_uuid': instance_uuid, **filters}),
-               key=lambda one: one.id, default=None)
+    return sorted(objects.MigrationList.get_by_filters(context, {'instance_uuid': instance_uuid, **filters}),
+                  key=lambda one: one.id, reverse=True)
 
 
 def batches(uuids: Sequence[str]) -> Iterator[list[str]]:

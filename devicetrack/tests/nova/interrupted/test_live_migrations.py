@@ -152,16 +152,40 @@ class KilledAfterTheCopyTestCase(_Guest):
         domain.destroy()
         domain.undefine()
 
+    def act(self, action: Any) -> None:
+        self.api.post_server_action(self.server['id'], action, check_response_status=[202, 400, 409, 500])
+        self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
+
+    def be_refused(self, move: Any) -> None:
+        """Try another move, which ends in error."""
+        self.act(move)
+        self.assertTrue(self.wait_for(lambda: [one.status for one in self.moves()] == ['error', 'error']), self.moves())
+
+    def moves(self) -> list[Any]:
+        return list(objects.MigrationList.get_by_filters(nova_context.get_admin_context(),
+                                                         {'instance_uuid': self.server['id']}))
+
+    def assert_not_at_the_source(self) -> None:
+        self.assertNotIn(self.server['id'], [domain.UUIDString() for domain in self.fake('src')._vms.values()])
+
     def test_placement_counts_the_guest_on_both_hosts(self) -> None:
         self.audit()
         self.assertEqual(self.moving, self.allocations())
         self.assertEqual(self.mdevs('dest', self.server), set(self.held('dest')))
 
     def test_the_guest_gets_no_second_copy_at_the_source(self) -> None:
-        self.api.post_server_action(self.server['id'], {'reboot': {'type': 'HARD'}},
-                                    check_response_status=[202, 500])
-        self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
-        self.assertNotIn(self.server['id'], [domain.UUIDString() for domain in self.fake('src')._vms.values()])
+        self.act({'reboot': {'type': 'HARD'}})
+        self.assert_not_at_the_source()
+
+    def test_nor_after_a_later_live_migration_that_the_destination_refused(self) -> None:
+        self.be_refused({'os-migrateLive': {'host': 'dest', 'block_migration': 'auto'}})
+        self.act({'reboot': {'type': 'HARD'}})
+        self.assert_not_at_the_source()
+
+    def test_nor_after_a_later_cold_migration_that_the_destination_refused(self) -> None:
+        self.be_refused({'migrate': None})
+        self.act({'reboot': {'type': 'HARD'}})
+        self.assert_not_at_the_source()
 
     def test_nothing_is_left_at_the_source_once_an_operator_has_corrected_the_host(self) -> None:
         instance, node = self.instance(self.server), objects.ComputeNode.get_first_node_by_host_for_old_compat(

@@ -206,6 +206,23 @@ class InterruptedMoveTestCase(base.PmemGuests):
             self.assertRaises(nova_exception.InternalError, binding.of(self.computes['host1'].driver).make_ready,
                               self.instance(self.server))
 
+    def test_a_later_move_says_where_a_guest_is_only_if_it_is_over(self) -> None:
+        self.end_live_migration('error')
+        self.undefine()
+        host, instance, first = binding.of(self.computes['host1'].driver), self.instance(self.server), self.migration
+        later = objects.Migration(
+            nova_context.get_admin_context(), instance_uuid=instance.uuid, source_compute='host2', source_node='host2',
+            dest_compute='host1', dest_node='host1', dest_compute_id=first.dest_compute_id, status='queued',
+            migration_type=fields.MigrationType.LIVE_MIGRATION)
+        later.create()
+        for status in ('queued', 'failed', 'cancelled', 'error'):
+            later.status = status
+            later.save()
+            self.assertRaises(nova_exception.InternalError, host.make_ready, instance)
+        later.status = 'completed'
+        later.save()
+        host.make_ready(instance)
+
     def test_a_guest_that_was_here_after_its_live_migration_is_rebooted_again(self) -> None:
         self.end_live_migration('error')
         self.fail_to_reboot()
