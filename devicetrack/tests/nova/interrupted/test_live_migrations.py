@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -11,6 +12,7 @@ from nova import exception as nova_exception
 from nova import objects
 from nova.compute import rpcapi
 from nova.conductor.tasks import live_migrate
+import nova.conf
 from nova.tests.functional.libvirt import base as nova_base
 from oslo_messaging import exceptions as messaging_exceptions
 
@@ -175,6 +177,12 @@ class KilledAfterTheCopyTestCase(_Guest):
 
     def test_the_guest_gets_no_second_copy_at_the_source(self) -> None:
         self.act({'reboot': {'type': 'HARD'}})
+        self.assert_not_at_the_source()
+
+    def test_nor_does_it_by_a_rescue(self) -> None:
+        os.makedirs(os.path.join(nova.conf.CONF.instances_path, self.server['id']), exist_ok=True)
+        self.act({'rescue': {}})
+        self.assertEqual('ERROR', self.api.get_server(self.server['id'])['status'])
         self.assert_not_at_the_source()
 
     def test_nor_after_a_later_live_migration_that_the_destination_refused(self) -> None:
