@@ -40,6 +40,7 @@ LOG = log.logger(__name__)
 
 # The attribute of Nova's driver that holds the binding of its host.
 _ATTRIBUTE: Final = 'devicetrack_binding'
+_NAMESPACE: Final = 'vpmem'
 
 
 class Settings(NamedTuple):
@@ -111,6 +112,21 @@ class Binding:
                         {'host': self.host, 'error': error})
         return interrupted.Source(self.host, self.providers.node_uuid,
                                   {held.instance_uuid for held in self.manager.held()}, usage)
+
+    def record_paths(self) -> None:
+        """Have Nova's record name the paths of this boot, for the instances that have rows.
+
+        For other instances only Nova's record says which namespaces the paths in their definitions were, and adoption
+        asks it. If Nova does not answer, the next start tries again.
+        """
+        has = {held.instance_uuid for held in self.manager.held() if held.kind == _NAMESPACE}
+        try:
+            # What Nova's driver found when it started is what Nova alone would compare with the record.
+            service.record_paths(self.host, has, {
+                name: found.devpath for name, found in self._driver._vpmems_by_name.items()})
+        except (nova_exception.NovaException, oslo_messaging.MessagingException) as error:
+            LOG.warning("Host %(host)s: the paths in Nova's record of namespaces may be those of an earlier boot: "
+                        '%(error)s; the next start of the service tries again', {'host': self.host, 'error': error})
 
     def audit(self, nodename: str) -> None:
         """Audit the host. After a failed audit nothing is given back until the next one succeeds."""

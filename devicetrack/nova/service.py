@@ -7,13 +7,17 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from collections.abc import Set
+import contextlib
 from typing import Any
 from typing import Final
 
 from nova import context as nova_context
+from nova import exception as nova_exception
 from nova import objects
 from nova.compute import vm_states
 from nova.objects import fields
+
+from devicetrack.nova import resources
 
 # How many instances one message to the conductor asks for.
 _AT_ONCE: Final = 500
@@ -110,6 +114,27 @@ class NovaService:
         migration = objects.Migration.get_by_uuid(nova_context.get_admin_context(), migration_uuid)
         migration.status = 'error'
         migration.save()
+
+
+def record_paths(host: str, uuids: Collection[str], paths: Mapping[str, str]) -> None:
+    """Write the paths of this boot to Nova's record of the namespaces of instances.
+
+    Nova alone takes a namespace with another path for another namespace, and never corrects a path. So after a boot
+    that changed the paths it would give a namespace that an instance has to the next one.
+
+    :param uuids: the instances; those that are not on the host stay as they are
+    :param paths: of the namespaces of the host, by name
+    :raises NovaException, MessagingException: no answer, for example
+    """
+    context = nova_context.get_admin_context()
+    for some in batches(sorted(uuids)):
+        for instance in objects.InstanceList.get_by_filters(
+                context, {'uuid': some, 'deleted': False}, expected_attrs=['resources']):
+            changed = resources.at_paths(instance.resources, paths) if instance.host == host else None
+            if changed is not None:
+                instance.resources = changed
+                with contextlib.suppress(nova_exception.InstanceNotFound):      # it was deleted meanwhile
+                    instance.save()
 
 
 def last_move(context: Any, instance_uuid: str, **filters: str) -> Any:
