@@ -41,6 +41,8 @@ _ERROR: Final = 'error'
 # service stops in order, queued ones to cancelled.
 _ENDED: Final = (_ERROR, 'cancelled', 'failed')
 _ALL: Final = sorted({*_ENDED, *(status for some in _AT_THE_SOURCE.values() for status in some)})
+# The statuses of moves that left their instance where it was.
+_IN_VAIN: Final = (*_ENDED, 'reverted')
 # The statuses of a live migration after which its guest may run at the destination. Before them it has not left, and
 # Nova sets the others only if it stayed, or after it has given the instance its new host.
 _MAY_HAVE_LEFT: Final = ('running', 'post-migrating', _ERROR)
@@ -71,6 +73,10 @@ class Source(NamedTuple):
         return None if self.usage is None or self.usage.unknown else False
 
 
+class _MayHaveLeft(Exception):
+    """The guest of a live migration may run at the destination, so its allocations must stay."""
+
+
 class Outcome(NamedTuple):
     """What became of an interrupted move.
 
@@ -87,20 +93,27 @@ def end(source: Source, placement: Any, only: Collection[str] | None = None) -> 
 
     Call it when the service starts, after Nova has checked each instance and before it receives messages: at that time
     nobody works on a move. A move that cannot be ended now is left to the next start; until then none of its devices is
-    given to others. If Nova or placement does not answer, the rest is not tried.
+    given to others. If Nova or placement does not answer, the rest is not tried. If a move of an instance cannot be
+    ended, its older ones wait for that: the oldest has the allocations that the instance had before all of them.
 
     :param placement: Nova's client for placement
     :param only: the instances whose moves may be ended; by default all
     """
-    context, outcomes = nova_context.get_admin_context(), []
+    context, outcomes, waiting = nova_context.get_admin_context(), [], set[str]()
     try:
         for migration, act in _left_to_do(context, source, placement, only):
+            if migration.instance_uuid in waiting:
+                continue
             try:
                 text = act()
+            except _MayHaveLeft as left:
+                waiting.add(migration.instance_uuid)
+                text = f'migration {migration.uuid}: not ended: {left}'
             except nova_exception.NovaException as error:
                 if isinstance(error, _NO_ANSWER):
                     raise
-                text = _not_ended(source, f'migration {migration.uuid}', error)     # the others are ended all the same
+                waiting.add(migration.instance_uuid)
+                text = _not_ended(source, f'migration {migration.uuid}', error)
             outcomes.append(Outcome(migration.instance_uuid, text))
     except (nova_exception.NovaException, *_NO_ANSWER) as error:
         outcomes.append(Outcome(None, _not_ended(source, 'moves that were interrupted', error)))
@@ -127,9 +140,7 @@ def left_for(host: str, instance_uuid: str, placement: Any) -> str | None:
     # was refused or failed says nothing.
     known = max((one.id for one in moves if one.status in service.OVER), default=0)
     for one in moves:
-        if (one.id > known and one.source_compute == host and one.dest_compute != host and _is_live(one)
-                and one.status in _MAY_HAVE_LEFT
-                and placement.get_allocs_for_consumer(context, one.uuid)['allocations']):
+        if one.id > known and _may_have_left(context, host, one, placement):
             return str(one.dest_compute)
     return None
 
@@ -149,24 +160,39 @@ def _left_to_do(context: Any, source: Source, placement: Any,
         return                              # the first start of a host comes before its provider
     consumers = placement.get_allocations_for_resource_provider(context, source.node_uuid).allocations
     open_ = [one for one in begun if one.uuid in consumers or _is_at_the_source(one)]
-    for migration, instance in _taken_back(context, source, open_):
+    for migration, instance in _taken_back(context, source, open_, placement):
         yield migration, functools.partial(_end, context, source, migration, instance, placement)
     for migration in _left_behind(context, source, [one for one in open_ if one.uuid in consumers]):
         yield migration, functools.partial(_remove, context, source, migration, placement)
 
 
-def _taken_back(context: Any, source: Source, begun: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield the last move of each instance, if the move began here and the instance is here without a task."""
-    moving = {one.instance_uuid: one for one in sorted(begun, key=lambda one: one.id)
-              if one.instance_uuid in source.uuids and (_is_at_the_source(one) or _is_live(one))}
+def _taken_back(context: Any, source: Source, begun: Sequence[Any], placement: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the moves of each instance that is here without a task, the newest first."""
+    moving: dict[str, set[int]] = {}
+    for one in begun:
+        if one.instance_uuid in source.uuids and (_is_at_the_source(one) or _is_live(one)):
+            moving.setdefault(one.instance_uuid, set()).add(one.id)
     for some in service.batches(sorted(moving)):
         for instance in objects.InstanceList.get_by_filters(
                 context, {'uuid': some, 'deleted': False}, expected_attrs=['migration_context']):
-            migration = moving[instance.uuid]
             if instance.host == source.name and instance.task_state is None:
-                last = service.last_move(context, instance.uuid)
-                if last is not None and last.id == migration.id:
+                for migration in _still_open(context, source, instance.uuid, moving[instance.uuid], placement):
                     yield migration, instance
+
+
+def _still_open(context: Any, source: Source, instance_uuid: str, ours: Collection[int],
+                placement: Any) -> Iterator[Any]:
+    """Yield those of an instance's moves that no later one has made obsolete, the newest first.
+
+    A later move that was tried in vain took nothing away from an older one. But its guest may have left, with the
+    allocations that the older move had left to the instance, and these may be at any host.
+    """
+    moves = service.moves(context, instance_uuid)
+    since = max((one.id for one in moves if one.id not in ours and one.status not in _IN_VAIN), default=0)
+    for one in moves:
+        if one.id > since and (one.id in ours or one.id > min(ours)
+                               and _may_have_left(context, source.name, one, placement)):
+            yield one
 
 
 def _left_behind(context: Any, source: Source, begun: Sequence[Any]) -> Iterator[Any]:
@@ -203,6 +229,13 @@ def _is_at_the_source(migration: Any) -> bool:
     return migration.status in _AT_THE_SOURCE.get(migration.migration_type, ())
 
 
+def _may_have_left(context: Any, host: str, migration: Any, placement: Any) -> bool:
+    """Whether the guest of a move may run at its destination, unless it is here."""
+    return bool(migration.source_compute == host and migration.dest_compute != host and _is_live(migration)
+                and migration.status in _MAY_HAVE_LEFT
+                and placement.get_allocs_for_consumer(context, migration.uuid)['allocations'])
+
+
 def _is_live(migration: Any) -> bool:
     return bool(migration.migration_type == fields.MigrationType.LIVE_MIGRATION)
 
@@ -216,8 +249,8 @@ def _end(context: Any, source: Source, migration: Any, instance: Any, placement:
         LOG.warning('Live migration %(migration)s of instance %(instance)s was interrupted, and libvirt here is not '
                     'known to have a domain of it: its guest may run on host %(destination)s, so its allocations stay '
                     'as they are', facts)
-        return (f'migration {migration.uuid}: not ended: libvirt here is not known to have a domain of the guest, so '
-                f'it may run on {migration.dest_compute}')
+        raise _MayHaveLeft('libvirt here is not known to have a domain of the guest, so it may run on '
+                           f'{migration.dest_compute}')
     if has_allocations and placement.move_allocations(context, migration.uuid, instance.uuid) is not True:
         raise nova_exception.AllocationMoveFailed(source_consumer=migration.uuid, target_consumer=instance.uuid,
                                                   error='the log of the placement client says why')
