@@ -241,26 +241,35 @@ class Binding:
         """
         if not self.has(instance.uuid):
             return
-        try:
-            self._driver._host.get_guest(instance)
-        except nova_exception.InstanceNotFound:
-            if instance.uuid not in self._seen:
-                self._check_stayed(instance)
-        else:
+        if self._is_here(instance):
             self._seen.add(instance.uuid)
+        elif instance.uuid not in self._seen:
+            self._check_stayed(instance)
+
+    def _is_here(self, instance: Any) -> bool:
+        """Whether the guest runs here, or its saved state is here.
+
+        A definition alone proves nothing: libvirt still has the one of a guest that left if the host lost its power at
+        that moment.
+        """
+        try:
+            guest = self._driver._host.get_guest(instance)
+            return bool(guest.is_active() or guest._domain.hasManagedSaveImage(0))
+        except (nova_exception.InstanceNotFound, nova_driver.libvirt.libvirtError):
+            return False
 
     def _check_stayed(self, instance: Any) -> None:
         try:
             destination = interrupted.left_for(self.host, instance.uuid, self._driver.virtapi.reportclient)
         except (nova_exception.NovaException, keystone.ClientException, oslo_messaging.MessagingException) as error:
-            LOG.error('The guest of instance %(instance)s must not start: libvirt here has no domain of it, and it is '
-                      'unknown whether it left by a live migration: %(error)s',
+            LOG.error('The guest of instance %(instance)s must not start: it does not run here, and it is unknown '
+                      'whether it left by a live migration: %(error)s',
                       {'instance': instance.uuid, 'error': error})
             raise nova_exception.InternalError('Whether the guest runs on another host is unknown; the log of the '
                                                'compute service says why') from error
         if destination is not None:
-            LOG.error('The guest of instance %(instance)s must not start: libvirt here has no domain of it, and it may '
-                      'run on host %(destination)s since its live migration was interrupted',
+            LOG.error('The guest of instance %(instance)s must not start: it does not run here, and it may run on '
+                      'host %(destination)s since its live migration was interrupted',
                       {'instance': instance.uuid, 'destination': destination})
             raise nova_exception.InternalError('The guest may run on another host; the log of the compute service '
                                                'says which')

@@ -72,6 +72,12 @@ class Source(NamedTuple):
             return True
         return None if self.usage is None or self.usage.unknown else False
 
+    def runs(self, instance_uuid: str) -> bool | None:
+        """Whether the guest of an instance runs here; None if that is unknown."""
+        if self.usage is not None and instance_uuid in self.usage.domains:
+            return instance_uuid in self.usage.running
+        return self.has_domain(instance_uuid)
+
 
 class _MayHaveLeft(Exception):
     """The guest of a live migration may run at the destination, so its allocations must stay."""
@@ -129,8 +135,8 @@ def was_interrupted(migration: Any, instance: Any) -> bool:
 def left_for(host: str, instance_uuid: str, placement: Any) -> str | None:
     """Return the host on which a guest may run since a live migration away from here was interrupted; None for none.
 
-    Call it if libvirt here has no domain of the instance. In this case :func:`end` leaves the migration its
-    allocations; all other live migrations lose theirs when they end, unless placement did not answer then.
+    Call it if the guest does not run here. In this case :func:`end` leaves the migration its allocations; all other
+    live migrations lose theirs when they end, unless placement did not answer then.
 
     :raises NovaException, ClientException, MessagingException: no answer
     """
@@ -244,13 +250,11 @@ def _end(context: Any, source: Source, migration: Any, instance: Any, placement:
     facts = {'instance': instance.uuid, 'migration': migration.uuid, 'destination': migration.dest_compute}
     # Nova's other call for the same takes an error of placement for no allocations.
     has_allocations = bool(placement.get_allocs_for_consumer(context, migration.uuid)['allocations'])
-    has_domain = source.has_domain(instance.uuid)
-    if _is_live(migration) and (has_domain is None or not has_domain and migration.status in _MAY_HAVE_LEFT):
-        LOG.warning('Live migration %(migration)s of instance %(instance)s was interrupted, and libvirt here is not '
-                    'known to have a domain of it: its guest may run on host %(destination)s, so its allocations stay '
-                    'as they are', facts)
-        raise _MayHaveLeft('libvirt here is not known to have a domain of the guest, so it may run on '
-                           f'{migration.dest_compute}')
+    runs = source.runs(instance.uuid)
+    if _is_live(migration) and (runs is None or not runs and migration.status in _MAY_HAVE_LEFT):
+        LOG.warning('Live migration %(migration)s of instance %(instance)s was interrupted, and its guest is not known '
+                    'to run here: it may run on host %(destination)s, so its allocations stay as they are', facts)
+        raise _MayHaveLeft(f'the guest is not known to run here, so it may run on {migration.dest_compute}')
     if has_allocations and placement.move_allocations(context, migration.uuid, instance.uuid) is not True:
         raise nova_exception.AllocationMoveFailed(source_consumer=migration.uuid, target_consumer=instance.uuid,
                                                   error='the log of the placement client says why')

@@ -139,7 +139,7 @@ class KilledAfterTheCopyTestCase(_Guest):
         left = threading.Event()
 
         def leave(*_args: Any, **_kwargs: Any) -> None:
-            self._undefine()
+            self.leave_the_source()
             left.set()
 
         with fixtures.MonkeyPatch('nova.compute.manager.ComputeManager._post_live_migration_update_host', leave):
@@ -149,10 +149,12 @@ class KilledAfterTheCopyTestCase(_Guest):
             self.moving = self.allocations()
             self.src = self.restart_compute_service('src')
 
-    def _undefine(self) -> None:
-        domain = self.fake('src').lookupByUUIDString(self.server['id'])
-        domain.destroy()
-        domain.undefine()
+    def leave_the_source(self) -> None:
+        self.fake('src').lookupByUUIDString(self.server['id']).destroy()
+        self.undefine()
+
+    def undefine(self) -> None:
+        self.fake('src').lookupByUUIDString(self.server['id']).undefine()
 
     def act(self, action: Any) -> None:
         self.api.post_server_action(self.server['id'], action, check_response_status=[202, 400, 409, 500])
@@ -168,7 +170,7 @@ class KilledAfterTheCopyTestCase(_Guest):
                                                          {'instance_uuid': self.server['id']}))
 
     def assert_not_at_the_source(self) -> None:
-        self.assertNotIn(self.server['id'], [domain.UUIDString() for domain in self.fake('src')._vms.values()])
+        self.assertEqual([], [domain for domain in self.fake('src')._vms.values() if domain.isActive()])
 
     def test_placement_counts_the_guest_on_both_hosts(self) -> None:
         self.audit()
@@ -203,6 +205,22 @@ class KilledAfterTheCopyTestCase(_Guest):
         self.src = self.restart_compute_service('src')
         self.assert_moved()
         self.assertEqual([self.moving[0], {}], self.allocations())
+
+
+class PowerLostAfterTheCopyTestCase(KilledAfterTheCopyTestCase):
+    """The source lost its power after the guest had left, before libvirt undefined it there."""
+
+    def leave_the_source(self) -> None:
+        self.fake('src').lookupByUUIDString(self.server['id']).destroy()
+
+    def test_the_guest_gets_no_second_copy_when_the_source_boots(self) -> None:
+        self.flags(resume_guests_state_on_host_boot=True)
+        self.src = self.restart_compute_service('src')
+        self.assert_not_at_the_source()
+
+    def test_nothing_is_left_at_the_source_once_an_operator_has_corrected_the_host(self) -> None:
+        self.undefine()
+        super().test_nothing_is_left_at_the_source_once_an_operator_has_corrected_the_host()
 
 
 class _Namespaces(nova_base.LibvirtMigrationMixin, base.PmemGuests):

@@ -281,6 +281,17 @@ class InterruptedMoveTestCase(base.PmemGuests):
         later.save()
         host.make_ready(instance)
 
+    def test_a_guest_that_is_off_may_have_left_unless_its_state_is_saved_here(self) -> None:
+        self.end_live_migration('error')
+        host, instance = binding.of(self.computes['host1'].driver), self.instance(self.server)
+        domain = self.fake('host1').lookupByUUIDString(self.server['id'])
+        domain.destroy()
+        self.assertRaises(nova_exception.InternalError, host.make_ready, instance)
+        [outcome] = interrupted.end(host.source(), report.report_client_singleton())
+        self.assertIn('not ended: the guest is not known to run here', outcome.text)
+        domain.managedSave(0)
+        host.make_ready(instance)
+
     def test_a_guest_that_was_here_after_its_live_migration_is_rebooted_again(self) -> None:
         self.end_live_migration('error')
         self.fail_to_reboot()
