@@ -40,6 +40,7 @@ LOG = log.logger(__name__)
 
 # The attribute of Nova's driver that holds the binding of its host.
 _ATTRIBUTE: Final = 'devicetrack_binding'
+_NAMESPACE: Final = 'vpmem'
 
 
 class Settings(NamedTuple):
@@ -111,6 +112,21 @@ class Binding:
                         {'host': self.host, 'error': error})
         return interrupted.Source(self.host, self.providers.node_uuid,
                                   {held.instance_uuid for held in self.manager.held()}, usage)
+
+    def record_paths(self) -> None:
+        """Have Nova's record name the paths of this boot, for the instances that have rows.
+
+        For other instances only Nova's record says which namespaces the paths in their definitions were, and adoption
+        asks it. If Nova does not answer, the next start tries again.
+        """
+        has = {held.instance_uuid for held in self.manager.held() if held.kind == _NAMESPACE}
+        try:
+            # What Nova's driver found when it started is what Nova alone would compare with the record.
+            service.record_paths(self.host, has, {
+                name: found.devpath for name, found in self._driver._vpmems_by_name.items()})
+        except (nova_exception.NovaException, oslo_messaging.MessagingException) as error:
+            LOG.warning("Host %(host)s: the paths in Nova's record of namespaces may be those of an earlier boot: "
+                        '%(error)s; the next start of the service tries again', {'host': self.host, 'error': error})
 
     def audit(self, nodename: str) -> None:
         """Audit the host. After a failed audit nothing is given back until the next one succeeds."""
@@ -225,26 +241,35 @@ class Binding:
         """
         if not self.has(instance.uuid):
             return
-        try:
-            self._driver._host.get_guest(instance)
-        except nova_exception.InstanceNotFound:
-            if instance.uuid not in self._seen:
-                self._check_stayed(instance)
-        else:
+        if self._is_here(instance):
             self._seen.add(instance.uuid)
+        elif instance.uuid not in self._seen:
+            self._check_stayed(instance)
+
+    def _is_here(self, instance: Any) -> bool:
+        """Whether the guest runs here, or its saved state is here.
+
+        A definition alone proves nothing: libvirt still has the one of a guest that left if the host lost its power at
+        that moment.
+        """
+        try:
+            guest = self._driver._host.get_guest(instance)
+            return bool(guest.is_active() or guest._domain.hasManagedSaveImage(0))
+        except (nova_exception.InstanceNotFound, nova_driver.libvirt.libvirtError):
+            return False
 
     def _check_stayed(self, instance: Any) -> None:
         try:
             destination = interrupted.left_for(self.host, instance.uuid, self._driver.virtapi.reportclient)
         except (nova_exception.NovaException, keystone.ClientException, oslo_messaging.MessagingException) as error:
-            LOG.error('The guest of instance %(instance)s must not start: libvirt here has no domain of it, and it is '
-                      'unknown whether it left by a live migration: %(error)s',
+            LOG.error('The guest of instance %(instance)s must not start: it does not run here, and it is unknown '
+                      'whether it left by a live migration: %(error)s',
                       {'instance': instance.uuid, 'error': error})
             raise nova_exception.InternalError('Whether the guest runs on another host is unknown; the log of the '
                                                'compute service says why') from error
         if destination is not None:
-            LOG.error('The guest of instance %(instance)s must not start: libvirt here has no domain of it, and it may '
-                      'run on host %(destination)s since its live migration was interrupted',
+            LOG.error('The guest of instance %(instance)s must not start: it does not run here, and it may run on '
+                      'host %(destination)s since its live migration was interrupted',
                       {'instance': instance.uuid, 'destination': destination})
             raise nova_exception.InternalError('The guest may run on another host; the log of the compute service '
                                                'says which')

@@ -191,6 +191,17 @@ def resume(original: Callable[..., Any], driver: Any, context: Any, instance: An
     return original(driver, context, instance, *args, **kwargs)
 
 
+@wraps(f'{_DRIVER}rescue')
+def rescue(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make the devices ready first, as :func:`hard_reboot` does: without a domain, Nova would make one here.
+
+    Nova has stopped the guest by now. After an error here, as after any other error of a rescue, the guest stays off
+    and the instance is in error.
+    """
+    binding.of(driver).make_ready(instance, new_definition=True)
+    return original(driver, context, instance, *args, **kwargs)
+
+
 @wraps(f'{_DRIVER}unrescue')
 def unrescue(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
     """Check the definition as :func:`resume` does. It is in a file, and Nova first stops the guest.

@@ -41,6 +41,8 @@ _ERROR: Final = 'error'
 # service stops in order, queued ones to cancelled.
 _ENDED: Final = (_ERROR, 'cancelled', 'failed')
 _ALL: Final = sorted({*_ENDED, *(status for some in _AT_THE_SOURCE.values() for status in some)})
+# The statuses of moves that left their instance where it was.
+_IN_VAIN: Final = (*_ENDED, 'reverted')
 # The statuses of a live migration after which its guest may run at the destination. Before them it has not left, and
 # Nova sets the others only if it stayed, or after it has given the instance its new host.
 _MAY_HAVE_LEFT: Final = ('running', 'post-migrating', _ERROR)
@@ -70,6 +72,16 @@ class Source(NamedTuple):
             return True
         return None if self.usage is None or self.usage.unknown else False
 
+    def runs(self, instance_uuid: str) -> bool | None:
+        """Whether the guest of an instance runs here; None if that is unknown."""
+        if self.usage is not None and instance_uuid in self.usage.domains:
+            return instance_uuid in self.usage.running
+        return self.has_domain(instance_uuid)
+
+
+class _MayHaveLeft(Exception):
+    """The guest of a live migration may run at the destination, so its allocations must stay."""
+
 
 class Outcome(NamedTuple):
     """What became of an interrupted move.
@@ -87,20 +99,27 @@ def end(source: Source, placement: Any, only: Collection[str] | None = None) -> 
 
     Call it when the service starts, after Nova has checked each instance and before it receives messages: at that time
     nobody works on a move. A move that cannot be ended now is left to the next start; until then none of its devices is
-    given to others. If Nova or placement does not answer, the rest is not tried.
+    given to others. If Nova or placement does not answer, the rest is not tried. If a move of an instance cannot be
+    ended, its older ones wait for that: the oldest has the allocations that the instance had before all of them.
 
     :param placement: Nova's client for placement
     :param only: the instances whose moves may be ended; by default all
     """
-    context, outcomes = nova_context.get_admin_context(), []
+    context, outcomes, waiting = nova_context.get_admin_context(), [], set[str]()
     try:
         for migration, act in _left_to_do(context, source, placement, only):
+            if migration.instance_uuid in waiting:
+                continue
             try:
                 text = act()
+            except _MayHaveLeft as left:
+                waiting.add(migration.instance_uuid)
+                text = f'migration {migration.uuid}: not ended: {left}'
             except nova_exception.NovaException as error:
                 if isinstance(error, _NO_ANSWER):
                     raise
-                text = _not_ended(source, f'migration {migration.uuid}', error)     # the others are ended all the same
+                waiting.add(migration.instance_uuid)
+                text = _not_ended(source, f'migration {migration.uuid}', error)
             outcomes.append(Outcome(migration.instance_uuid, text))
     except (nova_exception.NovaException, *_NO_ANSWER) as error:
         outcomes.append(Outcome(None, _not_ended(source, 'moves that were interrupted', error)))
@@ -114,21 +133,22 @@ def was_interrupted(migration: Any, instance: Any) -> bool:
 
 
 def left_for(host: str, instance_uuid: str, placement: Any) -> str | None:
-    """Return the host on which a guest may run since its live migration away from here was interrupted; None for none.
+    """Return the host on which a guest may run since a live migration away from here was interrupted; None for none.
 
-    Call it if libvirt here has no domain of the instance. In this case :func:`end` leaves the migration its
-    allocations; all other live migrations lose theirs when they end, unless placement did not answer then.
+    Call it if the guest does not run here. In this case :func:`end` leaves the migration its allocations; all other
+    live migrations lose theirs when they end, unless placement did not answer then.
 
     :raises NovaException, ClientException, MessagingException: no answer
     """
     context = nova_context.get_admin_context()
-    last = service.last_move(context, instance_uuid)
-    if (last is None or last.source_compute != host or last.dest_compute == host or not _is_live(last)
-            or last.status not in _MAY_HAVE_LEFT):
-        return None
-    if not placement.get_allocs_for_consumer(context, last.uuid)['allocations']:
-        return None
-    return str(last.dest_compute)
+    moves = service.moves(context, instance_uuid)
+    # After a later move that brought the guest to its destination, it is known where the guest is. A later one that
+    # was refused or failed says nothing.
+    known = max((one.id for one in moves if one.status in service.OVER), default=0)
+    for one in moves:
+        if one.id > known and _may_have_left(context, host, one, placement):
+            return str(one.dest_compute)
+    return None
 
 
 def _not_ended(source: Source, what: str, error: Exception) -> str:
@@ -146,24 +166,39 @@ def _left_to_do(context: Any, source: Source, placement: Any,
         return                              # the first start of a host comes before its provider
     consumers = placement.get_allocations_for_resource_provider(context, source.node_uuid).allocations
     open_ = [one for one in begun if one.uuid in consumers or _is_at_the_source(one)]
-    for migration, instance in _taken_back(context, source, open_):
+    for migration, instance in _taken_back(context, source, open_, placement):
         yield migration, functools.partial(_end, context, source, migration, instance, placement)
     for migration in _left_behind(context, source, [one for one in open_ if one.uuid in consumers]):
         yield migration, functools.partial(_remove, context, source, migration, placement)
 
 
-def _taken_back(context: Any, source: Source, begun: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield the last move of each instance, if the move began here and the instance is here without a task."""
-    moving = {one.instance_uuid: one for one in sorted(begun, key=lambda one: one.id)
-              if one.instance_uuid in source.uuids and (_is_at_the_source(one) or _is_live(one))}
+def _taken_back(context: Any, source: Source, begun: Sequence[Any], placement: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the moves of each instance that is here without a task, the newest first."""
+    moving: dict[str, set[int]] = {}
+    for one in begun:
+        if one.instance_uuid in source.uuids and (_is_at_the_source(one) or _is_live(one)):
+            moving.setdefault(one.instance_uuid, set()).add(one.id)
     for some in service.batches(sorted(moving)):
         for instance in objects.InstanceList.get_by_filters(
                 context, {'uuid': some, 'deleted': False}, expected_attrs=['migration_context']):
-            migration = moving[instance.uuid]
             if instance.host == source.name and instance.task_state is None:
-                last = service.last_move(context, instance.uuid)
-                if last is not None and last.id == migration.id:
+                for migration in _still_open(context, source, instance.uuid, moving[instance.uuid], placement):
                     yield migration, instance
+
+
+def _still_open(context: Any, source: Source, instance_uuid: str, ours: Collection[int],
+                placement: Any) -> Iterator[Any]:
+    """Yield those of an instance's moves that no later one has made obsolete, the newest first.
+
+    A later move that was tried in vain took nothing away from an older one. But its guest may have left, with the
+    allocations that the older move had left to the instance, and these may be at any host.
+    """
+    moves = service.moves(context, instance_uuid)
+    since = max((one.id for one in moves if one.id not in ours and one.status not in _IN_VAIN), default=0)
+    for one in moves:
+        if one.id > since and (one.id in ours or one.id > min(ours)
+                               and _may_have_left(context, source.name, one, placement)):
+            yield one
 
 
 def _left_behind(context: Any, source: Source, begun: Sequence[Any]) -> Iterator[Any]:
@@ -200,6 +235,13 @@ def _is_at_the_source(migration: Any) -> bool:
     return migration.status in _AT_THE_SOURCE.get(migration.migration_type, ())
 
 
+def _may_have_left(context: Any, host: str, migration: Any, placement: Any) -> bool:
+    """Whether the guest of a move may run at its destination, unless it is here."""
+    return bool(migration.source_compute == host and migration.dest_compute != host and _is_live(migration)
+                and migration.status in _MAY_HAVE_LEFT
+                and placement.get_allocs_for_consumer(context, migration.uuid)['allocations'])
+
+
 def _is_live(migration: Any) -> bool:
     return bool(migration.migration_type == fields.MigrationType.LIVE_MIGRATION)
 
@@ -208,13 +250,11 @@ def _end(context: Any, source: Source, migration: Any, instance: Any, placement:
     facts = {'instance': instance.uuid, 'migration': migration.uuid, 'destination': migration.dest_compute}
     # Nova's other call for the same takes an error of placement for no allocations.
     has_allocations = bool(placement.get_allocs_for_consumer(context, migration.uuid)['allocations'])
-    has_domain = source.has_domain(instance.uuid)
-    if _is_live(migration) and (has_domain is None or not has_domain and migration.status in _MAY_HAVE_LEFT):
-        LOG.warning('Live migration %(migration)s of instance %(instance)s was interrupted, and libvirt here is not '
-                    'known to have a domain of it: its guest may run on host %(destination)s, so its allocations stay '
-                    'as they are', facts)
-        return (f'migration {migration.uuid}: not ended: libvirt here is not known to have a domain of the guest, so '
-                f'it may run on {migration.dest_compute}')
+    runs = source.runs(instance.uuid)
+    if _is_live(migration) and (runs is None or not runs and migration.status in _MAY_HAVE_LEFT):
+        LOG.warning('Live migration %(migration)s of instance %(instance)s was interrupted, and its guest is not known '
+                    'to run here: it may run on host %(destination)s, so its allocations stay as they are', facts)
+        raise _MayHaveLeft(f'the guest is not known to run here, so it may run on {migration.dest_compute}')
     if has_allocations and placement.move_allocations(context, migration.uuid, instance.uuid) is not True:
         raise nova_exception.AllocationMoveFailed(source_consumer=migration.uuid, target_consumer=instance.uuid,
                                                   error='the log of the placement client says why')

@@ -44,6 +44,20 @@ def namespaces(found: Iterable[Any] | None) -> list[tuple[str, str, str, VPMEMDe
         for one in found or () if 'metadata' in one and isinstance(one.metadata, objects.LibvirtVPMEMDevice)]
 
 
+def at_paths(found: Any, paths: Mapping[str, str]) -> Any:
+    """Return a ``ResourceList`` with other paths of its namespaces; None if it has these paths.
+
+    :param paths: by name; a namespace without one keeps the path that it has
+    """
+    if all(paths.get(name, has.devpath) == has.devpath for _provider, _class, name, has in namespaces(found)):
+        return None
+    changed = found.obj_clone()
+    for one in changed:
+        if 'metadata' in one and isinstance(one.metadata, objects.LibvirtVPMEMDevice):
+            one.metadata.devpath = paths.get(one.identifier, one.metadata.devpath)
+    return changed
+
+
 def with_allocated_classes(has: InstanceResources, allocations: Mapping[str, Any] | None,
                            classes: Mapping[str, str]) -> InstanceResources:
     """Return the devices of a guest that comes here, each mediated one with a resource class that is allocated here.

@@ -7,13 +7,17 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from collections.abc import Set
+import contextlib
 from typing import Any
 from typing import Final
 
 from nova import context as nova_context
+from nova import exception as nova_exception
 from nova import objects
 from nova.compute import vm_states
 from nova.objects import fields
+
+from devicetrack.nova import resources
 
 # How many instances one message to the conductor asks for.
 _AT_ONCE: Final = 500
@@ -23,7 +27,8 @@ _TOLD: Final = 200
 _UNDER_WAY: Final = ('queued', 'accepted', 'preparing', 'pre-migrating', 'running', 'migrating', 'post-migrating',
                      'finished', 'confirming', 'reverting')
 _COMPLETED: Final = 'completed'
-_OVER: Final = (_COMPLETED, 'confirmed', 'done')
+# Statuses of moves that brought the instance to their destination for good.
+OVER: Final = (_COMPLETED, 'confirmed', 'done')
 # A migration with such a status may have left the only data of its instance here, however long ago.
 _ERROR: Final = ('error',)
 # Statuses in which a guest that moves on its own host still has its old devices. If Nova's service dies then, Nova
@@ -68,7 +73,7 @@ class NovaService:
         context = nova_context.get_admin_context(read_deleted='yes')
         get = objects.MigrationList.get_by_filters
         found = [get(context, {'source_compute': self._host, 'status': [*_UNDER_WAY, *_ERROR]}),
-                 get(context, {'source_compute': self._host, 'status': list(_OVER)}, sort_keys=['updated_at'],
+                 get(context, {'source_compute': self._host, 'status': list(OVER)}, sort_keys=['updated_at'],
                      sort_dirs=['desc'], limit=_TOLD),
                  *(get(context, {'uuid': some}) for some in batches(sorted(uuids)))]
         told = {one.uuid: one for answer in found for one in answer}
@@ -111,13 +116,39 @@ class NovaService:
         migration.save()
 
 
+def record_paths(host: str, uuids: Collection[str], paths: Mapping[str, str]) -> None:
+    """Write the paths of this boot to Nova's record of the namespaces of instances.
+
+    Nova alone takes a namespace with another path for another namespace, and never corrects a path. So after a boot
+    that changed the paths it would give a namespace that an instance has to the next one.
+
+    :param uuids: the instances; those that are not on the host stay as they are
+    :param paths: of the namespaces of the host, by name
+    :raises NovaException, MessagingException: no answer, for example
+    """
+    context = nova_context.get_admin_context()
+    for some in batches(sorted(uuids)):
+        for instance in objects.InstanceList.get_by_filters(
+                context, {'uuid': some, 'deleted': False}, expected_attrs=['resources']):
+            changed = resources.at_paths(instance.resources, paths) if instance.host == host else None
+            if changed is not None:
+                instance.resources = changed
+                with contextlib.suppress(nova_exception.InstanceNotFound):      # it was deleted meanwhile
+                    instance.save()
+
+
 def last_move(context: Any, instance_uuid: str, **filters: str) -> Any:
-    """Return the last migration of an instance that passes the filters; None for none.
+    """Return the last migration of an instance that passes the filters; None for none."""
+    return next(iter(moves(context, instance_uuid, **filters)), None)
+
+
+def moves(context: Any, instance_uuid: str, **filters: str) -> list[Any]:
+    """Return the migrations of an instance that pass the filters, the newest first.
 
     The migrations of an instance that was deleted are deleted too.
     """
-    return max(objects.MigrationList.get_by_filters(context, {'instance_uuid': instance_uuid, **filters}),
-               key=lambda one: one.id, default=None)
+    return sorted(objects.MigrationList.get_by_filters(context, {'instance_uuid': instance_uuid, **filters}),
+                  key=lambda one: one.id, reverse=True)
 
 
 def batches(uuids: Sequence[str]) -> Iterator[list[str]]:

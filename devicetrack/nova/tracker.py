@@ -306,6 +306,7 @@ def update_available_resource(original: Callable[..., Any], tracker: Any, contex
             interrupted.end(host.source(), tracker.reportclient)
         except Exception:                           # it only tidies up, and both audits are more important
             LOG.exception('The moves from host %s that were interrupted were not ended', host.host)
+        host.record_paths()
     try:
         original(tracker, context, nodename, startup=startup)
     finally:

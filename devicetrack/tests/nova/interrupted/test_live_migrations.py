@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -11,6 +12,7 @@ from nova import exception as nova_exception
 from nova import objects
 from nova.compute import rpcapi
 from nova.conductor.tasks import live_migrate
+import nova.conf
 from nova.tests.functional.libvirt import base as nova_base
 from oslo_messaging import exceptions as messaging_exceptions
 
@@ -137,7 +139,7 @@ class KilledAfterTheCopyTestCase(_Guest):
         left = threading.Event()
 
         def leave(*_args: Any, **_kwargs: Any) -> None:
-            self._undefine()
+            self.leave_the_source()
             left.set()
 
         with fixtures.MonkeyPatch('nova.compute.manager.ComputeManager._post_live_migration_update_host', leave):
@@ -147,10 +149,28 @@ class KilledAfterTheCopyTestCase(_Guest):
             self.moving = self.allocations()
             self.src = self.restart_compute_service('src')
 
-    def _undefine(self) -> None:
-        domain = self.fake('src').lookupByUUIDString(self.server['id'])
-        domain.destroy()
-        domain.undefine()
+    def leave_the_source(self) -> None:
+        self.fake('src').lookupByUUIDString(self.server['id']).destroy()
+        self.undefine()
+
+    def undefine(self) -> None:
+        self.fake('src').lookupByUUIDString(self.server['id']).undefine()
+
+    def act(self, action: Any) -> None:
+        self.api.post_server_action(self.server['id'], action, check_response_status=[202, 400, 409, 500])
+        self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
+
+    def be_refused(self, move: Any) -> None:
+        """Try another move, which ends in error."""
+        self.act(move)
+        self.assertTrue(self.wait_for(lambda: [one.status for one in self.moves()] == ['error', 'error']), self.moves())
+
+    def moves(self) -> list[Any]:
+        return list(objects.MigrationList.get_by_filters(nova_context.get_admin_context(),
+                                                         {'instance_uuid': self.server['id']}))
+
+    def assert_not_at_the_source(self) -> None:
+        self.assertEqual([], [domain for domain in self.fake('src')._vms.values() if domain.isActive()])
 
     def test_placement_counts_the_guest_on_both_hosts(self) -> None:
         self.audit()
@@ -158,10 +178,24 @@ class KilledAfterTheCopyTestCase(_Guest):
         self.assertEqual(self.mdevs('dest', self.server), set(self.held('dest')))
 
     def test_the_guest_gets_no_second_copy_at_the_source(self) -> None:
-        self.api.post_server_action(self.server['id'], {'reboot': {'type': 'HARD'}},
-                                    check_response_status=[202, 500])
-        self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
-        self.assertNotIn(self.server['id'], [domain.UUIDString() for domain in self.fake('src')._vms.values()])
+        self.act({'reboot': {'type': 'HARD'}})
+        self.assert_not_at_the_source()
+
+    def test_nor_does_it_by_a_rescue(self) -> None:
+        os.makedirs(os.path.join(nova.conf.CONF.instances_path, self.server['id']), exist_ok=True)
+        self.act({'rescue': {}})
+        self.assertEqual('ERROR', self.api.get_server(self.server['id'])['status'])
+        self.assert_not_at_the_source()
+
+    def test_nor_after_a_later_live_migration_that_the_destination_refused(self) -> None:
+        self.be_refused({'os-migrateLive': {'host': 'dest', 'block_migration': 'auto'}})
+        self.act({'reboot': {'type': 'HARD'}})
+        self.assert_not_at_the_source()
+
+    def test_nor_after_a_later_cold_migration_that_the_destination_refused(self) -> None:
+        self.be_refused({'migrate': None})
+        self.act({'reboot': {'type': 'HARD'}})
+        self.assert_not_at_the_source()
 
     def test_nothing_is_left_at_the_source_once_an_operator_has_corrected_the_host(self) -> None:
         instance, node = self.instance(self.server), objects.ComputeNode.get_first_node_by_host_for_old_compat(
@@ -171,6 +205,22 @@ class KilledAfterTheCopyTestCase(_Guest):
         self.src = self.restart_compute_service('src')
         self.assert_moved()
         self.assertEqual([self.moving[0], {}], self.allocations())
+
+
+class PowerLostAfterTheCopyTestCase(KilledAfterTheCopyTestCase):
+    """The source lost its power after the guest had left, before libvirt undefined it there."""
+
+    def leave_the_source(self) -> None:
+        self.fake('src').lookupByUUIDString(self.server['id']).destroy()
+
+    def test_the_guest_gets_no_second_copy_when_the_source_boots(self) -> None:
+        self.flags(resume_guests_state_on_host_boot=True)
+        self.src = self.restart_compute_service('src')
+        self.assert_not_at_the_source()
+
+    def test_nothing_is_left_at_the_source_once_an_operator_has_corrected_the_host(self) -> None:
+        self.undefine()
+        super().test_nothing_is_left_at_the_source_once_an_operator_has_corrected_the_host()
 
 
 class _Namespaces(nova_base.LibvirtMigrationMixin, base.PmemGuests):

@@ -153,6 +153,67 @@ class InterruptedMoveTestCase(base.PmemGuests):
         self.restart('host1')
         self.assert_taken_back()
 
+    # -- later moves --------------------------------------------------------------------------------------------------
+
+    def leave_open(self) -> None:
+        """The source's service dies in the resize, and placement does not answer when it starts again."""
+        with mock.patch.object(report.SchedulerReportClient, 'move_allocations', autospec=True, return_value=None):
+            self.die('migrating', task_states.RESIZE_MIGRATING)
+        self.assertEqual('migrating', self.migration.status)
+
+    def move_later(self, status: str, **fields_of: Any) -> Any:
+        """Another move of the instance, which has come so far."""
+        later = objects.Migration(
+            nova_context.get_admin_context(), **{
+                'instance_uuid': self.server['id'], 'source_compute': 'host1', 'source_node': 'host1',
+                'dest_compute': 'host2', 'dest_node': 'host2', 'dest_compute_id': self.migration.dest_compute_id,
+                'migration_type': fields.MigrationType.LIVE_MIGRATION, 'status': status, **fields_of})
+        later.create()
+        return later
+
+    def test_a_later_move_that_was_refused_does_not_keep_a_resize_open(self) -> None:
+        self.leave_open()
+        self.api.post_server_action(self.server['id'], {'os-migrateLive': {'host': 'host2', 'block_migration': 'auto'}},
+                                    check_response_status=[202, 400, 409, 500])
+        self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
+        self._wait_for_migration_status(self.server, ['error'])
+        self.restart('host1')
+        self.assert_taken_back()
+
+    def test_a_later_move_that_was_interrupted_too_ends_first(self) -> None:
+        self.leave_open()
+        later = self.move_later('queued')
+        client = report.report_client_singleton()
+        self.assertTrue(client.move_allocations(nova_context.get_admin_context(), self.server['id'], later.uuid))
+        self.restart('host1')
+        self.assertEqual('error', objects.Migration.get_by_id(nova_context.get_admin_context(), later.id).status)
+        self.assertEqual({}, self.allocations(later.uuid))
+        self.assert_taken_back()
+
+    def test_an_older_move_waits_until_the_later_one_has_ended(self) -> None:
+        self.leave_open()
+        self.undefine()
+        later = self.move_later('error')
+        client = report.report_client_singleton()
+        self.assertTrue(client.move_allocations(nova_context.get_admin_context(), self.server['id'], later.uuid))
+        [outcome] = interrupted.end(binding.of(self.computes['host1'].driver).source(), client)
+        self.assertIn(f'migration {later.uuid}: not ended: ', outcome.text)
+        self.assertEqual('migrating', self.migration.status)
+        self.assertEqual(self.had, self.allocations(self.migration.uuid))
+
+    def test_a_later_move_that_goes_on_or_is_over_leaves_nothing_to_end(self) -> None:
+        self.leave_open()
+        later = self.move_later('running')
+        for status in ('running', 'finished', 'confirmed', 'completed'):
+            later.status = status
+            later.save()
+            self.assertEqual([], interrupted.end(
+                binding.of(self.computes['host1'].driver).source(), report.report_client_singleton()))
+        later.status = 'reverted'
+        later.save()
+        self.restart('host1')
+        self.assert_taken_back()
+
     # -- live migrations that Nova has ended --------------------------------------------------------------------------
 
     def end_live_migration(self, status: str) -> None:
@@ -205,6 +266,31 @@ class InterruptedMoveTestCase(base.PmemGuests):
             self.end_live_migration(status)
             self.assertRaises(nova_exception.InternalError, binding.of(self.computes['host1'].driver).make_ready,
                               self.instance(self.server))
+
+    def test_a_later_move_says_where_a_guest_is_only_if_it_is_over(self) -> None:
+        self.end_live_migration('error')
+        self.undefine()
+        host, instance = binding.of(self.computes['host1'].driver), self.instance(self.server)
+        later = self.move_later('queued', source_compute='host2', source_node='host2', dest_compute='host1',
+                                dest_node='host1')
+        for status in ('queued', 'failed', 'cancelled', 'error'):
+            later.status = status
+            later.save()
+            self.assertRaises(nova_exception.InternalError, host.make_ready, instance)
+        later.status = 'completed'
+        later.save()
+        host.make_ready(instance)
+
+    def test_a_guest_that_is_off_may_have_left_unless_its_state_is_saved_here(self) -> None:
+        self.end_live_migration('error')
+        host, instance = binding.of(self.computes['host1'].driver), self.instance(self.server)
+        domain = self.fake('host1').lookupByUUIDString(self.server['id'])
+        domain.destroy()
+        self.assertRaises(nova_exception.InternalError, host.make_ready, instance)
+        [outcome] = interrupted.end(host.source(), report.report_client_singleton())
+        self.assertIn('not ended: the guest is not known to run here', outcome.text)
+        domain.managedSave(0)
+        host.make_ready(instance)
 
     def test_a_guest_that_was_here_after_its_live_migration_is_rebooted_again(self) -> None:
         self.end_live_migration('error')
