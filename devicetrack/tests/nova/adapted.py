@@ -177,8 +177,9 @@ class _Tree(vgpu_sysfs.Tree):
         return set(addresses)
 
 
+@functools.cache
 def as_on_a_host() -> None:
-    """Have our driver find what real hosts have where Nova's tests have nothing, or poison."""
+    """Have our driver find what real hosts have where Nova's tests have nothing, or poison. Once in a process."""
     hypervisor.keep_metadata(_put)
     # Nova's tests fail if anything looks into /sys.
     _put(mdev_sysfs, 'Kernel', functools.partial(mdev_sysfs.Kernel, tempfile.mkdtemp(dir=scratch.directory())))
