@@ -91,8 +91,8 @@ def _compare(release: int, threads: str, names: list[str], processes: int, both:
     stock = _run(names if both else compared, False, threads, processes)
     _table(names, stock, adapted)
     found = comparison.problems(release, stock, {name: adapted[name] for name in compared}, differences())
-    ran = {f'nova.tests.{".".join(name.split(".")[2:-2])}' for name in adapted}
-    found |= {name: 'none of its tests ran' for name in names if not any(one.startswith(name) for one in ran)}
+    found |= {name: 'none of its tests ran' for name in names
+              if not any(test.startswith(f'{name}.') for test in adapted)}
     if not any(outcome.outcome == runs.PASSED for outcome in adapted.values()):
         found['the adapter'] = 'no test passes with it'
     for name, problem in found.items():
