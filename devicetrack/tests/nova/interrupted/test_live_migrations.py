@@ -127,7 +127,9 @@ class AnotherDestinationTestCase(_Guest):
         self.assertEqual(set(), self.existing(given_up))
         self.assertEqual(self.mdevs(there, self.server), set(self.held(there)))
         # It takes the instance again.
-        self._live_migrate(self.server, host=given_up)
+        self.api.post_server_action(self.server['id'],
+                                    {'os-migrateLive': {'host': given_up, 'block_migration': 'auto'}})
+        self._wait_for_server_parameter(self.server, {'OS-EXT-SRV-ATTR:host': given_up, 'OS-EXT-STS:task_state': None})
         self.assertEqual(self.mdevs(given_up, self.server), set(self.held(given_up)))
 
 
