@@ -70,8 +70,8 @@ def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: boo
     :param name: the name of the disk's block device
     :raises BlockingIOError: somebody else holds that lock
     :raises OSError: it cannot be opened, is no disk of the function or has another size, the host uses the function, as
-        :mod:`devicetrack.virt.libvirt.pci_use` finds, or somebody else holds the disk exclusively or has it open
-        (EBUSY), the host's use is unknown, or there is no privileged daemon
+        ``pci_use`` finds, or somebody else holds the disk exclusively or has it open (EBUSY), the host's use is
+        unknown, or there is no privileged daemon
     """
     if os.geteuid() == 0:
         return disk_nodes.open_disk(sysfs, address, name, size_bytes, writing)
