@@ -10,6 +10,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
+from typing import Final
 
 from devicetrack import exception
 from devicetrack import log
@@ -43,6 +44,8 @@ from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
 
+_ROLES_AT_SOURCE: Final = (vocabulary.CURRENT, vocabulary.OLD, vocabulary.INCOMING)
+
 
 class LiveMigrations:
     """Both ends of the live migrations of guests with devices. :class:`.manager.ClaimManager` documents each call."""
@@ -67,9 +70,10 @@ class LiveMigrations:
             _check_is_of(instance, check)
         there = self._rows.there(instance.uuid)
         # After an earlier call to the source for this guest its devices are old. After a resize on this host, the old
-        # devices are not the guest's.
-        records = [record for record in there if record.role == vocabulary.CURRENT] or [
-            record for record in there if record.role == vocabulary.OLD]
+        # devices are not the guest's. If nobody told this host that a move to here is over, they are incoming still.
+        roles = {record.role for record in there}
+        role = next((role for role in _ROLES_AT_SOURCE if role in roles), None)
+        records = [record for record in there if record.role == role]
         kinds = {record.kind for record in records}
         self._check_kinds(kinds)
         self._check_devices(instance, records)

@@ -306,8 +306,8 @@ def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequ
     if new and seen.state == INSTANCE_HERE:
         # The service says that the instance is at the end that was given up. After an error that may be true.
         return (list(new), []) if unclear else ([], [])
-    if old and seen.state == INSTANCE_ELSEWHERE:
-        return [], []
+    if old and seen.state == INSTANCE_ELSEWHERE and (unclear or seen.domain is not False):
+        return [], []                                   # else it left later, and this migration took nothing along
     if new and (seen.domain is None or any(record.key in seen.named for record in new)):
         return [], []                                   # the guest may be here, shut off
     if unclear and seen.state is None and any(record.role == vocabulary.CURRENT for record in new):

@@ -42,6 +42,28 @@ class StoriesTestCase(base.TestCase):
         ending = finishing.finish(world)
         self.assertEqual(((), True), (ending.wrong, Step('release by hand', ('i3', 'a')) in ending.steps))
 
+    def live(self, *names: str) -> World:
+        """A guest on the first host, and steps of its live migration away from there."""
+        quiet.logs(self)
+        world = self.useFixture(World(Shape()))
+        for step in (Step('boot', ('i1', 'a')), *(Step(name, ('i1',)) for name in names)):
+            operations.perform(world, step)
+        return world
+
+    def test_a_live_migration_was_rolled_back_while_the_source_was_down_and_the_guest_left_later(self):
+        """That migration took nothing along, so what the instance has here goes back."""
+        world = self.live('live claim', 'live migrate')
+        world.kill('a')
+        for name in ('roll back', 'unshelve elsewhere'):
+            operations.perform(world, Step(name, ('i1',)))
+        ending = finishing.finish(world)
+        self.assertEqual(((), ()), (ending.wrong, tuple(world.rows_of('a'))))
+
+    def test_the_next_live_migration_begins_where_nobody_heard_that_the_last_one_is_over(self):
+        world = self.live('live claim', 'live migrate', 'arrive', 'live over unheard', 'live claim', 'live migrate',
+                          'arrive')
+        self.assertEqual((), finishing.finish(world).wrong)
+
 
 # This planted fault takes as long as all others together. ``make model-check`` finds it.
 DEEP = 'starts_undecided'
