@@ -10,6 +10,7 @@ from collections.abc import Callable
 import contextlib
 import functools
 from importlib import metadata
+import itertools
 import os
 import socket
 import sys
@@ -206,7 +207,9 @@ def run(argv: list[str]) -> int:
         sys.stderr.write(f'{NAME}: {base.sentence(error)}\n')
         return COULD_NOT_CHECK
     except (OSError, UnicodeDecodeError) as error:
-        sys.stderr.write(f'{NAME}: {base.unreadable(error, argv[1::2])}\n')
+        words = [word for one in argv for word in (one.split('=', 1) if one.startswith('--') else (one,))]
+        places = [value for option, value in itertools.pairwise(words) if option in ('--config-file', '--config-dir')]
+        sys.stderr.write(f'{NAME}: {base.unreadable(error, places)}\n')
         return COULD_NOT_CHECK
     if conf.command.name is None:
         sys.stderr.write(f"{NAME}: no command given: the only one is '{NAME} upgrade check'\n")
