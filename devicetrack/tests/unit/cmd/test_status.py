@@ -65,8 +65,9 @@ class UpgradeCheckTestCase(base.TestCase):
     def test_an_answer_that_nobody_gets(self) -> None:
         path = program.write_configuration(self.state_path, self.conf)
         with open('/dev/full', 'w') as full:
-            done = subprocess.run([sys.executable, '-W', 'ignore', '-m', 'devicetrack.cmd.status', '--config-file', path,
-                                   'upgrade', 'check'], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+            done = subprocess.run(
+                [sys.executable, '-W', 'ignore', '-m', 'devicetrack.cmd.status', '--config-file', path, 'upgrade',
+                 'check'], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         self.assertEqual(status.COULD_NOT_CHECK, done.returncode, done.stderr)
 
     def test_a_driver_that_nobody_has(self) -> None:
