@@ -258,6 +258,8 @@ def remote_driver(line: Line, host: str, conf: cfg.ConfigOpts) -> virt_driver.Vi
     members = {name: forward(name) for name in _public(virt_driver.VirtDriver)}
     members['unclaim'] = lambda _self, assignments, confirm=None: line.call(
         moments.DRIVER, 'unclaim', assignments, confirm=confirm)
+    members['prove'] = lambda _self, assignments, how, confirm=None: line.call(
+        moments.DRIVER, 'prove', assignments, how, confirm=confirm)
     # A function of the manager cannot be pickled. This one can, and no guest here has a device that nobody tracks.
     for name in ('rewrite_guest', 'rewrite_definition'):
         members[name] = lambda _self, *args, name=name: line.call(

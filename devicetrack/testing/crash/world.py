@@ -196,7 +196,7 @@ class Host:
             return process.ANSWER, None
         target = {moments.DRIVER: self.driver, moments.HYPERVISOR: self.hypervisor,
                   moments.DATA: self.world.data}[kind]
-        if (kind, name) == (moments.DRIVER, moments.GIVES_BACK):
+        if kind == moments.DRIVER and name in moments.CONFIRMED:
             kwargs = {'confirm': self._confirm}
         try:
             if kind == moments.HYPERVISOR and self.machine.disconnected is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import itertools
 
 from devicetrack import vocabulary
+from devicetrack.engine import migrations
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import audit
 from devicetrack.placement import auditor as auditors
@@ -60,6 +61,7 @@ class TestBetween(AuditTestCase):
             migration.dest_compute = 'elsewhere'
             yield lambda: self.allocations.move(instance.uuid, migration.uuid, self.elsewhere)
             instance.host = instance.node = 'elsewhere'
+            host.service.known = {instance.uuid: migrations.INSTANCE_ELSEWHERE}
             yield from self.in_order(
                 [lambda: self.allocations.confirm(instance.uuid, migration.uuid)],
                 [lambda: host.machine.delete_guest(instance.uuid), lambda: ends[0](context, instance, migration)])
