@@ -420,6 +420,18 @@ class MigrationUndecided(DeviceTrackError):
                 'the old ones, and the compute service does not say which, or its definition cannot be read: try again')
 
 
+class DepartureUnknown(DeviceTrackError):
+    """The compute service does not say where an instance is, and reports no migrations.
+
+    Nobody knows whether the instance has left this host, or is back. Nothing was changed; try again when the service
+    answers. No audit can do this later.
+    """
+    instance_uuid: str
+    migration_uuid: str
+    template = ('the compute service does not say where instance {instance_uuid} is, so nobody knows whether it left '
+                'by migration {migration_uuid}: try again')
+
+
 class InstanceNotClaimed(DeviceTrackError):
     """The instance has no assignment here for the call, or only some that are on their way back. Claim again."""
     instance_uuid: str

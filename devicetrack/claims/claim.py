@@ -77,7 +77,7 @@ class Claim:
         migration_uuid = None if self.migration is None else self.migration.uuid
         with requests.during(self._request):
             is_last = self._failed.abort(self.instance.uuid, self.claim_id, migration_uuid,
-                                         took=bool(self.resources.assignments))
+                                         takes=bool(self.resources.assignments))
         self._over = True
         return take_off(self._instances, self.instance, self.fields, self.claim_id, migration_uuid) if is_last else {}
 
@@ -111,13 +111,16 @@ class Taking:
 
     An exception from outside may come after the devices were recorded and before the caller has the claim. Then the
     next audit gives them back. ``claim_id`` is for the rows; set ``claim`` as soon as there is one.
+
+    :param takes: whether the claim is for devices
     """
 
-    __slots__ = ('claim_id', 'claim', '_failed', '_instance_uuid', '_migration_uuid')
+    __slots__ = ('claim_id', 'claim', '_failed', '_instance_uuid', '_migration_uuid', '_takes')
 
-    def __init__(self, failed: FailedClaims, instance_uuid: str, claim_id: str,
-                 migration_uuid: str | None = None) -> None:
+    def __init__(self, failed: FailedClaims, instance_uuid: str, claim_id: str, migration_uuid: str | None = None,
+                 takes: bool = True) -> None:
         self._failed, self._instance_uuid, self._migration_uuid = failed, instance_uuid, migration_uuid
+        self._takes = takes
         self.claim_id = claim_id
         self.claim: Claim | None = None
 
@@ -129,7 +132,7 @@ class Taking:
         if kind is None or issubclass(kind, exception.DeviceTrackError):
             return
         if self.claim is None or not self.claim.is_over:
-            self._failed.give_up(self._instance_uuid, self.claim_id, self._migration_uuid)
+            self._failed.give_up(self._instance_uuid, self.claim_id, self._migration_uuid, self._takes)
 
 
 def take_off(instances: InstanceFields, instance: Any, claimed: Fields, claim_id: str,

@@ -160,7 +160,7 @@ class Claiming:
             except exception.NothingWritten:
                 raise
             except BaseException:
-                self._failed.give_up(instance_uuid, claim_id, move and move.migration_uuid)
+                self._failed.give_up(instance_uuid, claim_id, move and move.migration_uuid, takes=True)
                 raise
 
     def _look_again(self, instance_uuid: str, error: exception.DeviceTrackError) -> bool:

@@ -44,9 +44,12 @@ class FailedClaims:
         self._rows, self._life, self._given_up, self._driver = rows, life, given_up, driver
         self.process, self.starts = process, starts
 
-    def give_up(self, instance_uuid: str, claim_id: str, migration_uuid: str | None) -> None:
-        """Let the next audit give back a claim, if it was recorded: its caller will never have it."""
-        self._given_up.remember(GivenUp(instance_uuid, claim_id, migration_uuid))
+    def give_up(self, instance_uuid: str, claim_id: str, migration_uuid: str | None, takes: bool = False) -> None:
+        """Let the next audit give back a claim, if it was recorded: its caller will never have it.
+
+        :param takes: as :meth:`abort`
+        """
+        self._given_up.remember(GivenUp(instance_uuid, claim_id, migration_uuid, takes))
 
     def has_given_up(self, claim_id: str) -> bool:
         """Whether a claim failed, and its devices may not be back. Quick."""
@@ -80,7 +83,7 @@ class FailedClaims:
             return True
         return bool(usage.unknown) or instance_uuid in usage.domains
 
-    def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None, took: bool = False) -> bool:
+    def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None, takes: bool = False) -> bool:
         """Give back what one claim took, and make current again what it made old. Waits for the instance.
 
         What the background gives back already, as another call ended the claim before, is left to it.
@@ -88,10 +91,10 @@ class FailedClaims:
         If the store fails or a signal interrupts the call, an audit or a start continues. If another manager of the
         host has started, it has the claim, and this one orders nothing.
 
-        :param took: whether it is known that the claim took devices
+        :param takes: whether it is known that the claim is one for devices
         :returns: False if a later claim of its migration stands, whose devices and migration context stay as they are
         """
-        claim = GivenUp(instance_uuid, claim_id, migration_uuid)
+        claim = GivenUp(instance_uuid, claim_id, migration_uuid, takes)
         with contextlib.ExitStack() as working:
             try:
                 working.enter_context(self._rows.working(instance_uuid))
@@ -100,10 +103,12 @@ class FailedClaims:
                            if not self._life.is_wiped(record)]
                 taken = [record for record in records if record.claim_id == claim_id]
                 moves = _named({*named_migrations(taken), migration_uuid})
-                stands = _stands(records, moves, claim_id) or (took and not taken and _only_left(records, moves))
+                only_left = not taken and _only_left(records, moves)
+                stands = _stands(records, moves, claim_id) or (
+                    only_left and self._is_of_another(instance_uuid, moves, claim_id, takes))
                 if stands:
                     self._life.give(taken, wait=True)
-                elif taken or _only_left(records, moves):
+                elif taken or only_left:
                     self._life.settle(migrations.undo(records, moves, taken))
                 self._given_up.forget(claim_id)
                 return not stands
@@ -137,7 +142,7 @@ class FailedClaims:
                 return True
         return False
 
-    def _give_back_late(self, claim: GivenUp, wait: bool) -> bool:
+    def _give_back_late(self, claim: GivenUp, wait: bool) -> list[Record]:
         """Give back a claim some time after it failed. The caller works on its instance.
 
         :param wait: as :meth:`_undo`
@@ -145,7 +150,7 @@ class FailedClaims:
         :raises StoreError, DriverError: the claim stays remembered
         """
         try:
-            gave = self._undo(claim.instance_uuid, claim.claim_id, _named({claim.migration_uuid}), wait)
+            gave = self._undo(claim.instance_uuid, claim.claim_id, _named({claim.migration_uuid}), wait, claim.takes)
         except exception.DeviceTrackError as error:
             LOG.warning('Claim %(claim)s of instance %(instance)s cannot be given back yet: %(error)s',
                         {'claim': claim.claim_id, 'instance': claim.instance_uuid, 'error': error})
@@ -153,22 +158,23 @@ class FailedClaims:
         self._given_up.forget(claim.claim_id)
         return gave
 
-    def _undo(self, instance_uuid: str, claim_id: str | None, moves: Collection[str], wait: bool) -> bool:
+    def _undo(self, instance_uuid: str, claim_id: str | None, moves: Collection[str], wait: bool,
+              takes: bool) -> list[Record]:
         """Give back what a failed claim took, unless the guest was started on it since: then the service wants it.
 
         :param claim_id: None for a claim that took no device
         :param moves: the migration of the claim, if it had one
         :param wait: wait until devices are back that no guest could use, for a claim that may take them again
-        :returns: whether devices are back or on their way back
+        :returns: the rows that it had of devices that are back or on their way back
         :raises StoreError: the claim may stay as it is
         :raises DriverError: nobody knows whether the guest runs; the claim stays as it is
         """
         records = self._rows.of_instance(instance_uuid)
         taken = [record for record in records if record.claim_id == claim_id]
-        if not taken and not _only_left(records, moves):
-            return False                        # it took no device, or is undone already
+        if not taken and (not _only_left(records, moves) or self._is_of_another(instance_uuid, moves, claim_id, takes)):
+            return []                           # it took no device, or is undone already
         if self._guest_has(taken):
-            return False
+            return []
         at_once = wait and all(record.generation == values.CLAIMED for record in taken)
         try:
             self._life.settle(migrations.undo(records, {*named_migrations(taken), *moves}, taken), at_once)
@@ -177,7 +183,24 @@ class FailedClaims:
         except exception.DeviceTrackError as error:
             LOG.warning('Devices of the failed claim of instance %(instance)s are on their way back: %(error)s',
                         {'instance': instance_uuid, 'error': error})
-        return bool(taken)
+        return taken
+
+    def _is_of_another(self, instance_uuid: str, moves: Collection[str], claim_id: str | None, takes: bool) -> bool:
+        """Whether another claim made the rows old that an instance left for these migrations.
+
+        The rows do not say which, but the migration context of that claim has the devices that it took. The device that
+        this claim took may be gone, and forgotten. Two claims that took none cannot be told apart.
+
+        :param takes: as :meth:`abort`
+        """
+        try:
+            context = self._rows.stored_context(instance_uuid)
+        except (exception.UnknownObject, exception.MalformedObject):
+            return False
+        if context is None or context.migration_uuid not in moves:
+            return False
+        took = {one.claim_id for one in context.new_resources or ()}
+        return claim_id not in took if took else takes
 
     def _guest_has(self, taken: Sequence[Record]) -> bool:
         """Whether a guest runs on devices of a claim, recorded or not.
@@ -206,7 +229,7 @@ class FailedClaims:
                 with contextlib.suppress(exception.StoreError, exception.DriverError):
                     self._settle_doubt(doubt, wait=False)
 
-    def _settle_doubt(self, doubt: Doubt, wait: bool) -> bool:
+    def _settle_doubt(self, doubt: Doubt, wait: bool) -> list[Record]:
         """Settle a commit in doubt, and undo it if it happened although its caller was told that it failed.
 
         :param wait: as :meth:`_undo`
@@ -215,9 +238,9 @@ class FailedClaims:
         """
         try:
             if not self._rows.settle(doubt) or not doubt.undo:
-                return False
+                return []
             claim_id = next((record.claim_id for record in doubt.changes.insert), None)
-            return self._undo(doubt.instance_uuid, claim_id, _moves_of(doubt), wait)
+            return self._undo(doubt.instance_uuid, claim_id, _moves_of(doubt), wait, claim_id is not None)
         except exception.DeviceTrackError as error:
             LOG.warning('Instance %(instance)s stays as it is for now: %(error)s',
                         {'instance': doubt.instance_uuid, 'error': error})
@@ -238,22 +261,22 @@ class FailedClaims:
             self._life.start_wipes()
         return True
 
-    def undo_earlier(self, instance_uuid: str) -> bool:
+    def undo_earlier(self, instance_uuid: str) -> list[Record]:
         """Settle the commits in doubt of an instance, and undo its claims that failed. The caller works on it.
 
         Every claim of the instance and every start of its guest comes after that. An audit would take devices of these
         claims away from the guest, and nothing in the rows tells two claims of one migration apart if they take no
         device. Without such claims it reads nothing.
 
-        :returns: whether devices are back or on their way back
+        :returns: the rows that these claims had of devices that are back or on their way back
         :raises StoreError: no answer
         :raises DriverError: nobody knows whether the guest runs on the devices of such a claim
         """
-        gave = False
+        gave: list[Record] = []
         for doubt in self._rows.doubts_of(instance_uuid):
-            gave |= self._settle_doubt(doubt, wait=True)
+            gave += self._settle_doubt(doubt, wait=True)
         for claim in self._given_up.of_instance(instance_uuid):
-            gave |= self._give_back_late(claim, wait=True)
+            gave += self._give_back_late(claim, wait=True)
         return gave
 
 

@@ -25,11 +25,12 @@ _UNFINISHED: Final = '.new'
 
 
 class GivenUp(NamedTuple):
-    """A failed claim, with its migration, if it had one."""
+    """A failed claim, with its migration, if it had one. ``takes`` says that it is known to be a claim for devices."""
 
     instance_uuid: str
     claim_id: str
     migration_uuid: str | None
+    takes: bool = False
 
 
 class GivenUpClaims:
@@ -113,10 +114,11 @@ class GivenUpClaims:
             try:
                 with open(os.path.join(self._directory, name), encoding='ascii') as file:
                     said = json.load(file)
-                claim = GivenUp(said['instance_uuid'], said['claim_id'], said['migration_uuid'])
+                claim = GivenUp(said['instance_uuid'], said['claim_id'], said['migration_uuid'],
+                                said.get('takes') is True)
                 if claim.claim_id != name or not isinstance(claim.instance_uuid, str):
                     raise ValueError('it names another claim')
-            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 LOG.warning('%(path)s cannot be read: %(error)s',
                             {'path': os.path.join(self._directory, name), 'error': error})
             else:

@@ -83,6 +83,18 @@ class GuestRows:
         return not (known.keys() >= left | new and all(self._stayed_here(known[uuid]) for uuid in left)
                     and all(self._is_undone_here(known[uuid]) for uuid in new))
 
+    def misses(self, gave: Sequence[Record]) -> bool:
+        """Whether a guest without devices should have those that failed claims of its instance had.
+
+        A guest that was to move on this host starts with what it had before, which was nothing. This asks the service,
+        and without an answer the guest misses them.
+        """
+        moves = {record.migration_uuid for record in gave}
+        if not moves or None in moves:
+            return bool(moves)
+        known = self._service.migrations(sorted(filter(None, moves))) or {}
+        return not all(uuid in known and self._stayed_here(known[uuid]) for uuid in moves)
+
     def _stayed_here(self, move: Move) -> bool:
         """Whether a migration moved an instance on this host. After any other, an instance that is here came back."""
         return self._here.is_at(move.source) and self._here.is_at(move.destination)

@@ -134,7 +134,7 @@ class LiveMigrations:
         """Say which device of this host each device of the running guest becomes."""
         records = [record for record in self._rows.there(instance.uuid)
                    if record.migration_uuid == migration.uuid and record.role != vocabulary.OLD]
-        stored = self._moves.stored_context(instance.uuid)
+        stored = self._rows.stored_context(instance.uuid)
         if stored is None or stored.migration_uuid != migration.uuid:
             if records:
                 raise exception.InstanceNotClaimed(instance.uuid,

@@ -219,7 +219,8 @@ class ClaimManager:
         :param allocations: placement's ``{provider UUID: {'resources': {CLASS: amount}}}``, or a
             :class:`~devicetrack.objects.DeviceRequest`; None and {} claim nothing. The claim skips classes that do not
             count devices of this library, and providers of other hosts; its ``skipped`` lists those providers. A claim
-            for nothing tells this host that the guest misses none of the instance's devices that are on their way back
+            for nothing tells this host that the guest misses none of the instance's devices that are on their way back;
+            like every claim for a move, it waits while another call gives back devices of the instance
         :param limits: unused, since devices have no overcommit; accepted because callers pass it
         :raises NoFit: no free device matches a part of the request; the error says why, and nothing is held
         :raises exception.UnknownProvider: the allocations name providers that this host does not know, and those at
@@ -345,13 +346,13 @@ class ClaimManager:
         with host.wipes.giving_back(uuid, wait=False):
             host.store.check_epoch()
             host.gate.check_complete(uuid)
-            gave = host.gate.report_only is None and host.failed_claims.undo_earlier(uuid)
+            gave = host.failed_claims.undo_earlier(uuid) if host.gate.report_only is None else []
             records = host.rows.of_instance(uuid)
             if host.moves.settle_ended(uuid, records, before_move):
                 records = host.rows.of_instance(uuid)
             used = host.guest_rows.used_by_guest(records, before_move)
             host.failed_claims.check_kept(uuid, used)
-            if gave and not used and not before_move:
+            if not used and not before_move and host.guest_rows.misses(gave):
                 raise exception.InstanceNotClaimed(uuid, failed_claims.NOT_FAILED)
             if host.guest_rows.is_released(records, before_move):
                 raise exception.InstanceNotClaimed(uuid, 'not on its way back')
@@ -661,12 +662,13 @@ class ClaimManager:
         If the instance moved on one host, one transaction starts to give back the old devices and takes the new ones
         out of the move. Call it after the guest that ran on the old devices is gone, or runs on the new ones. If no
         call here has named the migration before, and the service does not answer where the instance is, the call gives
-        nothing back, and an audit does. Sets ``instance.migration_context`` to None, unless that is the context of
-        another migration.
+        nothing back, and an audit does if the service reports migrations. Sets ``instance.migration_context`` to None,
+        unless that is the context of another migration.
 
         :param wait: as :meth:`release`; False returns after the transaction
         :returns: the fields that it set on the instance
         :raises BadRequest: the service says that the migration was undone, or ended in an error; nothing was changed
+        :raises DepartureUnknown: the service does not answer, and reports no migrations; nothing was changed
         :raises DriverError, StoreError: as :meth:`release`
         """
         return self._started_for(instance, migration).moves.drop_at_source(instance, migration, wait)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import contextlib
-import json
 from typing import Any
 from typing import Final
 
@@ -86,7 +85,8 @@ class Moves:
         if migration is None:
             migration = self._service.create_migration(context, instance, self._here.node, move_type)
         arguments.migration_uuid(migration)
-        with Taking(self._failed, instance.uuid, self._claiming.new_claim_id(), migration.uuid) as taking:
+        with Taking(self._failed, instance.uuid, self._claiming.new_claim_id(), migration.uuid,
+                    takes=bool(demand.items)) as taking:
             taking.claim = self._claim(instance, migration, _with_affinity(demand, new.numa_topology), new, partners,
                                        taking.claim_id)
             return taking.claim.keep()
@@ -102,9 +102,9 @@ class Moves:
             records: list[Record] = []
             if demand.items:
                 records = self._take(demand, move, partners, claim_id)
-            elif leaving is None:
-                self._life.set_aside(instance.uuid)
             else:
+                if leaving or leaving is None:
+                    self._life.set_aside(instance.uuid)
                 self._claiming.leave(move, claim_id)
         resources = self._rows.resources(instance.uuid, records)
         return Claim(self._failed, self._instances, instance, resources,
@@ -270,7 +270,7 @@ class Moves:
         if not before_move and not self._service.ends_moves_by_calls:
             undecided = {uuid for uuid in named if uuid not in known or not known[uuid].goes_on}
             # In a move between two hosts the guest has one set of devices at each host, however the move ends.
-            stored = self.stored_context(instance_uuid) if undecided else None
+            stored = self._rows.stored_context(instance_uuid) if undecided else None
             if stored is not None and stored.migration_uuid in undecided and stored.old_resources is not None \
                     and stored.old_resources.host_uuid == self._host_uuid:
                 raise exception.MigrationUndecided(instance_uuid, stored.migration_uuid)
@@ -282,21 +282,6 @@ class Moves:
         for uuid in named_migrations(rows):
             if len({record.role == vocabulary.OLD for record in rows if record.migration_uuid == uuid}) > 1:
                 raise exception.MigrationUndecided(instance_uuid, uuid)
-
-    def stored_context(self, instance_uuid: str) -> MigrationContext | None:
-        """The migration context that the store keeps for an instance on this host.
-
-        :raises UnknownObject, MalformedObject: this release cannot read it
-        """
-        found = self._rows.context(instance_uuid)
-        if found is None:
-            return None
-        try:
-            primitive = json.loads(found.context)
-        except (ValueError, RecursionError) as error:
-            raise exception.MalformedObject('MigrationContext', f'stored for {instance_uuid}: {error}') from error
-        context: MigrationContext = MigrationContext.obj_from_primitive(primitive)
-        return context
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
@@ -330,12 +315,14 @@ class Moves:
 
         :param wait: wait for wipes; False wipes devices in the background
         :raises BadRequest: the service says that the move was undone, or ended in an error
+        :raises DepartureUnknown: as :meth:`_may_have_left`
         """
         move = migrations.Move.of(migration)
         self._check_not_undone(migration.uuid, move)
         with self._wipes.giving_back(instance.uuid, wait):
             if self._here.is_at(move.source) and not self._here.is_at(move.destination) \
-                    and getattr(instance, 'host', None) != self._here.host and self._may_have_left(instance.uuid):
+                    and getattr(instance, 'host', None) != self._here.host \
+                    and self._may_have_left(instance.uuid, migration.uuid):
                 self.mark_old(instance, migration.uuid, move.ends)
             return self._confirm(instance, migration.uuid, wait, Note(ends=move.ends))
 
@@ -365,19 +352,25 @@ class Moves:
                     and move.is_older_than(other):
                 raise exception.MigrationSuperseded(migration_uuid, other.uuid)
 
-    def _may_have_left(self, instance_uuid: str) -> bool:
+    def _may_have_left(self, instance_uuid: str, migration_uuid: str) -> bool:
         """Whether an instance may have left, by the service. The caller's object may be older than its return.
 
         If the service does not answer, nobody knows, and an audit gives back what the instance left. The service leaves
         out an instance without a host, which may just come back by a boot: then it has a claim here.
+
+        :raises DepartureUnknown: the service does not answer, and no audit can do that, since the service reports no
+            migrations
         """
         if not self._service.tells_of_instances:
             return True                         # calls alone end moves
         states = self._service.instances([instance_uuid])
+        there = self._rows.there(instance_uuid)
+        if states is None and self._service.ends_moves_by_calls and any(
+                migrations.leaves_with(record, there) for record in there):
+            raise exception.DepartureUnknown(instance_uuid, migration_uuid)
         if states is None or states.get(instance_uuid) == migrations.INSTANCE_HERE:
             return False
-        return instance_uuid in states or all(
-            record.state != vocabulary.CLAIMED for record in self._rows.there(instance_uuid))
+        return instance_uuid in states or all(record.state != vocabulary.CLAIMED for record in there)
 
     def _confirm(self, instance: Any, migration_uuid: str, wait: bool, note: Note = NO_NOTE) -> Fields:
         """End a move in one transaction, then give back the devices left behind. The caller works on the instance."""
@@ -412,7 +405,8 @@ class Moves:
                         if record.role == vocabulary.OLD and record.state != vocabulary.RELEASING)
             new = tuple(record for record in ours if record.role != vocabulary.OLD)
             before = self._resources_before(instance, migration_uuid, old)
-            if not ours and move is not None and move.outcome == migrations.UNDONE:
+            if not ours and move is not None and move.outcome == migrations.UNDONE and (
+                    move.status == migrations.REVERTED or not self._has_those_of(instance, migration_uuid)):
                 before = None                   # a late call: the instance may have other devices since, or none
             left = self._life.advance(migrations.Settlement(settle=old, give=new, over=True),
                                       NO_NOTE if move is None else Note(ends=move.ends))
@@ -434,11 +428,19 @@ class Moves:
         context = kept.get('migration_context')
         if 'migration_context' not in kept:
             with contextlib.suppress(exception.UnknownObject, exception.MalformedObject):
-                context = self.stored_context(instance.uuid)
+                context = self._rows.stored_context(instance.uuid)
         if context is not None and context.migration_uuid == migration_uuid:
             resources: InstanceResources | None = context.old_resources
             return resources
         return None
+
+    def _has_those_of(self, instance: Any, migration_uuid: str) -> bool:
+        """Whether an instance still names the devices that a migration claimed for it, or none, by its context."""
+        kept = self._instances.read(instance)
+        context, now = kept.get('migration_context'), kept.get('resources')
+        if context is None or context.migration_uuid != migration_uuid:
+            return False
+        return not now or {one.key for one in now} == {one.key for one in context.new_resources or ()}
 
     def drop(self, instance: Any, prefix: str, wait: bool) -> Fields:
         """End a move at the end that the prefix names: ``new_`` undoes it here, ``old_`` confirms it.

@@ -123,6 +123,21 @@ class Rows:
         """The stored migration context of an instance."""
         return self._store.context(self._host_uuid, instance_uuid)
 
+    def stored_context(self, instance_uuid: str) -> MigrationContext | None:
+        """The same as an object.
+
+        :raises UnknownObject, MalformedObject: this release cannot read it
+        """
+        found = self.context(instance_uuid)
+        if found is None:
+            return None
+        try:
+            primitive = json.loads(found.context)
+        except (ValueError, RecursionError) as error:
+            raise exception.MalformedObject('MigrationContext', f'stored for {instance_uuid}: {error}') from error
+        context: MigrationContext = MigrationContext.obj_from_primitive(primitive)
+        return context
+
     def resources(self, instance_uuid: str, records: Sequence[Record]) -> InstanceResources:
         """Return rows of one instance in the form for its service."""
         return InstanceResources.from_records(instance_uuid, self._host_uuid, records)

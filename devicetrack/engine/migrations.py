@@ -46,6 +46,7 @@ STATUSES: Final[Mapping[str, str]] = {
     'error': UNDONE,                        # nobody knows where it left the instance: see settle()
 }
 ERROR: Final = 'error'
+REVERTED: Final = 'reverted'
 REVERTING: Final = 'reverting'
 # While a migration has one of these, its source may have no domain of the instance any more.
 _LEAVING: Final = ('running', 'migrating', 'post-migrating')
@@ -223,6 +224,9 @@ def settle(seen: Situation) -> Settlement:
         arrive += [record for record in new if record.role == vocabulary.INCOMING and record not in at_rest
                    and seen.running and record.key in seen.live]
     leave = _leaving(seen, rows)
+    # A later migration takes the instance off what an undone one would have left.
+    left = {record.key for record, _by in leave}
+    at_rest = [record for record in at_rest if record.key not in left]
     moving = {record.key for record in rows if record.migration_uuid is not None}
     settled = {record.key for record in (*at_rest, *give)}
     return Settlement(tuple(arrive), tuple(at_rest), tuple(give), leave, failed,

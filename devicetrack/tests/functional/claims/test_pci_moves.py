@@ -112,7 +112,7 @@ class BetweenHostsTestCase(pci_hosts.PCIHostsTestCase):
         self.assertEqual([one.request_id for one in context.old_pci_devices][::-1],
                          [one.request_id for one in context.new_pci_devices])
         self.two.restart()
-        stored = self.two.running.moves.stored_context(instance.uuid)
+        stored = self.two.running.rows.stored_context(instance.uuid)
         self.assertEqual(context.obj_to_primitive(), stored and stored.obj_to_primitive())
         region.finish_resize(instance, migration)
         region.confirm(instance, migration)

@@ -202,10 +202,12 @@ class MoveTestCase(test_moving.RegionTestCase):
         region = self.region()
         instance = Instance(host='one')
         migration = region.migration(instance, 'one')
-        self.fails(self.one.store, lambda: self.one.manager.resize_claim(
-            self.context, instance, 'one', fixtures.a_request(pmem=1), migration))
-        self.assertEqual(0, len(self.one.manager.realize(self.context, instance, before_move=True)))
-        self.assertEqual({FREE}, set(self.one.states().values()))
+        for before_move in (False, True):
+            self.fails(self.one.store, lambda: self.one.manager.resize_claim(
+                self.context, instance, 'one', fixtures.a_request(pmem=1), migration))
+            self.assertEqual(0, len(self.one.manager.realize(self.context, instance, before_move)))
+            self.one.wait()
+            self.assertEqual({FREE}, set(self.one.states().values()))
 
 
 class ClosedManagerTestCase(base.TestCase):

@@ -110,6 +110,19 @@ class ConfirmedInSilenceTestCase(RegionTestCase):
         moves, instance = self.confirmed({})
         self.assertEqual([], moves.rows(instance)['one'])
 
+    def test_without_migrations_no_audit_could_so_the_call_is_refused_until_the_service_answers(self) -> None:
+        moves = self.region()
+        instance = moves.spawn('one', pmem=1)
+        migration = moves.resize(instance, 'two', pmem=1)
+        states: dict[str, str] = {}
+        vars(self.one.running.service)['_service'] = types.SimpleNamespace(instances=lambda uuids: states or None)
+        self.assertRaises(exception.DepartureUnknown, moves.confirm, instance, migration)
+        self.assertEqual([('d0', 'current', 'active')], moves.rows(instance)['one'])
+        states[instance.uuid] = 'elsewhere'
+        moves.confirm(instance, migration)
+        self.assertEqual([], moves.rows(instance)['one'])
+        self.one.manager.drop_move_claim_at_source(None, instance, migration)
+
     def test_or_tells_of_no_instances_at_all(self) -> None:
         moves = self.region()
         instance = moves.spawn('one', pmem=1)

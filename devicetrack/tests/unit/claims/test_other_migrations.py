@@ -50,6 +50,22 @@ class LaterClaimTestCase(base.TestCase):
         self.assertEqual(self.after, len(self.host.manager.guest_config(self.instance).devices))
         self.assertEqual(self.after, len(self.host.records()))
 
+    def test_also_if_the_store_fails_in_that_abort(self) -> None:
+        for restarts in (False, True):
+            first = self.claim()
+            self.host.manager.drop_move_claim_at_dest(self.context, self.instance, self.migration)
+            self.claim(self.after)
+            rows = self.host.records()
+            self.host.store.before('records_of_instance', exception.StoreUnavailable('it', 'gone'), times=1)
+            self.assertRaises(exception.StoreUnavailable, first.abort)
+            if restarts:
+                self.host.restart()
+            self.assertEqual(self.after, len(self.host.manager.realize(self.context, self.instance)))
+            self.host.audit()
+            self.assertEqual([row.key for row in rows], [row.key for row in self.host.records()])
+            self.assertEqual({'old', 'incoming'} if self.after else {'old'}, {row.role for row in self.host.records()})
+            self.host.manager.drop_move_claim_at_dest(self.context, self.instance, self.migration)
+
     def test_also_while_a_device_of_the_first_one_cannot_be_wiped(self) -> None:
         first = self.claim()
         self.host.manager.realize(self.context, self.instance)
@@ -62,6 +78,33 @@ class LaterClaimTestCase(base.TestCase):
         self.assertEqual(rows, [row for row in self.host.records() if row.identifier != 'd1'])
         self.assertEqual({}, first.abort())
         self.assertEqual(rows, self.host.records())
+
+
+class ForgottenTestCase(base.TestCase):
+    """The device that a claim for a move on one host took is lost, and an operator forgets it."""
+
+    def test_an_abort_gives_the_instance_what_it_had(self) -> None:
+        for store_fails in (False, True):
+            host = self.useFixture(fixtures.Host(devices=2))
+            instance = host.spawn(pmem=1)
+            instance.host = host.name
+            before = host.records()
+            claim = host.manager.resize_claim(self.context, instance, host.name, fixtures.a_request(pmem=1),
+                                              host.service.create_migration(None, instance, host.name, 'resize'))
+            [taken] = claim.resources
+            host.machine.remove(taken.key)
+            host.audit()
+            host.running.repairs.forget(taken.key, instance.uuid)
+            if store_fails:
+                host.store.before('records_of_instance', exception.StoreUnavailable('it', 'gone'), times=1)
+                self.assertRaises(exception.StoreUnavailable, claim.abort)
+                host.restart()
+                host.audit()
+            else:
+                claim.abort()
+                self.assertIsNone(instance.migration_context)
+            self.assertEqual([(row.key, 'current', None) for row in before],
+                             [(row.key, row.role, row.migration_uuid) for row in host.records()])
 
 
 class OtherContextTestCase(test_moving.RegionTestCase):
@@ -120,6 +163,19 @@ class OtherContextTestCase(test_moving.RegionTestCase):
         self.moved.revert(self.instance, migration)
         self.moved.delete(self.instance)
         self.assertEqual({'migration_context': None}, self.two.manager.drop_move_claim(None, late, 'two'))
+
+    def test_one_after_an_audit_has_undone_a_move_that_failed_gives_the_devices_of_the_source(self) -> None:
+        for pmem in (0, 1):
+            self.instance = self.moved.spawn('one', pmem=1)
+            before = [one.key for one in self.instance.resources]
+            migration = self.moved.resize(self.instance, 'two', pmem=pmem)
+            self.two.delete_guest(self.instance.uuid)
+            migration.status, self.instance.host = 'error', 'one'
+            self.moved.audit()
+            self.assertEqual([], self.two.records(self.instance))
+            self.two.manager.drop_move_claim_at_dest(None, self.instance, migration)
+            self.assertEqual((self.one.manager.host_uuid, before),
+                             (self.instance.resources.host_uuid, [one.key for one in self.instance.resources]))
 
     def test_one_that_comes_again_because_nobody_saved_its_answer_gives_the_devices_of_the_source(self) -> None:
         migration = self.moved.resize(self.instance, 'two', pmem=1)

@@ -108,6 +108,20 @@ class ComesWithoutDevicesTestCase(RegionTestCase):
         self.moves.audit()
         self.check_runs()
 
+    def test_by_a_resize_on_the_host_after_it_came_back_with_others(self) -> None:
+        for leaves in (self.offloaded, self.moved):
+            self.check_left(leaves())
+            if leaves == self.moved:
+                self.moves.confirm(self.instance, self.moves.resize(self.instance, 'one', pmem=1))
+            else:
+                self.one.spawn(self.instance, pmem=1)
+            migration = self.moves.resize(self.instance, 'one')
+            self.one.machine.clear()            # only the first device cannot be wiped
+            self.moves.confirm(self.instance, migration)
+            self.one.machine.before('wipe', BAD_BLOCK)
+            self.check_runs()
+            self.begin()
+
     def test_by_an_evacuation(self) -> None:
         self.check_left(self.moved())
         self.two.manager.close()
