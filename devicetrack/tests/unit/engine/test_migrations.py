@@ -197,6 +197,8 @@ class SettleTestCase(base.TestCase):
         settled = migrations.settle(migrations.Situation(NODE, self.rows, known, there, self.running, named, named,
                                                          self.state))
         self.assertEqual(migrations.Settlement(**self.expected), settled)
+        changed = [*settled.arrive, *settled.settle, *settled.give, *(record for record, _by in settled.leave)]
+        self.assertEqual(len(changed), len(set(changed)))           # one transaction changes each once
 
 
 class LeavesWithTestCase(base.TestCase):
