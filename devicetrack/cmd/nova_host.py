@@ -119,8 +119,8 @@ class NovaHost:
 
         Each instance gets all of its devices or none, and a line with the result. Nothing is wiped or read in the
         background, whatever ``[devicetrack] unproven_devices`` says. Devices of withheld instances that no domain names
-        are cordoned, so that nothing wipes them, until a later call finds an owner or nothing that speaks of them. The
-        call may be repeated.
+        are cordoned, so that nothing wipes them, until a later call finds that no withheld instance has them. The call
+        may be repeated.
 
         :raises DeviceTrackError: the host could not be started; nothing was recorded
         """
@@ -137,7 +137,7 @@ class NovaHost:
             unsettled = {line.instance_uuid for line in plan.lines if line.outcome == adoption.WITHHELD}
             outcomes = self._record.end_moves(node, unsettled, manager.placed()[1]) if (
                 unsettled and not plan.is_up) else []
-            kept = _cordoned(withheld.load(store, manager.host_uuid))
+            ended = _cordoned(withheld.load(store, manager.host_uuid))
             for line in plan.lines:
                 if line.outcome == adoption.WITHHELD:
                     done = line._replace(reason='; '.join((line.reason, *(
@@ -148,9 +148,10 @@ class NovaHost:
                 if done.outcome == adoption.WITHHELD:
                     for key in done.undefined:
                         manager.cordon(*key, reason=f'{_KEPT} {done.instance_uuid}')
-                        kept.discard(key)
+                    # A device that the host or the options do not have now may come back with somebody's data.
+                    ended.difference_update(done.devices)
                 yield done
-            for key in kept if not plan.unread else ():
+            for key in ended if not plan.unread else ():
                 manager.uncordon(*key)
 
     def checks(self) -> Iterator[adoption.Check]:

@@ -102,6 +102,15 @@ class HostTestCase(test_vgpu.VGPUTestBase):
         self.restart_compute_service(HOST)
         return binding.of(self.computes[HOST].driver).manager
 
+    def stop_with_adapter(self) -> None:
+        self.stop_service()
+        binding.stop(self.computes[HOST].driver)
+
+    def restart_with_adapter(self) -> Any:
+        """Start the compute service again; returns its claim manager."""
+        self.restart_compute_service(HOST)
+        return binding.of(self.computes[HOST].driver).manager
+
     def start_alone(self) -> Any:
         """Start the compute service as it was; returns its resource tracker."""
         binding.stop(self.computes[HOST].driver)
@@ -227,8 +236,7 @@ class AdoptTestCase(HostTestCase):
         self.useFixture(fixtures.MonkeyPatch('devicetrack.virt.libvirt.driver.LibvirtDriver.boot_id',
                                              lambda _driver: '2f1e0c7a-5b64-4d38-9a0f-7c6d5e4b3a29'))
         self.flags(resume_guests_state_on_host_boot=True)
-        self.restart_compute_service(HOST)
-        manager = binding.of(self.computes[HOST].driver).manager
+        manager = self.restart_with_adapter()
         self._start_server({'id': small})
         for uuid, devices in has.items():
             self._wait_for_state_change({'id': uuid}, 'ACTIVE')
@@ -246,8 +254,7 @@ class AdoptTestCase(HostTestCase):
         self._wait_for_server_parameter({'id': self.both}, {'OS-EXT-STS:task_state': None})
         self.assertTrue(self.connection.lookupByUUIDString(self.both).isActive())
         self.assertEqual(has, (self.mdevs(self.both), self.paths(self.both)))
-        self.stop_service()
-        binding.stop(self.computes[HOST].driver)
+        self.stop_with_adapter()
         adopting = self.adopting()
         self.assertEqual([adoption.ADOPTED], [line.outcome for line in adopting.apply(adopting.plan())])
         self.restart_compute_service(HOST)
@@ -287,10 +294,14 @@ class AdoptTestCase(HostTestCase):
         self.assertIn('VGPU', self.reason(plan, self.both))
         self.assertEqual(adoption.ADOPTED, self.lines(adopting.apply(plan))[small][0])
 
+    def cordons(self, manager: ClaimManager) -> dict[str, str]:
+        """The reasons of the cordons, by namespace."""
+        return {target.name: causes[vocabulary.CORDONED].detail for target, causes in withheld.load(
+            manager.store, manager.host_uuid).items() if vocabulary.CORDONED in causes}
+
     def cordoned(self, manager: ClaimManager) -> set[str]:
         """The namespaces that the command keeps from everybody."""
-        return {target.name for target, causes in withheld.load(manager.store, manager.host_uuid).items()
-                if vocabulary.CORDONED in causes and self.both in causes[vocabulary.CORDONED].detail}
+        return {name for name, reason in self.cordons(manager).items() if self.both in reason}
 
     def test_a_namespace_that_only_novas_record_names_is_kept(self) -> None:
         """Else the service would take it for one that nobody owns, and wipe it if it may."""
@@ -308,15 +319,33 @@ class AdoptTestCase(HostTestCase):
         for name in has:
             self.assertTrue(self.is_written(name))
         # The operator finds out that the guest had no vGPU any more, and adopts it.
-        self.stop_service()
-        binding.stop(self.computes[HOST].driver)
+        self.stop_with_adapter()
         with mock.patch.object(adoption._Comparison, '_of_placement', autospec=True, return_value=None), \
                 mock.patch.object(adoption._Comparison, '_of_flavor', autospec=True, return_value=None):
             self.assertEqual(adoption.ADOPTED, self.lines(adopting.apply(adopting.plan()))[self.both][0])
-        self.restart_compute_service(HOST)
-        manager = binding.of(self.computes[HOST].driver).manager
+        manager = self.restart_with_adapter()
         self.assertEqual(set(), self.cordoned(manager))
         self.assertEqual(has, {record.identifier for record in manager.held()})
+        for name in has:
+            self.assertTrue(self.is_written(name))
+
+    def test_a_namespace_that_the_options_do_not_name_meanwhile_is_kept(self) -> None:
+        has = {path.replace('/dev/dax0.', 'ns_') for path in self.paths(self.both)}
+        for name in has:
+            self.write(name)
+        self.stop_service()
+        self.undefine(self.both)
+        adopting = self.adopting()
+        list(adopting.apply(adopting.plan()))
+        others = sorted({'ns_0', 'ns_1', 'ns_2', 'ns_3'} - has)
+        self.flags(pmem_namespaces=f'SMALL:{"|".join(others)}', group='libvirt')
+        outcome, named = self.lines(adopting.apply(adopting.plan()))[self.both]
+        self.assertEqual((adoption.WITHHELD, has), (outcome, set(named)))
+        self.flags(pmem_namespaces='SMALL:ns_0|ns_1,LARGE:ns_2|ns_3', group='libvirt')
+        self.flags(unproven_devices='wipe', group='devicetrack')
+        manager = self.start_with_adapter()
+        self.assertEqual(has, self.cordoned(manager))
+        manager.wait_for_wipes()
         for name in has:
             self.assertTrue(self.is_written(name))
 
