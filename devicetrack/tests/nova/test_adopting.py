@@ -349,6 +349,22 @@ class AdoptTestCase(HostTestCase):
         for name in has:
             self.assertTrue(self.is_written(name))
 
+    def test_the_cordon_of_an_operator_stays(self) -> None:
+        has = sorted(path.replace('/dev/dax0.', 'ns_') for path in self.paths(self.both))
+        self.stop_service()
+        manager = self.start_with_adapter()
+        manager.cordon(adoption.NAMESPACE, has[0], reason='it shows errors')
+        self.stop_with_adapter()
+        self.undefine(self.both)
+        adopting = self.adopting()
+        self.assertEqual(adoption.WITHHELD, self.lines(adopting.apply(adopting.plan()))[self.both][0])
+        manager = self.restart_with_adapter()
+        self.assertEqual({has[0]: 'it shows errors', has[1]: f'{nova_host._KEPT} {self.both}'}, self.cordons(manager))
+        self.stop_with_adapter()
+        self.instance(self.both).destroy()
+        self.assertEqual([], list(adopting.apply(adopting.plan())))
+        self.assertEqual({has[0]: 'it shows errors'}, self.cordons(self.restart_with_adapter()))
+
     def test_a_domain_that_nova_does_not_know(self) -> None:
         self.stop_service()
         instance = self.instance(self.both)
