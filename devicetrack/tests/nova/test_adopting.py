@@ -16,6 +16,7 @@ import fixtures
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
+from nova.compute import vm_states
 import nova.conf
 from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
@@ -407,6 +408,18 @@ class AdoptTestCase(HostTestCase):
         self.assertIn(f'; migration {left.uuid}: ended', line.reason)
         self.assertEqual('error', self.status_of(left))
         self.assertEqual([adoption.ADOPTED], [line.outcome for line in adopting.apply(adopting.plan())])
+
+    def test_a_soft_deleted_instance_whose_move_nobody_continues(self) -> None:
+        left = self.migration('queued')
+        instance = self.instance(self.both)
+        instance.vm_state = vm_states.SOFT_DELETED
+        instance.save()
+        self.stop_service()
+        adopting = self.adopting()
+        plan = adopting.plan()
+        self.assertIn(f'it was interrupted: --apply on {HOST} ends it', self.reason(plan, self.both))
+        list(adopting.apply(plan._replace(is_up=False)))
+        self.assertEqual('error', self.status_of(left))
 
     def test_the_line_says_why_a_move_was_not_ended(self) -> None:
         left = self.migration('queued')
