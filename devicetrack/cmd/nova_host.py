@@ -119,8 +119,8 @@ class NovaHost:
 
         Each instance gets all of its devices or none, and a line with the result. Nothing is wiped or read in the
         background, whatever ``[devicetrack] unproven_devices`` says. Devices of withheld instances that no domain names
-        are cordoned, so that nothing wipes them, until a later call finds an owner or nothing that speaks of them. The
-        call may be repeated.
+        are cordoned, so that nothing wipes them, until a later call finds that no withheld instance has them. An
+        operator's cordon stays as it is. The call may be repeated.
 
         :raises DeviceTrackError: the host could not be started; nothing was recorded
         """
@@ -137,7 +137,8 @@ class NovaHost:
             unsettled = {line.instance_uuid for line in plan.lines if line.outcome == adoption.WITHHELD}
             outcomes = self._record.end_moves(node, unsettled, manager.placed()[1]) if (
                 unsettled and not plan.is_up) else []
-            kept = _cordoned(withheld.load(store, manager.host_uuid))
+            cordons = _cordons(withheld.load(store, manager.host_uuid))
+            ended = {key for key, reason in cordons.items() if reason.startswith(_KEPT)}
             for line in plan.lines:
                 if line.outcome == adoption.WITHHELD:
                     done = line._replace(reason='; '.join((line.reason, *(
@@ -147,10 +148,13 @@ class NovaHost:
                         line, lambda instance, devices: manager.adopt(None, instance, devices))
                 if done.outcome == adoption.WITHHELD:
                     for key in done.undefined:
-                        manager.cordon(*key, reason=f'{_KEPT} {done.instance_uuid}')
-                        kept.discard(key)
+                        # An operator's cordon keeps the device too, and a later call must not end it.
+                        if cordons.get(key, _KEPT).startswith(_KEPT):
+                            manager.cordon(*key, reason=f'{_KEPT} {done.instance_uuid}')
+                    # A device that the host or the options do not have now may come back with somebody's data.
+                    ended.difference_update(done.devices)
                 yield done
-            for key in kept if not plan.unread else ():
+            for key in ended if not plan.unread else ():
                 manager.uncordon(*key)
 
     def checks(self) -> Iterator[adoption.Check]:
@@ -187,10 +191,10 @@ class NovaHost:
                     options.STATE_PATH, path, f'{error.strerror}, and this user cannot make it in {parent}') from error
 
 
-def _cordoned(marks: Marks) -> set[DeviceKey]:
-    """Return the devices that an earlier call has cordoned."""
-    return {DeviceKey(target.kind, target.name) for target, causes in marks.items() if target.scope == vocabulary.DEVICE
-            and vocabulary.CORDONED in causes and causes[vocabulary.CORDONED].detail.startswith(_KEPT)}
+def _cordons(marks: Marks) -> dict[DeviceKey, str]:
+    """Return the reasons of the cordons, by device."""
+    return {DeviceKey(target.kind, target.name): causes[vocabulary.CORDONED].detail for target, causes in marks.items()
+            if target.scope == vocabulary.DEVICE and vocabulary.CORDONED in causes}
 
 
 def _unread(look: Adopting) -> list[str]:

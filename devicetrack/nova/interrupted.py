@@ -180,7 +180,7 @@ def _taken_back(context: Any, source: Source, begun: Sequence[Any], placement: A
             moving.setdefault(one.instance_uuid, set()).add(one.id)
     for some in service.batches(sorted(moving)):
         for instance in objects.InstanceList.get_by_filters(
-                context, {'uuid': some, 'deleted': False}, expected_attrs=['migration_context']):
+                context, {'uuid': some, **service.NOT_DELETED}, expected_attrs=['migration_context']):
             if instance.host == source.name and instance.task_state is None:
                 for migration in _still_open(context, source, instance.uuid, moving[instance.uuid], placement):
                     yield migration, instance
@@ -212,7 +212,7 @@ def _left_behind(context: Any, source: Source, begun: Sequence[Any]) -> Iterator
         left.setdefault(one.instance_uuid, []).append(one)
     for some in service.batches(sorted(left)):
         for instance in objects.InstanceList.get_by_filters(
-                context, {'uuid': some, 'deleted': False}, expected_attrs=[]):
+                context, {'uuid': some, **service.NOT_DELETED}, expected_attrs=[]):
             if instance.host not in (None, source.name) and source.has_domain(instance.uuid) is False:
                 newest = service.last_move(context, instance.uuid, source_compute=source.name)
                 if newest is not None:

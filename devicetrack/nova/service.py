@@ -34,6 +34,9 @@ _ERROR: Final = ('error',)
 # Statuses in which a guest that moves on its own host still has its old devices. If Nova's service dies then, Nova
 # returns to the old devices by itself and records that nowhere: the migration keeps its status.
 _NOT_MOVED_YET: Final = ('queued', 'accepted', 'preparing', 'pre-migrating', 'migrating')
+# The filters of instances that are not deleted. Soft-deleted ones keep their devices, because users may restore them,
+# but Nova leaves them out unless it is asked for them.
+NOT_DELETED: Final[Mapping[str, bool]] = {'deleted': False, 'soft_deleted': True}
 
 
 class NovaService:
@@ -122,14 +125,14 @@ def record_paths(host: str, uuids: Collection[str], paths: Mapping[str, str]) ->
     Nova alone takes a namespace with another path for another namespace, and never corrects a path. So after a boot
     that changed the paths it would give a namespace that an instance has to the next one.
 
-    :param uuids: the instances; those that are not on the host stay as they are
+    :param uuids: the instances, also those that are soft-deleted; those that are not on the host stay as they are
     :param paths: of the namespaces of the host, by name
     :raises NovaException, MessagingException: no answer, for example
     """
     context = nova_context.get_admin_context()
     for some in batches(sorted(uuids)):
         for instance in objects.InstanceList.get_by_filters(
-                context, {'uuid': some, 'deleted': False}, expected_attrs=['resources']):
+                context, {'uuid': some, **NOT_DELETED}, expected_attrs=['resources']):
             changed = resources.at_paths(instance.resources, paths) if instance.host == host else None
             if changed is not None:
                 instance.resources = changed

@@ -16,6 +16,7 @@ import fixtures
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
+from nova.compute import vm_states
 import nova.conf
 from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
@@ -99,6 +100,15 @@ class HostTestCase(test_vgpu.VGPUTestBase):
         """Start the compute service with the adapter; returns its claim manager."""
         self.installed = install.install(connect=adapted.WORLD.connect, state_path=adapted.WORLD.state_path)
         self.addCleanup(self.installed.remove)
+        self.restart_compute_service(HOST)
+        return binding.of(self.computes[HOST].driver).manager
+
+    def stop_with_adapter(self) -> None:
+        self.stop_service()
+        binding.stop(self.computes[HOST].driver)
+
+    def restart_with_adapter(self) -> Any:
+        """Start the compute service again; returns its claim manager."""
         self.restart_compute_service(HOST)
         return binding.of(self.computes[HOST].driver).manager
 
@@ -227,8 +237,7 @@ class AdoptTestCase(HostTestCase):
         self.useFixture(fixtures.MonkeyPatch('devicetrack.virt.libvirt.driver.LibvirtDriver.boot_id',
                                              lambda _driver: '2f1e0c7a-5b64-4d38-9a0f-7c6d5e4b3a29'))
         self.flags(resume_guests_state_on_host_boot=True)
-        self.restart_compute_service(HOST)
-        manager = binding.of(self.computes[HOST].driver).manager
+        manager = self.restart_with_adapter()
         self._start_server({'id': small})
         for uuid, devices in has.items():
             self._wait_for_state_change({'id': uuid}, 'ACTIVE')
@@ -246,8 +255,7 @@ class AdoptTestCase(HostTestCase):
         self._wait_for_server_parameter({'id': self.both}, {'OS-EXT-STS:task_state': None})
         self.assertTrue(self.connection.lookupByUUIDString(self.both).isActive())
         self.assertEqual(has, (self.mdevs(self.both), self.paths(self.both)))
-        self.stop_service()
-        binding.stop(self.computes[HOST].driver)
+        self.stop_with_adapter()
         adopting = self.adopting()
         self.assertEqual([adoption.ADOPTED], [line.outcome for line in adopting.apply(adopting.plan())])
         self.restart_compute_service(HOST)
@@ -287,10 +295,14 @@ class AdoptTestCase(HostTestCase):
         self.assertIn('VGPU', self.reason(plan, self.both))
         self.assertEqual(adoption.ADOPTED, self.lines(adopting.apply(plan))[small][0])
 
+    def cordons(self, manager: ClaimManager) -> dict[str, str]:
+        """The reasons of the cordons, by namespace."""
+        return {target.name: causes[vocabulary.CORDONED].detail for target, causes in withheld.load(
+            manager.store, manager.host_uuid).items() if vocabulary.CORDONED in causes}
+
     def cordoned(self, manager: ClaimManager) -> set[str]:
         """The namespaces that the command keeps from everybody."""
-        return {target.name for target, causes in withheld.load(manager.store, manager.host_uuid).items()
-                if vocabulary.CORDONED in causes and self.both in causes[vocabulary.CORDONED].detail}
+        return {name for name, reason in self.cordons(manager).items() if self.both in reason}
 
     def test_a_namespace_that_only_novas_record_names_is_kept(self) -> None:
         """Else the service would take it for one that nobody owns, and wipe it if it may."""
@@ -308,17 +320,51 @@ class AdoptTestCase(HostTestCase):
         for name in has:
             self.assertTrue(self.is_written(name))
         # The operator finds out that the guest had no vGPU any more, and adopts it.
-        self.stop_service()
-        binding.stop(self.computes[HOST].driver)
+        self.stop_with_adapter()
         with mock.patch.object(adoption._Comparison, '_of_placement', autospec=True, return_value=None), \
                 mock.patch.object(adoption._Comparison, '_of_flavor', autospec=True, return_value=None):
             self.assertEqual(adoption.ADOPTED, self.lines(adopting.apply(adopting.plan()))[self.both][0])
-        self.restart_compute_service(HOST)
-        manager = binding.of(self.computes[HOST].driver).manager
+        manager = self.restart_with_adapter()
         self.assertEqual(set(), self.cordoned(manager))
         self.assertEqual(has, {record.identifier for record in manager.held()})
         for name in has:
             self.assertTrue(self.is_written(name))
+
+    def test_a_namespace_that_the_options_do_not_name_meanwhile_is_kept(self) -> None:
+        has = {path.replace('/dev/dax0.', 'ns_') for path in self.paths(self.both)}
+        for name in has:
+            self.write(name)
+        self.stop_service()
+        self.undefine(self.both)
+        adopting = self.adopting()
+        list(adopting.apply(adopting.plan()))
+        others = sorted({'ns_0', 'ns_1', 'ns_2', 'ns_3'} - has)
+        self.flags(pmem_namespaces=f'SMALL:{"|".join(others)}', group='libvirt')
+        outcome, named = self.lines(adopting.apply(adopting.plan()))[self.both]
+        self.assertEqual((adoption.WITHHELD, has), (outcome, set(named)))
+        self.flags(pmem_namespaces='SMALL:ns_0|ns_1,LARGE:ns_2|ns_3', group='libvirt')
+        self.flags(unproven_devices='wipe', group='devicetrack')
+        manager = self.start_with_adapter()
+        self.assertEqual(has, self.cordoned(manager))
+        manager.wait_for_wipes()
+        for name in has:
+            self.assertTrue(self.is_written(name))
+
+    def test_the_cordon_of_an_operator_stays(self) -> None:
+        has = sorted(path.replace('/dev/dax0.', 'ns_') for path in self.paths(self.both))
+        self.stop_service()
+        manager = self.start_with_adapter()
+        manager.cordon(adoption.NAMESPACE, has[0], reason='it shows errors')
+        self.stop_with_adapter()
+        self.undefine(self.both)
+        adopting = self.adopting()
+        self.assertEqual(adoption.WITHHELD, self.lines(adopting.apply(adopting.plan()))[self.both][0])
+        manager = self.restart_with_adapter()
+        self.assertEqual({has[0]: 'it shows errors', has[1]: f'{nova_host._KEPT} {self.both}'}, self.cordons(manager))
+        self.stop_with_adapter()
+        self.instance(self.both).destroy()
+        self.assertEqual([], list(adopting.apply(adopting.plan())))
+        self.assertEqual({has[0]: 'it shows errors'}, self.cordons(self.restart_with_adapter()))
 
     def test_a_domain_that_nova_does_not_know(self) -> None:
         self.stop_service()
@@ -362,6 +408,18 @@ class AdoptTestCase(HostTestCase):
         self.assertIn(f'; migration {left.uuid}: ended', line.reason)
         self.assertEqual('error', self.status_of(left))
         self.assertEqual([adoption.ADOPTED], [line.outcome for line in adopting.apply(adopting.plan())])
+
+    def test_a_soft_deleted_instance_whose_move_nobody_continues(self) -> None:
+        left = self.migration('queued')
+        instance = self.instance(self.both)
+        instance.vm_state = vm_states.SOFT_DELETED
+        instance.save()
+        self.stop_service()
+        adopting = self.adopting()
+        plan = adopting.plan()
+        self.assertIn(f'it was interrupted: --apply on {HOST} ends it', self.reason(plan, self.both))
+        list(adopting.apply(plan._replace(is_up=False)))
+        self.assertEqual('error', self.status_of(left))
 
     def test_the_line_says_why_a_move_was_not_ended(self) -> None:
         left = self.migration('queued')

@@ -67,6 +67,16 @@ class WayBackTestCase(base.PmemGuests):
         self.go_back()
         self.assert_others_for_the_next_guest()
 
+    def test_nor_those_of_a_guest_that_can_be_restored(self) -> None:
+        self.flags(reclaim_instance_interval=30000)
+        before = self.paths()
+        self.api.delete_server(self.server['id'])
+        self._wait_for_server_parameter(self.server, {'status': 'SOFT_DELETED'})
+        self.boot_the_host()
+        self.assertEqual({name: path.replace('dax0', 'dax5') for name, path in before.items()}, self.paths())
+        self.go_back()
+        self.assert_others_for_the_next_guest()
+
     def test_what_nova_cannot_save_now_the_next_start_saves(self) -> None:
         before = self.paths()
         with mock.patch.object(service, 'record_paths', autospec=True, side_effect=nova_exception.NovaException('no')):

@@ -11,6 +11,7 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import rpcapi
+from nova.compute import vm_states
 from nova.conductor.tasks import live_migrate
 import nova.conf
 from nova.tests.functional.libvirt import base as nova_base
@@ -89,6 +90,14 @@ class LostAnswerTestCase(_Guest):
         self.src = self.restart_compute_service('src')
         self.assertNotEqual({}, self.allocations()[1])
         left.undefine()
+        self.src = self.restart_compute_service('src')
+        self.assertEqual({}, self.allocations()[1])
+
+    def test_nor_does_it_count_a_guest_that_can_be_restored(self) -> None:
+        self.migrate()
+        instance = self.instance(self.server)
+        instance.vm_state = vm_states.SOFT_DELETED
+        instance.save()
         self.src = self.restart_compute_service('src')
         self.assertEqual({}, self.allocations()[1])
 
