@@ -208,7 +208,7 @@ class _Blocks:
             self._known[name] = ()                              # nothing is built on itself
             target = self._targets.get(name, '')
             found = _functions_in(target)
-            below = () if found else (*sorted(self._slaves(name)), *self._paths.get(name, ()), *_disk(target))
+            below = () if found else (*sorted(self._slaves(name)), *self._paths.get(name, ()), *self._disk(target))
             self._known[name] = found or tuple(dict.fromkeys(
                 itertools.chain.from_iterable(map(self.functions, below))))
         return self._known[name]
@@ -246,6 +246,11 @@ class _Blocks:
         # The kernel has an exclamation mark where a name in /dev has a slash.
         name = path.removeprefix('/dev/').replace('/', '!')
         return name if name in self._targets else None
+
+    def _disk(self, target: str) -> tuple[str, ...]:
+        """Return the disk of a partition, by the partition's path in sysfs: the directory above it is the disk's."""
+        above = os.path.basename(os.path.dirname(target))
+        return (above,) if above in self._targets else ()
 
     def _slaves(self, name: str) -> list[str]:
         return _listed(os.path.join(self._directory, name, 'slaves'))
@@ -468,12 +473,6 @@ def _is_up(directory: str, name: str) -> bool:
 def _functions_in(target: str) -> Sequence[str]:
     """Return the addresses of the functions in a path in sysfs, the nearest to its end first."""
     return tuple(filter(pci_sysfs.ADDRESS.fullmatch, reversed(target.split('/'))))
-
-
-def _disk(target: str) -> tuple[str, ...]:
-    """Return the disk of a partition, by the partition's path in sysfs."""
-    above = target.split('/')[-3:-1]
-    return (above[1],) if len(above) == 2 and above[0] == 'block' else ()
 
 
 def _entries(directory: str) -> list[str] | None:
