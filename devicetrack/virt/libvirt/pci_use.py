@@ -233,6 +233,9 @@ class _Blocks:
     def has(self, name: str) -> bool:
         return name in self._targets
 
+    def partitions(self, disk: str) -> set[str]:
+        return {name for name, target in self._targets.items() if self._disk(target) == (disk,)}
+
     def name_of(self, number: str) -> str | None:
         """Return the name of the block device with a number, ``major:minor``."""
         with contextlib.suppress(OSError):
@@ -279,6 +282,21 @@ class Disks:
         :param number: the device number, ``st_rdev``
         """
         return _open_device(self._sysfs, _SORTS[sort], f'{os.major(number)}:{os.minor(number)}', self._blocks)[0]
+
+    def ways_around(self, disk: str, address: str) -> dict[tuple[int, int], str]:
+        """Find the devices by which a process reaches the bytes of a disk without the disk's own node.
+
+        They are the partitions of the disk and the character devices of its function.
+
+        :returns: their names, by the sorts and numbers of :meth:`of_node`
+        """
+        partitions, found = self._blocks.partitions(disk), dict[tuple[int, int], str]()
+        for sort, kind in _SORTS.items():
+            for number in _listed(os.path.join(self._sysfs, 'dev', kind)):
+                addresses, name = _open_device(self._sysfs, kind, number, self._blocks)
+                if name in partitions if kind == 'block' else address in addresses:
+                    found[sort, os.makedev(*map(int, number.split(':')))] = name
+        return found
 
 
 class _Processes:
