@@ -51,6 +51,17 @@ class _Context(priv_context.PrivContext):
 
     _refusal = ''
 
+    def start(self, method: priv_context.Method = priv_context.Method.ROOTWRAP) -> None:
+        """Start the daemon.
+
+        :raises OSError: EIO: its helper command cannot be run. The command's own error, such as ENOENT, would look like
+            the daemon's answer about a device
+        """
+        try:
+            super().start(method)
+        except OSError as error:
+            raise OSError(errno.EIO, f'the privileged daemon cannot be started: {error}') from error
+
     def set_client_mode(self, enabled: bool) -> None:
         """Give up rights for good. oslo.privsep passes False only in the daemon, before the daemon reads a request.
 

@@ -58,6 +58,36 @@ def check_each_alone(fds: Iterable[int]) -> Mapping[int, OSError | None]:
             wanted.append(_wanted(fd))
         else:
             answers[fd] = BlockingIOError(errno.EAGAIN, 'somebody else holds its lock')
+    for fd, pids in _lasting_users_of(wanted).items():
+        answers[fd] = OSError(errno.EBUSY, _where_open(pids))
+    return answers
+
+
+def check_not_open(devices: Mapping[tuple[int, int], str]) -> None:
+    """Check that no other process has one of these devices open or mapped, at whatever node. This takes no lock.
+
+    As for :func:`check_alone`, a child of this process that has not run its program yet does not count.
+
+    :param devices: their names, by the sorts of their nodes (``stat.S_IFBLK``, ``stat.S_IFCHR``) and their numbers
+        (``st_rdev``)
+    :raises OSError: EBUSY: another process has one open or mapped; else, the users are unknown
+    """
+    names = list(devices.values())
+    users = _lasting_users_of([_Wanted(number, True, node, (names[number].encode(),))
+                               for number, node in enumerate(devices)])
+    if users:
+        first = min(users)
+        raise OSError(errno.EBUSY, f'{names[first]} is {_where_open(users[first])}')
+
+
+def _lasting_users_of(wanted: Collection[_Wanted]) -> Mapping[int, Sequence[int]]:
+    """As :func:`_users_of`, but without children that are about to run their programs.
+
+    This blocks for up to :data:`FORK_S` while a child of another process has a device or file.
+
+    :raises OSError: as :func:`_users_of`
+    """
+    lasting: dict[int, Sequence[int]] = {}
     deadline, seen = time.monotonic() + FORK_S, set[tuple[int, int]]()
     while users := _users_of(wanted):
         # A process that forks to run a program has in the child, for a moment, every descriptor that was open in any of
@@ -68,17 +98,23 @@ def check_each_alone(fds: Iterable[int]) -> Mapping[int, OSError | None]:
         of_their_own = {(fd, pid) for fd, pids in users.items() for pid in pids if parents[pid] is None}
         # A process that began to run its program between the two looks has closed the inherited descriptors.
         in_use = {fd for fd, _pid in seen & of_their_own} if time.monotonic() < deadline else set(users)
-        for fd in in_use:
-            answers[fd] = OSError(errno.EBUSY, f'open in process {", ".join(map(str, users[fd]))}')
+        lasting.update((fd, users[fd]) for fd in in_use)
         wanted = [one for one in wanted if one.fd in users.keys() - in_use]
         if wanted:
             seen = of_their_own
             time.sleep(_POLL_S)
-    return answers
+    return lasting
+
+
+def _where_open(pids: Sequence[int]) -> str:
+    return f'open in process {", ".join(map(str, pids))}'
 
 
 def users_of(devices: Mapping[int, str]) -> list[int]:
     """Find the other processes that have one of these character devices open or mapped.
+
+    A child of this process counts too, whatever program it runs. So this is for devices that this process never opens:
+    the child has opened it itself.
 
     :param devices: their names by their numbers, as in ``st_rdev``
     :raises OSError: a process of another user cannot be looked at, so the users are unknown

@@ -11,7 +11,9 @@ import re
 import stat
 from typing import Final
 
+from devicetrack import exception
 from devicetrack.virt.libvirt import device_users
+from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import root
 
 _DISK: Final = re.compile(r'nvme([0-9]+)n([0-9]+)')
@@ -37,12 +39,22 @@ def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: boo
         if os.lseek(fd, 0, os.SEEK_END) != size_bytes:
             raise OSError(errno.EINVAL, f'it does not have {size_bytes} bytes')
         device_users.check_alone(fd)
-        # That sees this node's users. A process may have a partition of the disk or its character device.
+        # That sees the users of the disk itself. A process may have a partition of it or its character device.
         root.check_own_use(sysfs, address)
+        # That sees nodes in /dev, and those of their kernel's names. A container may have others.
+        _check_ways_around(sysfs, address, name)
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+def _check_ways_around(sysfs: str, address: str, name: str) -> None:
+    try:
+        devices = pci_use.Disks(sysfs).ways_around(name, address)
+    except exception.DriverError as error:
+        raise OSError(errno.EIO, f'the partitions of {name} are unknown: {error}') from error
+    device_users.check_not_open(devices)
 
 
 def check_owner(sysfs: str, device: str, address: str) -> None:

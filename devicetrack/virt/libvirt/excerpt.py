@@ -63,9 +63,9 @@ _FILE, _SOURCE_FILE, _PATH = "file='", "<source file='", "path='"
 _SOCKET = " mode='", " type='unix'"
 # Outside of the devices, most paths are texts: those of the firmware, for example.
 _TEXT_PATH, _ATTRIBUTE_PATH, _NODE = '>/', "='/", '/dev/'
-# libvirt makes the files of a guest's firmware in the first of these by itself. Others than its own user may often not
-# enter it. The second is a control group: every running guest has one.
-_LIBVIRTS = '/var/lib/libvirt/qemu/', '/machine/'
+# libvirt makes the files of a guest's firmware and its sockets in the first two of these by itself. Others than its own
+# user may often not enter them. The last is a control group: every running guest has one.
+_LIBVIRTS = '/var/lib/libvirt/qemu/', '/run/libvirt/qemu/', '/machine/'
 _MOST_BEFORE = 128                  # characters of a tag before such an attribute
 _BLOCK_PATH = re.compile(rf"<source dev='({_PLAIN}']*)'")
 # If a namespace is declared in another way, for example with references, it may be ours. Nova's own name has '/xmlns/'.

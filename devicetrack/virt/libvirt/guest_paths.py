@@ -38,12 +38,13 @@ class GuestPaths:
     def __init__(self, timeout_s: float) -> None:
         self._calls = bounded.Calls(timeout_s, into_c=True)
 
-    def files(self, paths: Iterable[str]) -> Mapping[str, File]:
+    def files(self, paths: Iterable[str], must: bool = True) -> Mapping[str, File]:
         """Identify the files at some paths, by path. A path at which there is none is left out.
 
-        :raises CommandFailed: a path cannot be followed, or there is no answer in time
+        :param must: whether each path has to be followed. If not, one that cannot be followed is left out as well
+        :raises CommandFailed: a path that has to be followed cannot be, or there is no answer in time
         """
-        return self._each(file_at, paths)
+        return self._each(file_at if must else _file_in_reach, paths)
 
     def ends(self, paths: Iterable[str]) -> Mapping[str, str]:
         """Return each path without links, by path, whether there is a file at its end or not.
@@ -79,6 +80,13 @@ def file_at(path: str) -> File | None:
     # A block device and a character device may have one number.
     sort = stat.S_IFMT(status.st_mode)
     return (sort, 0, status.st_rdev) if status.st_rdev else (sort, status.st_dev, status.st_ino)
+
+
+def _file_in_reach(path: str) -> File | None:
+    try:
+        return file_at(path)
+    except exception.CommandFailed:
+        return None
 
 
 def _end(path: str) -> str | None:

@@ -208,7 +208,7 @@ class _Blocks:
             self._known[name] = ()                              # nothing is built on itself
             target = self._targets.get(name, '')
             found = _functions_in(target)
-            below = () if found else (*sorted(self._slaves(name)), *self._paths.get(name, ()), *_disk(target))
+            below = () if found else (*sorted(self._slaves(name)), *self._paths.get(name, ()), *self._disk(target))
             self._known[name] = found or tuple(dict.fromkeys(
                 itertools.chain.from_iterable(map(self.functions, below))))
         return self._known[name]
@@ -233,6 +233,9 @@ class _Blocks:
     def has(self, name: str) -> bool:
         return name in self._targets
 
+    def partitions(self, disk: str) -> set[str]:
+        return {name for name, target in self._targets.items() if self._disk(target) == (disk,)}
+
     def name_of(self, number: str) -> str | None:
         """Return the name of the block device with a number, ``major:minor``."""
         with contextlib.suppress(OSError):
@@ -246,6 +249,11 @@ class _Blocks:
         # The kernel has an exclamation mark where a name in /dev has a slash.
         name = path.removeprefix('/dev/').replace('/', '!')
         return name if name in self._targets else None
+
+    def _disk(self, target: str) -> tuple[str, ...]:
+        """Return the disk of a partition, by the partition's path in sysfs: the directory above it is the disk's."""
+        above = os.path.basename(os.path.dirname(target))
+        return (above,) if above in self._targets else ()
 
     def _slaves(self, name: str) -> list[str]:
         return _listed(os.path.join(self._directory, name, 'slaves'))
@@ -274,6 +282,21 @@ class Disks:
         :param number: the device number, ``st_rdev``
         """
         return _open_device(self._sysfs, _SORTS[sort], f'{os.major(number)}:{os.minor(number)}', self._blocks)[0]
+
+    def ways_around(self, disk: str, address: str) -> dict[tuple[int, int], str]:
+        """Find the devices by which a process reaches the bytes of a disk without the disk's own node.
+
+        They are the partitions of the disk and the character devices of its function.
+
+        :returns: their names, by the sorts and numbers of :meth:`of_node`
+        """
+        partitions, found = self._blocks.partitions(disk), dict[tuple[int, int], str]()
+        for sort, kind in _SORTS.items():
+            for number in _listed(os.path.join(self._sysfs, 'dev', kind)):
+                addresses, name = _open_device(self._sysfs, kind, number, self._blocks)
+                if name in partitions if kind == 'block' else address in addresses:
+                    found[sort, os.makedev(*map(int, number.split(':')))] = name
+        return found
 
 
 class _Processes:
@@ -468,12 +491,6 @@ def _is_up(directory: str, name: str) -> bool:
 def _functions_in(target: str) -> Sequence[str]:
     """Return the addresses of the functions in a path in sysfs, the nearest to its end first."""
     return tuple(filter(pci_sysfs.ADDRESS.fullmatch, reversed(target.split('/'))))
-
-
-def _disk(target: str) -> tuple[str, ...]:
-    """Return the disk of a partition, by the partition's path in sysfs."""
-    above = target.split('/')[-3:-1]
-    return (above[1],) if len(above) == 2 and above[0] == 'block' else ()
 
 
 def _entries(directory: str) -> list[str] | None:

@@ -26,6 +26,7 @@ from devicetrack.tests import base
 from devicetrack.tests import processes
 from devicetrack.tests.functional.virt import test_privileged
 from devicetrack.tests.functional.virt import test_unused
+from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import reading
 from devicetrack.virt.libvirt import root
@@ -74,7 +75,12 @@ CLEANS: Final = test_privileged.SERVICE + textwrap.dedent("""
 
 
 class DiskNodeTestCase(base.TestCase):
-    """A controller with two namespaces. The first one has a partition."""
+    """A controller with two namespaces. The first one has a partition.
+
+    ``subsystem`` is where sysfs shows the namespaces; by default that is below the controller.
+    """
+
+    subsystem = ''
 
     def setUp(self) -> None:
         super().setUp()
@@ -83,10 +89,13 @@ class DiskNodeTestCase(base.TestCase):
         self.addCleanup(shutil.rmtree, self.directory)
         os.chmod(self.directory, 0o755)
         self.controller = os.path.join(self.directory, f'devices/pci0000:00/{ADDRESS}/nvme/nvme0')
-        for name in (self.controller, *(os.path.join(self.directory, one) for one in (
+        self.above = os.path.join(self.directory, self.subsystem) if self.subsystem else self.controller
+        for name in (*{self.controller, self.above}, *(os.path.join(self.directory, one) for one in (
                 'bus/pci/devices', 'class/block', 'dev/block', 'dev/char'))):
             os.makedirs(name)
         os.symlink(f'../../../devices/pci0000:00/{ADDRESS}', os.path.join(self.directory, 'bus/pci/devices', ADDRESS))
+        if self.subsystem:
+            os.symlink(self.controller, os.path.join(self.above, 'nvme0'))
         os.mkdir(os.path.join(self.directory, 'home'), 0o755)
         os.chown(os.path.join(self.directory, 'home'), 65534, 65534)
         for name in ('SYSFS', 'DEVICES', 'VFIO'):
@@ -94,7 +103,7 @@ class DiskNodeTestCase(base.TestCase):
         self.loops = {name: self.add_loop(name) for name in ('nvme0n1', 'nvme0n2')}
         self.add_partition('nvme0n1')
         # Another device of the controller. The kernel's driver of /dev/full neither keeps nor waits for anything.
-        self.add_node(os.path.join(self.controller, 'ng0n1'), 'char', 1, 7)
+        self.add_node(os.path.join(self.above, 'ng0n1'), 'char', 1, 7)
 
     def add_loop(self, name: str) -> str:
         image = os.path.join(self.directory, f'home/{name}')
@@ -105,7 +114,11 @@ class DiskNodeTestCase(base.TestCase):
             self.fail(f'no loop device ("modprobe loop" as root): {made.stderr}')
         loop = made.stdout.strip()
         self.addCleanup(subprocess.run, ('losetup', '--detach', loop), check=True)
-        self.add_node(os.path.join(self.controller, name), 'block', *self.number(f'/sys/class/block/{loop[5:]}/dev'))
+        self.add_node(os.path.join(self.above, name), 'block', *self.number(f'/sys/class/block/{loop[5:]}/dev'))
+        if self.subsystem:
+            path = os.path.join(self.controller, f'nvme0c0{name.removeprefix("nvme0")}')
+            os.mkdir(path)
+            os.symlink(path, os.path.join(self.directory, 'class/block', os.path.basename(path)))
         return loop
 
     def add_partition(self, name: str) -> None:
@@ -113,7 +126,7 @@ class DiskNodeTestCase(base.TestCase):
         self.blkpg(loop, _ADD)
         self.addCleanup(self.blkpg, loop, _DELETE)
         [path] = glob.glob(f'/sys/class/block/{loop[5:]}p1/dev')
-        self.add_node(os.path.join(self.controller, name, f'{name}p1'), 'block', *self.number(path))
+        self.add_node(os.path.join(self.above, name, f'{name}p1'), 'block', *self.number(path))
 
     @staticmethod
     def blkpg(loop: str, what: int) -> None:
@@ -142,6 +155,15 @@ class DiskNodeTestCase(base.TestCase):
 
     def node(self, name: str) -> str:
         return os.path.join(self.directory, name)
+
+    def node_of_a_container(self, name: str) -> str:
+        """A node of another name outside of the host's directory of nodes."""
+        directory = tempfile.mkdtemp(dir='/tmp')
+        self.addCleanup(shutil.rmtree, directory)
+        path = os.path.join(directory, 'volume')
+        status = os.stat(self.node(name))
+        os.mknod(path, status.st_mode, status.st_rdev)
+        return path
 
     def opened_elsewhere(self, name: str, program: str = OPENS) -> Any:
         process = processes.Process('-c', program, self.node(name), 'has open')
@@ -186,6 +208,37 @@ class RootTestCase(DiskNodeTestCase):
             process.wait()
         os.close(self.opened('nvme0n1'))
 
+    def test_one_of_which_a_container_has_a_part_open(self) -> None:
+        self.patch(device_users, 'FORK_S', 0.1)         # the processes are forks, which get that time
+        for name, disks in (('nvme0n1p1', ('nvme0n1',)), ('ng0n1', ('nvme0n1', 'nvme0n2'))):
+            process = self.opened_elsewhere(self.node_of_a_container(name))
+            for disk in disks:
+                self.assertEqual(f'{name} is open in process {process.pid}', self.refused(disk))
+            if 'nvme0n2' not in disks:
+                os.close(self.opened('nvme0n2'))
+            process.kill()
+            process.wait()
+        os.close(self.opened('nvme0n1'))
+
+    def test_what_this_process_and_a_child_that_has_not_run_its_program_yet_have_of_it_is_no_use(self) -> None:
+        """Another thread may fork the child while this process has the device open."""
+        parts = [os.open(self.node_of_a_container(name), os.O_RDONLY) for name in ('nvme0n1p1', 'ng0n1')]
+        os.close(self.opened('nvme0n1'))
+        ours, theirs = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.read(ours, 1)
+            os._exit(0)
+        try:
+            for part in parts:
+                os.close(part)
+            os.close(self.opened('nvme0n1'))
+        finally:
+            os.write(theirs, b'.')
+            os.waitpid(pid, 0)
+            os.close(ours)
+            os.close(theirs)
+
     def test_what_this_process_and_its_children_have_open_is_no_use(self) -> None:
         first = self.opened('nvme0n1')
         part = os.open(self.node('nvme0n1p1'), os.O_RDWR)
@@ -209,6 +262,12 @@ class RootTestCase(DiskNodeTestCase):
                     self.assertIsNone(reading.read_through(name, fd, lock.fileno(), SIZE, 0, 0, threading.Event()))
                     os.close(fd)
         self.assertEqual(bytes(SIZE), self.content())
+
+
+class SubsystemTestCase(RootTestCase):
+    """The same where an NVM subsystem may have several controllers: the kernel shows its namespaces below it."""
+
+    subsystem = 'devices/virtual/nvme-subsystem/nvme-subsys0'
 
 
 class DaemonTestCase(DiskNodeTestCase):

@@ -186,6 +186,12 @@ daemon.context.start""") + textwrap.dedent("""
     print(json.dumps([told(privileged.run_ndctl, '/bin/true'), told(privileged.is_vfio_group_open, 7)]))
 """)
 
+WITHOUT_HELPER = SERVICE.replace('daemon.context.start(priv_context.Method.FORK)', """
+cfg.CONF.set_override('helper_command', '/none/sudo privsep-helper', 'devicetrack_privileged')
+""") + textwrap.dedent("""
+    print(json.dumps(told(privileged.is_vfio_group_open, 7)))
+""")
+
 
 KEPT = SERVICE.replace('daemon.context.start', """
 if sys.argv[2:]:
@@ -409,6 +415,12 @@ class PrivilegedTestCase(base.TestCase):
         self.assertEqual([f'{1 << 1 | 1 << 19:016x}'], self.run_service(KEPT))
         # CAP_NET_ADMIN and CAP_SYS_ADMIN, and never CAP_SETPCAP or what else somebody names.
         self.assertEqual([f'{1 << 1 | 1 << 12 | 1 << 19 | 1 << 21:016x}'], self.run_service(KEPT, 'more'))
+
+    def test_a_daemon_that_cannot_be_started_has_given_no_answer(self) -> None:
+        """An error that there is no helper must not look like the answer that nobody has a VFIO driver."""
+        said = self.run_service(WITHOUT_HELPER)
+        self.assertEqual("OSError: the privileged daemon cannot be started: [Errno 2] No such file or directory: "
+                         "'/none/sudo'", said)
 
     def test_a_daemon_that_cannot_give_up_its_rights_does_nothing(self) -> None:
         said = self.run_service(WITHOUT_SETPCAP)

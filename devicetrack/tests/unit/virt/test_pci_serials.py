@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import struct
 from typing import Any
@@ -200,6 +201,27 @@ class SerialsTestCase(pci_hosts.PCIHostTestCase):
         for call, arguments in ((kind.realize, (assignment,)), (self.unclaim, (kind, assignment))):
             self.assertIn('its serial is M75, recorded was none',
                           str(self.assertRaises(exception.DeviceGone, call, *arguments)))
+
+    def test_a_row_of_an_older_release_tells_them_apart_once_realize_has_written_it(self) -> None:
+        """Such a row does not say whether its card was asked. Nothing but realize writes that."""
+        self.host.add_igb(CARD)
+        with open(self.host.path(CARD, 'config'), 'wb') as file:
+            file.write(bytes(256))
+        kind = self.kind(INTEL, cleaning='none')
+        device = self.devices(kind)[CARD]
+        text = json.dumps(details.from_text(device.details).obj_to_primitive('1.2'))
+        compared = identity.compare(text, device.details)
+        assert compared is not None
+        self.assertEqual((True, {}), (compared.is_same, compared.others))       # so no repair writes it
+        assignment = contract.assignment(self.instance, 'pci', CARD, device.parent, text)
+        written = kind.realize(assignment).details
+        self.assertEqual([False, True], [details.from_text(one).no_serial for one in (text, written)])
+        self.host.remove(CARD)
+        self.host.add_igb(CARD)
+        self.host.give_serial(CARD, 'M75')
+        found = self.devices(self.kind(INTEL, cleaning='none'))[CARD].details
+        both = [identity.compare(one, found) for one in (text, written)]
+        self.assertEqual([True, False], [one is not None and one.is_same for one in both])
 
     def test_a_card_that_came_there_and_is_known_by_its_number_is_another(self) -> None:
         other = '0000:04:00.0'

@@ -124,12 +124,12 @@ class BlockTestCase(UseTestCase):
                          self.uses())
 
     def test_a_namespace_with_paths_through_two_controllers(self) -> None:
-        # The kernel's own multipath: a device that belongs to no function, and a hidden one below each.
+        # The kernel's own multipath: a device below the subsystem, of no function, and a hidden one below each.
         for address, path in ((NVME, 'nvme5c0n1'), (OTHER, 'nvme5c1n1')):
             directory = os.path.join(self.host.path(address, 'nvme'), self.host.controller_of(address), path)
             os.mkdir(directory)
             os.symlink(directory, os.path.join(self.host.root, 'class/block', path))
-        self.host.build('nvme5n1', [])
+        self.host.add_device('virtual/nvme-subsystem/nvme-subsys5', 'nvme5n1', 'block', 'block/259')
         self.host.add_partition('nvme5n1', 'nvme5n1p1')
         self.host.mount('nvme5n1p1', '/srv')
         self.assertEqual(dict.fromkeys((NVME, OTHER), '/srv is mounted from nvme5n1p1'), self.uses())

@@ -416,6 +416,27 @@ class UnclaimTestCase(VFTestCase):
             self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
         self.kind.unclaim(wanted, 0)
 
+    def without_a_driver(self, function: str) -> None:
+        """Take a function from NVIDIA's driver and give it to none. Then there is no VFIO group of it."""
+        self.take_from_its_driver(function)
+        group = os.readlink(os.path.join(self.cards.root, 'bus/pci/devices', function, 'iommu_group'))
+        os.unlink(os.path.join(root.VFIO, os.path.basename(group)))
+        self.patch(root, 'SYSFS', self.cards.root)
+
+    def test_an_adopted_one_without_any_driver_is_free(self) -> None:
+        wanted = self.realized()
+        wanted.details.origin = 'adopted'
+        self.without_a_driver(self.functions[0])
+        self.kind.unclaim(wanted, 0)
+        self.assertEqual([], self.cards.written)
+
+    def test_one_that_got_its_type_here_has_to_come_back_to_its_driver_first(self) -> None:
+        wanted = self.realized()
+        self.without_a_driver(self.functions[0])
+        error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
+        self.assertIn("NVIDIA's driver does not have it: bind it to that driver", str(error))
+        self.assertEqual([], self.cards.written)
+
     def test_another_device_at_its_address_is_not_it(self) -> None:
         wanted = self.realized()
         self.take_from_its_driver(self.functions[0])

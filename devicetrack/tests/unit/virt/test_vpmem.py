@@ -20,11 +20,34 @@ from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import data
 from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_paths
 from devicetrack.virt.libvirt import namespaces
 from devicetrack.virt.libvirt.kinds import vpmem
 
 MIB = 1 << 20
+
+# A guest with UEFI, a guest agent and the port of a network card.
+GUEST = """<domain type='kvm'>
+  <name>a</name>
+  <uuid>8ad1cc0f-2c4b-4e87-9a8c-0d3b7d8f6a01</uuid>
+  <os firmware='efi'>
+    <type arch='x86_64' machine='pc-q35-9.0'>hvm</type>
+    <nvram>{firmware}</nvram>
+  </os>
+  <devices>
+    <interface type='hostdev' managed='yes'>
+      <source>
+        <address type='pci' domain='0x0000' bus='0x03' slot='0x10' function='0x0'/>
+      </source>
+    </interface>
+    <channel type='unix'>
+      <source mode='bind' path='{agent}'/>
+      <target type='virtio' name='org.qemu.guest_agent.0'/>
+    </channel>
+  </devices>
+</domain>
+"""
 
 
 class NdctlTestCase(base.TestCase):
@@ -180,6 +203,38 @@ class NdctlTestCase(base.TestCase):
         # What is of another sort than all namespaces is none of them. Of a character device nobody can tell.
         self.assertEqual({memory: 'ns1_1', '/other': None, '/nothing': None},
                          self.kind.identify([memory, disk, file, '/other', '/nothing']))
+
+    def test_what_libvirt_makes_for_a_guest_may_be_out_of_reach(self) -> None:
+        """Only libvirt's user may enter these directories. Definitions beside the usual, and snapshots, name them."""
+        firmware, agent = '/var/lib/libvirt/qemu/nvram/a_VARS.fd', '/run/libvirt/qemu/channel/1-a/agent.0'
+        text = GUEST.format(firmware=firmware, agent=agent)
+        snapshot = f'<domainsnapshot>\n  <name>s</name>\n{text}</domainsnapshot>'
+        self.within_reach()
+        for one in (text, *domain_xml.in_snapshot(snapshot, 's')):
+            domain = domain_xml.parse(one, hints=self.kind.path_hints)
+            self.assertEqual({firmware, agent}, set(self.kind.other_addresses(domain)))
+            self.assertEqual({firmware: None, agent: None, '/dev/dax1.1': 'ns1_1'},
+                             self.kind.identify([*self.kind.other_addresses(domain), '/dev/dax1.1']))
+        # A root's service, for example, may enter: an ordinary file is no namespace, whoever made it.
+        self.within_reach('/var/lib/libvirt/qemu/')
+        self.assertEqual({agent: None}, self.kind.identify([firmware, agent]))
+
+    def test_but_what_somebody_else_made_may_not(self) -> None:
+        self.within_reach()
+        for path in ('/srv/disk', '/var/lib/libvirt/images/disk', '/var/lib/libvirt/qemu/../images/disk'):
+            error = self.assertRaises(exception.CommandFailed, self.kind.identify, [path])
+            self.assertIn('Permission denied', str(error))
+
+    def within_reach(self, *directories: str) -> None:
+        """Let this process follow only paths below some directories, all to ordinary files, and those of ndctl."""
+        def status(path: str) -> os.stat_result:
+            if path.startswith(directories):
+                return os.stat_result((stat.S_IFREG, 9, 1, 1, 0, 0, 0, 0, 0, 0), {'st_rdev': 0})
+            if path.startswith('/dev/dax'):
+                return os.stat_result((stat.S_IFCHR, 9, 1, 1, 0, 0, 0, 0, 0, 0), {'st_rdev': os.makedev(252, 0)})
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+        self.patch(guest_paths, 'os', types.SimpleNamespace(**{**vars(os), 'stat': status}))
 
     @staticmethod
     def _status(sorts: Any, path: str) -> os.stat_result:

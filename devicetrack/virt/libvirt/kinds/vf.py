@@ -272,10 +272,19 @@ class VF(api.DeviceKind):
         try:
             return not self.tree.is_open(assignment.identifier)
         except OSError as error:
-            if self._is_away(assignment):
+            if self._is_away(assignment) or self._has_no_vfio_driver(assignment, error):
                 return True
             raise exception.UnclaimFailed(self.name, assignment.identifier,
                                           f'it is unknown whether a process has it open: {error.strerror}') from error
+
+    def _has_no_vfio_driver(self, assignment: DeviceAssignment, error: OSError) -> bool:
+        """Whether no process can have the function open, as nothing shows a VFIO device of its IOMMU group.
+
+        NVIDIA's driver makes one although its name does not say so. While it has the function, that must be seen.
+
+        :param error: the kernel's answer to whether a process has it open
+        """
+        return isinstance(error, FileNotFoundError) and not self.tree.known((assignment.identifier,))
 
     def _wait_for(self, done: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + self.options.release_wait_s

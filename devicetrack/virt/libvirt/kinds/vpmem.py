@@ -39,6 +39,7 @@ from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import excerpt
 from devicetrack.virt.libvirt import guest_paths
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import namespaces
@@ -143,7 +144,11 @@ class VPMEM(api.DeviceKind):
             return means
         by_path = {os.path.normpath(path): name for path, name in found.items()}
         means = {address: name or by_path.get(os.path.normpath(address)) for address, name in means.items()}
-        others = self._paths.files([address for address, name in means.items() if name is None])
+        unnamed = [address for address, name in means.items() if name is None]
+        others = dict(self._paths.files(address for address in unnamed if not excerpt.is_libvirts(address)))
+        # The service may often not enter the directories in which libvirt makes files for guests.
+        if of_libvirt := list(filter(excerpt.is_libvirts, unnamed)):
+            others.update(self._paths.files(of_libvirt, must=False))
         if others:
             by_device = {device: found[path] for path, device in self._paths.files(found).items()}
             sorts = {sort for sort, *_device in by_device}
