@@ -237,9 +237,18 @@ def _is_at_the_source(migration: Any) -> bool:
 
 def _may_have_left(context: Any, host: str, migration: Any, placement: Any) -> bool:
     """Whether the guest of a move may run at its destination, unless it is here."""
-    return bool(migration.source_compute == host and migration.dest_compute != host and _is_live(migration)
+    return bool(migration.source_compute == host and migration.dest_compute != host and _had_destination(migration)
                 and migration.status in _MAY_HAVE_LEFT
                 and placement.get_allocs_for_consumer(context, migration.uuid)['allocations'])
+
+
+def _had_destination(migration: Any) -> bool:
+    """Whether a move is a live migration that may have begun.
+
+    Nova saves the destination before it sends the message by which the source begins. So a guest without one has not
+    left: the scheduler found none, for example.
+    """
+    return _is_live(migration) and migration.dest_compute is not None
 
 
 def _is_live(migration: Any) -> bool:
@@ -251,7 +260,7 @@ def _end(context: Any, source: Source, migration: Any, instance: Any, placement:
     # Nova's other call for the same takes an error of placement for no allocations.
     has_allocations = bool(placement.get_allocs_for_consumer(context, migration.uuid)['allocations'])
     runs = source.runs(instance.uuid)
-    if _is_live(migration) and (runs is None or not runs and migration.status in _MAY_HAVE_LEFT):
+    if _had_destination(migration) and (runs is None or not runs and migration.status in _MAY_HAVE_LEFT):
         LOG.warning('Live migration %(migration)s of instance %(instance)s was interrupted, and its guest is not known '
                     'to run here: it may run on host %(destination)s, so its allocations stay as they are', facts)
         raise _MayHaveLeft(f'the guest is not known to run here, so it may run on {migration.dest_compute}')

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import Any
+from unittest import mock
 
 import fixtures
 from nova import context as nova_context
@@ -13,6 +15,7 @@ from nova import objects
 from nova.compute import rpcapi
 from nova.conductor.tasks import live_migrate
 import nova.conf
+from nova.scheduler.client import report
 from nova.tests.functional.libvirt import base as nova_base
 from oslo_messaging import exceptions as messaging_exceptions
 
@@ -45,6 +48,24 @@ class _Guest(nova_base.LibvirtMigrationMixin, base.MdevGuests):
         return [{provider: found['resources'] for provider, found in
                  self._get_allocations_by_server_uuid(consumer).items()}
                 for consumer in (self.server['id'], migration.uuid)]
+
+    def act(self, action: Any) -> None:
+        self.api.post_server_action(self.server['id'], action, check_response_status=[202, 400, 409, 500])
+        self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
+
+    def refuse(self, method: str) -> None:
+        """A live migration ends in a method, and placement does not answer when Nova undoes what came before."""
+        with contextlib.ExitStack() as faults:
+            def refuse(*_args: Any, **_kwargs: Any) -> None:
+                faults.enter_context(mock.patch.object(report.SchedulerReportClient, 'move_allocations', autospec=True,
+                                                       return_value=None))
+                raise nova_exception.NoValidHost(reason='no')
+
+            faults.enter_context(fixtures.MonkeyPatch(method, refuse))
+            self.act({'os-migrateLive': {'host': None, 'block_migration': 'auto'}})
+            self._wait_for_migration_status(self.server, ['error'])
+        self.kept = self.allocations()[1]
+        self.assertNotEqual({}, self.kept)
 
     def assert_moved(self) -> None:
         self.assertTrue(self.wait_for(lambda: not self.held('src')), self.held('src'))
@@ -99,6 +120,23 @@ class LostAnswerTestCase(_Guest):
         self.assertEqual(self.mdevs('src', self.server), set(self.held('src')))
         left.undefine()
         self.assert_moved()
+
+
+class NoDestinationTestCase(_Guest):
+    """The scheduler found no destination, and placement did not answer when Nova undid that."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.refuse('nova.conductor.tasks.live_migrate.LiveMigrationTask._find_destination')
+        self.fake('src').lookupByUUIDString(self.server['id']).destroy()
+
+    def test_its_guest_starts_again_after_it_went_off(self) -> None:
+        self.act({'reboot': {'type': 'HARD'}})
+        self.assertEqual(1, self.fake('src').lookupByUUIDString(self.server['id']).isActive())
+
+    def test_its_guest_gets_its_allocations_back_though_it_is_off(self) -> None:
+        self.src = self.restart_compute_service('src')
+        self.assertEqual([self.kept, {}], self.allocations())
 
 
 class AnotherDestinationTestCase(_Guest):
@@ -157,10 +195,6 @@ class KilledAfterTheCopyTestCase(_Guest):
 
     def undefine(self) -> None:
         self.fake('src').lookupByUUIDString(self.server['id']).undefine()
-
-    def act(self, action: Any) -> None:
-        self.api.post_server_action(self.server['id'], action, check_response_status=[202, 400, 409, 500])
-        self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
 
     def be_refused(self, move: Any) -> None:
         """Try another move, which ends in error."""
