@@ -143,8 +143,8 @@ def left_for(host: str, instance_uuid: str, placement: Any) -> str | None:
     context = nova_context.get_admin_context()
     moves = service.moves(context, instance_uuid)
     # After a later move that brought the guest to its destination, it is known where the guest is. A later one that
-    # was refused or failed says nothing.
-    known = max((one.id for one in moves if one.status in service.OVER), default=0)
+    # left from here and was refused or failed says nothing.
+    known = max((one.id for one in moves if one.status in service.OVER or _is_from_elsewhere(host, one)), default=0)
     for one in moves:
         if one.id > known and _may_have_left(context, host, one, placement):
             return str(one.dest_compute)
@@ -190,11 +190,12 @@ def _still_open(context: Any, source: Source, instance_uuid: str, ours: Collecti
                 placement: Any) -> Iterator[Any]:
     """Yield those of an instance's moves that no later one has made obsolete, the newest first.
 
-    A later move that was tried in vain took nothing away from an older one. But its guest may have left, with the
-    allocations that the older move had left to the instance, and these may be at any host.
+    A later move from here that was tried in vain took nothing away from an older one. But its guest may have left, with
+    the allocations that the older move had left to the instance, and these may be at any host.
     """
     moves = service.moves(context, instance_uuid)
-    since = max((one.id for one in moves if one.id not in ours and one.status not in _IN_VAIN), default=0)
+    since = max((one.id for one in moves if one.id not in ours
+                 and (one.status not in _IN_VAIN or _is_from_elsewhere(source.name, one))), default=0)
     for one in moves:
         if one.id > since and (one.id in ours or one.id > min(ours)
                                and _may_have_left(context, source.name, one, placement)):
@@ -202,10 +203,10 @@ def _still_open(context: Any, source: Source, instance_uuid: str, ours: Collecti
 
 
 def _left_behind(context: Any, source: Source, begun: Sequence[Any]) -> Iterator[Any]:
-    """Yield those of the moves, which all have allocations here, whose instance has left for another host.
+    """Yield those of the moves, which all have allocations here, whose instance has left, even if it came back.
 
     The move itself took the instance away, if it is a live migration that failed only after the guest had left, or a
-    newer one did.
+    newer one did. An instance that came back has got other allocations for that.
     """
     left: dict[str, list[Any]] = {}
     for one in begun:
@@ -213,7 +214,11 @@ def _left_behind(context: Any, source: Source, begun: Sequence[Any]) -> Iterator
     for some in service.batches(sorted(left)):
         for instance in objects.InstanceList.get_by_filters(
                 context, {'uuid': some, 'deleted': False}, expected_attrs=[]):
-            if instance.host not in (None, source.name) and source.has_domain(instance.uuid) is False:
+            if instance.host == source.name:
+                back = max((one.id for one in service.moves(context, instance.uuid)
+                            if _is_from_elsewhere(source.name, one)), default=0)
+                yield from (one for one in left[instance.uuid] if _is_live(one) and one.id < back)
+            elif instance.host is not None and source.has_domain(instance.uuid) is False:
                 newest = service.last_move(context, instance.uuid, source_compute=source.name)
                 if newest is not None:
                     yield from (one for one in left[instance.uuid] if _is_live(one) or one.id < newest.id)
@@ -240,6 +245,17 @@ def _may_have_left(context: Any, host: str, migration: Any, placement: Any) -> b
     return bool(migration.source_compute == host and migration.dest_compute != host and _had_destination(migration)
                 and migration.status in _MAY_HAVE_LEFT
                 and placement.get_allocs_for_consumer(context, migration.uuid)['allocations'])
+
+
+def _is_from_elsewhere(host: str, migration: Any) -> bool:
+    """Whether a move left from another host, so that its guest had left this one before, whatever became of the move.
+
+    Nova moves an instance from the host where it has it. So older moves do not say any more where the guest is. Nor can
+    it still be there, if Nova has the instance here again: Nova changes the host of an instance only after the guest
+    has arrived there, or was stopped at the old one, and it does so even if the old one never hears of it. Nova starts
+    no guest at another host than the instance's, except for an evacuation, whose old host is down.
+    """
+    return migration.source_compute not in (None, host)
 
 
 def _had_destination(migration: Any) -> bool:
@@ -282,7 +298,7 @@ def _remove(context: Any, source: Source, migration: Any, placement: Any) -> str
                                                     error='the log of the placement client says why')
     _fail(migration)
     LOG.warning('Removed the allocations that migration %(migration)s left at host %(host)s: instance %(instance)s '
-                'lives elsewhere',
+                'has left since, and has others',
                 {'migration': migration.uuid, 'host': source.name, 'instance': migration.instance_uuid})
     return f'migration {migration.uuid}: its allocations here are removed'
 
