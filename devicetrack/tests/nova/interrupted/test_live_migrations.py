@@ -233,6 +233,66 @@ class NoDestinationTestCase(_Guest):
         self.assertEqual([self.kept, {}], self.allocations())
 
 
+class NeverLeftTestCase(_Guest):
+    """Nova's driver failed before the copy began. Nova undoes nothing then, so the migration keeps its allocations."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        os.makedirs(os.path.join(nova.conf.CONF.instances_path, self.server['id']), exist_ok=True)
+        self.refuse(f'{_DRIVER}.live_migration')
+        self.api.post_server_action(self.server['id'], {'os-resetState': {'state': 'active'}})
+
+    def assert_runs(self) -> None:
+        self.assertEqual(1, self.fake('src').lookupByUUIDString(self.server['id']).isActive())
+
+    def assert_off(self) -> None:
+        self.assertEqual([], [domain for domain in self.fake('src')._vms.values() if domain.isActive()])
+
+    def test_it_is_rescued(self) -> None:
+        self._rescue_server(self.server)
+        self.assert_runs()
+
+    def test_after_a_rescue_that_failed_it_is_rebooted(self) -> None:
+        with mock.patch(f'{_DRIVER}._create_guest', autospec=True, side_effect=nova_exception.InternalError('no')):
+            self.act({'rescue': {}})
+        self.assertEqual('ERROR', self.api.get_server(self.server['id'])['status'])
+        self.assert_off()
+        self.act({'reboot': {'type': 'HARD'}})
+        self.assert_runs()
+
+    def test_it_stops_and_starts(self) -> None:
+        self._stop_server(self.server)
+        self.assert_off()
+        self.act({'os-start': None})
+        self.assert_runs()
+
+    def test_if_it_was_off_already_it_may_have_left(self) -> None:
+        self.fake('src').lookupByUUIDString(self.server['id']).destroy()
+        self._stop_server(self.server)
+        self.act({'os-start': None})
+        self.assert_off()
+
+    def test_if_it_has_no_domain_when_it_is_off_it_may_have_left(self) -> None:
+        domain = self.fake('src').lookupByUUIDString(self.server['id'])
+        self.after('_destroy', lambda _arguments: domain.undefine())
+        self._stop_server(self.server)
+        self.act({'os-start': None})
+        self.assert_off()
+
+    def test_if_it_ran_here_before_a_copy_began_it_may_have_left(self) -> None:
+        def leave(*_args: Any, **_kwargs: Any) -> None:
+            self.fake('src').lookupByUUIDString(self.server['id']).destroy()
+            raise nova_exception.InternalError('no')
+
+        self.after('pre_live_migration', lambda _arguments: binding.of(self.src.driver).make_ready(
+            self.instance(self.server)))
+        with fixtures.MonkeyPatch('nova.compute.manager.ComputeManager._post_live_migration_update_host', leave):
+            self.act({'os-migrateLive': {'host': 'dest', 'block_migration': 'auto'}})
+        self.api.post_server_action(self.server['id'], {'os-resetState': {'state': 'active'}})
+        self.act({'reboot': {'type': 'HARD'}})
+        self.assert_off()
+
+
 class AnotherDestinationTestCase(_Guest):
     """A port cannot be bound at a destination that has claimed, so Nova goes on to another host."""
 
