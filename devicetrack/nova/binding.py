@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 import contextlib
 from typing import Any
 from typing import Final
@@ -79,8 +80,8 @@ class Binding:
         self.providers = providers.Providers(driver, self.nodename)
         self._service = service.NovaService(host)
         self._reported: list[Provider] = []
-        # The guests that were here when Nova was about to undefine or start them. If Nova fails in between, libvirt has
-        # no domain of such a guest, although it is not elsewhere.
+        # The guests that were here when Nova was about to stop, undefine or start them. Until they run again, libvirt
+        # has no domain of such a guest or one that is off, although the guest is not elsewhere.
         self._seen: set[str] = set()
         path = settings.state_path(host)
         self.manager = ClaimManager(
@@ -258,6 +259,23 @@ class Binding:
         except (nova_exception.InstanceNotFound, nova_driver.libvirt.libvirtError):
             return False
 
+    @contextlib.contextmanager
+    def stopping(self, instance: Any) -> Iterator[None]:
+        """Note that a guest runs here which Nova stops: while it is off, nothing else says that it has not left.
+
+        If a copy of it ends at that moment, libvirt undefines it here. Then it may have left, and is not noted.
+        """
+        here = self._is_here(instance)
+        yield
+        if here and self._has_domain(instance):
+            self._seen.add(instance.uuid)
+
+    def _has_domain(self, instance: Any) -> bool:
+        with contextlib.suppress(nova_exception.NovaException):
+            self._driver._host.get_guest(instance)
+            return True
+        return False
+
     def _check_stayed(self, instance: Any) -> None:
         try:
             destination = interrupted.left_for(self.host, instance.uuid, self._driver.virtapi.reportclient)
@@ -275,7 +293,7 @@ class Binding:
                                                'says which')
 
     def may_leave(self, instance: Any) -> None:
-        """Note that a live migration away from here begins: without its domain, the guest may run elsewhere."""
+        """Note that the guest begins to leave, or has left: if it does not run here, it may run elsewhere."""
         self._seen.discard(instance.uuid)
 
     def _check_asks_for_none(self, instance: Any) -> None:

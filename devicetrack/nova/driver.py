@@ -141,6 +141,13 @@ def create_guest(original: Callable[..., Any], driver: Any, context: Any, xml: s
     return created
 
 
+@wraps(f'{_DRIVER}power_off')
+def power_off(original: Callable[..., Any], driver: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
+    """Note first that the guest runs here. While it is off, nothing else says that it has not left."""
+    with binding.of(driver).stopping(instance):
+        original(driver, instance, *args, **kwargs)
+
+
 @wraps(f'{_DRIVER}_hard_reboot')
 def hard_reboot(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any,
                 **kwargs: Any) -> Any:
@@ -195,8 +202,8 @@ def resume(original: Callable[..., Any], driver: Any, context: Any, instance: An
 def rescue(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
     """Make the devices ready first, as :func:`hard_reboot` does: without a domain, Nova would make one here.
 
-    Nova has stopped the guest by now. After an error here, as after any other error of a rescue, the guest stays off
-    and the instance is in error.
+    Nova has stopped the guest by now, by :func:`power_off`. After an error here, as after any other error of a rescue,
+    the guest stays off and the instance is in error.
     """
     binding.of(driver).make_ready(instance, new_definition=True)
     return original(driver, context, instance, *args, **kwargs)
@@ -284,11 +291,14 @@ def pre_live_migration(original: Callable[..., Any], driver: Any, context: Any, 
 
 
 @wraps(f'{_DRIVER}_live_migration_operation')
-def live_migration_operation(original: Callable[..., Any], driver: Any, *args: Any, **kwargs: Any) -> Any:
-    binding.of(driver)
+def live_migration_operation(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any,
+                             **kwargs: Any) -> Any:
+    # The check was long ago if the migration had to wait. Meanwhile an operator may have reset the instance's state,
+    # and have rebooted it.
+    binding.of(driver).may_leave(instance)
     token = _MIGRATING.set(driver)
     try:
-        return original(driver, *args, **kwargs)
+        return original(driver, context, instance, *args, **kwargs)
     finally:
         _MIGRATING.reset(token)
 

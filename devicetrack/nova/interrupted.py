@@ -143,8 +143,8 @@ def left_for(host: str, instance_uuid: str, placement: Any) -> str | None:
     context = nova_context.get_admin_context()
     moves = service.moves(context, instance_uuid)
     # After a later move that brought the guest to its destination, it is known where the guest is. A later one that
-    # was refused or failed says nothing.
-    known = max((one.id for one in moves if one.status in service.OVER), default=0)
+    # left from here and was refused or failed says nothing.
+    known = max((one.id for one in moves if one.status in service.OVER or _is_from_elsewhere(host, one)), default=0)
     for one in moves:
         if one.id > known and _may_have_left(context, host, one, placement):
             return str(one.dest_compute)
@@ -190,11 +190,12 @@ def _still_open(context: Any, source: Source, instance_uuid: str, ours: Collecti
                 placement: Any) -> Iterator[Any]:
     """Yield those of an instance's moves that no later one has made obsolete, the newest first.
 
-    A later move that was tried in vain took nothing away from an older one. But its guest may have left, with the
-    allocations that the older move had left to the instance, and these may be at any host.
+    A later move from here that was tried in vain took nothing away from an older one. But its guest may have left, with
+    the allocations that the older move had left to the instance, and these may be at any host.
     """
     moves = service.moves(context, instance_uuid)
-    since = max((one.id for one in moves if one.id not in ours and one.status not in _IN_VAIN), default=0)
+    since = max((one.id for one in moves if one.id not in ours
+                 and (one.status not in _IN_VAIN or _is_from_elsewhere(source.name, one))), default=0)
     for one in moves:
         if one.id > since and (one.id in ours or one.id > min(ours)
                                and _may_have_left(context, source.name, one, placement)):
@@ -202,10 +203,10 @@ def _still_open(context: Any, source: Source, instance_uuid: str, ours: Collecti
 
 
 def _left_behind(context: Any, source: Source, begun: Sequence[Any]) -> Iterator[Any]:
-    """Yield those of the moves, which all have allocations here, whose instance has left for another host.
+    """Yield those of the moves, which all have allocations here, whose instance has left, even if it came back.
 
     The move itself took the instance away, if it is a live migration that failed only after the guest had left, or a
-    newer one did.
+    newer one did. An instance that came back has got other allocations for that.
     """
     left: dict[str, list[Any]] = {}
     for one in begun:
@@ -213,7 +214,11 @@ def _left_behind(context: Any, source: Source, begun: Sequence[Any]) -> Iterator
     for some in service.batches(sorted(left)):
         for instance in objects.InstanceList.get_by_filters(
                 context, {'uuid': some, **service.NOT_DELETED}, expected_attrs=[]):
-            if instance.host not in (None, source.name) and source.has_domain(instance.uuid) is False:
+            if instance.host == source.name:
+                back = max((one.id for one in service.moves(context, instance.uuid)
+                            if _is_from_elsewhere(source.name, one)), default=0)
+                yield from (one for one in left[instance.uuid] if _is_live(one) and one.id < back)
+            elif instance.host is not None and source.has_domain(instance.uuid) is False:
                 newest = service.last_move(context, instance.uuid, source_compute=source.name)
                 if newest is not None:
                     yield from (one for one in left[instance.uuid] if _is_live(one) or one.id < newest.id)
@@ -237,9 +242,29 @@ def _is_at_the_source(migration: Any) -> bool:
 
 def _may_have_left(context: Any, host: str, migration: Any, placement: Any) -> bool:
     """Whether the guest of a move may run at its destination, unless it is here."""
-    return bool(migration.source_compute == host and migration.dest_compute != host and _is_live(migration)
+    return bool(migration.source_compute == host and migration.dest_compute != host and _had_destination(migration)
                 and migration.status in _MAY_HAVE_LEFT
                 and placement.get_allocs_for_consumer(context, migration.uuid)['allocations'])
+
+
+def _is_from_elsewhere(host: str, migration: Any) -> bool:
+    """Whether a move left from another host, so that its guest had left this one before, whatever became of the move.
+
+    Nova moves an instance from the host where it has it. So older moves do not say any more where the guest is. Nor can
+    it still be there, if Nova has the instance here again: Nova changes the host of an instance only after the guest
+    has arrived there, or was stopped at the old one, and it does so even if the old one never hears of it. Nova starts
+    no guest at another host than the instance's, except for an evacuation, whose old host is down.
+    """
+    return migration.source_compute not in (None, host)
+
+
+def _had_destination(migration: Any) -> bool:
+    """Whether a move is a live migration that may have begun.
+
+    Nova saves the destination before it sends the message by which the source begins. So a guest without one has not
+    left: the scheduler found none, for example.
+    """
+    return _is_live(migration) and migration.dest_compute is not None
 
 
 def _is_live(migration: Any) -> bool:
@@ -251,7 +276,7 @@ def _end(context: Any, source: Source, migration: Any, instance: Any, placement:
     # Nova's other call for the same takes an error of placement for no allocations.
     has_allocations = bool(placement.get_allocs_for_consumer(context, migration.uuid)['allocations'])
     runs = source.runs(instance.uuid)
-    if _is_live(migration) and (runs is None or not runs and migration.status in _MAY_HAVE_LEFT):
+    if _had_destination(migration) and (runs is None or not runs and migration.status in _MAY_HAVE_LEFT):
         LOG.warning('Live migration %(migration)s of instance %(instance)s was interrupted, and its guest is not known '
                     'to run here: it may run on host %(destination)s, so its allocations stay as they are', facts)
         raise _MayHaveLeft(f'the guest is not known to run here, so it may run on {migration.dest_compute}')
@@ -273,7 +298,7 @@ def _remove(context: Any, source: Source, migration: Any, placement: Any) -> str
                                                     error='the log of the placement client says why')
     _fail(migration)
     LOG.warning('Removed the allocations that migration %(migration)s left at host %(host)s: instance %(instance)s '
-                'lives elsewhere',
+                'has left since, and has others',
                 {'migration': migration.uuid, 'host': source.name, 'instance': migration.instance_uuid})
     return f'migration {migration.uuid}: its allocations here are removed'
 

@@ -244,6 +244,7 @@ def drop_move_claim_at_source(original: Callable[..., Any], tracker: Any, contex
     host = binding.if_devices(tracker.driver)
     original(tracker, context, instance, migration)
     if host is not None:
+        host.may_leave(instance)
         with errors.left_to_the_audit(instance, 'The confirmed move'):
             # In the source's cell an instance that went to another cell keeps its host, and Nova calls this once.
             left = migration.dest_compute if migration.cross_cell_move else None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import Any
+from unittest import mock
 
 import fixtures
 from nova import context as nova_context
@@ -14,11 +16,13 @@ from nova.compute import rpcapi
 from nova.compute import vm_states
 from nova.conductor.tasks import live_migrate
 import nova.conf
+from nova.scheduler.client import report
 from nova.tests.functional.libvirt import base as nova_base
 from oslo_messaging import exceptions as messaging_exceptions
 
 from devicetrack.claims import giving
 from devicetrack.nova import binding
+from devicetrack.nova import service
 from devicetrack.tests.nova.stock_failures import base
 
 _DRIVER = 'nova.virt.libvirt.driver.LibvirtDriver'
@@ -41,11 +45,34 @@ class _Guest(nova_base.LibvirtMigrationMixin, base.MdevGuests):
 
     def allocations(self) -> list[Any]:
         """The allocations of the instance and of its only migration."""
-        [migration] = objects.MigrationList.get_by_filters(
-            nova_context.get_admin_context(), {'instance_uuid': self.server['id']})
-        return [{provider: found['resources'] for provider, found in
-                 self._get_allocations_by_server_uuid(consumer).items()}
-                for consumer in (self.server['id'], migration.uuid)]
+        [migration] = self.moves()
+        return [self.allocations_of(consumer) for consumer in (self.server['id'], migration.uuid)]
+
+    def allocations_of(self, consumer: str) -> dict[str, Any]:
+        return {provider: found['resources']
+                for provider, found in self._get_allocations_by_server_uuid(consumer).items()}
+
+    def moves(self) -> list[Any]:
+        """The migrations of the instance, the newest first."""
+        return service.moves(nova_context.get_admin_context(), self.server['id'])
+
+    def act(self, action: Any) -> None:
+        self.api.post_server_action(self.server['id'], action, check_response_status=[202, 400, 409, 500])
+        self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
+
+    def refuse(self, method: str) -> None:
+        """A live migration ends in a method, and placement does not answer when Nova undoes what came before."""
+        with contextlib.ExitStack() as faults:
+            def refuse(*_args: Any, **_kwargs: Any) -> None:
+                faults.enter_context(mock.patch.object(report.SchedulerReportClient, 'move_allocations', autospec=True,
+                                                       return_value=None))
+                raise nova_exception.NoValidHost(reason='no')
+
+            faults.enter_context(fixtures.MonkeyPatch(method, refuse))
+            self.act({'os-migrateLive': {'host': None, 'block_migration': 'auto'}})
+            self._wait_for_migration_status(self.server, ['error'])
+        self.kept = self.allocations()[1]
+        self.assertNotEqual({}, self.kept)
 
     def assert_moved(self) -> None:
         self.assertTrue(self.wait_for(lambda: not self.held('src')), self.held('src'))
@@ -54,10 +81,15 @@ class _Guest(nova_base.LibvirtMigrationMixin, base.MdevGuests):
         self.assertEqual(1, len(self.held('dest')))
 
 
-class LostAnswerTestCase(_Guest):
+class _LostAnswer(_Guest):
     """The destination has finished, or never heard that it should, and the source waits in vain for its answer."""
 
     def migrate(self, heard: bool = True) -> None:
+        with self.losing_the_answer(heard):
+            self._live_migrate(self.server, 'error', 'ERROR')
+        self.assertEqual('dest', self.instance(self.server).host)
+
+    def losing_the_answer(self, heard: bool = True) -> Any:
         original = rpcapi.ComputeAPI.post_live_migration_at_destination
 
         def lose_the_answer(*args: Any, **kwargs: Any) -> None:
@@ -65,9 +97,10 @@ class LostAnswerTestCase(_Guest):
                 original(*args, **kwargs)
             raise messaging_exceptions.MessagingTimeout()
 
-        self.useFixture(fixtures.MonkeyPatch(_POST, lose_the_answer))
-        self._live_migrate(self.server, 'error', 'ERROR')
-        self.assertEqual('dest', self.instance(self.server).host)
+        return fixtures.MonkeyPatch(_POST, lose_the_answer)
+
+
+class LostAnswerTestCase(_LostAnswer):
 
     def test_the_source_gives_its_device_back(self) -> None:
         self.migrate()
@@ -108,6 +141,165 @@ class LostAnswerTestCase(_Guest):
         self.assertEqual(self.mdevs('src', self.server), set(self.held('src')))
         left.undefine()
         self.assert_moved()
+
+
+class CameBackTestCase(_LostAnswer):
+    """The guest left by a live migration whose answer was lost, and is at its old host again."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.migrate()
+        [self.first] = self.moves()
+        self.assertTrue(self.wait_for(lambda: not self.held('src')))
+        self.api.post_server_action(self.server['id'], {'os-resetState': {'state': 'active'}})
+        # libvirt keeps the domain of a guest that came, and the stand-in forgets it when the guest is off.
+        self.fake('dest').lookupByUUIDString(self.server['id'])._transient = False
+
+    def come_back_live(self) -> None:
+        self.src, self.dest = self.dest, self.src       # the stand-in for a copy goes by these names
+        with self.losing_the_answer():
+            self.api.post_server_action(self.server['id'],
+                                        {'os-migrateLive': {'host': 'src', 'block_migration': 'auto'}})
+            self._wait_for_server_parameter(self.server, {
+                'OS-EXT-SRV-ATTR:host': 'src', 'OS-EXT-STS:task_state': None, 'status': 'ERROR'})
+        self.api.post_server_action(self.server['id'], {'os-resetState': {'state': 'active'}})
+        self.src, self.dest = self.dest, self.src
+        self.fake('src').lookupByUUIDString(self.server['id'])._transient = False
+
+    def come_back_cold(self) -> None:
+        self.api.post_server_action(self.server['id'], {'migrate': None})
+        self._wait_for_server_parameter(self.server, {'status': 'VERIFY_RESIZE'})
+
+    def go_off(self) -> None:
+        self.fake('src').lookupByUUIDString(self.server['id']).destroy()
+
+    def assert_runs_at_the_source_alone(self) -> None:
+        self.assertEqual(1, self.fake('src').lookupByUUIDString(self.server['id']).isActive())
+        self.assertEqual([], [domain for domain in self.fake('dest')._vms.values() if domain.isActive()])
+
+    def start_again(self) -> None:
+        """The service at the source starts again, and leaves the guest the allocations that it came with."""
+        came_with = self.allocations_of(self.server['id'])
+        self.assertNotEqual({}, self.allocations_of(self.first.uuid))
+        self.src = self.restart_compute_service('src')
+        self.assertEqual(came_with, self.allocations_of(self.server['id']))
+        self.assertEqual({}, self.allocations_of(self.first.uuid))
+        self.assertEqual(1, len(self.held('src')))
+
+    def test_it_is_rebooted_though_it_came_by_another_such_move(self) -> None:
+        self.come_back_live()
+        self.go_off()
+        self.act({'reboot': {'type': 'HARD'}})
+        self.assertEqual(['error', 'error'], [one.status for one in self.moves()])
+        self.assert_runs_at_the_source_alone()
+
+    def test_so_it_is_while_a_cold_migration_waits_to_be_confirmed(self) -> None:
+        self.flags(resume_guests_state_on_host_boot=True)
+        self.come_back_cold()
+        self.go_off()
+        self.src = self.restart_compute_service('src')
+        self.assertEqual('VERIFY_RESIZE', self.api.get_server(self.server['id'])['status'])
+        self.assert_runs_at_the_source_alone()
+
+    def test_placement_counts_it_once_when_the_service_starts(self) -> None:
+        self.come_back_live()
+        self.start_again()
+
+    def test_so_it_does_though_the_guest_is_off(self) -> None:
+        self.come_back_cold()
+        self.go_off()
+        self.start_again()
+
+    def test_it_gets_no_second_copy_once_it_has_left_again(self) -> None:
+        self.come_back_live()
+
+        def leave(*_args: Any, **_kwargs: Any) -> None:
+            self.go_off()
+            raise nova_exception.InternalError('no')
+
+        with fixtures.MonkeyPatch('nova.compute.manager.ComputeManager._post_live_migration_update_host', leave):
+            self.act({'os-migrateLive': {'host': 'dest', 'block_migration': 'auto'}})
+        self.assertEqual(('error', 'src'), (self.moves()[0].status, self.instance(self.server).host))
+        self.api.post_server_action(self.server['id'], {'os-resetState': {'state': 'active'}})
+        self.act({'reboot': {'type': 'HARD'}})
+        self.assertEqual([], [domain for domain in self.fake('src')._vms.values() if domain.isActive()])
+
+
+class NoDestinationTestCase(_Guest):
+    """The scheduler found no destination, and placement did not answer when Nova undid that."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.refuse('nova.conductor.tasks.live_migrate.LiveMigrationTask._find_destination')
+        self.fake('src').lookupByUUIDString(self.server['id']).destroy()
+
+    def test_its_guest_starts_again_after_it_went_off(self) -> None:
+        self.act({'reboot': {'type': 'HARD'}})
+        self.assertEqual(1, self.fake('src').lookupByUUIDString(self.server['id']).isActive())
+
+    def test_its_guest_gets_its_allocations_back_though_it_is_off(self) -> None:
+        self.src = self.restart_compute_service('src')
+        self.assertEqual([self.kept, {}], self.allocations())
+
+
+class NeverLeftTestCase(_Guest):
+    """Nova's driver failed before the copy began. Nova undoes nothing then, so the migration keeps its allocations."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        os.makedirs(os.path.join(nova.conf.CONF.instances_path, self.server['id']), exist_ok=True)
+        self.refuse(f'{_DRIVER}.live_migration')
+        self.api.post_server_action(self.server['id'], {'os-resetState': {'state': 'active'}})
+
+    def assert_runs(self) -> None:
+        self.assertEqual(1, self.fake('src').lookupByUUIDString(self.server['id']).isActive())
+
+    def assert_off(self) -> None:
+        self.assertEqual([], [domain for domain in self.fake('src')._vms.values() if domain.isActive()])
+
+    def test_it_is_rescued(self) -> None:
+        self._rescue_server(self.server)
+        self.assert_runs()
+
+    def test_after_a_rescue_that_failed_it_is_rebooted(self) -> None:
+        with mock.patch(f'{_DRIVER}._create_guest', autospec=True, side_effect=nova_exception.InternalError('no')):
+            self.act({'rescue': {}})
+        self.assertEqual('ERROR', self.api.get_server(self.server['id'])['status'])
+        self.assert_off()
+        self.act({'reboot': {'type': 'HARD'}})
+        self.assert_runs()
+
+    def test_it_stops_and_starts(self) -> None:
+        self._stop_server(self.server)
+        self.assert_off()
+        self.act({'os-start': None})
+        self.assert_runs()
+
+    def test_if_it_was_off_already_it_may_have_left(self) -> None:
+        self.fake('src').lookupByUUIDString(self.server['id']).destroy()
+        self._stop_server(self.server)
+        self.act({'os-start': None})
+        self.assert_off()
+
+    def test_if_it_has_no_domain_when_it_is_off_it_may_have_left(self) -> None:
+        domain = self.fake('src').lookupByUUIDString(self.server['id'])
+        self.after('_destroy', lambda _arguments: domain.undefine())
+        self._stop_server(self.server)
+        self.act({'os-start': None})
+        self.assert_off()
+
+    def test_if_it_ran_here_before_a_copy_began_it_may_have_left(self) -> None:
+        def leave(*_args: Any, **_kwargs: Any) -> None:
+            self.fake('src').lookupByUUIDString(self.server['id']).destroy()
+            raise nova_exception.InternalError('no')
+
+        self.after('pre_live_migration', lambda _arguments: binding.of(self.src.driver).make_ready(
+            self.instance(self.server)))
+        with fixtures.MonkeyPatch('nova.compute.manager.ComputeManager._post_live_migration_update_host', leave):
+            self.act({'os-migrateLive': {'host': 'dest', 'block_migration': 'auto'}})
+        self.api.post_server_action(self.server['id'], {'os-resetState': {'state': 'active'}})
+        self.act({'reboot': {'type': 'HARD'}})
+        self.assert_off()
 
 
 class AnotherDestinationTestCase(_Guest):
@@ -167,18 +359,10 @@ class KilledAfterTheCopyTestCase(_Guest):
     def undefine(self) -> None:
         self.fake('src').lookupByUUIDString(self.server['id']).undefine()
 
-    def act(self, action: Any) -> None:
-        self.api.post_server_action(self.server['id'], action, check_response_status=[202, 400, 409, 500])
-        self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
-
     def be_refused(self, move: Any) -> None:
         """Try another move, which ends in error."""
         self.act(move)
         self.assertTrue(self.wait_for(lambda: [one.status for one in self.moves()] == ['error', 'error']), self.moves())
-
-    def moves(self) -> list[Any]:
-        return list(objects.MigrationList.get_by_filters(nova_context.get_admin_context(),
-                                                         {'instance_uuid': self.server['id']}))
 
     def assert_not_at_the_source(self) -> None:
         self.assertEqual([], [domain for domain in self.fake('src')._vms.values() if domain.isActive()])

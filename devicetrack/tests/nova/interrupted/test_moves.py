@@ -267,19 +267,44 @@ class InterruptedMoveTestCase(base.PmemGuests):
             self.assertRaises(nova_exception.InternalError, binding.of(self.computes['host1'].driver).make_ready,
                               self.instance(self.server))
 
-    def test_a_later_move_says_where_a_guest_is_only_if_it_is_over(self) -> None:
+    def test_a_later_move_from_here_says_where_a_guest_is_only_if_it_is_over(self) -> None:
         self.end_live_migration('error')
         self.undefine()
         host, instance = binding.of(self.computes['host1'].driver), self.instance(self.server)
-        later = self.move_later('queued', source_compute='host2', source_node='host2', dest_compute='host1',
-                                dest_node='host1')
-        for status in ('queued', 'failed', 'cancelled', 'error'):
+        later = self.move_later('queued')
+        for status in ('queued', 'failed', 'cancelled', 'error', 'reverted'):
             later.status = status
             later.save()
             self.assertRaises(nova_exception.InternalError, host.make_ready, instance)
         later.status = 'completed'
         later.save()
         host.make_ready(instance)
+
+    def come_back(self, status: str) -> Any:
+        """Another move, from the destination to here."""
+        return self.move_later(status, source_compute='host2', source_node='host2', dest_compute='host1',
+                               dest_node='host1')
+
+    def test_one_from_another_host_says_that_the_guest_had_left_whatever_became_of_it(self) -> None:
+        self.end_live_migration('error')
+        self.undefine()
+        host, instance = binding.of(self.computes['host1'].driver), self.instance(self.server)
+        self.assertRaises(nova_exception.InternalError, host.make_ready, instance)
+        later = self.come_back('accepted')
+        for status in ('accepted', 'finished', 'error', 'failed'):
+            later.status = status
+            later.save()
+            host.make_ready(instance)
+
+    def test_a_guest_that_came_back_keeps_the_allocations_that_it_came_with(self) -> None:
+        self.end_live_migration('error')
+        self.come_back('error')
+        came_with = self.allocations(self.server['id'])
+        self.assertNotEqual(came_with, self.allocations(self.migration.uuid))
+        self.assertEqual(
+            [(self.server['id'], f'migration {self.migration.uuid}: its allocations here are removed')],
+            interrupted.end(binding.of(self.computes['host1'].driver).source(), report.report_client_singleton()))
+        self.assertEqual([came_with, {}], [self.allocations(one) for one in (self.server['id'], self.migration.uuid)])
 
     def test_a_guest_that_is_off_may_have_left_unless_its_state_is_saved_here(self) -> None:
         self.end_live_migration('error')
