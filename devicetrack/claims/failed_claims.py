@@ -103,13 +103,8 @@ class FailedClaims:
                            if not self._life.is_wiped(record)]
                 taken = [record for record in records if record.claim_id == claim_id]
                 moves = _named({*named_migrations(taken), migration_uuid})
-                only_left = not taken and _only_left(records, moves)
-                stands = _stands(records, moves, claim_id) or (
-                    only_left and self._is_of_another(instance_uuid, moves, claim_id, takes))
-                if stands:
-                    self._life.give(taken, wait=True)
-                elif taken or only_left:
-                    self._life.settle(migrations.undo(records, moves, taken))
+                stands = self._another_stands(records, taken, moves, claim_id, takes)
+                self._life.settle(_end_of(records, taken, moves, stands))
                 self._given_up.forget(claim_id)
                 return not stands
             except (exception.DriverError, exception.HostTakenOver):
@@ -165,36 +160,44 @@ class FailedClaims:
         :param claim_id: None for a claim that took no device
         :param moves: the migration of the claim, if it had one
         :param wait: wait until devices are back that no guest could use, for a claim that may take them again
-        :returns: the rows that it had of devices that are back or on their way back
+        :returns: the rows that it had of devices that are back or on their way back; none if another claim of its
+            migration stands, so that the guest does not miss them
         :raises StoreError: the claim may stay as it is
         :raises DriverError: nobody knows whether the guest runs; the claim stays as it is
         """
         records = self._rows.of_instance(instance_uuid)
         taken = [record for record in records if record.claim_id == claim_id]
-        if not taken and (not _only_left(records, moves) or self._is_of_another(instance_uuid, moves, claim_id, takes)):
-            return []                           # it took no device, or is undone already
+        moves = {*named_migrations(taken), *moves}
         if self._guest_has(taken):
             return []
+        stands = self._another_stands(records, taken, moves, claim_id, takes)
         at_once = wait and all(record.generation == values.CLAIMED for record in taken)
         try:
-            self._life.settle(migrations.undo(records, {*named_migrations(taken), *moves}, taken), at_once)
+            self._life.settle(_end_of(records, taken, moves, stands), at_once)
         except exception.StoreError:
             raise
         except exception.DeviceTrackError as error:
             LOG.warning('Devices of the failed claim of instance %(instance)s are on their way back: %(error)s',
                         {'instance': instance_uuid, 'error': error})
-        return taken
+        return [] if stands else taken
 
-    def _is_of_another(self, instance_uuid: str, moves: Collection[str], claim_id: str | None, takes: bool) -> bool:
-        """Whether another claim made the rows old that an instance left for these migrations.
+    def _another_stands(self, records: Sequence[Record], taken: Sequence[Record], moves: Collection[str],
+                        claim_id: str | None, takes: bool) -> bool:
+        """Whether a claim for one of these migrations stands, other than this one. The context of its move stays.
 
-        The rows do not say which, but the migration context of that claim has the devices that it took. The device that
-        this claim took may be gone, and forgotten. Two claims that took none cannot be told apart.
+        If it took no device, the rows do not say who made the others old. But the migration context of a claim has the
+        devices that it took. Those that this claim took may be gone, and forgotten. Two claims that took none cannot be
+        told apart.
 
+        :param taken: the rows of this claim
         :param takes: as :meth:`abort`
         """
+        if _stands(records, moves, claim_id):
+            return True
+        if not _only_left(records, moves, taken):
+            return False
         try:
-            context = self._rows.stored_context(instance_uuid)
+            context = self._rows.stored_context(records[0].instance_uuid)
         except (exception.UnknownObject, exception.MalformedObject):
             return False
         if context is None or context.migration_uuid not in moves:
@@ -289,14 +292,33 @@ def _moves_of(doubt: Doubt) -> set[str]:
     return _named(context.migration_uuid for context in doubt.changes.contexts)
 
 
-def _stands(records: Sequence[Record], moves: Collection[str], claim_id: str) -> bool:
+def _stands(records: Sequence[Record], moves: Collection[str], claim_id: str | None) -> bool:
     """Whether an instance has devices here that another claim took for one of these migrations."""
     return any(record.migration_uuid in moves and record.role != vocabulary.OLD
                and record.state != vocabulary.RELEASING and record.claim_id != claim_id for record in records)
 
 
-def _only_left(records: Sequence[Record], moves: Collection[str]) -> bool:
-    """Whether an instance has left devices here for one of these migrations, and has none of the migration."""
-    ours = [record for record in records if record.migration_uuid in moves]
+def _end_of(records: Sequence[Record], taken: Sequence[Record], moves: Collection[str],
+            stands: bool) -> migrations.Settlement:
+    """What the end of a claim changes.
+
+    :param records: every row of the instance on this host
+    :param taken: the rows of the claim
+    :param stands: whether another claim of its migration stands
+    """
+    if stands:
+        return migrations.Settlement(give=tuple(taken))
+    if not taken and not _only_left(records, moves, taken):
+        return migrations.Settlement()          # it took no device, or is undone already
+    return migrations.undo(records, moves, taken)
+
+
+def _only_left(records: Sequence[Record], moves: Collection[str], taken: Sequence[Record]) -> bool:
+    """Whether an instance has left devices here for one of these migrations, and has none of the migration.
+
+    :param taken: the rows of a claim for it, which do not count on their way back
+    """
+    ours = [record for record in records if record.migration_uuid in moves
+            and not (record in taken and record.state == vocabulary.RELEASING)]
     return all(record.role == vocabulary.OLD for record in ours) and any(
         record.state != vocabulary.RELEASING for record in ours)

@@ -80,17 +80,22 @@ class GuestRows:
         if not left | new:
             return False
         known = self._service.migrations(sorted(left | new)) or {}
-        return not (known.keys() >= left | new and all(self._stayed_here(known[uuid]) for uuid in left)
+        return not (known.keys() >= left | new
+                    and all(self._stayed_here(known[uuid]) and not self._is_undone_here(known[uuid]) for uuid in left)
                     and all(self._is_undone_here(known[uuid]) for uuid in new))
 
-    def misses(self, gave: Sequence[Record]) -> bool:
-        """Whether a guest without devices should have those that failed claims of its instance had.
+    def misses(self, records: Sequence[Record], gave: Sequence[Record]) -> bool:
+        """Whether a guest without devices should have some, because claims of its instance failed.
 
-        A guest that was to move on this host starts with what it had before, which was nothing. This asks the service,
-        and without an answer the guest misses them.
+        A guest that was to move on this host starts with what it had before. This asks the service where it was to
+        move, and without an answer the guest misses its devices.
+
+        :param records: the rows of the instance now
+        :param gave: the rows that these claims had
         """
         moves = {record.migration_uuid for record in gave}
-        if not moves or None in moves:
+        if not moves or None in moves or any(
+                record.role == vocabulary.OLD and record.migration_uuid in moves for record in records):
             return bool(moves)
         known = self._service.migrations(sorted(filter(None, moves))) or {}
         return not all(uuid in known and self._stayed_here(known[uuid]) for uuid in moves)

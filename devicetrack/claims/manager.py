@@ -352,7 +352,7 @@ class ClaimManager:
                 records = host.rows.of_instance(uuid)
             used = host.guest_rows.used_by_guest(records, before_move)
             host.failed_claims.check_kept(uuid, used)
-            if not used and not before_move and host.guest_rows.misses(gave):
+            if not used and not before_move and host.guest_rows.misses(records, gave):
                 raise exception.InstanceNotClaimed(uuid, failed_claims.NOT_FAILED)
             if host.guest_rows.is_released(records, before_move):
                 raise exception.InstanceNotClaimed(uuid, 'not on its way back')

@@ -366,7 +366,8 @@ class Moves:
         states = self._service.instances([instance_uuid])
         there = self._rows.there(instance_uuid)
         if states is None and self._service.ends_moves_by_calls and any(
-                migrations.leaves_with(record, there) for record in there):
+                migrations.leaves_with(record, there) for record in there) and not any(
+                record.migration_uuid == migration_uuid for record in there):
             raise exception.DepartureUnknown(instance_uuid, migration_uuid)
         if states is None or states.get(instance_uuid) == migrations.INSTANCE_HERE:
             return False
@@ -435,12 +436,13 @@ class Moves:
         return None
 
     def _has_those_of(self, instance: Any, migration_uuid: str) -> bool:
-        """Whether an instance still names the devices that a migration claimed for it, or none, by its context."""
+        """Whether an instance still names the devices that a migration claimed for it, by its context."""
         kept = self._instances.read(instance)
         context, now = kept.get('migration_context'), kept.get('resources')
-        if context is None or context.migration_uuid != migration_uuid:
+        new = None if context is None or context.migration_uuid != migration_uuid else context.new_resources
+        if now is None or new is None:
             return False
-        return not now or {one.key for one in now} == {one.key for one in context.new_resources or ()}
+        return now.host_uuid == new.host_uuid and {one.claim_id for one in now} == {one.claim_id for one in new}
 
     def drop(self, instance: Any, prefix: str, wait: bool) -> Fields:
         """End a move at the end that the prefix names: ``new_`` undoes it here, ``old_`` confirms it.

@@ -260,10 +260,14 @@ class Running:
         """Claim no devices for an instance that boots here. Only if it has some here, this asks the store.
 
         :returns: no rows
+        :raises InstanceHasClaim: it has others than those on their way back, and its guest would start on them
         :raises StoreError, HypervisorUnreachable: as :meth:`.life.Life.set_aside`, or no answer after an interrupt
         """
         if self.rebuild.until_done(lambda: self.held(instance_uuid)):
             with self.rows.working(instance_uuid):
+                there = self.rows.there(instance_uuid)
+                if there:
+                    raise exception.InstanceHasClaim(instance_uuid, [record.key for record in there])
                 self.life.set_aside(instance_uuid)
         return []
 

@@ -333,10 +333,12 @@ def _leaving(seen: Situation, rows: Sequence[Record]) -> tuple[tuple[Record, str
     if not by_which:
         return ()
     newest = max(by_which, key=lambda move: -1 if move.number is None else move.number)
-    # After an error nobody knows where the instance is. An older migration that is done says nothing about that.
-    if newest.outcome == DONE and any(move.status == ERROR and newest.is_older_than(move) for move in away):
+    # It was here again when a newer one began, and how that ended says nothing for an older one that is done.
+    if newest.outcome == DONE and any(newest.is_older_than(move) for move in away):
         return ()
-    return tuple((record, newest.uuid) for record in left)
+    # What a newer one left stays with it: the older one cannot have taken the instance away since.
+    return tuple((record, newest.uuid) for record in left if record.migration_uuid is None
+                 or seen.moves[record.migration_uuid].is_older_than(newest))
 
 
 def _is_undone(move: Move | None) -> bool:

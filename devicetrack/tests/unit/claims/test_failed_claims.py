@@ -198,6 +198,16 @@ class MoveTestCase(test_moving.RegionTestCase):
             self.assertEqual([('d0', 'current', 'active')], [(row.identifier, row.role, row.state)
                                                              for row in self.one.records()])
 
+    def test_on_one_host_no_guest_starts_without_the_devices_that_are_released_since(self) -> None:
+        region, instance, _claim = self.claim_that_fails('one')
+        [migration] = region.migrations
+        migration.status = 'failed'
+        self.one.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'), times=None)
+        self.one.delete_guest(instance.uuid)
+        self.assertRaises(exception.UnclaimFailed, self.one.manager.release, self.context, instance)
+        for _ in range(2):
+            self.assertRaises(exception.InstanceNotClaimed, self.one.manager.realize, self.context, instance)
+
     def test_on_one_host_a_guest_that_had_none_starts_without_any(self) -> None:
         region = self.region()
         instance = Instance(host='one')

@@ -123,6 +123,15 @@ class ConfirmedInSilenceTestCase(RegionTestCase):
         self.assertEqual([], moves.rows(instance)['one'])
         self.one.manager.drop_move_claim_at_source(None, instance, migration)
 
+    def test_a_source_that_knows_of_the_migration_needs_no_answer_for_that(self) -> None:
+        moves = self.region()
+        instance = moves.spawn('one', pmem=1)
+        migration = moves.resize(instance, 'two', pmem=1)
+        self.one.manager.update_usage(None, instance, 'one')
+        vars(self.one.running.service)['_service'] = types.SimpleNamespace(instances=lambda uuids: None)
+        moves.confirm(instance, migration)
+        self.assertEqual([], moves.rows(instance)['one'])
+
     def test_or_tells_of_no_instances_at_all(self) -> None:
         moves = self.region()
         instance = moves.spawn('one', pmem=1)

@@ -66,6 +66,21 @@ class LaterClaimTestCase(base.TestCase):
             self.assertEqual({'old', 'incoming'} if self.after else {'old'}, {row.role for row in self.host.records()})
             self.host.manager.drop_move_claim_at_dest(self.context, self.instance, self.migration)
 
+    def test_also_if_the_store_fails_while_a_device_of_the_first_one_cannot_be_wiped(self) -> None:
+        first = self.claim()
+        self.host.manager.realize(self.context, self.instance)
+        self.host.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd1', 'a bad block'), times=None)
+        self.assertRaises(exception.UnclaimFailed, self.host.manager.drop_move_claim_at_dest, self.context,
+                          self.instance, self.migration)
+        self.claim(self.after)
+        rows = [(row.key, row.role) for row in self.host.records() if row.identifier != 'd1']
+        self.host.store.before('records_of_instance', exception.StoreUnavailable('it', 'gone'), times=1)
+        self.assertRaises(exception.StoreUnavailable, first.abort)
+        for _ in range(2):
+            self.assertEqual(self.after, len(self.host.manager.realize(self.context, self.instance)))
+            self.assertEqual(rows, [(row.key, row.role) for row in self.host.records() if row.identifier != 'd1'])
+            self.host.audit()
+
     def test_also_while_a_device_of_the_first_one_cannot_be_wiped(self) -> None:
         first = self.claim()
         self.host.manager.realize(self.context, self.instance)
@@ -176,6 +191,26 @@ class OtherContextTestCase(test_moving.RegionTestCase):
             self.two.manager.drop_move_claim_at_dest(None, self.instance, migration)
             self.assertEqual((self.one.manager.host_uuid, before),
                              (self.instance.resources.host_uuid, [one.key for one in self.instance.resources]))
+
+    def test_a_late_revert_gives_an_instance_nothing_that_it_has_given_back_since(self) -> None:
+        for pmem in (None, 0, 1):
+            instance = self.moved.spawn('one', pmem=1)
+            migration = self.moved.resize(instance, 'two', pmem=1)
+            self.two.delete_guest(instance.uuid)
+            migration.status, instance.host = 'failed', 'one'
+            self.moved.audit()
+            context = instance.migration_context
+            self.one.delete_guest(instance.uuid)
+            self.one.manager.release(None, instance)
+            if pmem is not None:
+                instance.migration_context = None
+                self.two.spawn(instance, pmem=pmem)
+            now, instance.migration_context = instance.resources, context
+            self.assertEqual({'migration_context': None},
+                             self.two.manager.drop_move_claim_at_dest(None, instance, migration))
+            self.assertIs(now, instance.resources)
+            self.two.delete_guest(instance.uuid)
+            self.two.manager.release(None, instance)
 
     def test_one_that_comes_again_because_nobody_saved_its_answer_gives_the_devices_of_the_source(self) -> None:
         migration = self.moved.resize(self.instance, 'two', pmem=1)

@@ -176,10 +176,11 @@ class TakesNothingElseTestCase(RegionTestCase):
         self.one.delete_guest(self.instance.uuid)
         self.assertRaises(exception.UnclaimFailed, self.one.manager.release, None, self.instance)
 
-    def test_devices_that_it_has_stay_its_own(self) -> None:
+    def test_while_it_has_devices_no_claim_says_that_it_has_none(self) -> None:
+        """Its guest would start on them."""
         rows = self.one.records()
-        self.one.claim(self.instance)
-        self.assertEqual(rows, self.one.records())
+        error = self.assertRaises(exception.InstanceHasClaim, self.one.claim, self.instance)
+        self.assertEqual(([row.key for row in rows], rows), (list(error.held), self.one.records()))
 
     def test_devices_that_it_claims_later_are_missed_when_they_go_back(self) -> None:
         self.leave_one_back()
