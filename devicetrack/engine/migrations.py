@@ -333,12 +333,13 @@ def _leaving(seen: Situation, rows: Sequence[Record]) -> tuple[tuple[Record, str
     if not by_which:
         return ()
     newest = max(by_which, key=lambda move: -1 if move.number is None else move.number)
-    # It was here again when a newer one began, and how that ended says nothing for an older one that is done.
+    # A newer one began here, so the instance had probably come back since. How the newer one ended does not matter. An
+    # operator can release what then stays; what is given back by mistake is lost.
     if newest.outcome == DONE and any(newest.is_older_than(move) for move in away):
         return ()
     # What a newer one left stays with it: the older one cannot have taken the instance away since.
     return tuple((record, newest.uuid) for record in left if record.migration_uuid is None
-                 or seen.moves[record.migration_uuid].is_older_than(newest))
+                 or not newest.is_older_than(seen.moves[record.migration_uuid]))
 
 
 def _is_undone(move: Move | None) -> bool:
