@@ -124,7 +124,7 @@ class Rows:
         return self._store.context(self._host_uuid, instance_uuid)
 
     def stored_context(self, instance_uuid: str) -> MigrationContext | None:
-        """The same as an object.
+        """The migration context that :meth:`context` finds, as an object.
 
         :raises UnknownObject, MalformedObject: this release cannot read it
         """

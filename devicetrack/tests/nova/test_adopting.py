@@ -304,8 +304,8 @@ class AdoptTestCase(HostTestCase):
         """The namespaces that the command keeps from everybody."""
         return {name for name, reason in self.cordons(manager).items() if self.both in reason}
 
-    def test_a_namespace_that_only_novas_record_names_is_kept(self) -> None:
-        """Else the service would take it for one that nobody owns, and wipe it if it may."""
+    def without_domain(self) -> tuple[set[str], nova_host.NovaHost]:
+        """Withhold an instance without a domain. Returns its namespaces, which have data, and what adopts it."""
         has = {path.replace('/dev/dax0.', 'ns_') for path in self.paths(self.both)}
         for name in has:
             self.write(name)
@@ -313,12 +313,20 @@ class AdoptTestCase(HostTestCase):
         self.undefine(self.both)
         adopting = self.adopting()
         self.assertEqual(adoption.WITHHELD, self.lines(adopting.apply(adopting.plan()))[self.both][0])
+        return has, adopting
+
+    def check_kept(self, has: set[str]) -> None:
+        """The service starts, and may wipe what nobody owns."""
         self.flags(unproven_devices='wipe', group='devicetrack')
         manager = self.start_with_adapter()
         self.assertEqual(has, self.cordoned(manager))
         manager.wait_for_wipes()
         for name in has:
             self.assertTrue(self.is_written(name))
+
+    def test_a_namespace_that_only_novas_record_names_is_kept(self) -> None:
+        has, adopting = self.without_domain()
+        self.check_kept(has)
         # The operator finds out that the guest had no vGPU any more, and adopts it.
         self.stop_with_adapter()
         with mock.patch.object(adoption._Comparison, '_of_placement', autospec=True, return_value=None), \
@@ -331,24 +339,13 @@ class AdoptTestCase(HostTestCase):
             self.assertTrue(self.is_written(name))
 
     def test_a_namespace_that_the_options_do_not_name_meanwhile_is_kept(self) -> None:
-        has = {path.replace('/dev/dax0.', 'ns_') for path in self.paths(self.both)}
-        for name in has:
-            self.write(name)
-        self.stop_service()
-        self.undefine(self.both)
-        adopting = self.adopting()
-        list(adopting.apply(adopting.plan()))
+        has, adopting = self.without_domain()
         others = sorted({'ns_0', 'ns_1', 'ns_2', 'ns_3'} - has)
         self.flags(pmem_namespaces=f'SMALL:{"|".join(others)}', group='libvirt')
         outcome, named = self.lines(adopting.apply(adopting.plan()))[self.both]
         self.assertEqual((adoption.WITHHELD, has), (outcome, set(named)))
         self.flags(pmem_namespaces='SMALL:ns_0|ns_1,LARGE:ns_2|ns_3', group='libvirt')
-        self.flags(unproven_devices='wipe', group='devicetrack')
-        manager = self.start_with_adapter()
-        self.assertEqual(has, self.cordoned(manager))
-        manager.wait_for_wipes()
-        for name in has:
-            self.assertTrue(self.is_written(name))
+        self.check_kept(has)
 
     def test_the_cordon_of_an_operator_stays(self) -> None:
         has = sorted(path.replace('/dev/dax0.', 'ns_') for path in self.paths(self.both))
