@@ -118,7 +118,7 @@ class HostReader:
         views = Views(usage, inventory, records, self._service.instances(usage.domains | named_instances(records)),
                       self._service.migrations(named_migrations(records)), self._here.host, self._host_uuid,
                       self._boot.has_changed, node=self._here.node, realized=self._boot.realized)
-        lacking = [key for key in views.owners if key not in views.devices]
+        lacking = views.owners.keys() - views.devices.keys()
         if lacking:
             views = views._replace(unnamed=self._driver.unnamed(
                 [(record.key, record.details) for record in map(views.owners.__getitem__, sorted(lacking))]))

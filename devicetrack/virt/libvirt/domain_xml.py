@@ -41,9 +41,8 @@ _PCI_ADDRESS = re.compile(
 # The children of a definition that are for people and programs, and name nothing for the guest.
 _WORDS = frozenset(('name', 'title', 'description', 'metadata'))
 _RECORD = f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}'
-# Finds attributes one after the other, so that nothing inside a value looks like one.
-_FIRST_TAG = re.compile(r"""<[^\s"'<>]+(?:[^"'<>]|"[^"]*"|'[^']*')*>""")
-_ATTRIBUTES = re.compile(r"""\s([\w:.-]+)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+# The attribute of the first tag. Matching one attribute after the other, it takes nothing inside a value for one.
+_BOOT = re.compile(r"""<[^\s"'<>]+(?:\s+[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'))*?\s+boot\s*=\s*(?:"([^"]*)"|'([^']*)')""")
 
 
 class Domain(NamedTuple):
@@ -77,11 +76,8 @@ class Domain(NamedTuple):
     @property
     def boot_id(self) -> str | None:
         """The boot of the host in which the addresses are valid. None if the record does not say."""
-        if not self.record_text:
-            return None
-        tag = _FIRST_TAG.match(self.record_text)
-        attributes = _ATTRIBUTES.findall(tag[0]) if tag else ()
-        return next((either or other for name, either, other in attributes if name == 'boot'), None)
+        found = _BOOT.match(self.record_text)
+        return found and (found[1] or found[2])
 
     @property
     def record(self) -> values.GuestRecord | None:

@@ -264,6 +264,17 @@ class RecordTestCase(base.TestCase):
             self.assertEqual((('/p',), None), (found.memory_paths, found.record))
             self.assertIn(where, str(found.record_problem))
 
+    def test_only_an_attribute_of_the_first_tag_is_the_boot(self) -> None:
+        one = contract.assignment(UUID, 'vpmem', 'ns boot="device"', 'region0', details.to_text(details.VPMEMDetails(
+            namespace_uuid=MDEV, label=' boot="details"', devpath='/dev/dax0.0', size_bytes=1, align_bytes=1)))
+        for flavor in ('g1', 'g1 boot="flavor"', "g1 boot='flavor'", '"\' boot="flavor"', '> boot="flavor"', None):
+            for boot_id in ('of this boot', None):
+                text = metadata.element([one], flavor, boot_id=boot_id)
+                found = domain_xml.parse(domain(rest=f'<metadata>{text}</metadata>'))
+                assert found.record is not None
+                self.assertEqual((boot_id, boot_id, flavor), (found.boot_id, found.record.boot_id, found.record.flavor))
+        self.assertIsNone(domain_xml.parse(domain()).boot_id)
+
     def test_an_element_of_somebody_else_is_not_ours(self) -> None:
         text = self.element().replace(metadata.NAMESPACE, 'urn:other')
         self.assertIsNone(domain_xml.parse(domain(rest=f'<metadata>{text}</metadata>')).record)
