@@ -105,7 +105,8 @@ def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], used: Ma
     provider gets room for what is allocated there then. The host's next report does the rest.
 
     :param inventories: those of the node and of :func:`targets`, as far as placement has them
-    :param used: the amounts by class that are allocated at each of :func:`targets` now
+    :param used: the amounts by class that are allocated at :func:`targets` now. A provider that is left out gets room
+        only for what ``consumers`` hold there then; if others hold more than there is room for, placement refuses that
     :param consumers: all consumers that hold one of ``classes`` at the node, and their :func:`companions`
     :param records: the host's rows, each with the provider and class that its device is counted at now
     :param usage: the devices that guests use; None when the hypervisor cannot be asked
@@ -125,6 +126,9 @@ def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], used: Ma
             obstacles.append(Obstacle(consumer.uuid, NO_RECORD, 'the record has no devices for it: it is on its way '
                                       'here or away, or was left over'))
             continue
+        for provider in consumer.resources.keys() - used.keys():
+            for name, amount in consumer.resources[provider].items():
+                needed[provider, name] = needed.get((provider, name), 0) + amount
         found = [*_amounts(consumer, share, providers, classes),
                  *(_guest(consumer.uuid, share.instance_uuid, guests) if guests is not None else ())]
         obstacles += found

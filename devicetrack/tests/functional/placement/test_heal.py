@@ -81,7 +81,7 @@ class TestHeal(HealTestCase):
         consumers = sorted([moving, *(instance.uuid for instance in self.instances)])
         self.assertEqual(Healing(healer.HEALED, tuple(consumers)), done)
         self.assert_healed()
-        self.assertEqual(len(consumers) + 2 * 2 + 3 + (not self.hypervisor), len(self.asked))
+        self.assertEqual(len(consumers) + 2 + 3 + (not self.hypervisor), len(self.asked))
         self.assertEqual([RESHAPE], [request for request in self.asked if request[0] != 'GET'])
 
     def test_gives_room_only_to_what_is_held_and_the_next_report_gives_the_rest(self) -> None:
@@ -91,6 +91,24 @@ class TestHeal(HealTestCase):
         self.assertEqual(tree.NESTED, self.world.report(tree.ANNOUNCED))
         self.assertEqual({'p0': (4, 0), 'p1': (3, 0)}, self.world.room())
         self.assert_healed()
+
+    def test_gives_room_beside_those_who_are_there_already(self) -> None:
+        shares = self.world.expected(tree.NESTED)
+        taken = [provider for instance in self.instances for provider in shares[instance.uuid]
+                 if provider != self.world.node]
+        provider = max(taken, key=taken.count)                  # two of the three are there
+        there, other = (instance.uuid for instance in self.instances if provider in shares[instance.uuid])
+        before = self.direct.get_inventories(provider)
+        self.direct.put_inventories(provider, before.generation, {VGPU: before.inventories[VGPU]._replace(reserved=0)})
+        self.direct.put_allocations(self.direct.get_allocations(there)._replace(resources=shares[there]))
+        self.direct.put_inventories(provider, self.direct.get_inventories(provider).generation, before.inventories)
+        done = self.heal(self.hypervisor)
+        self.assertEqual((healer.HEALED, True), (done.outcome, other in done.consumers))
+        self.assert_healed()
+        after = self.direct.get_inventories(provider).inventories[VGPU]
+        self.assertEqual(2, after.total - after.reserved)
+        self.assertEqual((2, 1), (self.asked.count(RESHAPE),
+                                  self.asked.count(('GET', f'/resource_providers/{provider}/usages'))))
 
     def test_again_does_nothing(self) -> None:
         self.heal(self.hypervisor)
@@ -164,6 +182,13 @@ class TestHeal(HealTestCase):
             reshape = self.answering(status)
             error = self.assertRaises(errors.PlacementUnavailable, self.heal, self.hypervisor)
             self.assertEqual((status, 5, [0.1, 0.2, 0.4, 0.8]), (error.status, reshape.call_count, self.pauses))
+        self.assert_as_it_was()
+
+    def test_asks_only_once_how_much_others_hold(self) -> None:
+        reshape = self.useFixture(fixtures.MockPatchObject(
+            Client, 'reshape', side_effect=errors.NoCapacity('POST /reshaper', 'no room'))).mock
+        self.assertRaises(errors.NoCapacity, self.heal, self.hypervisor)
+        self.assertEqual(2, reshape.call_count)
         self.assert_as_it_was()
 
     def answering(self, status: int) -> mock.Mock:

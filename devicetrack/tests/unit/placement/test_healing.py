@@ -92,6 +92,11 @@ class TestPlan(base.TestCase):
             plan = planned(flat(4, a=4), [consumer('guest', node={VGPU: 1})], records, allocated={'a': {VGPU: there}})
             self.assertEqual(Inventory(4, reserved), plan.inventories['a'].inventories[VGPU])
 
+    def test_opens_as_much_as_consumers_hold_where_it_is_unknown_what_others_do(self) -> None:
+        records = [row('1', 'a'), row('2', 'a'), row('3', 'a', 'other')]
+        plan = planned(flat(4, a=4), [consumer('guest', node={VGPU: 1}, a={VGPU: 1})], records)
+        self.assertEqual(Inventory(4, 2), plan.inventories['a'].inventories[VGPU])
+
     def test_leaves_at_the_node_what_is_counted_there(self) -> None:
         records = [row('1', ROOT, resource_class=PMEM), row('2', 'numa0', resource_class=PMEM)]
         there = {ROOT: Inventories(7, {PMEM: Inventory(4)}), 'numa0': Inventories(2, {PMEM: Inventory(3, 3)})}
