@@ -70,7 +70,9 @@ class HangingDomainTestCase(base.TestCase):
             found = {one.uuid: type(one) for one in look(lambda found: found)}
             self.assertEqual({'hung': connection.Unreadable, 'a': connection.Definitions, 'b': connection.Definitions},
                              found)
-        self.assertEqual((1, True), (self.hung.asked, threading.active_count() <= threads))
+        self.assertEqual(1, self.hung.asked)
+        # Some threads may still be about to end, and a few more may wait for work. Not one of each look.
+        self.assertLess(threading.active_count() - threads, bounded.MOST_UNANSWERED)
         self.assertLessEqual(self.opened, 2)
         self.answers.set()
         while self.connection._calls.is_late('hung'):
