@@ -126,9 +126,6 @@ def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], used: Ma
             obstacles.append(Obstacle(consumer.uuid, NO_RECORD, 'the record has no devices for it: it is on its way '
                                       'here or away, or was left over'))
             continue
-        for provider in consumer.resources.keys() - used.keys():
-            for name, amount in consumer.resources[provider].items():
-                needed[provider, name] = needed.get((provider, name), 0) + amount
         found = [*_amounts(consumer, share, providers, classes),
                  *(_guest(consumer.uuid, share.instance_uuid, guests) if guests is not None else ())]
         obstacles += found
@@ -138,10 +135,11 @@ def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], used: Ma
         after.append(moved)
         if moved.resources != consumer.resources:
             changed.append(moved)
-            for sign, resources in ((1, moved.resources), (-1, consumer.resources)):
-                for provider, amounts in resources.items():
-                    for name, amount in amounts.items():
-                        needed[provider, name] = needed.get((provider, name), 0) + sign * amount
+        counted = {provider: amounts for provider, amounts in consumer.resources.items() if provider in used}
+        for sign, resources in ((1, moved.resources), (-1, counted)):
+            for provider, amounts in resources.items():
+                for name, amount in amounts.items():
+                    needed[provider, name] = needed.get((provider, name), 0) + sign * amount
     obstacles += _places(inventories, changed, providers - {root_uuid}, classes)
     if obstacles or not changed:
         return Plan(obstacles=tuple(obstacles))

@@ -42,7 +42,8 @@ _PCI_ADDRESS = re.compile(
 _WORDS = frozenset(('name', 'title', 'description', 'metadata'))
 _RECORD = f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}'
 # The attribute of the first tag. Matching one attribute after the other, it takes nothing inside a value for one.
-_BOOT = re.compile(r"""<[^\s"'<>]+(?:\s+[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'))*?\s+boot\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+_BOOT = re.compile(r"""<[^\s"'<>]+(?:\s+[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'))*?\s+boot\s*=\s*(["'])(.*?)\1""",
+                   re.DOTALL)
 
 
 class Domain(NamedTuple):
@@ -77,7 +78,7 @@ class Domain(NamedTuple):
     def boot_id(self) -> str | None:
         """The boot of the host in which the addresses are valid. None if the record does not say."""
         found = _BOOT.match(self.record_text)
-        return found and (found[1] or found[2])
+        return found and found[2]
 
     @property
     def record(self) -> values.GuestRecord | None:

@@ -109,6 +109,9 @@ class TestHeal(HealTestCase):
         self.assertEqual(2, after.total - after.reserved)
         self.assertEqual((2, 1), (self.asked.count(RESHAPE),
                                   self.asked.count(('GET', f'/resource_providers/{provider}/usages'))))
+        moved = len(done.consumers)
+        parents = len({one for uuid in done.consumers for one in shares[uuid]} - {self.world.node})
+        self.assertEqual(moved + parents + 3 + 2 * parents + 3 + 2 * (not self.hypervisor), len(self.asked))
 
     def test_again_does_nothing(self) -> None:
         self.heal(self.hypervisor)

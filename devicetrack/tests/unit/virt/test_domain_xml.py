@@ -268,7 +268,7 @@ class RecordTestCase(base.TestCase):
         one = contract.assignment(UUID, 'vpmem', 'ns boot="device"', 'region0', details.to_text(details.VPMEMDetails(
             namespace_uuid=MDEV, label=' boot="details"', devpath='/dev/dax0.0', size_bytes=1, align_bytes=1)))
         for flavor in ('g1', 'g1 boot="flavor"', "g1 boot='flavor'", '"\' boot="flavor"', '> boot="flavor"', None):
-            for boot_id in ('of this boot', None):
+            for boot_id in ('of this boot', '', None):
                 text = metadata.element([one], flavor, boot_id=boot_id)
                 found = domain_xml.parse(domain(rest=f'<metadata>{text}</metadata>'))
                 assert found.record is not None
