@@ -28,6 +28,7 @@ from devicetrack.engine.demand import Demand
 from devicetrack.engine.states import Hold
 from devicetrack.engine.views import used
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import identity
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import MigrationContext
 from devicetrack.objects import values
@@ -261,8 +262,9 @@ class Claiming:
             made = self._driver.realize(DeviceAssignment.from_record(record))
             # Providers that are not resolved yet wait for the next audit.
             capacities = [one for one in made.capacities if self._views.knows(one.provider)]
-            self._ledger.realized(record.key, made.details, capacities, watch)
-        return made.details
+            details = identity.kept(record.details, made.details)
+            self._ledger.realized(record.key, details, capacities, watch)
+        return details
 
     def _exchange(self, record: Record, full: exception.ParentFull) -> Record:
         """Replace a device whose parent turned out to be full by another one, in one transaction."""

@@ -247,13 +247,13 @@ class _Comparison:
         if compared.unread:
             self._replaced.add(key)
             return [self._finding(findings.UNHEALTHY, vocabulary.WARNING, key,
-                                  'nobody knows whether it is the recorded device: '
-                                  f'{", ".join(compared.unread)} cannot be read now; {problem}{_whose(record)}',
+                                  f'{problem}nobody knows whether it is the recorded device: '
+                                  f'{", ".join(compared.unread)} cannot be read now; {_whose(record)}',
                                   'let the host read it again; until then the device is neither handed out nor wiped')]
         # Realizing the device updates its details, before the guest runs and after a boot. The details of a device that
-        # will be given back do not matter.
+        # will be given back do not matter. An unhealthy device may show only a part of itself, and less than a row has.
         different = compared.others
-        if (not different or record.state != vocabulary.ACTIVE
+        if (not different or problem or record.state != vocabulary.ACTIVE
                 or self.views.waits_for_devices(record.instance_uuid)
                 or self.states.get(record.instance_uuid) in migrations.INSTANCE_OVER):
             return []

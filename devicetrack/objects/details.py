@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 import functools
 import json
+import re
 from typing import Any
 from typing import ClassVar
 from typing import Final
@@ -28,6 +29,9 @@ from devicetrack.objects.network_port import Port
 
 # The vendor by the name of the driver that makes the devices. Devices of other drivers get no trait for a vendor.
 _VENDORS: Final = {'i915': 'INTEL', 'nvidia': 'NVIDIA'}
+
+# libvirt replaces these characters in the names of node devices.
+NOT_IN_NAMES: Final = re.compile('[^0-9A-Za-z]')
 
 CREATED_TEXT: Final = f'"origin":"{vocabulary.CREATED}"'
 _NETWORK: Final = '"physical_network":"'
@@ -67,6 +71,11 @@ class DeviceDetails(base.DeviceTrackObject):
         host cannot read now, nobody knows whether it is the same device.
         """
         return ()
+
+    @classmethod
+    def means_same(cls, name: str, one: Any, other: Any) -> bool:
+        """Whether two different values of a field of the identity mean the same thing, spelled in two ways."""
+        return False
 
     @property
     def goes_with_its_assignment(self) -> bool:
@@ -171,8 +180,9 @@ class VPMEMDetails(DeviceDetails):
 class MdevDetails(DeviceDetails):
     """A mediated device (Linux: Documentation/driver-api/vfio-mediated-device.rst).
 
-    ``parent`` is libvirt's node-device name of the parent. ``parent_address`` is its PCI address, None for a virtual
-    parent. ``iommu_group`` is None until the device exists.
+    ``parent`` is libvirt's node-device name of the parent. Rows of earlier releases may have its address instead, if
+    libvirt did not know the parent for a while. ``parent_address`` is its PCI address, None for a virtual parent.
+    ``iommu_group`` is None until the device exists.
     """
 
     VERSION = '1.0'
@@ -186,6 +196,10 @@ class MdevDetails(DeviceDetails):
         'iommu_group': ovo_fields.IntegerField(nullable=True),
         'origin': fields.OriginField(),
     }
+
+    @classmethod
+    def means_same(cls, name: str, one: Any, other: Any) -> bool:
+        return name == 'parent' and (is_name_of(one, other) or is_name_of(other, one))
 
     @property
     def type_name(self) -> str:
@@ -372,6 +386,11 @@ class PCIDetails(DeviceDetails):
     @property
     def traits(self) -> tuple[str, ...]:
         return tuple(self.traits_of_spec)
+
+
+def is_name_of(name: str, address: str | None) -> bool:
+    """Whether a parent with this address may have this node-device name: the sort of device, then the address."""
+    return address is not None and name.endswith('_' + NOT_IN_NAMES.sub('_', address))
 
 
 def to_text(details: DeviceDetails) -> str:

@@ -63,9 +63,26 @@ def compare(recorded: str, found: str) -> Comparison | None:
                           or (name in other.unknown_identity and name in differ)))
     different = {name: (ours.get(name), theirs.get(name)) for name in differ if name not in unread}
     learned = tuple(name for name in different if name in one.unknown_identity)
-    itself = one.identity_fields().difference(learned)
+    itself = {name for name, values in different.items() if name in one.identity_fields()
+              and name not in learned and not one.means_same(name, *values)}
     return Comparison({name: values for name, values in different.items() if name in itself}, unread,
                       {name: values for name, values in different.items() if name not in itself}, learned)
+
+
+def kept(recorded: str, made: str) -> str:
+    """The details of a row whose device was made ready: what the host shows now, and the recorded identity.
+
+    A declared field of the identity changes only if nobody could read it when it was recorded, or if it is only spelled
+    in another way.
+    """
+    compared = None if alike(recorded, made) else compare(recorded, made)
+    if compared is None or compared.is_same:
+        return made
+    before, after = details.from_text(recorded), details.from_text(made)
+    for name in {*compared.itself, *compared.unread}.intersection(before.IDENTITY or ()):
+        if getattr(before, name) is not None:
+            setattr(after, name, getattr(before, name))
+    return details.to_text(after)
 
 
 def alike(recorded: str, found: str) -> bool:

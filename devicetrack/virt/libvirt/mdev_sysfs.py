@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from typing import NamedTuple
@@ -53,6 +54,31 @@ class Kernel:
     def type_path(self, address: str, name: str) -> str:
         """Return the directory of a type that a parent makes."""
         return os.path.join(self.parent_path(address), 'mdev_supported_types', name)
+
+    def subsystem(self, address: str) -> str | None:
+        """Return the subsystem of a parent; None if it cannot be read."""
+        try:
+            return os.path.basename(os.readlink(os.path.join(self.parent_path(address), 'subsystem')))
+        except OSError:
+            return None
+
+    def numa_node(self, address: str) -> int | None:
+        """Return the NUMA node of a parent; None if it has none or it is unknown."""
+        with contextlib.suppress(ValueError):
+            node = int(self._text(address, 'numa_node') or -1)
+            return node if node >= 0 else None
+        return None
+
+    def device_api(self, address: str, name: str) -> str | None:
+        """Return the interface that the devices of a type have; None if it is unknown."""
+        return self._text(address, 'mdev_supported_types', name, 'device_api')
+
+    def _text(self, address: str, *names: str) -> str | None:
+        try:
+            with open(os.path.join(self.parent_path(address), *names), encoding='ascii') as file:
+                return file.read().strip() or None
+        except (OSError, ValueError):
+            return None
 
     def has(self, uuid: str) -> bool:
         return os.path.lexists(self._path(uuid))

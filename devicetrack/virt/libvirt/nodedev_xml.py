@@ -18,11 +18,11 @@ from typing import NamedTuple
 from lxml import etree
 
 from devicetrack import exception
+from devicetrack.objects import details
 from devicetrack.virt.libvirt import document as documents
 from devicetrack.virt.libvirt import pci_sysfs
 
 ROOT_DEVICE = 'computer'
-_NOT_IN_NAMES = re.compile('[^0-9A-Za-z]')
 _PCI_NAME = re.compile(r'pci_([0-9a-f]{4,8})_([0-9a-f]{2})_([01][0-9a-f])_([0-7])')
 
 
@@ -76,7 +76,20 @@ def pci_address(text: str) -> str | None:
 
 def pci_name(address: str) -> str:
     """Return libvirt's node-device name of a PCI device, by its address in the form of sysfs."""
-    return 'pci_' + _NOT_IN_NAMES.sub('_', address)
+    return 'pci_' + details.NOT_IN_NAMES.sub('_', address)
+
+
+def name_of(subsystem: str | None, address: str) -> str:
+    """Return libvirt's node-device name of a parent of mediated devices, by its subsystem and its address.
+
+    It is the address if the subsystem is unknown (udevGenerateDeviceName in libvirt's node-device driver).
+    """
+    if pci_address(address) == address:
+        return pci_name(address)
+    if subsystem is None:
+        return address
+    # The one device whose name libvirt does not make so: the matrix of s390's cryptographic adapters.
+    return 'ap_matrix' if subsystem == 'matrix' else details.NOT_IN_NAMES.sub('_', f'{subsystem}_{address}')
 
 
 def parse_parent(text: str, document: str = 'node device XML') -> Parent | None:
@@ -151,13 +164,8 @@ def mdev_names(uuid: str, parent_address: str | None) -> tuple[str, ...]:
     Newer versions of libvirt add the parent's address and older ones do not; other endings happen. So a device with
     such a name may be a different device, and the wanted device may have a different name.
     """
-    name = 'mdev_' + _NOT_IN_NAMES.sub('_', uuid)
-    return (f'{name}_{_NOT_IN_NAMES.sub("_", parent_address)}', name) if parent_address else (name,)
-
-
-def is_name_of(name: str, address: str | None) -> bool:
-    """Whether a parent with this address may have this node-device name: the sort of device, then the address."""
-    return address is not None and name.endswith('_' + _NOT_IN_NAMES.sub('_', address))
+    name = 'mdev_' + details.NOT_IN_NAMES.sub('_', uuid)
+    return (f'{name}_{details.NOT_IN_NAMES.sub("_", parent_address)}', name) if parent_address else (name,)
 
 
 def definition(uuid: str, device_type: str, parent: str) -> str:

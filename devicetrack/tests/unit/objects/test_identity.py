@@ -9,6 +9,7 @@ from devicetrack.objects import identity
 from devicetrack.objects import VPMEMDetails
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
+from devicetrack.tests.unit.engine.views import mdev
 from devicetrack.tests.unit.engine.views import pmem
 from devicetrack.tests.unit.engine.views import views
 from devicetrack.tests.unit.objects import samples
@@ -77,6 +78,43 @@ class SerialNumberTestCase(base.TestCase):
                              (compared.is_same, compared.is_certain, compared.learned, identity.same_device(*texts)))
 
 
+class KeptTestCase(base.TestCase):
+    """What a row says of its device after the device was made ready."""
+
+    scenarios = base.table(
+        ('the same', disks.text('A'), disks.text('A'), disks.text('A')),
+        ('new firmware', disks.text('A'), disks.text('A', '2'), disks.text('A', '2')),
+        ('another serial', disks.text('A'), disks.text('B', '2'), disks.text('A', '2')),
+        ('a serial that cannot be read now', disks.text('A'), disks.text(None, '2'), disks.text('A', '2')),
+        ('a serial that could not be read then', disks.text(None), disks.text('A'), disks.text('A')),
+        ('a serial number that nobody could read then', function(''), function('S1'), function('S1')),
+        ('a serial number that cannot be read now', function('S1'), function(''), function('S1')),
+        ('a class that declares nothing', PLAIN[0], PLAIN[1], PLAIN[1]),
+        ('a parent by its name and then by its address', mdev(parent='pci_0000_3d_00_4').details,
+         mdev(parent='0000:3d:00.4').details, mdev(parent='0000:3d:00.4').details),
+        ('another parent', mdev().details, mdev(parent='other', iommu_group=9).details, mdev(iommu_group=9).details),
+        ('a text that nobody can read', 'x', 'y', 'y'),
+        names=('recorded', 'made', 'kept'))
+
+    def test_a_view_replaces_no_recorded_identity(self) -> None:
+        self.assertEqual(self.kept, identity.kept(self.recorded, self.made))
+
+
+class ParentTestCase(base.TestCase):
+    """A row that was once written while libvirt did not know the parent has the parent's address for its name."""
+
+    scenarios = base.table(
+        ('a PCI device', '0000:3d:00.4', 'pci_0000_3d_00_4', True),
+        ('a virtual device', 'mtty', 'mtty_mtty', True),
+        ('another PCI device', '0000:3d:00.4', 'pci_0000_3d_00_5', False),
+        ('another virtual device', 'mtty', 'mdpy_mdpy', False),
+        names=('one', 'other', 'same'))
+
+    def test_its_device_is_the_same(self) -> None:
+        texts = mdev(parent=self.one).details, mdev(parent=self.other).details
+        self.assertEqual([self.same] * 2, [identity.same_device(*texts), identity.same_device(*reversed(texts))])
+
+
 class UnreadTestCase(base.TestCase):
     """What of a device's identity the host could not read, though it may be able to another time."""
 
@@ -127,6 +165,13 @@ class OtherPackageTestCase(base.TestCase):
     def test_nor_does_it_keep_the_device_from_going_back(self) -> None:
         self.assertEqual(self.findings(function('S1'), function('S1'), 'releasing'),
                          self.findings(function(''), function('S1'), 'releasing'))
+
+    def test_what_an_unhealthy_device_shows_is_not_written_into_the_row(self) -> None:
+        device = pmem()._replace(details=disks.text('A'))
+        seen = views(there=[device._replace(details=disks.text('A', '2'), unhealthy='hot')],
+                     rows=[hosts.row(device, 'i')])
+        self.assertEqual([('unhealthy', 'warning', None)],
+                         [(one.kind, one.severity, one.repair) for one in reconcile.compare(seen)])
 
     def test_what_is_not_identity_may_change(self) -> None:
         self.assertEqual([('details differ', 'note', 'update details')],

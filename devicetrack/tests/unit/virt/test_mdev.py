@@ -13,6 +13,7 @@ import fixtures
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import details
+from devicetrack.objects import identity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt.mdev_node import MdevTestCase
@@ -125,11 +126,31 @@ class StockTestCase(MdevTestCase):
     def test_a_parent_that_libvirt_does_not_know_is_told_by_its_address(self) -> None:
         self.node.add('mtty-2', parent='computer', parent_address='mdpy')
         found, = self.kind.stock().devices
-        self.assertEqual(('mdpy', 'mdpy'), (found.provider, found.parent))
+        self.assertEqual(('mdpy', 'mdpy', 'libvirt does not know its parent mdpy yet'),
+                         (found.provider, found.parent, found.unhealthy))
         self.node.clear()
         self.node.add('mtty-2', parent='computer', parent_address='mtty')
         found, = self.kind.stock().devices
         self.assertEqual((PARENT, PARENT), (found.provider, found.parent))
+
+    def test_a_parent_that_libvirt_does_not_know_yet_has_the_name_that_it_will_have(self) -> None:
+        kernel = self.kind.devices.kernel
+        for address, subsystem, name in (('0000:3d:00.4', 'pci', 'pci_0000_3d_00_4'), ('mdpy', 'mdpy', 'mdpy_mdpy'),
+                                         ('0.0.0026', 'css', 'css_0_0_0026'), ('matrix', 'matrix', 'ap_matrix')):
+            self.node.clear()
+            self.node.add('mtty-2', parent='computer', parent_address=address)
+            made = kernel.type_path(address, 'mtty-2')
+            os.makedirs(made)
+            os.symlink(f'../../bus/{subsystem}', os.path.join(kernel.parent_path(address), 'subsystem'))
+            for directory, file_name, text in ((made, 'device_api', 'vfio-ccw'),
+                                               (kernel.parent_path(address), 'numa_node', '1')):
+                with open(os.path.join(directory, file_name), 'w') as file:
+                    file.write(f'{text}\n')
+            found, = self.kind.stock().devices
+            self.assertEqual((name, name, 1, None), (found.provider, found.parent, found.numa_node, found.unhealthy))
+            read = details.from_text(found.details)
+            self.assertEqual((name, address if 'pci' in name else None, 'vfio-ccw'),
+                             (read.parent, read.parent_address, read.device_api))
 
     def test_a_definition_whose_parent_libvirt_does_not_know_is_nothing_to_hand_out(self) -> None:
         for parent in ('computer', 'mtty_other'):
@@ -169,7 +190,7 @@ class StockTestCase(MdevTestCase):
         self.assertIn('defined more than once', str(found.unhealthy))
         two.change(active=True)
         found, = self.kind.stock().devices
-        self.assertEqual(('mdpy', None), (found.parent, found.unhealthy))
+        self.assertEqual(('mdpy', 'libvirt does not know its parent mdpy yet'), (found.parent, found.unhealthy))
 
     def test_a_device_that_goes_away_while_it_is_read_is_gone(self) -> None:
         device = self.node.add('mtty-2')
@@ -353,6 +374,35 @@ class RealizeTestCase(MdevTestCase):
         self.assertRaises(connection.Refused, self.kind.realize, wanted)
         self.assertIn(path, log.output)
         self.assertIn('Permission denied', log.output)
+
+    def test_a_parent_that_libvirt_does_not_know_for_a_while_stays_in_the_row(self) -> None:
+        """After a boot, libvirt may learn of the parent only some seconds later."""
+        for parent, address in ((PARENT, 'mtty'), ('pci_0000_3d_00_4', '0000:3d:00.4')):
+            self.node.clear()
+            self.node.functions = [parent] if parent != PARENT else []
+            device = self.node.add('mtty-2', parent=parent, parent_address=address)
+            wanted = self.adopted(device)
+            with fixtures.MonkeyPatch(f'{Node.__module__}.Node.mdev_parents', lambda _node: []):
+                device.parent = 'computer'
+                self.assertEqual(wanted.details, details.from_text(self.kind.realize(wanted).details))
+                self.assertEqual(1, len(self.kind.guest_elements([wanted])))
+                found, = self.kind.stock().devices
+                self.assertIn('libvirt does not know its parent', str(found.unhealthy))
+                self.assertTrue(identity.same_device(details.to_text(wanted.details), found.details))
+            device.parent = parent
+            self.assertEqual(wanted.details, details.from_text(self.kind.realize(wanted).details))
+
+    def test_a_row_that_has_the_address_of_its_parent_gets_its_name_back(self) -> None:
+        """An earlier release wrote it there while libvirt did not know the parent."""
+        device = self.node.add('mtty-2', persistent=True)
+        wanted = self.adopted(device)
+        wanted.details.parent, wanted.details.origin = 'mtty', vocabulary.CREATED
+        self.assertEqual(1, len(self.kind.guest_elements([wanted])))
+        self.assertEqual(PARENT, details.from_text(self.kind.realize(wanted).details).parent)
+        device.change(active=False, persistent=False)
+        self.assertEqual(PARENT, details.from_text(self.kind.realize(wanted).details).parent)
+        self.kind.unclaim(wanted, -1)
+        self.assertEqual({}, self.node.existing)
 
     def test_a_parent_that_went_away_and_came_back(self) -> None:
         wanted = self.to_create()

@@ -17,6 +17,7 @@ import functools
 import os
 import re
 from typing import Any
+from typing import Final
 from typing import TypeAlias
 from xml.sax import saxutils
 
@@ -51,6 +52,8 @@ from devicetrack.virt.libvirt.kinds.mdev_devices import Device
 
 LOG = log.logger(__name__)
 
+# Of a device of which nobody says it, so that nobody gets it.
+_DEVICE_API: Final = 'vfio-pci'
 # How an argument for QEMU names a mediated device.
 _UUID_IN_SYSFS = re.compile(r'/sys/[^\s,"\']*/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})')
 
@@ -118,11 +121,11 @@ class Mdev(api.DeviceKind):
             # One UUID may be defined on several parents, and exist on one.
             device = next((device for device in same if device.active), same[0])
             if not device.active and parents.named(device.parent.name) is None:
-                # The parent is away, or libvirt does not know it and so cannot report its room.
+                # It does not exist, and nobody can say whether there is room for it.
                 continue
             for mdev_type in self.options.types_of(mdev_devices.names(device.parent)):
                 if mdev_type.id == device.type:
-                    devices.append(self._inventory_device(device, mdev_type, waiting))
+                    devices.append(self._inventory_device(device, mdev_type, parents, waiting))
         capacities = self._capacities(parents, counts, waiting)
         self._warn_of_types_that_nothing_makes(parents, {capacity.device_type for capacity in capacities}
                                                | counts.keys())
@@ -142,11 +145,16 @@ class Mdev(api.DeviceKind):
                         ', '.join(made) or 'nothing')
         self._idle = idle
 
-    def _inventory_device(self, device: Device, mdev_type: type_options.TypeOptions,
+    def _inventory_device(self, device: Device, mdev_type: type_options.TypeOptions, parents: mdev_devices.Parents,
                           waiting: _Waiting) -> InventoryDevice:
         parent = device.parent
         unhealthy = None
-        if not device.active:
+        api = self._device_api(device)
+        if api is None:
+            # libvirt is late after a boot. Until it knows the parent, nobody knows all of the device.
+            unhealthy = (f'libvirt does not know its parent {parent.name} yet' if parents.named(parent.name) is None
+                         else f'its parent {parent.name} does not list its type {device.type}')
+        elif not device.active:
             # The first ones get what room there is.
             of_parent = waiting.get((parent.name, device.type), [])
             if device.uuid not in of_parent:
@@ -155,7 +163,13 @@ class Mdev(api.DeviceKind):
                 unhealthy = 'it is defined and not started, and its parent has no room for it'
         return InventoryDevice(
             self.name, device.uuid, parent.name, mdev_type.resource_class, parent.name, parent.numa_node,
-            _stored_details(device), unhealthy, self.options.adopt_existing)
+            _text_of(device.type, parent.name, _pci_address(parent), api or _DEVICE_API, device.iommu_group),
+            unhealthy, self.options.adopt_existing)
+
+    def _device_api(self, device: Device) -> str | None:
+        """Return the interface of a device; None if neither libvirt nor the kernel says it."""
+        found = next((made.device_api for made in device.parent.types if made.id == device.type), None)
+        return found or self.devices.kernel.device_api(device.parent.address or device.parent.name, device.type)
 
     def _capacities(self, parents: mdev_devices.Parents, counts: Mapping[str, int], waiting: _Waiting,
                     of: str | None = None) -> list[Capacity]:
@@ -218,8 +232,19 @@ class Mdev(api.DeviceKind):
             for (parent, device_type), uuids in self._waiting.items() if limited or parent == device.parent.name}
         return Realized(
             DeviceKey(self.name, assignment.identifier),
-            details.to_text(_details(device, assignment.details.origin)),
+            details.to_text(self._details(device, assignment.details)),
             tuple(self._capacities(parents, counts, waiting, device.parent.name)))
+
+    def _details(self, device: Device, recorded: MdevDetails) -> MdevDetails:
+        """Return the details of a device that is ready. A view that does not tell its parent replaces nothing."""
+        parent, api = device.parent, self._device_api(device)
+        if api is None:
+            return MdevDetails(
+                type=recorded.type, parent=recorded.parent, parent_address=recorded.parent_address,
+                device_api=recorded.device_api, iommu_group=device.iommu_group, origin=recorded.origin)
+        return MdevDetails(
+            type=device.type, parent=parent.name, parent_address=_pci_address(parent), device_api=api,
+            iommu_group=device.iommu_group, origin=recorded.origin)
 
     def _make_ready(self, assignment: DeviceAssignment) -> Device:
         parents = self.devices.parent(assignment.details.parent)
@@ -275,7 +300,7 @@ class Mdev(api.DeviceKind):
         """Define a device, if that is still to do, and let it start with the host."""
         wanted = assignment.details
         if device is None:
-            parent = parents.named(wanted.parent)
+            parent = parents.assigned(assignment)
             if parent is None:
                 raise exception.RealizeFailed(
                     self.name, assignment.identifier, f'its parent {wanted.parent} is not there')
@@ -301,7 +326,9 @@ class Mdev(api.DeviceKind):
 
     def _define_anew(self, assignment: DeviceAssignment, parents: mdev_devices.Parents) -> connection.NodeDevice:
         wanted = assignment.details
-        document = nodedev_xml.definition(assignment.identifier, wanted.type, wanted.parent)
+        parent = parents.assigned(assignment)
+        document = nodedev_xml.definition(assignment.identifier, wanted.type,
+                                          wanted.parent if parent is None else parent.name)
         try:
             return self.hypervisor.define_node_device(document)
         except connection.Refused:
@@ -321,7 +348,7 @@ class Mdev(api.DeviceKind):
             if error.meaning is connection.Meaning.EXISTS:
                 # The host started a device meanwhile, as it does at boot. The caller checks that it is this device.
                 return
-            parent = self.devices.parent(wanted.parent).named(wanted.parent)
+            parent = self.devices.parent(wanted.parent).assigned(assignment)
             if error.meaning is connection.Meaning.FULL or (
                     parent is not None and not _available(parent, wanted.type)):
                 raise exception.ParentFull(self.name, wanted.parent, wanted.type, error.reason) from error
@@ -405,11 +432,6 @@ def _available(parent: nodedev_xml.Parent, device_type: str) -> int:
     return next((made.available for made in parent.types if made.id == device_type), 0)
 
 
-def _stored_details(device: Device) -> str:
-    parent = device.parent
-    return _text_of(device.type, parent.name, _pci_address(parent), _device_api(device), device.iommu_group)
-
-
 # Every audit needs the text for every device, and the text stays the same.
 @functools.lru_cache(maxsize=4096)
 def _text_of(device_type: str, parent: str, parent_address: str | None, device_api: str,
@@ -417,14 +439,3 @@ def _text_of(device_type: str, parent: str, parent_address: str | None, device_a
     return details.to_text(MdevDetails(
         type=device_type, parent=parent, parent_address=parent_address, device_api=device_api,
         iommu_group=iommu_group, origin=vocabulary.ADOPTED))
-
-
-def _details(device: Device, origin: str) -> MdevDetails:
-    parent = device.parent
-    return MdevDetails(
-        type=device.type, parent=parent.name, parent_address=_pci_address(parent), device_api=_device_api(device),
-        iommu_group=device.iommu_group, origin=origin)
-
-
-def _device_api(device: Device) -> str:
-    return next((made.device_api for made in device.parent.types if made.id == device.type), 'vfio-pci')

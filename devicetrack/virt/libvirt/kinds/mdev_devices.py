@@ -13,6 +13,7 @@ from typing import Any
 from typing import NamedTuple
 
 from devicetrack import exception
+from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import mdev_sysfs
@@ -22,9 +23,15 @@ from devicetrack.virt.libvirt.kinds import mdev_options
 
 
 class Parents:
-    def __init__(self, parents: Iterable[nodedev_xml.Parent]) -> None:
+    """The parents that libvirt knows.
+
+    :param kernel: tells of the others
+    """
+
+    def __init__(self, parents: Iterable[nodedev_xml.Parent], kernel: mdev_sysfs.Kernel) -> None:
         self._parents = {parent.name: parent for parent in sorted(parents)}
         self._by_address = {parent.address: parent for parent in self._parents.values() if parent.address}
+        self._kernel = kernel
 
     def __iter__(self) -> Any:
         return iter(self._parents.values())
@@ -35,15 +42,22 @@ class Parents:
     def of(self, name: str, address: str | None) -> nodedev_xml.Parent:
         """Find the parent of a device, by the parent's name or address.
 
-        A parent that libvirt does not know, or that is away, gets its address as its name, and has no types.
+        A parent that libvirt does not know yet, or that is away, has no types. It gets the name that libvirt will give
+        it, so that it keeps its name when libvirt hears of it: libvirt is late after a boot. If nobody can tell that
+        name, its address is its name.
         """
         if name in self._parents:
             return self._parents[name]
         if address in self._by_address:
             return self._by_address[address]
         if name == nodedev_xml.ROOT_DEVICE and address:
-            name = address
-        return nodedev_xml.Parent(name, address, False, None, ())
+            name = nodedev_xml.name_of(self._kernel.subsystem(address), address)
+        is_pci = address is not None and nodedev_xml.pci_address(address) == address
+        return nodedev_xml.Parent(name, address, is_pci, self._kernel.numa_node(address) if address else None, ())
+
+    def assigned(self, assignment: DeviceAssignment) -> nodedev_xml.Parent | None:
+        """Find the parent of an assignment's device; None if libvirt does not know it."""
+        return self.named(self.of(assignment.details.parent, assignment.details.parent).name)
 
 
 def names(parent: nodedev_xml.Parent) -> frozenset[str]:
@@ -77,7 +91,7 @@ class Devices:
             parent = None if text is None else nodedev_xml.parse_parent(text, f'node device {handle.name}')
             if parent is not None:
                 found.append(parent)
-        return Parents(found)
+        return Parents(found, self.kernel)
 
     def parent(self, name: str) -> Parents:
         """Read only the parent of this name; all parents if libvirt has none of this name.
@@ -87,7 +101,7 @@ class Devices:
         handle = self._hypervisor.node_device(name)
         text = None if handle is None else _xml(handle)
         found = None if text is None else nodedev_xml.parse_parent(text, f'node device {name}')
-        return self.parents() if found is None or found.name != name else Parents((found,))
+        return self.parents() if found is None or found.name != name else Parents((found,), self.kernel)
 
     def all(self, parents: Parents) -> list[Device]:
         """List every mediated device. Several parents may define the same UUID; only one such device can exist."""
@@ -189,12 +203,14 @@ def is_at(assignment: DeviceAssignment, parent: nodedev_xml.Parent, parents: Par
     wanted: str = assignment.details.parent
     # While a parent is away, its devices have only its address.
     return parent.name == wanted or (
-        parents.named(parent.name) is None and nodedev_xml.is_name_of(wanted, parent.address))
+        parents.named(parent.name) is None and details.is_name_of(wanted, parent.address)) or (
+        details.is_name_of(parent.name, wanted))
 
 
 def address_of(assignment: DeviceAssignment, parents: Parents) -> str | None:
     """Return the address of the parent of an assignment's device."""
-    # A parent that libvirt does not know has its address as its name.
-    parent = parents.named(assignment.details.parent)
-    address: str | None = assignment.details.parent if parent is None else parent.address
+    wanted = assignment.details
+    parent = parents.assigned(assignment)
+    # Without a PCI address the parent may have its address as its name.
+    address: str | None = wanted.parent_address or wanted.parent if parent is None else parent.address
     return address
