@@ -11,6 +11,7 @@ from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import gate as gates
 from devicetrack.claims import repairs
+from devicetrack.claims import requests
 from devicetrack.claims import withheld
 from devicetrack.claims.claiming import Claiming
 from devicetrack.claims.declarations import Declarations
@@ -75,11 +76,13 @@ class Audit:
                                                  'device would have two owners: let only one option name it')
         self._views.open(views, self._withheld.marks)
         self._declarations.refresh(views.inventory, at_start=True)
-        self._judge(views)
-        self._note(views)
-        if self._gate.report_only is None and self._failed.give_back_claims():
-            views = self._views.read()
-        if self._resume.waits(views) and self._resume.go_on(views):
+        with requests.keeping_answers():
+            self._judge(views)
+            self._note(views)
+            if self._gate.report_only is None and self._failed.give_back_claims():
+                views = self._views.read()
+            went_on = self._resume.waits(views) and self._resume.go_on(views)
+        if went_on:
             views = self._views.read()
         return self._dated(self._not_under_way(self._compare(views)) + self._without_provider())
 
@@ -108,10 +111,12 @@ class Audit:
             self._views.take_over(looks, watch)
         self._declarations.refresh(views.inventory)
         self._rows.follow(views.records)
-        self._judge(views)
-        self._note(views)
         before, self._forgotten = self._forgotten, forgotten
-        if self._resume.go_on(views, left, forgotten & before):
+        with requests.keeping_answers():
+            self._judge(views)
+            self._note(views)
+            went_on = self._resume.go_on(views, left, forgotten & before)
+        if went_on:
             found = self._still_there(found)
         return self._dated(self._not_under_way(found) + [_in_doubt(doubt) for doubt in self._rows.doubts]
                            + self._without_provider())

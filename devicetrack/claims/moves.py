@@ -161,7 +161,7 @@ class Moves:
         if migration.uuid in older:
             raise exception.InstanceHasClaim(records[0].instance_uuid, [
                 record.key for record in incoming if record.migration_uuid == migration.uuid])
-        found = (self._service.migrations(older) or {}) if older else {}
+        found = (self._service.migrations([*older, migration.uuid]) or {}) if older else {}
         this = migrations.Move.of(migration)
         if older and not found.keys() & set(older) and self._are_forgotten(records, migration.uuid):
             self._life.settle(migrations.undo(records, older))
@@ -176,9 +176,9 @@ class Moves:
                 self._life.settle(migrations.undo(records, {uuid}))
 
     def _are_forgotten(self, records: Sequence[Record], newer: str) -> bool:
-        """Whether the service has forgotten the moves for which the instance has claims, as two looks show.
+        """Whether the service has forgotten the moves for which the instance has claims, and two looks show no guest.
 
-        It must know the newer migration: otherwise it may lag behind.
+        The service must know the newer migration: otherwise it may lag behind.
         """
         return newer in (self._service.migrations([newer]) or {}) and all(
             unsettled.forgotten(self._views.read_for(tuple(records))) == set(records) for _look in range(2))

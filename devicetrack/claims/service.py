@@ -22,6 +22,7 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack import watchdog
+from devicetrack.claims import requests
 from devicetrack.engine.migrations import Move
 
 LOG = log.logger(__name__)
@@ -36,7 +37,8 @@ class ComputeService(Protocol):
     because of it. An answer with an entry that cannot be read is unknown as a whole. A UUID may be a string or a
     ``uuid.UUID``. Every method is optional: the answer of a missing one is unknown, and ``doc/source/user/moves.rst``
     says what happens without each. The manager asks during a start, an audit, ``realize``, ``started`` and the calls of
-    a move, and never under its lock.
+    a move, and never under its lock. A call asks about an instance or a migration once, and goes by that answer to its
+    end, even if the service could say something else meanwhile.
     """
 
     def instances(self, uuids: Set[str]) -> Mapping[str, str] | None:
@@ -87,6 +89,9 @@ class MovingService(ComputeService, Protocol):
 class ServiceView:
     """The service's answers. An unknown answer is None here, and never empty.
 
+    During a public call of the manager, what the service has said, or has not said, is not asked a second time: a call
+    that acts on two answers may do half of each. An audit looks twice, and each look asks.
+
     The service's code runs in the thread that asks. Nobody can stop it, and only the service can set deadlines for it.
     A late answer is logged while the thread waits.
 
@@ -118,15 +123,17 @@ class ServiceView:
 
     def instances(self, uuids: Iterable[str]) -> dict[str, str] | None:
         """The states of these instances, as far as the service knows them."""
-        return self._ask('instances', _states, frozenset(uuids))
+        return self._once('instances', uuids, lambda new: self._ask('instances', _states, frozenset(new)))
 
     def migrations(self, uuids: Sequence[str]) -> dict[str, Move] | None:
         """The migrations with these UUIDs, and others that the service reports."""
-        return self._ask('migrations', functools.partial(_moves, frozenset(uuids)), uuids)
+        return self._once('migrations', uuids, lambda new: self._ask(
+            'migrations', functools.partial(_moves, frozenset(new)), new))
 
     def evacuated_from_here(self) -> set[str]:
         """The instances that are known to be evacuated from here."""
-        return self._ask('evacuated_from_here', _evacuated) or set()
+        return set(self._once('evacuated_from_here', (), lambda _new: self._ask(
+            'evacuated_from_here', lambda answer: dict.fromkeys(_evacuated(answer)))) or ())
 
     def create_migration(self, context: Any, instance: Any, nodename: str, move_type: str) -> Any:
         """Have the service create a migration.
@@ -144,6 +151,23 @@ class ServiceView:
         """Tell the service that a newer migration replaced this one."""
         LOG.warning('Migration %s was replaced by a newer one of its instance', migration_uuid)
         self._ask('fail_migration', lambda _answer: None, migration_uuid)
+
+    def _once(self, question: str, about: Iterable[str],
+              ask: Callable[[list[str]], dict[str, _Read] | None]) -> dict[str, _Read] | None:
+        """Ask what the present call has not asked yet, and go by its first answer about everything else."""
+        answers, about = requests.answers(), list(about)
+        if answers is None:
+            return ask(about)
+        asked: frozenset[str] | None
+        known: dict[str, _Read] | None
+        asked, known = answers.get((self, question), (None, {}))
+        new = [uuid for uuid in about if asked is None or uuid not in asked]
+        if asked is None or (new and known is not None):
+            asked, said = asked or frozenset(), ask(new)
+            # What the first answer left out, the service did not know. Without an answer to a part all is unknown.
+            known = None if said is None else {uuid: one for uuid, one in said.items() if uuid not in asked} | known
+            answers[self, question] = asked | frozenset(new), known
+        return known
 
     def _ask(self, question: str, read: Callable[[Any], _Read], *arguments: Any) -> _Read | None:
         """Ask the service, and read its answer while its code may still run: the answer may be one that loads lazily.

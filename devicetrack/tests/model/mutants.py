@@ -17,6 +17,7 @@ from unittest import mock
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import requests
 from devicetrack.claims import resume
 from devicetrack.claims.claiming import Arrival
 from devicetrack.claims.claiming import Claiming
@@ -234,6 +235,12 @@ def starts_undecided() -> Iterator[None]:
         return ended
 
     with _in_place_of(Moves, 'settle_ended', settle_ended):
+        yield
+
+
+@mutant('one call, one answer', 'it asks the service a second time, and goes on without an answer')
+def asks_twice() -> Iterator[None]:
+    with mock.patch.object(requests, 'answers', lambda: None):
         yield
 
 

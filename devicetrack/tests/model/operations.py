@@ -235,23 +235,25 @@ def _may_start(world: World, guest: Guest) -> bool:
     return move is None or (move.phase == states.FINISHED and move.status == 'finished')
 
 
-@operation(lambda world: ((guest.name,) for guest in _at_rest(world)
-                          if str(guest.host) in _alive(world) and _rows_of_moves(world, guest)))
-def hard_reboot_in_silence(world: World, name: str) -> None:
+@operation(lambda world: ((guest.name, answers) for guest in _at_rest(world)
+                          if str(guest.host) in _alive(world) and _rows_of_moves(world, guest) for answers in (0, 1)))
+def hard_reboot_in_silence(world: World, name: str, answers: int) -> None:
     """A guest is to start whose host has not heard of the end of its move, and the service does not say which it was.
+
+    Or it says so once, and not a second time.
 
     Nobody starts it on other devices than its own: the host refuses where it cannot know.
     """
     guest, _ = _named(world, name)
     host = world.acting = str(guest.host)
     world.stop_guest(guest, host)
-    world.service.hesitates = True
+    world.service.patience = answers
     try:
         _run_guest(world, guest, host)
     except exception.MigrationUndecided:
         pass
     finally:
-        world.service.hesitates = False
+        world.service.patience = None
 
 
 def _rows_of_moves(world: World, guest: Guest) -> bool:

@@ -106,14 +106,17 @@ class Move(compute_service.Migration):
 
 
 class ModelService(compute_service.ServiceData):
-    """Guests and their moves. While it is mute it answers no question; while it hesitates, none about migrations."""
+    """Guests and their moves. While it is mute it answers no question.
+
+    ``patience`` is how many questions about migrations it answers before it answers no more; None is all of them.
+    """
 
     def __init__(self, guests: int = 2) -> None:
         super().__init__()
         self.instances = [Guest(name, str(uuid.uuid5(uuid.NAMESPACE_DNS, name)))
                           for name in (f'i{number}' for number in range(1, guests + 1))]
         self.mute = False
-        self.hesitates = False              # within one step, and so in no snapshot
+        self.patience: int | None = None    # within one step, and so in no snapshot
         self._numbers = 0
 
     @property
@@ -125,7 +128,10 @@ class ModelService(compute_service.ServiceData):
         return None if self.mute else super().instances_of(host, uuids)
 
     def migrations_of(self, host: str, uuids: Sequence[str]) -> Mapping[str, Move] | None:
-        return None if self.mute or self.hesitates else super().migrations_of(host, uuids)
+        if self.patience is not None:
+            self.patience -= 1
+        silent = self.mute or (self.patience is not None and self.patience < 0)
+        return None if silent else super().migrations_of(host, uuids)
 
     def evacuated_from(self, host: str) -> Collection[str] | None:
         return None if self.mute else super().evacuated_from(host)
@@ -183,6 +189,6 @@ class ModelService(compute_service.ServiceData):
 
     def restore(self, snapshot: tuple[Any, ...]) -> None:
         guests, moves, self.mute, self._numbers = snapshot
-        self.hesitates = False
+        self.patience = None
         self.instances = [dataclasses.replace(guest) for guest in guests]
         self.migrations = [dataclasses.replace(move) for move in moves]
