@@ -71,6 +71,8 @@ BLANK: Final = 'blank'
 READ: Final = 'read'
 WIPED: Final = 'wiped'
 NOTHING_KEPT: Final = 'nothing kept'
+# The beginning of the fifth way: a person says that it is clean (:class:`devicetrack.objects.values.Word`).
+WORD_OF: Final = 'word of '
 
 # The scope of a reason: one device, or every device that a parent has or could make.
 DEVICE: Final = 'device'

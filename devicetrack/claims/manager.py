@@ -55,6 +55,7 @@ from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
+from devicetrack.objects.values import Word
 from devicetrack.store.api import Store
 from devicetrack.virt.driver import VirtDriver
 
@@ -800,21 +801,24 @@ class ClaimManager:
         """
         return self._started().operator_requests.uncordon_now(Target.named(kind, name, parent))
 
-    def admit(self, kind: str, identifier: str, wipe: bool = False) -> Withheld:
+    def admit(self, kind: str, identifier: str, wipe: bool = False, word: Word | None = None) -> Withheld:
         """Hand out a device again that was forgotten or retired, because somebody knows that it is clean.
 
         If the device keeps bytes and is not proven clean, the manager then reads all of it in the background first.
 
         :param wipe: wipe a device that was forgotten or retired, or is unproven, whatever is on it. The wipe runs in
             the background, and the device is admitted when it is proven clean. A restart drops the request
-        :raises BadRequest: it was neither forgotten nor retired and, with ``wipe``, is not unproven either
+        :param word: a person's word that such a device is clean. It is the device's proof until somebody uses the
+            device, and is in the history
+        :raises BadRequest: it was neither forgotten nor retired and, with ``wipe`` or ``word``, is not unproven either;
+            or it is to be wiped, and only a person can clean it; or the word has no reason
         :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these is unknown. With
-            ``wipe`` also while the host is report-only
+            ``wipe`` and ``word`` also while the host is report-only
         :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
         """
         host = self._started()
         host.store.check_epoch()                # a requested wipe begins before anything is written
-        return host.unproven.admit(DeviceKey(kind, identifier), wipe)
+        return host.unproven.admit(DeviceKey(kind, identifier), wipe, word)
 
     def list_withheld(self) -> list[Withheld]:
         """List every withheld device and parent, the reasons, and the instances that still have such devices."""

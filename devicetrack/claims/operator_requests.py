@@ -37,6 +37,7 @@ from devicetrack.engine.withholding import Target
 from devicetrack.objects import event as events
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
+from devicetrack.objects.values import Word
 from devicetrack.store.api import OperatorRequest
 from devicetrack.store.api import Store
 
@@ -343,7 +344,8 @@ class OperatorRequests:
     def _admit(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
         # A request from an earlier release has the identifier as ``name``.
         key = _device({'identifier': arguments.get('name'), **arguments})
-        return Answer(DONE, str(self._unproven.admit(key, arguments.get('wipe') is True)))
+        word = None if 'word' not in arguments else Word(_text(arguments, 'who'), _text(arguments, 'word'))
+        return Answer(DONE, str(self._unproven.admit(key, arguments.get('wipe') is True, word)))
 
 
 def answer_to_repair(outcomes: Sequence[Outcome]) -> Answer:

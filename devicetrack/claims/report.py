@@ -337,6 +337,11 @@ class Observer:
                   for unknown in (*views.usage.unknown, *views.inventory.unknown)]
         return lines
 
+    def proof_of(self, line: Line) -> str | None:
+        """How the device of a line was proven clean, and when; None if no proof on the host counts."""
+        return None if line.identifier is None else self._driver.proof_of(DeviceKey(line.kind, line.identifier),
+                                                                          line.details)
+
     def _marks(self) -> Marks:
         return withheld.load(self._store, self.host.uuid)
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
+from devicetrack.claims import arguments
 from devicetrack.claims import locks
 from devicetrack.claims import requests
 from devicetrack.claims.gate import Gate
@@ -37,6 +38,7 @@ from devicetrack.engine.withholding import Cause
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import values
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
@@ -44,7 +46,6 @@ from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
 
-NOBODY: Final = '00000000-0000-0000-0000-000000000000'
 TO_BE_READ: Final = 'nothing proves that it is clean; it has not been read through yet'
 TO_BE_WIPED: Final = 'nothing proves that it is clean; it will be wiped'
 WIPED_NOW: Final = 'it is being wiped, and will be handed out when the wipe is proven'
@@ -165,20 +166,23 @@ class Unproven:
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
-    def admit(self, key: DeviceKey, wipe: bool = False) -> Withheld:
+    def admit(self, key: DeviceKey, wipe: bool = False, word: values.Word | None = None) -> Withheld:
         """Admit a device that was forgotten or retired; with ``wipe``, wipe a withheld device in the background.
 
-        An operator's word that a device is clean ends only the doubt: if the device keeps bytes, the thread then reads
-        all of it. A device that is being wiped is admitted when the wipe is proven.
+        Without ``word`` this ends only the doubt: if the device keeps bytes, the thread then reads all of it. A device
+        that is being wiped is admitted when the wipe is proven.
 
-        :raises NotAdmitted: also with ``wipe`` while the host is report-only
-        :raises Exception: as :meth:`.WithheldDevices.admit` and :meth:`.WithheldDevices.check_for_wipe`
+        :param word: a person's word that a withheld device is clean, which is its proof from now on
+        :raises NotAdmitted: also with ``wipe`` and ``word`` while the host is report-only
+        :raises Exception: as :meth:`.WithheldDevices.admit` and :meth:`.WithheldDevices.check_for_proof`
         """
+        if (wipe or word is not None) and (closed := self._gate.why_not_end) is not None:
+            raise exception.NotAdmitted(str(Target.of(key)), closed)
+        if word is not None:
+            return self._admit_by_word(key, word)
         if wipe:
-            if (closed := self._gate.why_not_end) is not None:
-                raise exception.NotAdmitted(str(Target.of(key)), closed)
             marks = self._withheld.marks        # first: a cordon that comes now is a later word
-            self._withheld.check_for_wipe(key)
+            self._withheld.check_for_proof(key, vocabulary.WIPE)
             device = self._ledger.device(key)
             self._request_wipe(key, _cordons(marks, key, device.parent if device is not None else None))
             state = self.state_of(key)          # before the thread starts, which may finish at once
@@ -188,6 +192,30 @@ class Unproven:
         self.look()
         self.go_on()
         return self.state_of(key)
+
+    def _admit_by_word(self, key: DeviceKey, word: values.Word) -> Withheld:
+        arguments.check_reason(word.who)
+        if not arguments.check_reason(word.why).strip():
+            raise exception.BadRequest('reason', word.why, 'it is empty: say how you know that the device is clean')
+        self._withheld.check_for_proof(key, word.how)
+        device = self._ledger.device(key)
+        with self._lock.held():
+            is_wiping = key in self._wiping
+        if device is None or is_wiping:
+            raise exception.NotAdmitted(str(Target.of(key)), WIPED_NOW if is_wiping else 'the host does not have it')
+        LOG.info('Host %(host)s: %(kind)s %(identifier)s is clean by the %(how)s', {
+            'host': self._host_uuid, 'kind': key.kind, 'identifier': key.identifier, 'how': word.how})
+        try:
+            error = self._look_at([self._assignment(device)], word.how)[key]
+        except exception.DeviceError as failed:
+            error = failed
+        if error is not None:
+            raise exception.NotAdmitted(str(Target.of(key)), getattr(error, 'reason', str(error)))
+        self._admit([key], word.how, vocabulary.BY_OPERATOR)
+        state = self.state_of(key)
+        if not {vocabulary.IN_DOUBT, vocabulary.RETIRED}.isdisjoint(state.causes):
+            raise exception.NotAdmitted(str(state.target), 'the store could not note that: admit it again')
+        return state
 
     def wiped(self, key: DeviceKey) -> Withheld:
         """The state of a device after the wipe that :meth:`admit` requested. Call it after :meth:`wait`.
@@ -409,7 +437,7 @@ class Unproven:
     def _assignment(self, device: DeviceState) -> DeviceAssignment:
         """The device in the form for drivers, without an owner."""
         return DeviceAssignment.from_record(Record(
-            self._host_uuid, device.kind, str(device.identifier), NOBODY, None, vocabulary.CURRENT,
+            self._host_uuid, device.kind, str(device.identifier), values.NOBODY, None, vocabulary.CURRENT,
             vocabulary.RELEASING, 0, '', 1, device.provider_uuid, device.resource_class, device.parent,
             device.numa_node, device.details, 0))
 

@@ -35,6 +35,7 @@ from devicetrack.objects import event as events
 from devicetrack.objects.event import Event
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Missing
 from devicetrack.store.api import Store
 from devicetrack.store.api import WithheldRow
@@ -254,8 +255,9 @@ class WithheldDevices:
             if not standing:
                 known = self._ledger.device(key)
                 if known is not None and vocabulary.UNPROVEN in known.withheld:
-                    raise exception.BadRequest('device', str(target), 'it is unproven and was not forgotten, so '
-                                               'it needs a proof that it is clean: use --wipe to have it wiped')
+                    raise exception.BadRequest(
+                        'device', str(target), 'it is unproven and was not forgotten, so it needs a proof that it is '
+                        f'clean: {self._advice(key, self._driver.get_inventory())}')
                 self._check_not_owned(key)
                 forgotten = [str(other) for other in self.marks if self._standing(other)]
                 why = 'it is cordoned: end that with device uncordon' if (
@@ -267,10 +269,19 @@ class WithheldDevices:
             LOG.info('Host %(host)s: an operator admitted %(target)s', {'host': self._host, 'target': target})
         return self.state_of(target)
 
-    def check_for_wipe(self, key: DeviceKey) -> None:
-        """Check that a device may be wiped because an operator says so.
+    @staticmethod
+    def _advice(key: DeviceKey, inventory: Inventory) -> str:
+        """Say how an operator has a device proven that keeps bytes."""
+        if key in inventory.by_person:
+            return 'a person has to clean it. Then use --clean-by-my-word REASON to say so'
+        return 'use --wipe to have it wiped, or --clean-by-my-word REASON if you know that it is clean'
 
-        :raises BadRequest: it was neither forgotten nor retired, and is not unproven
+    def check_for_proof(self, key: DeviceKey, how: str) -> None:
+        """Check that a device may be wiped, or called clean, because an operator says so.
+
+        :param how: as for :meth:`.VirtDriver.prove`
+        :raises BadRequest: it was neither forgotten nor retired, and is not unproven; or it is to be wiped, and only a
+            person can clean it
         :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these is unknown
         :raises HypervisorUnreachable, StoreError: no answer
         """
@@ -286,9 +297,12 @@ class WithheldDevices:
             unproven = [str(Target.of(one)) for one, reasons in self._ledger.reasons().items()
                         if vocabulary.UNPROVEN in reasons]
             raise exception.BadRequest(
-                'device', str(target), f'{why}. Only forgotten, retired or unproven devices can be wiped; the unproven '
-                f'ones of this host: {withheld.in_short(unproven)}')
-        self._check_unused(key)
+                'device', str(target), f'{why}. Only forgotten, retired or unproven devices can be '
+                f'{"wiped" if how == vocabulary.WIPE else "called clean"}; the unproven ones of this host: '
+                f'{withheld.in_short(unproven)}')
+        inventory = self._check_unused(key)
+        if how == vocabulary.WIPE and key in inventory.by_person:
+            raise exception.BadRequest('device', str(target), self._advice(key, inventory))
         if known is None:
             raise exception.NotAdmitted(str(target), 'it has just come back: try again after the next audit')
 
@@ -307,6 +321,10 @@ class WithheldDevices:
             self._untold += [Event(self._host_uuid, *key, events.WIPED, at_ms, request_id=requests.present(),
                                    details=wipe.as_details())
                              for key, wipe in (wiped or {}).items()]
+            # No audit need have noted that the device was unproven.
+            self._untold += [Event(self._host_uuid, *key, events.ADMITTED, at_ms, request_id=requests.present(),
+                                   details=events.text(reason=vocabulary.UNPROVEN, why='', by=by, proof=proof))
+                             for key in keys if proof.startswith(vocabulary.WORD_OF) and not over.get(Target.of(key))]
             if not any(over.values()) and not self._untold:
                 return
             after = {target: {reason: cause for reason, cause in causes.items() if reason not in over.get(target, ())}
@@ -334,11 +352,12 @@ class WithheldDevices:
                 if record.state == vocabulary.RELEASING else
                 f'instance {record.instance_uuid} has it: it is free when the instance gives it back'))
 
-    def _check_unused(self, key: DeviceKey) -> None:
+    def _check_unused(self, key: DeviceKey) -> Inventory:
         """Check that the host has a device that an operator calls clean, and that nobody has or uses it.
 
         A device that comes back only later would have its old data.
 
+        :returns: what the host has
         :raises NotAdmitted: it is not so, or that is unknown
         """
         def refuse(reason: str) -> None:
@@ -358,6 +377,7 @@ class WithheldDevices:
                 refuse(f'{unknown.what} cannot be read ({unknown.reason}): fix that first')
             refuse('the host does not have it, or no option names it, so nobody can have cleaned it: admit it when it '
                    'is there and zeroed')
+        return inventory
 
     def forget(self, key: DeviceKey, instance_uuid: str) -> None:
         """Withhold a device that leaves its owner without a proof that it is clean, in case it comes back.

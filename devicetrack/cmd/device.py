@@ -147,7 +147,8 @@ class Show(base.ShowOne):
         if line is None and unknown is None:
             unknown = (f'{host} is another machine: run the command there' if host != here
                        else 'this host does not list it')
-        return _both(host, kind, identifier, record, line, hosts, unknown)
+        return _both(host, kind, identifier, record, line, hosts, unknown) | {
+            'proof': None if line is None else self.app.observer(parsed_args.host).proof_of(line)}
 
     def _ask_host(self, parsed_args: argparse.Namespace,
                   name: options.DeviceName) -> tuple[str | None, list[report.Line], str | None, set[str]]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+import os
+import pwd
 from typing import Any
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import arguments
 from devicetrack.claims import host as host_identity
 from devicetrack.claims import operator_requests
 from devicetrack.claims import repairs
@@ -91,26 +94,45 @@ class Admit(requesting.Requesting):
 
     The manager then reads a namespace, which becomes available if all of it is zero. With --wipe the manager wipes a
     forgotten, retired or unproven device in the background, whatever is on it. The device becomes available when the
-    wipe is proven. The request is refused while the host does not have the device, an instance has it, a domain names
-    it, or one of these is unknown. --wipe is also refused while the host is report-only.
+    wipe is proven. With --clean-by-my-word your word is the proof that such a device is clean, until somebody uses it.
+    The request is refused while the host does not have the device, an instance has it, a domain names it, or one of
+    these is unknown. --wipe and --clean-by-my-word are also refused while the host is report-only.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
         _add_device(parser)
-        parser.add_argument('--wipe', action='store_true',
-                            help='Overwrite the whole device with zeros. Its contents are lost.')
+        proofs = parser.add_mutually_exclusive_group()
+        proofs.add_argument('--wipe', action='store_true',
+                            help='Overwrite the whole device with zeros, or clean it as its options say. Its contents '
+                                 'are lost.')
+        proofs.add_argument('--clean-by-my-word', type=options.reason, metavar='REASON',
+                            help='Nothing is read or wiped: you say that the device keeps nothing of its last owner, '
+                                 'and why you know that, in one line of at most 255 characters. The proof and the '
+                                 'history have the reason, your user name and the time.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         kind, identifier = self.key(parsed_args.device)
         observer = self.app.observer(parsed_args.host)
         host = observer.host
-        more = {'wipe': True} if parsed_args.wipe else {}
+        more = ({'wipe': True} if parsed_args.wipe else {} if parsed_args.clean_by_my_word is None else
+                {'word': parsed_args.clean_by_my_word, 'who': _user()})
         done = requesting.WIPING if parsed_args.wipe else requesting.ADMITTED
         outcome = self.ask(host, operator_requests.ADMIT, done, parsed_args, [DeviceKey(kind, identifier)], kind=kind,
                            identifier=identifier,
                            check=lambda: observer.check_known(Target.of(DeviceKey(kind, identifier))), **more)
         return _answer(outcome, host, kind, identifier)
+
+
+def _user() -> str:
+    """The name of the person who runs the command, also with sudo, as far as the machine knows it."""
+    uid = os.getuid()
+    if uid == 0 and (by := os.environ.get('SUDO_USER', '')).isprintable() and by:
+        return by[:arguments.REASON_LENGTH]
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f'user {uid}'
 
 
 class Retire(requesting.Requesting):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 from typing import NamedTuple
 
+from devicetrack import vocabulary
 from devicetrack.objects.choice import Features
 from devicetrack.objects.choice import NO_FEATURES
 from devicetrack.objects.compact import Compact
@@ -192,6 +193,22 @@ class Overlap(NamedTuple):
     what: str
 
 
+# The instance of the assignments in which drivers get devices without an owner.
+NOBODY: Final = '00000000-0000-0000-0000-000000000000'
+
+
+class Word(NamedTuple):
+    """A person's word that a device is clean: who gives it, and why that person knows."""
+
+    who: str
+    why: str
+
+    @property
+    def how(self) -> str:
+        """How the device was proven clean, for the proof, the history and people."""
+        return f'{vocabulary.WORD_OF}{self.who}: {self.why}'
+
+
 class Inventory(NamedTuple):
     """The devices that exist on the host, and those that its parents can still make.
 
@@ -201,6 +218,7 @@ class Inventory(NamedTuple):
 
     ``keeping`` are the kinds whose devices keep what a guest wrote to them. ``unproven`` are those of their devices
     that nothing on this host proves clean. Most held devices are among them, and for these it means nothing.
+    ``by_person`` are those that nothing here can clean, by the options: only the word of a person proves them clean.
     Devices that are in ``overlaps`` are unhealthy: a guest on one of them would be a guest on both. ``faults`` is for
     people.
 
@@ -217,6 +235,7 @@ class Inventory(NamedTuple):
     overlaps: tuple[Overlap, ...] = ()
     faults: tuple[Fault, ...] = ()
     sockets: tuple[tuple[int, int], ...] = ()
+    by_person: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def providers(self) -> frozenset[str]:

@@ -244,17 +244,27 @@ class VirtDriver(abc.ABC):
 
         :param assignments: the devices, as assignments of nobody
         :param how: ``blank``: ask the host, and read no byte; ``read``: read every byte, and write none; ``wipe``: wipe
-            the devices, whatever is on them, because an operator said so
+            the devices, whatever is on them, because an operator said so; :attr:`.Word.how`: neither read nor write,
+            and record a person's word, which counts as long as any other proof
         :param confirm: called while the driver has the locks: with each device that is to be wiped, right before its
-            first byte changes; with ``blank`` and ``read``, with each device that is clean, before that is recorded. A
-            device may have got an owner since the manager chose it. An error that it raises ends the call and goes on
-            to the caller: this device and those after it were not changed, and no proof of them was recorded
+            first byte changes; otherwise with each device that is clean, before that is recorded. A device may have got
+            an owner since the manager chose it. An error that it raises ends the call and goes on to the caller: this
+            device and those after it were not changed, and no proof of them was recorded
         :returns: for every device None, or the error that keeps it withheld. :class:`NotProven`: it is not clean, or
             that cannot be told. :class:`DeviceInUse`, :class:`DeviceBusy`, :class:`DeviceGone`,
             :class:`UnclaimFailed`: as :meth:`unclaim`
         :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
         """
         return {one.key: NotProven(*one.key, 'its driver cannot prove it') for one in assignments}
+
+    def proof_of(self, key: DeviceKey, details: str) -> str | None:
+        """Say how a device was proven clean, and when; None if no proof counts. Quick, and for people.
+
+        The default knows of none.
+
+        :param details: the stored text of its details
+        """
+        return None
 
     def stop_proving(self) -> None:
         """Make a :meth:`prove` that reads in another thread end soon, with an error. The default does nothing."""

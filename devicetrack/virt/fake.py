@@ -79,7 +79,7 @@ class FakeHost(fake_machine.Machine):
         return Inventory(devices, capacities, self.kinds.difference(unknown),
                          tuple(Unknown(kind, reason) for kind, reason in unknown.items()), self.missing,
                          self.keeping, frozenset(self.unproven.intersection(self.devices)),
-                         self.overlaps, sockets=self.sockets)
+                         self.overlaps, sockets=self.sockets, by_person=frozenset(self.by_person))
 
     @property
     def keeping(self) -> frozenset[str]:
@@ -460,7 +460,7 @@ class FakeDriver(driver.VirtDriver):
         if used is not None:
             return used
         try:
-            if how != vocabulary.WIPE:
+            if how in (vocabulary.BLANK, vocabulary.READ):
                 self.machine.check_clean(assignment, how)
         except exception.DeviceError as error:
             return error

@@ -9,6 +9,7 @@ from devicetrack import vocabulary
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import values
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Word
 from devicetrack.tests.drivers import case
 from devicetrack.tests.drivers import worlds
 
@@ -170,6 +171,25 @@ class CleaningContract(case.DriverTestCase):
         self.assertIsNone(self.prove('ns0', vocabulary.WIPE))
         self.assertTrue(self.world.is_clean('ns0'))
         self.assertNotIn('ns0', self.unproven())
+
+    def test_a_persons_word_is_a_proof_until_the_device_is_realized(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        self.driver.disprove([wanted.key])
+        self.world.write('ns0', b'what a person left')
+        self.assertIsNone(self.prove('ns0', Word('alice', 'nobody needs that').how))
+        self.assertNotIn('ns0', self.unproven())
+        self.assertFalse(self.world.is_clean('ns0'))
+        self.driver.realize(wanted)
+        self.assertIn('ns0', self.unproven())
+
+    def test_no_word_proves_what_a_guest_names_or_another_process_works_on(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        with self.world.hold(wanted.key):
+            self.assertIsInstance(self.prove('ns0', Word('alice', 'why').how), exception.DeviceBusy)
+        self.driver.realize(wanted)
+        self.start(wanted)
+        self.assertIsInstance(self.prove('ns0', Word('alice', 'why').how), exception.DeviceInUse)
+        self.assertIn('ns0', self.unproven())
 
     def test_what_a_guest_names_is_neither_proven_nor_wiped(self) -> None:
         used = self.assigned('vpmem', 'ns0')

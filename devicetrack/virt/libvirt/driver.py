@@ -149,6 +149,7 @@ class LibvirtDriver(driver.VirtDriver):
         known: set[str] = set()
         keeping: set[str] = set()
         unproven: list[tuple[str, str]] = []
+        by_person: list[tuple[str, str]] = []
         offered: dict[DeviceKey, str] = {}
         several = sum(kind.configured for kind in self._kinds.values()) > 1
         unreachable = None
@@ -175,12 +176,13 @@ class LibvirtDriver(driver.VirtDriver):
             if kind.keeps_bytes and not self._trusts:
                 keeping.add(kind.name)
                 unproven += self._proofs.unproven(stock.devices, stock.nothing_kept)
+                by_person += [(kind.name, name) for name in stock.by_person]
         if unreachable is not None and not any(self._kinds[name].configured for name in known):
             raise unreachable
         found, all_devices = overlaps.find(offered), Compact.joined(InventoryDevice, devices)
         return Inventory(overlaps.unhealthy(all_devices, found) if found else all_devices, tuple(capacities),
                          frozenset(known), tuple(unknown), tuple(missing), frozenset(keeping), frozenset(unproven),
-                         tuple(found), tuple(faults), self._sockets())
+                         tuple(found), tuple(faults), self._sockets(), frozenset(by_person))
 
     def _sockets(self) -> numa_sysfs.Sockets:
         """Read which NUMA nodes share a socket. Only requests by an alias need that."""
@@ -311,6 +313,9 @@ class LibvirtDriver(driver.VirtDriver):
     def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
         found = {key: progress.read(self._lock_path(key)) for key in keys}
         return {key: said for key, said in found.items() if said is not None}
+
+    def proof_of(self, key: DeviceKey, details: str) -> str | None:
+        return self._proofs.said(key, details)
 
     def stop_proving(self) -> None:
         self._proving.stop()

@@ -26,6 +26,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 import contextlib
+import datetime
 import errno
 import fcntl
 import os
@@ -122,6 +123,15 @@ class Proofs:
             self._refresh()
             proof = self._known.get((key.kind, key.identifier))
         return proof[2] if proof is not None and _is_same(proof[0], details) else None
+
+    def said(self, key: DeviceKey, details: str) -> str | None:
+        """How this one device was proven clean, and when, for people; None if no proof calls it clean."""
+        how = self.how(key, details)
+        proof = self._known.get((key.kind, key.identifier))
+        if how is None or proof is None:
+            return None
+        when = datetime.datetime.fromtimestamp(int(proof[1]), datetime.UTC).isoformat()
+        return f'{how} ({when})'
 
     def of_kind(self, kind: str) -> dict[str, str]:
         """The devices of a kind that are proven clean, by identifier, each with its details of that time.

@@ -37,6 +37,8 @@ LOG = log.logger(__name__)
 
 NO_KIND: Final = 'no device kind of this name is installed, or [devicetrack] device_kinds does not name it'
 
+NO_BYTES: Final = 'its kind keeps no bytes, so it needs no proof: devicetrack-manage device admit makes it free'
+
 _Held = tuple[DeviceAssignment, api.DeviceKind, filelock.FileLock]
 _Results = dict[DeviceKey, exception.DriverError | None]
 
@@ -234,7 +236,7 @@ class Proving:
             for assignment in assignments:
                 key, kind = assignment.key, self._kinds.get(assignment.kind)
                 if kind is None or not kind.keeps_bytes:
-                    results[key] = exception.NotProven(*key, NO_KIND if kind is None else 'its kind keeps no bytes')
+                    results[key] = exception.NotProven(*key, NO_KIND if kind is None else NO_BYTES)
                     continue
                 try:
                     lock = locks.enter_context(self._lock(assignment, 0.0))
@@ -250,8 +252,11 @@ class Proving:
             if how == vocabulary.BLANK:
                 results |= self._prove_blank(held, confirm)
             else:
-                prove_one = self._wipe_one if how == vocabulary.WIPE else self._read_one
-                results |= {one[0].key: prove_one(*one, confirm) for one in held}
+                for one in held:
+                    results[one[0].key] = (
+                        self._wipe_one(*one, confirm) if how == vocabulary.WIPE else
+                        self._take_word(*one[:2], how, confirm) if how.startswith(vocabulary.WORD_OF) else
+                        self._read_one(*one, confirm))
             for assignment, _kind, lock in held:
                 # After an error a child may still have the device, and keeps the lock until it ends.
                 if results[assignment.key] is None:
@@ -288,6 +293,26 @@ class Proving:
             _confirmed(assignment, confirm)     # after the answer of the hypervisor, which may take long
             error = self.unclaim(assignment, kind, lock) or obstacle(key, self._usage({kind.name}))
         return error or self.wiped((assignment,)).get(key)
+
+    def _take_word(self, assignment: DeviceAssignment, kind: api.DeviceKind, how: str,
+                   confirm: Confirm | None) -> exception.DriverError | None:
+        key = assignment.key
+        try:
+            installed.check_unused(kind, assignment)
+            # The next reading of the stock would remove the proof again.
+            if assignment.identifier in installed.stock(kind).written:
+                return exception.DeviceInUse(*key, 'the host uses it, or has given it the driver for guests: end that '
+                                                   'first, because it may be written to meanwhile')
+            error = obstacle(key, self._usage({kind.name}))
+        except exception.DriverError as failed:
+            return failed
+        if error is None:
+            _confirmed(assignment, confirm)     # out of the reach of "except": its error goes on to the caller
+            try:
+                self._record((assignment,), how)
+            except exception.DriverError as failed:
+                return failed
+        return error
 
     def _read_one(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
                   confirm: Confirm | None) -> exception.DriverError | None:

@@ -159,7 +159,7 @@ class StockTestCase(base.TestCase):
          "or adoptable by 'no', which"),
         *((f'{field} {wrong!r}', api.Stock((device(),))._replace(**cast(Any, {field: wrong})),
            'its stock fails with TypeError')
-          for field in ('missing', 'faults', 'written', 'nothing_kept') for wrong in (None, 7, (7,))),
+          for field in ('missing', 'faults', 'written', 'nothing_kept', 'by_person') for wrong in (None, 7, (7,))),
         ('faults that are texts', api.Stock((device(),), faults=('x',)), 'its faults have'),  # type: ignore[arg-type]
         ('an iterator of faults', api.Stock((device(),), faults=iter(())),  # type: ignore[arg-type]
          'are no sequence'),

@@ -44,9 +44,10 @@ class Stock(NamedTuple):
 
     ``written`` are the identifiers of devices that the host itself uses now, so their proofs no longer count. It is for
     kinds whose devices keep bytes. ``nothing_kept`` are the identifiers of devices of which an operator says that they
-    keep nothing (:meth:`DeviceKind.keeps_nothing`). ``faults`` list where the host differs from the options. The kind
-    fills them in :meth:`DeviceKind.stock`, from the host or from the things that :meth:`DeviceKind.prepare` could not
-    make.
+    keep nothing (:meth:`DeviceKind.keeps_nothing`). ``by_person`` are those of devices that :meth:`DeviceKind.unclaim`
+    never cleans, because the options leave that to a person. ``faults`` list where the host differs from the options.
+    The kind fills them in :meth:`DeviceKind.stock`, from the host or from the things that :meth:`DeviceKind.prepare`
+    could not make.
     """
 
     devices: Sequence[InventoryDevice] = ()
@@ -55,6 +56,7 @@ class Stock(NamedTuple):
     written: Collection[str] = ()
     faults: tuple[Fault, ...] = ()
     nothing_kept: Collection[str] = ()
+    by_person: Collection[str] = ()
 
 
 Locked = Callable[[str], AbstractContextManager[bool]]

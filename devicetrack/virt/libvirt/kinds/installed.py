@@ -436,7 +436,7 @@ def _check_fields(kind: api.DeviceKind, found: api.Stock) -> None:
             if not isinstance(one, of) or not (isinstance(one.key, tuple) and len(one.key) == 2) \
                     or set(map(type, (*one.key, one.option, one.reason))) != {str} or one.key[0] != kind.name:
                 raise TypeError(f'its {field} have {one!r}, which is no {of.__name__} of this kind')
-    for field in ('written', 'nothing_kept'):
+    for field in ('written', 'nothing_kept', 'by_person'):
         names = getattr(found, field)
         if isinstance(names, str) or not isinstance(names, Collection) or not set(map(type, names)) <= {str}:
             raise TypeError(f'its {field}, {names!r}, are no collection of identifiers')

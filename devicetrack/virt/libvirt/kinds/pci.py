@@ -228,11 +228,14 @@ class PCI(api.DeviceKind):
         # A disk that has the driver for guests now may have been written to by a guest that nobody saw.
         guests = {address for address, (function, _spec) in offered.items()
                   if pci_serials.is_nvme(function) and pci_variants.is_vfio(function.driver)}
-        free_of_bytes = [address for address, (function, _spec) in offered.items()
-                         if self._cleaner.keeps_nothing(function, functions.get)]
+        policies = {address: self._cleaner.policy(function, functions.get).name
+                    for address, (function, _spec) in offered.items()}
         return api.Stock(devices, written=tuple(map(places.name, guests.union(used))),
                          faults=tuple(self._faults(functions.values(), places)),
-                         nothing_kept=frozenset(map(places.name, free_of_bytes)))
+                         nothing_kept=frozenset(places.name(address) for address, policy in policies.items()
+                                                if policy == pci_cleaning.NONE),
+                         by_person=frozenset(places.name(address) for address, policy in policies.items()
+                                             if policy == pci_cleaning.PERSON))
 
     def _with_recorded(self, serials: pci_serials.Serials, places: pci_places.Places) -> pci_serials.Serials:
         """Return serial numbers, and those in rows for the functions whose numbers cannot be read now."""

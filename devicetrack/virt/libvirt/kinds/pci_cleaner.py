@@ -19,6 +19,7 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import values
 from devicetrack.virt.libvirt import operator_program
 from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
@@ -175,9 +176,10 @@ class Cleaner:
         if policy.name == pci_cleaning.NONE:
             return
         if policy.name == pci_cleaning.PERSON:
-            raise exception.UnclaimFailed(
-                assignment.kind, assignment.identifier, 'a person has to clean it. Then devicetrack-manage device '
-                'retire ends the assignment, and device admit makes it free')
+            free = admits_by_word(assignment)
+            raise exception.UnclaimFailed(assignment.kind, assignment.identifier, 'a person has to clean it. Then ' + (
+                free if assignment.instance_uuid == values.NOBODY else
+                f'devicetrack-manage device retire ends the assignment, and {free}'))
         if policy.name == pci_cleaning.PROGRAM and not pci_serials.is_nvme(function):
             self._run_program(assignment, function, policy, lock_fd)
             return
@@ -222,9 +224,17 @@ class Cleaner:
             obstacle = pci_erasing.unasked(error)
         if obstacle is not None:
             raise exception.NotProven(assignment.kind, assignment.identifier, obstacle)
+        policy = self.policy(function)
+        if not pci_serials.is_nvme(function):
+            raise exception.NotProven(assignment.kind, assignment.identifier, 'nobody can read it, because it is no '
+                                      f'NVMe disk: {_instead_of_reading(assignment, policy)}')
         erasing = pci_erasing.Erasing(self._tree, assignment, function, lock_fd, self._options.release_wait_s, check)
-        disks = erasing.disks()
-        unread = self._unread(function)
+        try:
+            disks = erasing.disks()
+        except exception.UnclaimFailed as error:
+            raise exception.NotProven(assignment.kind, assignment.identifier,
+                                      f'{error.reason}: {_instead_of_reading(assignment, policy)}') from error
+        unread = self._unread(assignment, function, policy)
         if unread is not None:
             raise exception.NotProven(assignment.kind, assignment.identifier, unread)
         for disk in disks:
@@ -232,29 +242,41 @@ class Cleaner:
                 problem = reading.read_through(f'{function.address} {disk.nsid}', fd, lock_fd, disk.size_bytes,
                                                _ALIGN_BYTES, 0, stop)
             if problem is not None:
-                raise exception.NotProven(assignment.kind, assignment.identifier,
-                                          f'its namespace {disk.nsid}: {problem}')
+                raise exception.NotProven(
+                    assignment.kind, assignment.identifier,
+                    f'its namespace {disk.nsid}: {problem}: {_instead_of_reading(assignment, policy)}')
         # The driver finds the namespaces one after the other, so compare them again.
         if erasing.disks() != disks:
             raise exception.NotProven(assignment.kind, assignment.identifier,
                                       'its namespaces changed while they were read')
 
-    def _unread(self, function: pci_sysfs.Function) -> str | None:
+    def _unread(self, assignment: DeviceAssignment, function: pci_sysfs.Function,
+                policy: pci_cleaning.Policy) -> str | None:
         """Say which namespaces of a disk nobody can read, although its first guest could; None if there are none.
 
         A policy that erases detached ones does so after a guest, and not before the first one.
 
         :raises CommandFailed: the controller cannot be asked
         """
-        if not pci_serials.is_nvme(function):
-            return None
         try:
             found = pci_erasing.asked(self._tree, function)
         except pci_erasing.Unshown as error:
             return pci_erasing.unasked(error)
         except OSError as error:
-            if error.errno in (errno.EACCES, errno.EPERM) and not self._asks(function, self.policy(function)):
+            if error.errno in (errno.EACCES, errno.EPERM) and not self._asks(function, policy):
                 return None                     # a person cleans it, so the service need not have the right to ask
             raise exception.CommandFailed('ask its controller', pci_erasing.unasked(error)) from error
         return pci_erasing.detached(found, found.detached, 'nobody can read',
-                                    'have the disk wiped, if its policy erases it')
+                                    _instead_of_reading(assignment, policy))
+
+
+def admits_by_word(assignment: DeviceAssignment) -> str:
+    """Return the advice for a device that only a person can clean, when it is clean."""
+    return f'devicetrack-manage device admit {assignment.key} --clean-by-my-word REASON makes it free'
+
+
+def _instead_of_reading(assignment: DeviceAssignment, policy: pci_cleaning.Policy) -> str:
+    """Return the advice for a device without an owner that reading does not prove clean."""
+    if policy.name == pci_cleaning.PERSON:
+        return f'a person has to clean it. Then {admits_by_word(assignment)}'
+    return f'devicetrack-manage device admit {assignment.key} --wipe cleans it as its policy {policy.name} says'
