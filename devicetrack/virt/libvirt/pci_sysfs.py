@@ -251,6 +251,17 @@ class Tree:
             raise exception.CommandFailed('reading', f'driver_override of {address}: {error.strerror}') from error
         return None if name in ('', '(null)') else name
 
+    def nvm_subsystem(self, address: str) -> str | None:
+        """Return the name of the NVM subsystem of a function; None if its driver does not tell it now."""
+        directory = os.path.join(self._devices, address, 'nvme')
+        try:
+            for name in filter(NVME_NAME.fullmatch, os.listdir(directory)):
+                with open(os.path.join(directory, name, 'subsysnqn'), encoding='ascii') as file:
+                    return _serial(file.read(_PAGE)) or None
+        except (OSError, ValueError):
+            pass
+        return None
+
     @contextlib.contextmanager
     def _listing(self) -> Iterator[int]:
         try:

@@ -14,6 +14,7 @@ import fixtures
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import details
+from devicetrack.testing import nvme
 from devicetrack.testing import pci as made
 from devicetrack.testing import pci_models
 from devicetrack.tests.unit.virt import pci_hosts
@@ -118,6 +119,45 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
         kind = self.kind(NVME)
         kind.prepare({other: row}, lambda _name: contextlib.nullcontext(True))
         self.assertEqual({DISK: together, other: together}, excluding(kind))
+
+    def test_disks_of_a_vendor_that_gives_all_one_serial_number_are_several(self) -> None:
+        addresses = [self.host.add_nvme(f'0000:0{number}:00.0', 'nvme_card') for number in range(1, 5)]
+        controllers = self.useFixture(nvme.Controllers(self.host))
+        for address in addresses:
+            controllers.add(address)
+
+        def excluding() -> set[str]:
+            return {address for address, device in self.devices(kind).items() if device.exclusions}
+
+        kind = self.kind(NVME)
+        self.assertEqual(set(), excluding())
+        proven = {address: device.details for address, device in self.devices(kind).items()}
+        # Each goes to a guest of its own, and no guest reaches the others.
+        for address in addresses:
+            assignment = self.realized(kind, address)
+            self.assertEqual([], list(kind.within_reach([details.to_text(assignment.details)], proven)))
+            self.give_to_guest(address)
+            self.assertEqual(set(), excluding())
+            self.assertEqual(1, len(kind.guest_elements([assignment])))
+
+    def test_the_name_of_the_subsystem_tells_them_apart_where_controllers_cannot_be_asked(self) -> None:
+        addresses = [self.host.add_nvme(f'0000:0{number}:00.0', 'nvme_card') for number in range(1, 5)]
+        kind = self.kind(NVME)
+        for address, name in zip(addresses, 'abcc', strict=True):
+            with open(self.host.path(address, f'nvme/{self.host.controller_of(address)}/subsysnqn'), 'w') as file:
+                file.write(f'nqn.2014-08.org.nvmexpress:uuid:{name}\n')
+        for guests in range(3):
+            self.assertEqual(set(addresses[2:]), {
+                address for address, device in self.devices(kind).items() if device.exclusions})
+            self.give_to_guest(addresses[guests])
+
+    def test_controllers_of_several_ports_stay_together_beside_such_disks(self) -> None:
+        addresses = [self.host.add_nvme(f'0000:0{number}:00.0', 'nvme_card') for number in range(1, 4)]
+        controllers = self.useFixture(nvme.Controllers(self.host))
+        for address in addresses:
+            controllers.add(address).others = {1} if address != addresses[0] else set()
+        self.assertEqual(set(addresses[1:]), {
+            address for address, device in self.devices(self.kind(NVME)).items() if device.exclusions})
 
     def test_what_the_host_uses_is_unhealthy_and_no_more_proven(self) -> None:
         self.host.add_nvme(DISK, 'S1')

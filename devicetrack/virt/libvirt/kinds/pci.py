@@ -121,6 +121,7 @@ class PCI(api.DeviceKind):
         self._migration = pci_migration.Migration(self.tree, attributes.paths(conf))
         self._offered: Sequence[tuple[pci_sysfs.Function, pci_options.DeviceSpec]] = ()
         self._differing: Mapping[str, str] = {}
+        self._apart: frozenset[str] = frozenset()       # names of disks that only share their serial number with others
         self._recorded_serials: Mapping[str, str | None] = {}       # by name, of rows
 
     @functools.cached_property
@@ -210,8 +211,10 @@ class PCI(api.DeviceKind):
                     or self._health.problem(function, used.get(address), functions.get, told)
                     for address, (function, _spec) in offered.items()}
         groups = pci_groups.of(functions.values())
-        subsystems = pci_groups.subsystems([function for function, _spec in offered.values()], self._with_recorded(
-            serials, places))
+        subsystems, apart = pci_groups.subsystems(
+            [function for function, _spec in offered.values()], self._with_recorded(serials, places),
+            self._serials.subsystems, functools.cache(self._is_alone))
+        self._apart = frozenset(map(places.name, apart))
         devices = [
             InventoryDevice(
                 self.name, places.name(address), self._provider(function),
@@ -236,6 +239,13 @@ class PCI(api.DeviceKind):
                                                 if policy == pci_cleaning.NONE),
                          by_person=frozenset(places.name(address) for address, policy in policies.items()
                                              if policy == pci_cleaning.PERSON))
+
+    def _is_alone(self, function: pci_sysfs.Function) -> bool:
+        """Whether a controller says that its NVM subsystem has no other one; False if it cannot be asked."""
+        try:
+            return not privileged.read_nvme_controller(self.tree.root, function.address).is_one_of_several
+        except (OSError, exception.CommandFailed):
+            return False
 
     def _with_recorded(self, serials: pci_serials.Serials, places: pci_places.Places) -> pci_serials.Serials:
         """Return serial numbers, and those in rows for the functions whose numbers cannot be read now."""
@@ -515,7 +525,7 @@ class PCI(api.DeviceKind):
             time.sleep(_POLL_S)
 
     def within_reach(self, owned: Collection[str], proven: Mapping[str, str]) -> Collection[str]:
-        return list(pci_row.same_disk(owned, proven))
+        return list(pci_row.same_disk(owned, proven, self._apart))
 
     def keeps_nothing(self, assignment: DeviceAssignment) -> bool:
         return self._cleaner.kept_nothing(assignment, self._identity.there(assignment))

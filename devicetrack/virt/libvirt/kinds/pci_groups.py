@@ -5,17 +5,21 @@ The functions of a group, except bridges, are offered together or not at all.
 Several functions may be controllers of one NVM subsystem: a disk with two ports, for example. The guest that has one of
 them can often take or delete the namespaces of the others, so one instance gets all of them that are handed out. Such
 functions have one serial number, which is that of the subsystem (NVM Express Base Specification, "Serial Number"). The
-number is known even while a guest has the function, unlike the subsystem's name.
+number is known even while a guest has the function. But some vendors give all their disks one number. So functions of
+one number are only one disk as long as nothing tells them apart: the name of the subsystem, or the word of a controller
+that its subsystem has no other one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
 from devicetrack import vocabulary
 from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt import pci_variants
 from devicetrack.virt.libvirt.kinds import pci_serials
 
 # By the address of a function that shares its NVM subsystem with others: a token for all of them.
@@ -53,17 +57,41 @@ def problem(function: pci_sysfs.Function, groups: Groups, problems: Mapping[str,
     return None
 
 
-def subsystems(functions: Iterable[pci_sysfs.Function], serials: pci_serials.Serials) -> Subsystems:
+def subsystems(functions: Iterable[pci_sysfs.Function], serials: pci_serials.Serials, names: Mapping[str, str],
+               is_alone: Callable[[pci_sysfs.Function], bool]) -> tuple[Subsystems, frozenset[str]]:
     """Return a token for each NVM subsystem that has several of these functions, by the addresses of the functions.
 
     Virtual functions have none: the rules for their physical function hold for them.
+
+    :param names: the names of subsystems by address, as far as they are known
+    :param is_alone: whether a controller says that its subsystem has no other one
+    :returns: the tokens, and the addresses of functions that have the serial number of others and share nothing
     """
-    by_token: dict[str, list[str]] = {}
+    by_token: dict[str, list[pci_sysfs.Function]] = {}
     for function in functions:
         serial = serials.get(function.address)
         if serial and function.physfn is None and pci_serials.is_nvme(function):
-            by_token.setdefault(f'nvm:{function.vendor_id}:{serial}', []).append(function.address)
-    return {address: token for token, addresses in by_token.items() if len(addresses) > 1 for address in addresses}
+            by_token.setdefault(f'nvm:{function.vendor_id}:{serial}', []).append(function)
+
+    def may_share(one: pci_sysfs.Function, other: pci_sysfs.Function) -> bool:
+        if one.address.rpartition('.')[0] == other.address.rpartition('.')[0]:
+            return True                         # they are on one card
+        named = {names.get(one.address), names.get(other.address)}
+        if len(named) > 1 and None not in named:
+            return False
+        # Of two that guests have, nobody can ask either, and neither is free for anybody.
+        return not (pci_variants.is_vfio(one.driver) and pci_variants.is_vfio(other.driver)
+                    or is_alone(one) or is_alone(other))
+
+    found: dict[str, str] = {}
+    apart = set[str]()
+    for token, members in by_token.items():
+        for one in members if len(members) > 1 else ():
+            if any(may_share(one, other) for other in members if other is not one):
+                found[one.address] = token
+            else:
+                apart.add(one.address)
+    return found, frozenset(apart)
 
 
 def exclusions(function: pci_sysfs.Function, groups: Groups, subsystems_of: Subsystems) -> tuple[tuple[str, str], ...]:

@@ -168,11 +168,21 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
     for name, row in recorded.items():
         if (of_row := _key_of(row)) is not None:
             rows.setdefault(of_row, []).append(name)
+    served = {places.address(name) for name in recorded.keys() - missed.keys()}
     for name, row in sorted(missed.items()):
         of_row = _key_of(row)
         where = [] if of_row is None else by_key.get(of_row, [])
-        if of_row is not None and where and where != [places.address(name)]:
-            _follow_one(name, row, where, rows[of_row], name in stays, found)
+        if of_row is None or not where or where == [places.address(name)]:
+            continue
+        # A guest may have it, at the address of the row. Then nobody can read its number.
+        here = functions.get(places.address(name))
+        is_unread = here is not None and _is_like(row, here) and None in evidence_of(here, pci_serials.of_row(row))
+        if is_unread and len(where) > 1:
+            continue                            # a number that several others have identifies none of them
+        if is_unread or len(where) > 1 or len(rows[of_row]) > 1:
+            _withhold(name, row, where, rows[of_row], served, found)
+        else:
+            _follow_one(name, row, where[0], name in stays, found)
     return found
 
 
@@ -188,21 +198,24 @@ def _withhold_for_unread(recorded: Mapping[str, PCIDetails], places: Places,
                                                        'number was never read')
 
 
-def _follow_one(name: str, row: PCIDetails, where: Sequence[str], names: Sequence[str], stays: bool,
-                found: Followed) -> None:
-    serial = row.parent_serial or row.serial
-    if len(where) > 1 or len(names) > 1:
-        for address in where:
+def _withhold(name: str, row: PCIDetails, where: Sequence[str], names: Sequence[str], served: Collection[str],
+              found: Followed) -> None:
+    for address in where:
+        if address not in served:               # another row has it there
             found.withheld[address] = (
-                f'it may be {name}, which an instance has: {", ".join(where)} have the serial number {serial}'
+                f'it may be {name}, which an instance has: {", ".join(where)} have the serial number '
+                f'{row.parent_serial or row.serial}'
                 + (f', and so do the rows of {", ".join(names)}' if len(names) > 1 else ''))
-    elif stays:
-        found.withheld[where[0]] = (f'it is {name}, which an instance has, and came to {where[0]} while the host ran: '
-                                    f'put it back to {row.address}, or boot the host, and the instance has it again')
+
+
+def _follow_one(name: str, row: PCIDetails, where: str, stays: bool, found: Followed) -> None:
+    if stays:
+        found.withheld[where] = (f'it is {name}, which an instance has, and came to {where} while the host ran: '
+                                 f'put it back to {row.address}, or boot the host, and the instance has it again')
     else:
-        LOG.warning('PCI function %s, which an instance has, is at %s now: its serial number is %s', name, where[0],
-                    serial)
-        found.moved[name] = where[0]
+        LOG.warning('PCI function %s, which an instance has, is at %s now: its serial number is %s', name, where,
+                    row.parent_serial or row.serial)
+        found.moved[name] = where
 
 
 def _is_there(row: PCIDetails, function: pci_sysfs.Function | None, evidence_of: EvidenceOf) -> bool:

@@ -55,12 +55,14 @@ def as_text(function: pci_sysfs.Function, evidence: pci_serials.Evidence, disks:
     return details.to_text(as_details(function, evidence, before, traits))
 
 
-def same_disk(owned: Collection[str], proven: Mapping[str, str]) -> Iterator[str]:
+def same_disk(owned: Collection[str], proven: Mapping[str, str], apart: Collection[str]) -> Iterator[str]:
     """Find the functions of the NVM subsystems of whole functions, as :meth:`.api.DeviceKind.within_reach`.
 
     A guest that has one whole function reaches the namespaces of its virtual functions, and often those of the other
     controllers. All controllers of a subsystem have one serial number. The number may be unknown, but a physical
     function has virtual ones only in this boot then, and they name its address.
+
+    :param apart: the names of functions that share a serial number with others and nothing else
     """
     wholes = [one for one in pci_places.rows({text: text for text in owned}).values() if one.vf_number < 0]
     addresses, serials = {one.address for one in wholes}, {one.serial for one in wholes if one.serial}
@@ -69,5 +71,6 @@ def same_disk(owned: Collection[str], proven: Mapping[str, str]) -> Iterator[str
     for name in disks:
         # Details that nobody can read may be of any disk.
         one = read.get(name)
-        if one is None or one.parent_address in addresses or (one.parent_serial or one.serial) in serials:
+        if one is None or one.parent_address in addresses or (
+                (one.parent_serial or one.serial) in serials and name not in apart):
             yield name

@@ -24,6 +24,9 @@ _NVME: Final = '0108'
 # How many seconds a card may take to tell its serial number. A healthy card takes far less than one.
 _READ_S: Final = 10.0
 
+# Marks the name of an NVM subsystem in the memory, behind the address of its function.
+_SUBSYSTEM: Final = ' subsystem'
+
 Serials = Mapping[str, str | None]
 
 
@@ -43,7 +46,7 @@ class Evidence(NamedTuple):
 
 
 class SerialNumbers:
-    """Reads the serial numbers of functions.
+    """Reads the serial numbers of functions. ``subsystems`` has the names of all NVM subsystems by address.
 
     The host's driver tells the number of a disk. For other functions the kernel reads Vital Product Data, or the
     configuration space. A card may be slow to answer, or broken. So a card is asked once in a boot, and this process
@@ -55,6 +58,7 @@ class SerialNumbers:
     def __init__(self, tree: pci_sysfs.Tree, memory: Callable[[], pci_memory.Memory]) -> None:
         self._tree, self._memory = tree, memory
         self._calls = bounded.Calls(_READ_S)
+        self.subsystems: Mapping[str, str] = {}
         self._unread: dict[str, int] = {}       # by address: the number of the directory of a broken function
 
     def of(self, functions: Iterable[pci_sysfs.Function], all_of_them: bool = False) -> Serials:
@@ -72,12 +76,17 @@ class SerialNumbers:
                 read[address] = os.stat(self._tree.path(address)).st_ino, function.serial
             except OSError:
                 continue                        # it has just vanished
+            if is_nvme(function):
+                read[address + _SUBSYSTEM] = read[address][0], self._tree.nvm_subsystem(address)
         if not wanted:
             return {}
         known = self._memory().complete(read, all_of_them)
         asked: dict[str, tuple[int, str | None]] = {}
-        for address, (directory, _serial) in read.items():
-            function = wanted[address]
+        if all_of_them:
+            self.subsystems = {name.removesuffix(_SUBSYSTEM): found for name, found in known.items()
+                               if name.endswith(_SUBSYSTEM)}
+        for address in wanted.keys() & read.keys():
+            function, directory = wanted[address], read[address][0]
             if (address not in known and not is_nvme(function) and not pci_variants.is_vfio(function.driver)
                     and self._unread.get(address) != directory):
                 asked[address] = directory, self._ask(address)
