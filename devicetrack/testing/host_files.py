@@ -78,6 +78,20 @@ class HostFiles(fixtures.Fixture):
         directory = self._of_proc(f'{pid}/fd')
         os.symlink(node, os.path.join(directory, str(3 + len(os.listdir(directory)))))
 
+    def add_unlisted(self, name: str, number: str, registered: str) -> None:
+        """Add a character device without a device in sysfs, as NVIDIA's driver does.
+
+        :param number: its major and minor number, ``195:0``
+        :param registered: the name in ``/proc/devices``
+        """
+        self._numbers[name] = f'char/{number}'
+        self._append('devices', f'{number.partition(":")[0]} {registered}\n')
+
+    def tell(self, path: str, text: str) -> None:
+        """Let a driver write a file below ``/proc``."""
+        os.makedirs(os.path.dirname(self._of_proc(path)), exist_ok=True)
+        self._put(self._of_proc(path), text)
+
     def make_node(self, name: str) -> None:
         """Make the node of a device: ``nvme0``, ``nvme0n1`` or ``ng0n1``."""
         sort, _slash, number = self._numbers[name].partition('/')

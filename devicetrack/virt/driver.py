@@ -45,6 +45,10 @@ Confirm = Callable[[DeviceAssignment], object]
 IsUntracked = Callable[[DeviceKey], bool]
 
 
+# Why a device is not proven clean any more.
+WRITTEN = 'somebody wrote to it since it was proven clean'
+
+
 def is_never_untracked(_key: DeviceKey) -> bool:
     """Say of every device that it is tracked, for callers who know of no others."""
     return False
@@ -168,6 +172,15 @@ class VirtDriver(abc.ABC):
         Idempotent, and exclusive with :meth:`unclaim` of the same device in any process of this host. Before this
         method returns, it durably removes the proof that the device is clean: a guest writes to the device from now on.
 
+        Until the row says that the device was ready before, the driver first asks the questions that it asks before a
+        wipe: whether a domain names the device, and whether a process or the host uses it. The instance's own domain is
+        nobody else: the guest may run when a manager starts again. For a device with a proof, the driver compares what
+        the host shows of writes with what the proof says. If somebody uses it or wrote to it, the driver removes the
+        proof and changes nothing.
+
+        :raises DeviceInUse: a domain of another instance names it, or a process or the host uses it
+        :raises NotProven: somebody wrote to it since it was proven clean
+        :raises UsersUnknown: its users are unknown; the device keeps its proof
         :raises ParentFull: the parent can make no more; nothing is left behind
         :raises DeviceGone: the device is not there, or another device has its name
         :raises DeviceBusy: another process works on it

@@ -28,6 +28,7 @@ from devicetrack.conf import manager as manager_options
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
+from devicetrack.objects import values
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Capacity
@@ -243,6 +244,29 @@ class FakeHost(fake_machine.Machine):
             with self.lock:
                 self.busy.discard(key)
 
+    def check_free(self, assignment: DeviceAssignment) -> None:
+        """Check before a guest first gets a device that nobody else uses it, or wrote to it since it was proven clean.
+
+        :raises DeviceInUse, UsersUnknown, NotProven: as :meth:`.driver.VirtDriver.realize`
+        """
+        key = assignment.key
+        if assignment.generation != values.CLAIMED and (key.kind not in KEEPING or key in self.unproven):
+            return
+        usage = self.usage()
+        if any(use.live and (use.kind, use.identifier, use.domain_uuid) == (*key, assignment.instance_uuid)
+               for use in usage.uses):
+            return
+        error: exception.DriverError | None = driver.obstacle(key, usage._replace(uses=tuple(
+            use for use in usage.uses if use.domain_uuid != assignment.instance_uuid)))
+        if error is None and key in self.opened:
+            error = exception.DeviceInUse(*key, f'open in process {self.opened[key]}')
+        if error is None and key in self.written:
+            error = exception.NotProven(*key, driver.WRITTEN)
+        if isinstance(error, exception.DeviceInUse | exception.NotProven):
+            self.unproven.update({key} if key.kind in KEEPING else ())
+        if error is not None:
+            raise error
+
     def realize(self, assignment: DeviceAssignment) -> Realized:
         key = assignment.key
         if key.kind in KEEPING:
@@ -380,6 +404,7 @@ class FakeDriver(driver.VirtDriver):
     def realize(self, assignment: DeviceAssignment) -> Realized:
         with self.machine.working_on(assignment.kind, assignment.identifier):
             self.machine.enter('realize')
+            self.machine.check_free(assignment)
             return self.machine.realize(assignment)
 
     def unclaim(self, assignments: Sequence[DeviceAssignment],

@@ -63,10 +63,12 @@ class Machine:
     reason in ``disconnected`` the hypervisor gives no answer at all. ``live_migration_obstacles`` (kind to reason)
     keeps guests from moving, and ``migration_obstacles`` (device to reason) one guest. ``unproven`` are the namespaces
     and functions that no proof on this machine calls clean; the machine keeps its proofs when managers and stores are
-    gone. ``by_person`` are those that only a person can clean. ``wiping`` holds the progress of wipes, for tests that
-    look at it. ``sockets`` are pairs of a NUMA node and its socket. ``lent`` are the functions that are bound to the
-    driver for guests. The hypervisor binds them when it starts a guest and never unbinds them, as libvirt does when it
-    is killed at the wrong moment. ``ports`` has the network port that each function is.
+    gone. ``by_person`` are those that only a person can clean. ``opened`` (device to user) are devices that a process
+    beside the guests has open, and ``written`` those that somebody wrote to since they were proven clean, as the host's
+    counters show. ``wiping`` holds the progress of wipes, for tests that look at it. ``sockets`` are pairs of a NUMA
+    node and its socket. ``lent`` are the functions that are bound to the driver for guests. The hypervisor binds them
+    when it starts a guest and never unbinds them, as libvirt does when it is killed at the wrong moment. ``ports`` has
+    the network port that each function is.
     """
 
     _hosts: dict[str, Self] = {}
@@ -87,6 +89,8 @@ class Machine:
         self.contents: dict[DeviceKey, bytes] = {}
         self.unproven: set[DeviceKey] = set()
         self.by_person: set[DeviceKey] = set()
+        self.opened: dict[DeviceKey, str] = {}
+        self.written: set[DeviceKey] = set()
         self.lent: set[DeviceKey] = set()
         self.ports: dict[DeviceKey, Port] = {}
         self.wiping: dict[DeviceKey, WipeProgress] = {}

@@ -56,6 +56,66 @@ class CleaningContract(case.DriverTestCase):
         self.world.delete_guest(self.instance)
         self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([maybe]))
 
+    # -- use by others, before a guest first gets a device ------------------------------------------------------------
+
+    def free(self, name: str = 'ns0') -> DeviceAssignment:
+        """A namespace that is proven clean, and that the instance claimed."""
+        self.assertEqual([None], list(self.driver.unclaim([self.assigned('vpmem', name)]).values()))
+        return self.assigned('vpmem', name)
+
+    def check_in_use(self, wanted: DeviceAssignment, by: str) -> None:
+        error = self.assertRaises(exception.DeviceInUse, self.driver.realize, wanted)
+        self.assertIn(by, error.reason)
+        self.assertIn('ns0', self.unproven())
+
+    def test_what_a_process_has_open_goes_to_no_guest(self) -> None:
+        wanted = self.free()
+        with self.world.opened('ns0'):
+            self.check_in_use(wanted, 'process')
+        self.driver.realize(wanted)
+
+    def test_what_another_domain_names_goes_to_no_guest(self) -> None:
+        wanted, other = self.free(), str(uuid.uuid4())
+        config = self.driver.guest_config([case.assignment(
+            other, 'vpmem', 'ns0', wanted.parent, worlds.text_of(wanted))])
+        self.driver.unclaim([wanted])
+        self.world.start_guest(other, config._replace(metadata=''))
+        self.check_in_use(wanted, other)
+        self.world.stop_guest(other)
+        self.check_in_use(wanted, other)
+        self.world.delete_guest(other)
+        self.driver.realize(wanted)
+
+    def test_an_existing_device_that_another_domain_names_goes_to_no_guest(self) -> None:
+        wanted, other = self.assigned('mdev', self.world.mdev), str(uuid.uuid4())
+        config = self.driver.guest_config([wanted])
+        self.world.start_guest(other, config._replace(metadata=''))
+        error = self.assertRaises(exception.DeviceInUse, self.driver.realize, wanted)
+        self.assertIn(other, error.reason)
+
+    def test_the_own_guest_of_a_device_is_no_stranger(self) -> None:
+        wanted = self.free()
+        self.driver.realize(wanted)
+        self.start(wanted)
+        with self.world.opened('ns0'):          # as its QEMU has
+            self.driver.realize(wanted)
+            self.world.driver().realize(wanted)
+
+    def test_a_device_that_was_ready_before_is_made_ready_again(self) -> None:
+        wanted = self.free()
+        self.driver.realize(wanted)
+        again = case.assignment(self.instance, 'vpmem', 'ns0', wanted.parent, worlds.text_of(wanted), 0,
+                                vocabulary.ACTIVE, values.CLAIMED + 1)
+        with self.world.opened('ns0'):
+            self.driver.realize(again)
+
+    def test_what_moved_before_it_was_first_ready_is_asked_about_all_the_same(self) -> None:
+        wanted = self.free()
+        moved = case.assignment(self.instance, 'vpmem', 'ns0', wanted.parent, worlds.text_of(wanted), 0,
+                                vocabulary.CLAIMED, values.CLAIMED + 2)
+        with self.world.opened('ns0'):
+            self.check_in_use(moved, 'process')
+
     # -- proofs -------------------------------------------------------------------------------------------------------
 
     def unproven(self) -> set[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import os
+import subprocess
 from typing import Any
 import urllib.parse
 import uuid
@@ -120,6 +122,10 @@ class World(fixtures.Fixture, abc.ABC):
         """Work on a device as another process of this host does."""
 
     @abc.abstractmethod
+    def opened(self, namespace: str) -> contextlib.AbstractContextManager[Any]:
+        """Have a namespace open in another process, as a database has."""
+
+    @abc.abstractmethod
     def unreachable(self) -> None:
         """Let the hypervisor give no answer any more."""
 
@@ -184,6 +190,12 @@ class FakeWorld(World):
 
     def hold(self, key: DeviceKey) -> contextlib.AbstractContextManager[Any]:
         return self.machine.working_on(*key)
+
+    @contextlib.contextmanager
+    def opened(self, namespace: str) -> Iterator[None]:
+        self.machine.opened[DeviceKey(fake.VPMEM, namespace)] = '4711'
+        yield
+        del self.machine.opened[DeviceKey(fake.VPMEM, namespace)]
 
     def unreachable(self) -> None:
         self.machine.disconnected = 'gone'
@@ -287,6 +299,14 @@ class LibvirtTestWorld(World):
         os.makedirs(locks, exist_ok=True)
         name = urllib.parse.quote(f'{key.kind}-{key.identifier}', safe='')
         return filelock.FileLock(os.path.join(locks, f'{name}.lock'))
+
+    @contextlib.contextmanager
+    def opened(self, namespace: str) -> Iterator[None]:
+        with open(os.path.join(self.files, namespace), 'r+b') as file, \
+                subprocess.Popen(('cat',), stdin=subprocess.PIPE, pass_fds=(file.fileno(),)) as child:
+            file.close()
+            yield
+            child.communicate()
 
     def unreachable(self) -> None:
         self._reachable = False

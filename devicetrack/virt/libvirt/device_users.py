@@ -63,6 +63,23 @@ def check_each_alone(fds: Iterable[int]) -> Mapping[int, OSError | None]:
     return answers
 
 
+def check_path_not_open(path: str) -> None:
+    """As :func:`check_alone` for a device or file by its path, which this does not open or lock. Follows no link.
+
+    A directory has no users.
+
+    :raises OSError: EBUSY: another process has it open or mapped; else, it is not there, or its users are unknown
+    """
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        users = _lasting_users_of([_wanted(fd)]) if _is_device(status) or stat.S_ISREG(status.st_mode) else {}
+    finally:
+        os.close(fd)
+    for pids in users.values():
+        raise OSError(errno.EBUSY, _where_open(pids))
+
+
 def check_not_open(devices: Mapping[tuple[int, int], str]) -> None:
     """Check that no other process has one of these devices open or mapped, at whatever node. This takes no lock.
 

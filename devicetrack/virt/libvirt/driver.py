@@ -208,6 +208,7 @@ class LibvirtDriver(driver.VirtDriver):
             except exception.DeviceKindFailed as error:
                 raise exception.RealizeFailed(*assignment.key, str(error)) from error
             try:
+                self._proving.check_free(assignment, kind)
                 self._proving.take_back_for_guest((assignment,))
                 return installed.realize(kind, assignment)
             except (exception.InvalidDocument, exception.CommandFailed, exception.DeviceKindFailed) as error:

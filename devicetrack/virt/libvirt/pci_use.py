@@ -8,7 +8,8 @@ So code that hands out functions asks here first. These count as use:
   to a mounted btrfs, is held by another block device, or is exported by the kernel (nvmet, LIO).
 - A process has a block or character device of the function open. Only root sees what other users' processes have open.
   A process that looks at devices for a moment, as udev does, counts for that moment. A guest that has the function by
-  VFIO does not count.
+  VFIO does not count. A driver may register a node without a device in sysfs, as NVIDIA's and AMD's do: see
+  :class:`_Unlisted`.
 - A route goes through a network interface of the function, the interface has an IPv4 address, or an IPv6 address beside
   its link-local one, another interface is built on it (bridge, bond, team, Open vSwitch, VLAN, macvlan), or it is in
   another network namespace.
@@ -28,6 +29,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import errno
+import functools
 import glob
 import itertools
 import os
@@ -61,6 +63,14 @@ _LINK_LOCAL: Final = 0x20
 _ADDRESSED: Final = 'an address is on its interface'
 _MANY_HAVE_OPEN: Final = frozenset(('null', 'zero', 'full', 'random', 'urandom', 'tty', 'ptmx', 'kvm'))
 _SORTS: Final = {stat.S_IFBLK: 'block', stat.S_IFCHR: 'char'}
+# Names of nodes of all functions of a driver that has another name: AMD's compute interface (Linux:
+# drivers/gpu/drm/amd/amdkfd/kfd_chardev.c).
+_OF_DRIVERS: Final = {'kfd': 'amdgpu'}
+# What NVIDIA's driver writes into the files of a function and of a part of one, and how its nodes for parts are named.
+_MINOR: Final = re.compile(rb'^Device(?: Minor|FileMinor):\s*([0-9]+)\s*$', re.MULTILINE)
+_CAPABILITIES: Final = '-caps'
+_SORTS_OF_NODES: Final = ('', '-frontend', _CAPABILITIES)
+_UNTOLD: Final = (False, '')
 _EXCLUSIVELY: Final = os.O_RDONLY | os.O_EXCL | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # It went away, has no node here, or has no medium.
 _NOT_THERE: Final = frozenset((errno.ENOENT, errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM))
@@ -112,8 +122,9 @@ class HostUse:
         # The kernel lists interfaces of this network namespace only.
         self._here = frozenset(itertools.chain.from_iterable(interfaces.values()))
         self._elsewhere: dict[str, bool] = {}
+        unlisted = _Unlisted(sysfs, proc)
         for pid, program, sort, number in processes.opened:
-            addresses, name = _open_device(sysfs, sort, number, blocks)
+            addresses, name = _open_device(sysfs, sort, number, blocks, unlisted)
             self._opened.update(address for address in addresses if address not in self._uses)
             self._use(addresses, f'process {pid} ({program}) has {name} open')
 
@@ -259,12 +270,82 @@ class _Blocks:
         return _listed(os.path.join(self._directory, name, 'slaves'))
 
 
+class _Unlisted:
+    """The functions behind character devices whose numbers lead to no function in sysfs.
+
+    ``/proc/devices`` has the name under which a driver registered the number. A driver may tell the functions of its
+    nodes in ``/proc/driver``, as NVIDIA's does. Then nodes that it does not tell are of no function, for example that
+    of its control program. Of another driver, an open node counts as use of every function that the driver has.
+    """
+
+    def __init__(self, sysfs: str, proc: str) -> None:
+        self._sysfs, self._proc = sysfs, proc
+
+    def functions(self, number: str) -> tuple[Sequence[str], str]:
+        """Return the addresses of the functions of a character device, and its name.
+
+        :param number: ``major:minor``
+        """
+        major, _colon, minor = number.partition(':')
+        for name in self._names.get(major, ()):
+            driver = self._driver(name)
+            if driver is not None:
+                told = self._told(driver)
+                if not told:
+                    return self._of_driver(driver), name
+                for sort in _SORTS_OF_NODES:
+                    if f'{driver}{sort}' in self._names[major]:
+                        return told.get((sort.endswith(_CAPABILITIES), minor), told.get(_UNTOLD, ())), f'{name} {minor}'
+                return (), name
+        return (), number
+
+    @functools.cached_property
+    def _names(self) -> dict[str, list[str]]:
+        """The names under which drivers registered character devices, by the major number."""
+        found: dict[str, list[str]] = {}
+        for fields in _table(os.path.join(self._proc, 'devices'), 0):
+            if fields[0] == 'Block':
+                break
+            if len(fields) == 2 and fields[0].isdecimal():
+                found.setdefault(fields[0], []).append(fields[1])
+        return found
+
+    def _driver(self, name: str) -> str | None:
+        """Return the PCI driver that registered a name: ``nvidia`` for ``nvidia-caps``. None if no such one is here."""
+        name = _OF_DRIVERS.get(name, name)
+        while name and not os.path.isdir(os.path.join(self._sysfs, 'bus/pci/drivers', name)):
+            name = name.rpartition('-')[0]
+        return name or None
+
+    def _of_driver(self, driver: str) -> Sequence[str]:
+        return tuple(filter(pci_sysfs.ADDRESS.fullmatch, _listed(os.path.join(self._sysfs, 'bus/pci/drivers', driver))))
+
+    def _told(self, driver: str) -> dict[tuple[bool, str], list[str]]:
+        """Return the functions of a driver by the minor numbers of their nodes, and those that it does not tell.
+
+        A capability of a function has a node too. So a key says whether it is one.
+        """
+        found: dict[tuple[bool, str], list[str]] = {}
+        directory = os.path.join(self._proc, 'driver', driver)
+        for address in filter(pci_sysfs.ADDRESS.fullmatch, _listed(os.path.join(directory, 'gpus'))):
+            minor = None
+            with contextlib.suppress(exception.CommandFailed):  # one that is broken must not hide the others
+                minor = _MINOR.search(_bytes(os.path.join(directory, 'gpus', address, 'information')))
+            found.setdefault(_UNTOLD if minor is None else (False, minor[1].decode()), []).append(address)
+        for path in glob.glob(os.path.join(glob.escape(directory), 'capabilities/gpu*/mig/**/access'), recursive=True):
+            gpu = path.removeprefix(os.path.join(directory, 'capabilities/gpu')).partition('/')[0]
+            with contextlib.suppress(exception.CommandFailed):
+                if (minor := _MINOR.search(_bytes(path))) is not None:
+                    found.setdefault((True, minor[1].decode()), []).extend(found.get((False, gpu), ()))
+        return found
+
+
 class Disks:
     """Finds the functions behind the paths of block devices, as definitions name them."""
 
-    def __init__(self, sysfs: str) -> None:
+    def __init__(self, sysfs: str, proc: str = '/proc') -> None:
         self._sysfs = sysfs
-        self._blocks = _Blocks(sysfs)
+        self._blocks, self._unlisted = _Blocks(sysfs), _Unlisted(sysfs, proc)
 
     def functions(self, path: str) -> Sequence[str]:
         """Return the addresses of the functions on which a block device depends, the nearest first. Follows no link.
@@ -281,7 +362,8 @@ class Disks:
         :param sort: ``stat.S_IFBLK`` or ``stat.S_IFCHR``
         :param number: the device number, ``st_rdev``
         """
-        return _open_device(self._sysfs, _SORTS[sort], f'{os.major(number)}:{os.minor(number)}', self._blocks)[0]
+        return _open_device(self._sysfs, _SORTS[sort], f'{os.major(number)}:{os.minor(number)}', self._blocks,
+                            self._unlisted)[0]
 
     def ways_around(self, disk: str, address: str) -> dict[tuple[int, int], str]:
         """Find the devices by which a process reaches the bytes of a disk without the disk's own node.
@@ -293,7 +375,7 @@ class Disks:
         partitions, found = self._blocks.partitions(disk), dict[tuple[int, int], str]()
         for sort, kind in _SORTS.items():
             for number in _listed(os.path.join(self._sysfs, 'dev', kind)):
-                addresses, name = _open_device(self._sysfs, kind, number, self._blocks)
+                addresses, name = _open_device(self._sysfs, kind, number, self._blocks, self._unlisted)
                 if name in partitions if kind == 'block' else address in addresses:
                     found[sort, os.makedev(*map(int, number.split(':')))] = name
         return found
@@ -413,13 +495,16 @@ def _exported(sysfs: str, blocks: _Blocks) -> Iterator[tuple[str, str]]:
                 yield name, target
 
 
-def _open_device(sysfs: str, sort: str, number: str, blocks: _Blocks) -> tuple[Sequence[str], str]:
+def _open_device(sysfs: str, sort: str, number: str, blocks: _Blocks,
+                 unlisted: _Unlisted) -> tuple[Sequence[str], str]:
     """Return the functions on which an open device depends, and the name of the device."""
     try:
         target = os.readlink(os.path.join(sysfs, 'dev', sort, number))
     except OSError:
-        return (), number                       # it went away, or has nothing in sysfs
+        return unlisted.functions(number) if sort == 'char' else ((), number)       # or it went away
     name = os.path.basename(target)
+    if name in _OF_DRIVERS:
+        return unlisted.functions(number)
     if sort == 'block':
         return blocks.functions(name), name
     if '/vfio-dev/' in target:

@@ -24,6 +24,7 @@ from devicetrack import ownfiles
 from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import values
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Usage
@@ -59,6 +60,39 @@ class Proving:
         self._kinds, self._proofs, self._lock, self._own_lock, self._usage = kinds, known, lock, own_lock, usage
         self._wipes: dict[DeviceKey, Wiped] = {}       # what the last call that may wipe a device wiped
         self._reading: list[threading.Event] = []       # one for each device that is being read; setting it ends that
+
+    def check_free(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> None:
+        """Check that nobody else uses a device that its guest has not had yet. This asks what a wipe asks.
+
+        A device that was made ready before may have its own guest, also after a restart. The device of a user keeps no
+        proof: the user may write to it, and be gone at the next look.
+
+        :raises DeviceInUse: another domain names it, or a process or the host uses it
+        :raises UsersUnknown: a definition cannot be read
+        :raises DriverError: as :meth:`.api.DeviceKind.check_free`
+        """
+        key = assignment.key
+        if assignment.generation != values.CLAIMED and not self._is_proven(assignment):
+            return
+        usage = self._usage({kind.name})
+        own = assignment.instance_uuid
+        if any(use.live and (*key, own) == (use.kind, use.identifier, use.domain_uuid) for use in usage.uses):
+            return
+        try:
+            error = obstacle(key, usage._replace(uses=[use for use in usage.uses if use.domain_uuid != own]))
+            if error is not None:
+                raise error
+            installed.check_free(kind, assignment)
+        except exception.DeviceInUse:
+            self.take_back((key,))
+            raise
+        except exception.UsersUnknown:
+            raise
+        except exception.UnclaimFailed as failed:       # kinds share these questions with their unclaim
+            raise exception.RealizeFailed(*key, failed.reason) from failed
+
+    def _is_proven(self, assignment: DeviceAssignment) -> bool:
+        return self._proofs.how(assignment.key, details.to_text(assignment.details)) is not None
 
     def give_back(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
                   usage: Usage) -> exception.DriverError | None:

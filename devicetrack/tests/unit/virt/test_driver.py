@@ -11,6 +11,7 @@ import libvirt
 from devicetrack import exception
 from devicetrack import filelock
 from devicetrack.objects import details
+from devicetrack.objects import values
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Realized
@@ -523,9 +524,13 @@ class UnclaimTestCase(DriverTestCase):
 
 class GuestConfigTestCase(DriverTestCase):
 
-    def test_no_guest_is_read_from_claim_to_definition(self) -> None:
+    def test_guests_are_read_once_from_claim_to_definition(self) -> None:
         self.driver.realize(self.device)
         self.assertEqual('<path>/a</path>', self.driver.guest_config([self.device]).devices[0])
+        self.assertEqual(1, self.raw.lists)
+
+    def test_no_guest_is_read_for_a_device_that_was_ready_before(self) -> None:
+        self.driver.realize(contract.assignment(A, 'path', '/a', None, DETAILS, generation=values.CLAIMED + 1))
         self.assertEqual(0, self.raw.lists)
 
 

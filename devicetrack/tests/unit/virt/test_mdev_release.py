@@ -53,6 +53,14 @@ class UnclaimTestCase(MdevTestCase):
         self.patch(privileged, 'is_vfio_group_open', is_open)
         return asked
 
+    def test_one_that_a_process_has_open_is_not_free(self) -> None:
+        wanted = self.adopted(self.node.add('mtty-2'))
+        self.open_says(True, False, PermissionError(13, 'Permission denied'))
+        self.assertRaises(exception.DeviceInUse, self.kind.check_free, wanted)
+        self.kind.check_free(wanted)
+        self.assertRaises(exception.UnclaimFailed, self.kind.check_free, wanted)
+        self.kind.check_free(self.to_create())
+
     def test_what_was_adopted_is_kept_and_free_when_the_kernel_says_that_nobody_has_it_open(self) -> None:
         wanted = self.adopted(self.node.add('mtty-2'))
         asked = self.open_says(True, True, False)

@@ -275,6 +275,24 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
         error = self.assertRaises(exception.RealizeFailed, kind.realize, assignment)
         self.assertIn('/srv', str(error))
 
+    def test_what_the_host_uses_is_not_free(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME)
+        assignment = self.assigned(kind)
+        self.host.mount('nvme0n1', '/srv')
+        error = self.assertRaises(exception.DeviceInUse, kind.check_free, assignment)
+        self.assertIn('/srv', str(error))
+
+    def test_what_a_program_has_by_vfio_is_not_free(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME)
+        assignment = self.assigned(kind)
+        self.give_to_guest()
+        with self.host.opened(DISK):
+            error = self.assertRaises(exception.DeviceInUse, kind.check_free, assignment)
+        self.assertIn('has the VFIO group', str(error))
+        kind.check_free(assignment)
+
     def test_a_repeated_realize_keeps_the_driver_of_before(self) -> None:
         self.host.add_nvme(DISK, 'S1')
         kind = self.kind(NVME)

@@ -263,6 +263,58 @@ class ProcessTestCase(UseTestCase):
             self.assertEqual({NVME: f'process 812 (smartd) has {name} open'}, self.uses())
             os.unlink(os.path.join(self.host.proc, '812/fd/3'))
 
+    def add_gpus(self, driver: str, *addresses: str) -> None:
+        for address in addresses:
+            self.host.add(address, pci_models.E1000._replace(product='10de:25b6', driver=None))
+            self.host.bind(address, driver)
+
+    def test_a_node_that_nvidias_driver_makes_without_a_device_in_sysfs(self) -> None:
+        self.add_gpus('nvidia', '0000:0a:00.0', '0000:0b:00.0')
+        for address, minor in (('0000:0a:00.0', 0), ('0000:0b:00.0', 1)):
+            self.host.tell(f'driver/nvidia/gpus/{address}/information',
+                           f'Model: \t\t NVIDIA A16\nBus Location: \t {address}\nDevice Minor: \t {minor}\n')
+        for name, number, registered in (('nvidia0', '195:0', 'nvidia'), ('nvidia1', '195:1', 'nvidia-modeset'),
+                                         ('nvidiactl', '195:255', 'nvidiactl'), ('nvidia-uvm', '510:0', 'nvidia-uvm'),
+                                         ('cap3', '509:3', 'nvidia-caps')):
+            self.host.add_unlisted(name, number, registered)
+        self.host.tell('driver/nvidia/capabilities/gpu1/mig/gi1/access', 'DeviceFileMinor: 3\nDeviceFileMode: 292\n')
+        for name, used in (('nvidia0', '0000:0a:00.0'), ('nvidia1', '0000:0b:00.0'), ('cap3', '0000:0b:00.0'),
+                           ('nvidiactl', None), ('nvidia-uvm', None)):
+            self.host.open_device(812, name)
+            uses = self.uses()
+            self.assertEqual([] if used is None else [used], list(uses))
+            self.assertTrue(all('process 812 (smartd) has nvidia' in why for why in uses.values()))
+            os.unlink(os.path.join(self.host.proc, '812/fd/3'))
+
+    def test_a_gpu_that_does_not_tell_its_node_hides_no_other(self) -> None:
+        self.add_gpus('nvidia', '0000:0a:00.0', '0000:0b:00.0')
+        os.makedirs(os.path.join(self.host.proc, 'driver/nvidia/gpus/0000:0a:00.0/information'))    # it cannot be read
+        self.host.tell('driver/nvidia/gpus/0000:0b:00.0/information', 'Device Minor: \t 1\n')
+        for minor, used in ((0, '0000:0a:00.0'), (1, '0000:0b:00.0')):
+            self.host.add_unlisted(f'nvidia{minor}', f'195:{minor}', 'nvidia')
+            self.host.open_device(812, f'nvidia{minor}')
+            self.assertEqual([used], list(self.uses()))
+            os.unlink(os.path.join(self.host.proc, '812/fd/3'))
+
+    def test_a_node_of_a_driver_that_tells_nothing_counts_for_all_its_functions(self) -> None:
+        self.add_gpus('accel', '0000:0a:00.0', '0000:0b:00.0')
+        self.add_gpus('other', '0000:0c:00.0')
+        self.host.add_unlisted('accel_ctl', '300:0', 'accel-ctl')
+        self.host.open_device(812, 'accel_ctl')
+        self.assertEqual(['0000:0a:00.0', '0000:0b:00.0'], sorted(self.uses()))
+
+    def test_the_compute_interface_of_amds_driver_counts_for_all_its_functions(self) -> None:
+        self.add_gpus('amdgpu', '0000:0a:00.0')
+        self.host.add_device('virtual/kfd', 'kfd', number='char/236')
+        self.host.tell('devices', 'Character devices:\n236 kfd\n\nBlock devices:\n')
+        self.host.open_device(812, 'kfd')
+        self.assertEqual({'0000:0a:00.0': 'process 812 (smartd) has kfd open'}, self.uses())
+
+    def test_a_node_of_nothing_that_is_known(self) -> None:
+        self.host.add_unlisted('odd', '301:0', 'odd')
+        self.host.open_device(812, 'odd')
+        self.assertEqual({}, self.uses())
+
     def test_the_character_device_of_a_namespace_with_several_paths(self) -> None:
         directory = os.path.join(self.host.path(NVME, 'nvme'), 'nvme0', 'nvme5c0n1')
         os.mkdir(directory)

@@ -267,6 +267,14 @@ class RealizeTestCase(VFTestCase):
             error = self.assertRaises(exception.RealizeFailed, self.kind.realize, wanted)
         self.assertIn('Device or resource busy', str(error))
 
+    def test_one_with_a_type_that_a_process_has_open_is_not_free(self) -> None:
+        self.cards.set_type(self.functions[0], '558')
+        wanted = self.assigned(self.functions[0])
+        with self.cards.opened(self.functions[0]):
+            self.assertRaises(exception.DeviceInUse, self.kind.check_free, wanted)
+        self.kind.check_free(wanted)
+        self.kind.check_free(self.assigned(self.functions[1]))
+
     def test_a_type_that_does_not_stay_fails(self) -> None:
         wanted = self.assigned(self.functions[0])
         self.patch(root, 'set_vgpu_type', lambda *_arguments: None)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+import errno
 import os
 import threading
 from typing import Any
@@ -22,6 +23,8 @@ from typing import NamedTuple
 from typing import Self
 from typing import TypeVar
 
+from devicetrack.exception import CommandFailed
+from devicetrack.exception import DeviceInUse
 from devicetrack.exception import NotProven
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.pci_alias import PCIAlias
@@ -32,6 +35,7 @@ from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import overlaps
@@ -292,6 +296,29 @@ class DeviceKind(abc.ABC):
 
         :raises DriverError: the devices are unknown, and so is their usage
         """
+
+    def check_free(self, assignment: DeviceAssignment) -> None:
+        """Check that no process and no other part of the host uses a device that its guest is about to get first.
+
+        The driver asks before the first :meth:`realize` of an assignment, with the device's lock, and no domain of
+        anybody else names the device. Its proof is still there. A device that is to be made may not be there yet. By
+        default, nobody else may have the node or the file of :meth:`own_path` open or mapped.
+
+        :raises DeviceInUse: a process or the host itself uses it
+        :raises DeviceBusy: somebody else works on it
+        :raises DriverError: its users are unknown, or it cannot be given to a guest; nothing was changed
+        """
+        path = self.own_path(assignment)
+        if path is None:
+            return
+        try:
+            device_users.check_path_not_open(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                raise DeviceInUse(self.name, assignment.identifier, str(error.strerror)) from error
+            raise CommandFailed(f'see who uses {path}', str(error.strerror)) from error
 
     @abc.abstractmethod
     def realize(self, assignment: DeviceAssignment) -> Realized:

@@ -325,7 +325,16 @@ def realize(kind: api.DeviceKind, assignment: DeviceAssignment) -> Realized:
         return made
 
 
-# "Not clean" is an error. An author who answers it instead, with False or a reason, must not get a proof.
+# "Not clean" and "not free" are errors. An author who answers it instead, with False or a reason, must not get a proof.
+
+
+def check_free(kind: api.DeviceKind, assignment: DeviceAssignment) -> None:
+    """Let the kind check that nobody uses a device before its guest first gets it, and that it answers nothing.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: as :meth:`.api.DeviceKind.check_free`
+    """
+    _check_nothing(kind, 'check_free', assignment)
 
 
 def unclaim(kind: api.DeviceKind, assignment: DeviceAssignment, lock_fd: int) -> None:

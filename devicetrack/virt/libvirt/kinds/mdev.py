@@ -215,6 +215,9 @@ class Mdev(api.DeviceKind):
 
     # -- realize -----------------------------------------------------------------------------------------------
 
+    def check_free(self, assignment: DeviceAssignment) -> None:
+        self.removal.check_closed(assignment)       # it may exist: somebody made it, or an earlier call
+
     def realize(self, assignment: DeviceAssignment) -> Realized:
         try:
             device = self._make_ready(assignment)

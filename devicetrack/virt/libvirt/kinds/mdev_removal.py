@@ -65,6 +65,14 @@ class Removal:
             if not self._patience.wait_for(lambda: self._is_gone(assignment)):
                 raise exception.UnclaimFailed(_KIND, assignment.identifier, 'it is still there after its removal')
 
+    def check_closed(self, assignment: DeviceAssignment) -> None:
+        """Check that no process has a device open, if there is such a device. This does not wait.
+
+        :raises DeviceInUse: a process of the host has it open
+        :raises UnclaimFailed: that is unknown
+        """
+        self._check_closed(assignment, again=True)
+
     def _check_closed(self, assignment: DeviceAssignment, again: bool) -> None:
         def closed() -> bool:
             try:

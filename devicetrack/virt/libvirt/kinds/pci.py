@@ -342,6 +342,20 @@ class PCI(api.DeviceKind):
 
     # -- realize ------------------------------------------------------------------------------------------------------
 
+    def check_free(self, assignment: DeviceAssignment) -> None:
+        self._check_used_by_nobody(assignment, self._identity.there(assignment))
+
+    def _check_used_by_nobody(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
+        try:
+            if pci_driver.has_guest(function):
+                raise exception.DeviceInUse(self.name, assignment.identifier,
+                                            f'a process has the VFIO group {function.iommu_group} open')
+            # libvirt does not check this, and a service without root's rights cannot see what other users have open.
+            self._settled(functools.partial(privileged.check_host_use, self.tree.root, function.address))
+        except OSError as error:
+            failed = exception.DeviceInUse if error.errno == errno.EBUSY else exception.RealizeFailed
+            raise failed(self.name, assignment.identifier, str(error.strerror or error)) from error
+
     def realize(self, assignment: DeviceAssignment) -> Realized:
         function = self._identity.there(assignment)
         try:

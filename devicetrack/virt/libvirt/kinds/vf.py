@@ -171,6 +171,11 @@ class VF(api.DeviceKind):
 
     # -- realize ------------------------------------------------------------------------------------------------------
 
+    def check_free(self, assignment: DeviceAssignment) -> None:
+        # Without a type it is no device that a process could open.
+        if self._there(assignment).current != vgpu_sysfs.NO_TYPE and not self._is_closed(assignment):
+            raise exception.DeviceInUse(self.name, assignment.identifier, 'a process of the host has it open')
+
     def realize(self, assignment: DeviceAssignment) -> Realized:
         wanted = assignment.details
         function, origin = self._there(assignment), wanted.origin

@@ -161,6 +161,11 @@ class VPMEM(api.DeviceKind):
 
     # -- realize, unclaim -----------------------------------------------------------------------------------------
 
+    def check_free(self, assignment: DeviceAssignment) -> None:
+        namespace = self._namespace(assignment, self._source.read())
+        if os.path.lexists(namespace.path):     # without a node nobody can have it open
+            filelock.close(self._open(assignment, namespace, writing=False))
+
     def realize(self, assignment: DeviceAssignment) -> Realized:
         namespace = self._namespace(assignment, self._source.read())
         try:
@@ -200,7 +205,7 @@ class VPMEM(api.DeviceKind):
         self._wipeable(assignment)
         return True
 
-    def _open(self, assignment: DeviceAssignment, namespace: namespaces.Namespace) -> int:
+    def _open(self, assignment: DeviceAssignment, namespace: namespaces.Namespace, writing: bool = True) -> int:
         """Open a namespace that nobody else has open, and take its lock.
 
         :raises DeviceBusy: somebody else wipes it, perhaps a manager with another state directory
@@ -208,7 +213,7 @@ class VPMEM(api.DeviceKind):
         :raises UnclaimFailed: it cannot be opened, or its users are unknown
         """
         try:
-            return self._source.open(namespace)
+            return self._source.open(namespace, writing)
         except BlockingIOError:
             raise self._busy(assignment) from None
         except OSError as error:
