@@ -218,8 +218,9 @@ class ClaimManager:
         :param instance: the claim reads ``uuid``, ``flavor.extra_specs`` if there is a flavor, and the NUMA policy in
             ``image_meta.properties`` if there is an image
         :param allocations: placement's ``{provider UUID: {'resources': {CLASS: amount}}}``, or a
-            :class:`~devicetrack.objects.DeviceRequest`; None and {} claim nothing. The claim skips classes that do not
-            count devices of this library, and providers of other hosts; its ``skipped`` lists those providers. A claim
+            :class:`~devicetrack.objects.DeviceRequest`; None and {} claim nothing, for a flavor that asks for nothing.
+            The claim skips classes that cannot count devices of this library, and providers of other hosts; its
+            ``skipped`` lists those providers. A claim
             for nothing tells this host that the guest misses none of the instance's devices that are on their way back;
             like every claim for a move, it waits while another call gives back devices of the instance
         :param limits: unused, since devices have no overcommit; accepted because callers pass it

@@ -50,7 +50,7 @@ class Providers(NamedTuple):
     allocates them at the provider itself. ``present`` has the UUIDs by the stable names of the providers with devices
     or room now, '' for the node. ``complete`` says whether the whole host could be read. ``missing`` are the names of
     the providers that the compute service has not created yet. ``aliases`` are the names by which flavors ask for PCI
-    functions of this host; None without such functions.
+    functions of this host; None without such functions. ``may_count`` is the driver's, for all other classes.
     """
 
     uuids: frozenset[str] = frozenset()
@@ -60,6 +60,7 @@ class Providers(NamedTuple):
     complete: bool = False
     missing: frozenset[str] = frozenset()
     aliases: Mapping[str, PCIAlias] | None = None
+    may_count: Callable[[str], bool | None] = specs.nobody_knows
 
     def demand(self, allocations: Mapping[str, Any] | DeviceRequest | None, flavor: Any,
                instance: Any) -> demands.Demand:
@@ -74,7 +75,7 @@ class Providers(NamedTuple):
             return demands.from_request(allocations, self.uuids)
         demand = demands.from_allocations(
             allocations, self.uuids, self.classes, getattr(flavor, 'extra_specs', None), self.below,
-            self.complete and not self.missing, self.aliases, Properties(instance))
+            self.complete and not self.missing, self.aliases, Properties(instance), self.may_count)
         if demand.skipped:
             LOG.debug('A claim skips the allocations at providers of other hosts: %s',
                       ', '.join(demand.skipped))
@@ -220,7 +221,7 @@ class HostViews:
             here | self._driver.resource_classes(),
             {root: here - {resource_class for resource_class, provider in counted if provider == root}} if root else {},
             {name: self._known.uuid_of(name) for name in names - missing}, complete, frozenset(missing),
-            self._driver.aliases())
+            self._driver.aliases(), self._driver.may_count)
 
     def read_parents(self) -> None:
         """Read again how many devices parents can make, after one turned out to be full. May block."""

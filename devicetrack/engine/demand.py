@@ -68,6 +68,7 @@ class Demand(NamedTuple):
 
 
 NOTHING = Demand(())
+_CUSTOM = 'CUSTOM_'
 _NONE_BELOW: Mapping[str, Collection[str]] = MappingProxyType({})
 _NO_NEEDS = specs.Needs((), (), {}, None)
 
@@ -76,31 +77,41 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
                      extra_specs: Mapping[str, str] | None = None,
                      below: Mapping[str, Collection[str]] = _NONE_BELOW, certain: bool = True,
                      aliases: Mapping[str, PCIAlias] | None = None,
-                     image_properties: specs.Properties | None = None) -> Demand:
-    """Read placement's allocations ``{provider UUID: {'resources': {CLASS: amount}}}``.
+                     image_properties: specs.Properties | None = None,
+                     may_count: Callable[[str], bool | None] = specs.nobody_knows) -> Demand:
+    """Read placement's allocations ``{provider UUID: {'resources': {CLASS: amount}}}``, and compare them with the need.
+
+    This is the one place where the need of an instance is compared with what it gets; every claim goes through it.
+    The classes of :class:`~devicetrack.objects.extra_specs.Counted` count here. So does a custom class at our own
+    providers, unless ``may_count`` says that it is somebody else's: options that are gone may have named it. The claim
+    has all that was asked of these classes, or is refused. It leaves every other class to other software: processors,
+    bandwidth, accelerators.
 
     The allocations of an instance that moves may name providers of both hosts. The parts at providers of other hosts
     are skipped, if the part at this host is certainly complete: if it covers the flavor's need or, if the flavor names
     none, if it has at least as much of each class as there is elsewhere.
 
     :param providers: UUIDs of this host's providers
-    :param ours: the resource classes that count our devices; every other class is skipped
+    :param ours: the resource classes that count our devices
     :param extra_specs: the flavor's, when known: they order the devices, and the allocations must not hold less
     :param below: by provider, the classes that only providers below it count. What is allocated at the provider comes
-        from any of those below it
+        from any of those below it. Other software also counts at these providers
     :param certain: whether ``providers`` are all of this host's; if not, only the flavor's need counts
     :param aliases: the names that the flavor's ``pci_passthrough:alias`` may have; None leaves that extra spec to
-        others. Functions whose alias names only classes that are not ``ours`` are left to others too
+        others. Functions whose alias names only classes that do not count here are left to others too
     :param image_properties: those of the guest's image, when known, for its NUMA policy
+    :param may_count: as :meth:`.virt.driver.VirtDriver.may_count`, for the classes that are not in ``ours``
     :raises BadRequest: the allocations have another shape, or hold less than the flavor needs, or flavor and image have
         different policies
     :raises UnknownProvider: devices were allocated on unknown providers, and fewer or none on those of this host
     """
-    if allocations is None or allocations == {}:
-        return NOTHING
+    if allocations is None:
+        allocations = {}
     # Nearly all of these are dictionaries: isinstance() takes many times as long to find that one is a Mapping.
     if not isinstance(allocations, (dict, Mapping)):
         raise exception.BadRequest('allocations', type(allocations).__name__, 'must be a mapping by provider UUID')
+    counted = specs.Counted(ours, may_count)
+    needs = specs.read(extra_specs, aliases, counted) if extra_specs else _NO_NEEDS
     items = []
     elsewhere: dict[str, dict[str, int]] = {}
     for provider, allocation in allocations.items():
@@ -108,24 +119,25 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
         if not isinstance(resources, (dict, Mapping)):
             raise exception.BadRequest(
                 f'allocations[{provider}]', allocation, "must be {'resources': {CLASS: amount}}")
+        is_own = provider in providers and bool(below) and provider not in below
         for resource_class, amount in resources.items():
-            if resource_class in ours:
+            if resource_class in counted or (
+                    is_own and resource_class.startswith(_CUSTOM) and may_count(resource_class) is None):
                 if type(amount) is not int or not 0 < amount <= vocabulary.MAX_AMOUNT:
                     raise exception.BadRequest(f'allocations[{provider}][{resource_class}]', amount,
                                                f'must be a whole number from 1 to {vocabulary.MAX_AMOUNT}')
                 if provider in providers:
                     items.append(Item(resource_class, amount,
                                       None if resource_class in below.get(provider, ()) else provider))
-                else:
+                elif needs.amounts.get(resource_class) or not (extra_specs and specs.ACCELERATORS in extra_specs):
                     elsewhere.setdefault(str(provider), {})[resource_class] = amount
-    needs = specs.read(extra_specs, aliases, ours) if extra_specs else _NO_NEEDS
     policy = specs.numa_policy(needs.policy, image_properties if items else None)
     if elsewhere:
         _check_complete(items, elsewhere, needs, providers, certain)
     demand = Demand(tuple(items), needs.namespaces, numa_policy=policy or vocabulary.NONE, skipped=tuple(elsewhere))
     if not extra_specs:
         return demand
-    _check_enough(items, needs, ours)
+    _check_enough(items, needs, counted)
     return demand if not needs.functions else _for_functions(demand, needs, policy)
 
 
@@ -194,11 +206,10 @@ def _check_complete(items: Sequence[Item], elsewhere: Mapping[str, Mapping[str, 
             raise exception.UnknownProvider(first, classes, providers, others)
 
 
-def _check_enough(items: Sequence[Item], needs: specs.Needs, ours: Collection[str]) -> None:
+def _check_enough(items: Sequence[Item], needs: specs.Needs, counted: specs.Counted) -> None:
     """Refuse a flavor that needs more than the allocations hold: its guest would boot with less, in silence."""
     for resource_class, needed in _certain_amounts(needs).items():
-        if needed and (resource_class in ours or resource_class in needs.namespaces
-                       or any(one.choices[0].resource_class == resource_class for one in needs.functions)):
+        if needed and resource_class in counted:
             found = _amount_of(resource_class, items)
             if found < needed:
                 raise exception.BadRequest(

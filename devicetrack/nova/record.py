@@ -195,7 +195,7 @@ def _instance(instance: Any, migration: Any, classes: Set[str]) -> adoption.Inst
 
 def _wants(instance: Any, classes: Set[str]) -> frozenset[str]:
     try:
-        return frozenset(resources.asked(instance.flavor, classes))
+        return resources.asked(instance.flavor, classes)
     except exception.BadRequest:                # Nova would not have scheduled such a flavor to this host
         return frozenset()
 

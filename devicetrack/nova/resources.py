@@ -11,12 +11,10 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Set
 from typing import Any
-from typing import Final
 
 from nova import objects
 
-from devicetrack import vocabulary
-from devicetrack.objects import DeviceRequest
+from devicetrack.objects import extra_specs as specs
 from devicetrack.objects import InstanceResources
 from devicetrack.objects.details import MdevDetails
 from devicetrack.objects.details import VPMEMDetails
@@ -85,19 +83,16 @@ def with_allocated_classes(has: InstanceResources, allocations: Mapping[str, Any
         (one.provider_uuid, found.get(one.identifier, one.resource_class), one.identifier, one.details) for one in has])
 
 
-def asked(flavor: Any, counted: Set[str], aliases: Mapping[str, Any] | None = None) -> set[str]:
+def asked(flavor: Any, counted: Set[str], aliases: Mapping[str, Any] | None = None) -> frozenset[str]:
     """Return the classes of devices that a flavor asks for.
 
     :param counted: the classes that count devices of the host
     :param aliases: the aliases of its PCI functions; None if Nova hands them out itself
     :raises BadRequest: an extra spec is not valid
     """
-    request = DeviceRequest.from_extra_specs(flavor.extra_specs, aliases=aliases)
-    wanted = {one.resource_class for devices in request.wanted for one in (devices, *devices.choices)}
-    # If the options offer no devices, the host counts no class. These two can mean nothing else in a flavor.
-    return {one for one in wanted if one in counted or one == _VGPU or one.startswith(_NAMESPACE)}
+    # If the options offer no devices, the host counts no class.
+    ours = specs.Counted(counted)
+    return specs.read(flavor.extra_specs, aliases, ours).classes(ours)
 
 
-_VGPU: Final = 'VGPU'
-_NAMESPACE: Final = vocabulary.pmem_resource_class('')
 UNKNOWN_UUID = '00000000-0000-0000-0000-000000000000'

@@ -60,7 +60,6 @@ def instance_claim(original: Callable[..., Any], tracker: Any, context: Any, ins
     if host is None:
         return original(tracker, context, instance, nodename, allocations, limits)
     with errors.as_unavailable(instance):
-        _check_allocated(host, instance.flavor, allocations)
         claim = host.manager.instance_claim(context, Subject(instance), nodename, allocations)
     with claim, _claiming(claim):
         made = original(tracker, context, instance, nodename, allocations, limits)
@@ -90,7 +89,6 @@ def resize_claim(original: Callable[..., Any], tracker: Any, context: Any, insta
         return original(*nova)
     _check_named(migration)
     with errors.as_unavailable(instance):
-        _check_allocated(host, flavor, allocations)
         claim = host.manager.resize_claim(context, Subject(instance), nodename, allocations, migration, flavor)
     return _move(host, context, instance, claim, lambda: original(*nova))
 
@@ -105,7 +103,6 @@ def rebuild_claim(original: Callable[..., Any], tracker: Any, context: Any, inst
         return original(*nova)
     _check_named(migration)
     with errors.as_unavailable(instance):
-        _check_allocated(host, instance.flavor, allocations)
         claim = host.manager.rebuild_claim(context, Subject(instance), nodename, allocations, migration)
     return _move(host, context, instance, claim, lambda: original(*nova))
 
@@ -148,19 +145,6 @@ def _move(host: binding.Binding, context: Any, instance: Any, claim: Claim, orig
                 instance.migration_context = moving
                 instance.save()
     return made
-
-
-def _check_allocated(host: binding.Binding, flavor: Any, allocations: Any) -> None:
-    """Refuse a claim without allocations for a flavor that asks for devices.
-
-    Nova passes none after an error of placement, too. The guest would arrive without its devices, and not start again.
-
-    :raises BadRequest: the flavor asks for devices
-    """
-    if not allocations:
-        missing = sorted(resources.asked(flavor, host.manager.classes, host.manager.aliases))
-        if missing:
-            raise exception.BadRequest('allocations', allocations, f'the flavor asks for {", ".join(missing)}')
 
 
 def _check_named(migration: Any) -> None:

@@ -9,7 +9,8 @@ extra specs and properties are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
+from collections.abc import Container
 from collections.abc import Mapping
 import functools
 import re
@@ -30,6 +31,9 @@ _PMEM = 'hw:pmem'
 _POLICY = 'hw:pci_numa_affinity_policy'
 _POLICY_OF_IMAGE = 'hw_pci_numa_affinity_policy'
 ALIAS = 'pci_passthrough:alias'
+# It asks other software (Cyborg) for accelerators, and does not name their classes.
+ACCELERATORS = 'accel:device_profile'
+_NAMESPACE = vocabulary.pmem_resource_class('')
 _FLAVORS = 100                              # a region has some dozens, and a claim reads one of them
 _DIGITS = 32                                # Python has an error of its own for numbers of thousands of digits
 _NAME_AND_COUNT = re.compile(rf'(?P<name>[^:]*[^:\s])\s*:\s*(?P<count>[0-9]{{1,{_DIGITS}}})')
@@ -67,9 +71,40 @@ class Needs(NamedTuple):
     amounts: dict[str, int]
     policy: str | None
 
+    def classes(self, ours: Container[str]) -> frozenset[str]:
+        """Return those of our classes that it asks for."""
+        asked = {one.resource_class for function in self.functions for one in function.choices}
+        return frozenset(name for name in asked.union(name for name, amount in self.amounts.items() if amount)
+                         if name in ours)
+
+
+def means_devices(resource_class: str) -> bool:
+    """Whether a class in a flavor can only mean devices of this library, whatever the options name now."""
+    return resource_class == 'VGPU' or resource_class.startswith(_NAMESPACE)
+
+
+def nobody_knows(_resource_class: str) -> bool | None:
+    """Answer as :meth:`devicetrack.virt.driver.VirtDriver.may_count` of a driver that knows nothing."""
+    return None
+
+
+class Counted(Container[str]):
+    """The resource classes that can only count devices of this host, whether it has any or not.
+
+    :param named: those that its options or its devices name
+    :param may_count: of the driver, for all others
+    """
+
+    def __init__(self, named: Container[str], may_count: Callable[[str], bool | None] = nobody_knows) -> None:
+        self._named, self._may_count = named, may_count
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._named or (isinstance(name, str) and name not in OF_THE_SERVICE and (
+            means_devices(name) or bool(self._may_count(name))))
+
 
 def read(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias] | None = None,
-         ours: Collection[str] | None = None) -> Needs:
+         ours: Container[str] | None = None) -> Needs:
     """Read the needs of a flavor.
 
     :param aliases: the names that ``pci_passthrough:alias`` may have; None leaves that extra spec to others
@@ -141,7 +176,7 @@ def _policy(name: str, value: Any) -> str:
     return str(value)
 
 
-def _functions(value: str, aliases: Mapping[str, PCIAlias], ours: Collection[str] | None) -> tuple[Asked, ...]:
+def _functions(value: str, aliases: Mapping[str, PCIAlias], ours: Container[str] | None) -> tuple[Asked, ...]:
     """The functions that each alias asks for, with only its choices of our classes."""
     if not isinstance(value, str):
         raise exception.BadRequest(ALIAS, value, 'must be NAME:COUNT, separated by commas')

@@ -92,6 +92,15 @@ class VirtDriver(abc.ABC):
         """
         return frozenset()
 
+    def may_count(self, resource_class: str) -> bool | None:
+        """Say whose devices a class counts that neither the options nor a device of this host name.
+
+        True means that it can only be this driver's: an option would give it to a device that is away, or a name by
+        which flavors ask for devices stands for it. A claim for it is refused rather than left to others. False means
+        that other software certainly has such devices here. None, the default, means that nobody knows. Quick, no I/O.
+        """
+        return None
+
     def aliases(self) -> Mapping[str, PCIAlias] | None:
         """Return the names by which flavors ask for PCI functions of the driver (``pci_passthrough:alias``).
 

@@ -121,6 +121,10 @@ class LibvirtDriver(driver.VirtDriver):
     def resource_classes(self) -> frozenset[str]:
         return frozenset().union(*(kind.resource_classes for kind in self._kinds.values()))
 
+    def may_count(self, resource_class: str) -> bool | None:
+        said = {kind.may_count(resource_class) for kind in self._kinds.values()} - {None}
+        return any(said) if said else None
+
     def aliases(self) -> Mapping[str, PCIAlias] | None:
         return next((found for kind in self._kinds.values() if (found := kind.aliases) is not None), None)
 

@@ -159,6 +159,10 @@ class DeviceKind(abc.ABC):
     def resource_classes(self) -> frozenset[str]:
         """Return all resource classes that the options name, including those without a device."""
 
+    def may_count(self, resource_class: str) -> bool | None:
+        """As :meth:`devicetrack.virt.driver.VirtDriver.may_count`; by default None. No I/O, and no error."""
+        return None
+
     @property
     def aliases(self) -> Mapping[str, PCIAlias] | None:
         """As :meth:`devicetrack.virt.driver.VirtDriver.aliases`; by default None. At most one kind has aliases."""

@@ -111,6 +111,8 @@ class PCI(api.DeviceKind):
         self.host_use: Callable[[], pci_use.HostUse] = functools.partial(pci_use.HostUse, self.tree.root)
         # A spec need not name a product. The classes of the functions that it matches are known after they were read.
         self._seen_classes: frozenset[str] = frozenset()
+        # The service hands out functions that a spec matches and ``functions`` does not. These are their classes.
+        self._classes_of_service: frozenset[str] = frozenset()
         self._serials = pci_serials.SerialNumbers(self.tree, lambda: self._memory)
         self._identity = pci_identity.Identity(self.tree, self._serials, lambda: self._places)
         self._follower = pci_places.Follower(self.tree, self._rereading, self._serials, lambda: self._memory)
@@ -141,7 +143,12 @@ class PCI(api.DeviceKind):
 
     @property
     def resource_classes(self) -> frozenset[str]:
-        return self.options.resource_classes | self._seen_classes
+        return (self.options.resource_classes - self._classes_of_service) | self._seen_classes
+
+    def may_count(self, resource_class: str) -> bool | None:
+        if resource_class in self._classes_of_service:
+            return False
+        return True if self.configured and self.options.may_give(resource_class) else None
 
     @property
     def aliases(self) -> Mapping[str, PCIAlias] | None:
@@ -227,6 +234,9 @@ class PCI(api.DeviceKind):
                 features=pci_options.features_of(spec, function, function.device_type))
             for address, (function, spec) in sorted(offered.items())]
         self._seen_classes = frozenset(device.resource_class for device in devices)
+        self._classes_of_service = frozenset(
+            pci_options.resource_class_of(spec, function) for function in functions.values() if not function.is_bridge
+            and (spec := self.options.of_service(function, functions.get(function.physfn or ''))) is not None)
         self._offered = tuple(offered.values())
         # A disk that has the driver for guests now may have been written to by a guest that nobody saw.
         guests = {address for address, (function, _spec) in offered.items()

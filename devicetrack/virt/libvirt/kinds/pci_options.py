@@ -108,6 +108,17 @@ class PCIOptions(NamedTuple):
             _own_class(spec) or placement_names.of_product(spec.match.vendor_id or '', spec.match.product_id or '')
             for spec in self.specs if _own_class(spec) or (spec.match.vendor_id and spec.match.product_id))
 
+    def may_give(self, resource_class: str) -> bool:
+        """Whether a spec gives this class to some product, or an alias names it.
+
+        The host need not have such a function: it may be away, or flavors ask for what nobody here has.
+        """
+        product = placement_names.product_of(resource_class)
+        return (product is not None and any(
+            _own_class(spec) is None and all(wanted in (None, has) for wanted, has in zip(
+                (spec.match.vendor_id, spec.match.product_id), product, strict=True)) for spec in self.specs)
+            or any(resource_class in alias.resource_classes for alias in (self.aliases or {}).values()))
+
     def spec_of(self, function: Function, physfn: Function | None = None) -> DeviceSpec | None:
         """Return the first spec that matches a function.
 
@@ -122,6 +133,11 @@ class PCIOptions(NamedTuple):
         """
         spec = self._meant(function, physfn)
         return None if spec is None or (spec.physical_network and function.physfn is None) else spec
+
+    def of_service(self, function: Function, physfn: Function | None = None) -> DeviceSpec | None:
+        """Return the spec of a function that the service hands out itself; None for any other."""
+        spec = self.spec_of(function, physfn)
+        return None if any(match.matches(function, physfn) for match in self.functions) else spec
 
     @property
     def devnames(self) -> frozenset[str]:

@@ -15,6 +15,7 @@ from devicetrack import vocabulary
 from devicetrack.objects.extra_specs import OF_THE_SERVICE
 
 _CUSTOM: Final = 'CUSTOM_'
+_PRODUCT: Final = re.compile('CUSTOM_PCI_([0-9A-F]{4})_([0-9A-F]{4})')
 _BETWEEN: Final = re.compile('[^0-9A-Z]+')
 
 
@@ -35,6 +36,12 @@ def resource_class(text: str) -> str:
 def of_product(vendor_id: str, product_id: str) -> str:
     """Return the resource class of a product without one of its own. The ids have four hexadecimal digits."""
     return f'{_CUSTOM}PCI_{vendor_id}_{product_id}'.upper()
+
+
+def product_of(resource_class: str) -> tuple[str, str] | None:
+    """Return the vendor's and the product's id of a class that :func:`of_product` makes; None for any other."""
+    match = _PRODUCT.fullmatch(resource_class)
+    return None if match is None else (match[1].lower(), match[2].lower())
 
 
 def provider(address: str) -> str:
