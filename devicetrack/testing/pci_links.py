@@ -41,8 +41,9 @@ class Links:
     A test adds the PCI addresses of functions to these sets. The driver of a function in ``untrusting`` has no setting
     for trust: it does not report trust, and refuses to set it. The driver of a function in ``silent`` sets trust and
     does not report it. The driver of a function in ``clinging`` refuses to remove the MAC address. The driver of a
-    function in ``deaf`` reports success and changes nothing. ``written`` has every PCI address with the settings that
-    somebody wrote.
+    function in ``deaf`` reports success and changes nothing. The driver of a function in ``resetting`` is in a reset:
+    it refuses as many settings, each with the number of an error. ``written`` has every PCI address with the settings
+    that somebody wrote.
     """
 
     def __init__(self, card: Callable[[int], Card | None]) -> None:
@@ -52,6 +53,7 @@ class Links:
         self.silent: set[str] = set()
         self.clinging: set[str] = set()
         self.deaf: set[str] = set()
+        self.resetting: dict[str, list[int]] = {}
         self.written: list[tuple[str, str]] = []
 
     def of(self, address: str) -> Settings:
@@ -108,6 +110,8 @@ class Links:
 
     def _set_one(self, address: str, kind: int, value: bytes) -> int:
         found = self.settings.get(address, vf_link.BLANK)
+        if self.resetting.get(address):
+            return self.resetting[address].pop(0)
         if kind == _VF_MAC:
             mac = value[:6].hex(':')
             if value[0] & 1 or (mac == vf_link.NO_MAC and address in self.clinging):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import time
 from typing import Any
 
 from lxml import etree
@@ -45,9 +47,9 @@ class PortsTestCase(base.TestCase):
         self.options = self.useFixture(our_fixtures.Configuration())
         self.configure({'devname': 'enp3s0', 'physical_network': 'physnet1', 'trusted': True})
 
-    def configure(self, *specs: dict[str, Any]) -> None:
+    def configure(self, *specs: dict[str, Any], wait_s: int = 0) -> None:
         self.options.set('pci', device_spec=list(map(json.dumps, specs)))
-        self.options.set('devicetrack_pci', sysfs_root=self.host.root, release_wait_s=0, functions=['all'],
+        self.options.set('devicetrack_pci', sysfs_root=self.host.root, release_wait_s=wait_s, functions=['all'],
                                cleaning=[json.dumps({'policy': 'none'})])
         host = self.host
 
@@ -158,6 +160,21 @@ class PortsTestCase(base.TestCase):
         self.driver.realize(wanted)
         self.assertIsNone(self.unclaim(wanted))
         self.assertTrue(self.host.links.of(self.vf).is_blank)
+
+    def test_a_function_in_a_reset_is_waited_for_before_and_after_the_guest(self) -> None:
+        self.configure({'devname': 'enp3s0', 'physical_network': 'physnet1', 'trusted': True}, wait_s=60)
+        waits: list[float] = []
+        self.patch(time, 'sleep', waits.append)
+        for step, expected in ((self.driver.realize, SET), (self.unclaim, vf_link.BLANK)):
+            self.host.links.resetting[self.vf] = [errno.EAGAIN, errno.EBUSY]
+            step(self.assigned())
+            self.assertEqual(expected, self.host.links.of(self.vf))
+        self.assertEqual(4, len(waits))
+
+    def test_a_reset_that_does_not_end_is_an_error_with_its_reason(self) -> None:
+        self.host.links.resetting[self.vf] = [errno.EAGAIN]
+        error = self.assertRaises(exception.RealizeFailed, self.driver.realize, self.assigned())
+        self.assertIn('Resource temporarily unavailable', str(error))
 
     def test_what_cannot_be_set_is_for_no_guest(self) -> None:
         self.host.links.untrusting = {self.vf}

@@ -401,6 +401,14 @@ class UnclaimTestCase(VFTestCase):
         self.assertIn("NVIDIA's driver does not have it", str(failed))
         self.assertEqual([], self.cards.written)
 
+    def test_a_function_that_is_busy_is_waited_for_before_it_gets_its_type(self) -> None:
+        self.make_kind(release_wait_s=60)
+        opened = self.cards.opened(self.functions[0])
+        opened.__enter__()
+        self.patch(time, 'sleep', lambda _seconds: opened.__exit__(None, None, None))
+        self.realized()
+        self.assertNotEqual('0', self.cards.type_of(self.functions[0]))
+
     def test_and_is_waited_for_while_it_is_open(self) -> None:
         self.make_kind(release_wait_s=60)
         wanted, opened = self.realized(), self.cards.opened(self.functions[0])

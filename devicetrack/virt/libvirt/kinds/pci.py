@@ -61,6 +61,7 @@ from devicetrack.virt.libvirt import pci_variants
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import pci_cleaner
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.kinds import pci_erasing
@@ -82,7 +83,7 @@ from devicetrack.virt.libvirt.kinds import placement_names
 _POLL_S: Final = 0.2
 # What passes by itself when a disk has just come to its driver: somebody looks at it, its controller is not there yet,
 # or the kernel has not shown its namespaces yet.
-_PASSING: Final = frozenset((errno.EBUSY, errno.ENODEV, errno.ENXIO))
+_PASSING: Final = busy.BUSY | {errno.ENODEV, errno.ENXIO}
 # Devices in the text of a hypervisor's argument.
 _PATHS: Final = re.compile(r'/[^\s,;"\'=]+')
 # A file of any other sort is no device.
@@ -369,7 +370,8 @@ class PCI(api.DeviceKind):
     def realize(self, assignment: DeviceAssignment) -> Realized:
         function = self._identity.there(assignment)
         try:
-            self._secondaries.realize(function, bool(assignment.details.driver))
+            busy.retried(functools.partial(self._secondaries.realize, function, bool(assignment.details.driver)),
+                         self.options.release_wait_s)
         except OSError as error:
             raise exception.RealizeFailed(
                 self.name, assignment.identifier,
@@ -398,7 +400,7 @@ class PCI(api.DeviceKind):
                 f'the driver {function.driver or "(none)"}')
         traits = assignment.details.traits_of_spec if spec is None else pci_options.traits_of(spec)
         self._memory.give(assignment.identifier)
-        pci_ports.realize(self.tree, assignment, function)
+        pci_ports.realize(self.tree, assignment, function, self.options.release_wait_s)
         recorded = assignment.details
         before = pci_row.Before(recorded.driver, recorded.disks, recorded.config) if had_it else self._found(
             function, assignment)
@@ -420,14 +422,7 @@ class PCI(api.DeviceKind):
 
         :raises OSError: as the last look
         """
-        deadline = time.monotonic() + self.options.release_wait_s
-        while True:
-            try:
-                return look()
-            except OSError as error:
-                if error.errno not in _PASSING or time.monotonic() >= deadline:
-                    raise
-            time.sleep(_POLL_S)
+        return busy.retried(look, self.options.release_wait_s, _PASSING)
 
     def _found(self, function: pci_sysfs.Function, assignment: DeviceAssignment) -> pci_row.Before:
         """Read the state that a guest may change, for a comparison when the guest is gone.
@@ -468,7 +463,7 @@ class PCI(api.DeviceKind):
         self._wait_for_lookers(assignment, function)
         self._identity.check(assignment)        # that was a wait
         self._cleaner.clean(assignment, function, lock_fd, functools.partial(self._identity.check, assignment))
-        pci_ports.take_away(self.tree, assignment, self._identity.there(assignment))
+        pci_ports.take_away(self.tree, assignment, self._identity.there(assignment), self.options.release_wait_s)
         self._check_back(assignment)
         self._memory.take_back(assignment.identifier)
 

@@ -29,6 +29,7 @@ from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import wiper
 from devicetrack.virt.libvirt import wiping
+from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.pci_namespaces import ids
 
@@ -495,18 +496,12 @@ class Erasing:
 
         This waits without a limit for the end of other formats, which have limits of their own.
         """
-        deadline = time.monotonic() + self._wait_s
         while True:
             try:
-                return call()
+                return busy.retried(call, self._wait_s)
             except OSError as error:
                 if error.errno == errno.EUSERS:
                     time.sleep(_FORMAT_AGAIN_S)
-                    deadline = time.monotonic() + self._wait_s
-                    continue
-                busy = isinstance(error, BlockingIOError) or error.errno == errno.EBUSY
-                if busy and time.monotonic() < deadline:
-                    time.sleep(_POLL_S)
                     continue
                 reason = unasked(error) if error.errno in (errno.EACCES, errno.EPERM) else str(error.strerror or error)
                 if error.errno == errno.EBUSY:

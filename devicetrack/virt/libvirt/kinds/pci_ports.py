@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+import functools
 from xml.sax.saxutils import quoteattr
 
 from devicetrack import exception
@@ -21,6 +22,7 @@ from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vf_link
 from devicetrack.virt.libvirt import vf_ports
+from devicetrack.virt.libvirt.kinds import busy
 
 
 def problem(tree: pci_sysfs.Tree, function: pci_sysfs.Function, down: dict[str, str | None]) -> str | None:
@@ -42,9 +44,10 @@ def problem(tree: pci_sysfs.Tree, function: pci_sysfs.Function, down: dict[str, 
     return down[physfn]
 
 
-def realize(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
+def realize(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function, wait_s: float) -> None:
     """Write the port of a function, if it is one.
 
+    :param wait_s: how long the function may be busy, for example in a reset
     :raises RealizeFailed: the port cannot be written, or the row does not say which port it is
     """
     if not assignment.details.needs_port:
@@ -55,24 +58,29 @@ def realize(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sy
             assignment.kind, assignment.identifier, 'it belongs to the physical network '
             f'{assignment.details.physical_network}, but its row has no port: its guest was adopted; claim it anew')
     try:
-        privileged.set_vf_port(tree.root, function.address, port.mac, port.vlan, port.trusted)
+        _set(tree, function, port.mac, port.vlan, port.trusted, wait_s)
     except OSError as error:
         raise exception.RealizeFailed(assignment.kind, assignment.identifier,
                                       f'its port cannot be set: {error.strerror or error}') from error
 
 
-def take_away(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
+def take_away(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function, wait_s: float) -> None:
     """Remove the port's settings from a function that nobody uses, and check that none is left.
 
+    :param wait_s: as for :func:`realize`
     :raises UnclaimFailed: a setting is left, or the kernel does not tell
     """
     if not assignment.details.needs_port:
         return
     try:
-        privileged.set_vf_port(tree.root, function.address, vf_link.NO_MAC, 0, False)
+        _set(tree, function, vf_link.NO_MAC, 0, False, wait_s)
     except OSError as error:
         raise exception.UnclaimFailed(assignment.kind, assignment.identifier,
                                       f'its port cannot be taken away: {error.strerror or error}') from error
+
+
+def _set(tree: pci_sysfs.Tree, function: pci_sysfs.Function, mac: str, vlan: int, trusted: bool, wait_s: float) -> None:
+    busy.retried(functools.partial(privileged.set_vf_port, tree.root, function.address, mac, vlan, trusted), wait_s)
 
 
 def element(address: str, port: Port, managed: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import errno
+import functools
 import itertools
 import time
 from typing import Any
@@ -37,6 +38,7 @@ from devicetrack.virt.libvirt import nodedev_xml
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt import vgpu_sysfs
 from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import type_options
 from devicetrack.virt.libvirt.kinds import vf_options
 
@@ -192,7 +194,8 @@ class VF(api.DeviceKind):
             raise self._full(assignment)
         refused = None
         try:
-            self.tree.set_type(assignment.identifier, wanted.type)
+            busy.retried(functools.partial(self.tree.set_type, assignment.identifier, wanted.type),
+                         self.options.release_wait_s)
         except OSError as error:
             refused = error
         function = self._there(assignment)
@@ -268,7 +271,7 @@ class VF(api.DeviceKind):
         except OSError as error:
             # EPERM: the function has no type any more, as the next read shows. Operators also report EPERM while it is
             # in use.
-            if error.errno not in (errno.EBUSY, errno.EPERM):
+            if error.errno not in (*busy.BUSY, errno.EPERM):
                 raise exception.UnclaimFailed(self.name, assignment.identifier,
                                               f'its vGPU type cannot be taken away: {error.strerror}') from error
         return self._there(assignment).current == vgpu_sysfs.NO_TYPE
