@@ -14,6 +14,7 @@ import re
 from typing import Any
 from typing import ClassVar
 from typing import Final
+import uuid
 
 from oslo_utils import uuidutils
 from oslo_utils import versionutils
@@ -141,12 +142,15 @@ class VPMEMDetails(DeviceDetails):
     """A persistent-memory namespace in devdax mode, or a file that stands for one.
 
     ``devpath`` is valid for this boot of the host only. ``size_bytes`` is the usable size of the namespace, ndctl's
-    ``size``. ``label`` is the operator's name for namespaces of this size.
+    ``size``. While a namespace is disabled or raw, nobody can read its UUID and its size. ``label`` is the operator's
+    name for namespaces of this size.
     """
 
     VERSION = '1.0'
     IDENTITY = ('namespace_uuid', 'size_bytes')
     OF_THE_ROW = ('label',)
+    # The kernel tells both of a namespace that is enabled in its mode, and of no other. Then they are this and 0.
+    UNREAD_UUID: ClassVar[str] = str(uuid.UUID(int=0))
     fields = {
         'namespace_uuid': ovo_fields.UUIDField(),
         'label': ovo_fields.StringField(),
@@ -154,6 +158,10 @@ class VPMEMDetails(DeviceDetails):
         'size_bytes': ovo_fields.NonNegativeIntegerField(),
         'align_bytes': ovo_fields.NonNegativeIntegerField(),
     }
+
+    @property
+    def unknown_identity(self) -> tuple[str, ...]:
+        return self.IDENTITY if self.namespace_uuid == self.UNREAD_UUID else ()
 
     @property
     def device_api(self) -> str:

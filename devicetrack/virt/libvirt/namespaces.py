@@ -43,12 +43,13 @@ _VARIANT = {digit: '89ab'[int(digit, 16) & 3] for digit in '0123456789abcdef'}
 class Namespace(NamedTuple):
     """One namespace of this host, as it is now.
 
-    ``path`` is valid in this boot. ``dax`` says that it is a device-dax character device, not a file. ``problem`` is
+    ``uuid`` is None while nobody can read which namespace it is, and then it has a ``problem``. ``path`` is valid in
+    this boot. ``dax`` says that it is a device-dax character device, not a file. ``problem`` is
     None, or the reason why no guest can have it. An unknown NUMA node is None.
     """
 
     name: str
-    uuid: str
+    uuid: str | None
     path: str
     size_bytes: int
     align_bytes: int
@@ -127,7 +128,7 @@ class NdctlSource(Source):
         names = collections.Counter(found.name for found in listed)
         chardevs = collections.Counter(found.chardev for found in everything)
         # The last entry of a name wins. ndctl lists in no particular order, so sorting by UUID decides which is last.
-        listed.sort(key=lambda found: found.uuid, reverse=True)
+        listed.sort(key=lambda found: found.uuid or '', reverse=True)
         for found in {found.name: found for found in listed}.values():
             problem = found.problem or of_regions[found.region]
             if found.chardev is not None and chardevs[found.chardev] > 1:
@@ -177,7 +178,15 @@ class DirectorySource(Source):
         beginning = self.beginning
         with self._entries() as entries:
             for entry in entries:
-                name, status = entry.name, entry.stat(follow_symlinks=False)
+                name = entry.name
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue                    # somebody has just removed it
+                except OSError as error:
+                    yield make((name, None, beginning + name, 0, _FILE_ALIGN, None, None, False,
+                                f'it cannot be read: {error.strerror}'))
+                    continue
                 if stat.S_ISREG(status.st_mode):
                     yield make((name, _file_uuid(name, status.st_ino), beginning + name, status.st_size, _FILE_ALIGN,
                                 None, None, False,
@@ -277,10 +286,7 @@ def _path(found: ndctl.Listed) -> str:
 
 
 def _region_problem(region: str | None) -> str | None:
-    """Say why no guest can have a namespace of a region, or None.
-
-    :raises CommandFailed: the region cannot be read
-    """
+    """Say why no guest can have a namespace of a region, or None."""
     if region is None:
         return None
     path = os.path.join(REGIONS, region, 'read_only')
@@ -290,4 +296,4 @@ def _region_problem(region: str | None) -> str | None:
     except FileNotFoundError:
         return f'{region} is gone'
     except OSError as error:
-        raise exception.CommandFailed(f'read {path}', str(error.strerror)) from error
+        return f'{path} cannot be read: {error.strerror}'

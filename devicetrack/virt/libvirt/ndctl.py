@@ -28,12 +28,13 @@ _REGION = re.compile(r'region[0-9]+')
 class Listed(NamedTuple):
     """One namespace that ndctl listed.
 
-    ``name`` and ``uuid`` are '' if it has none. ``chardev`` is its character device without ``/dev/``, or None.
-    ``problem`` is None, or the reason why no guest can have it.
+    ``name`` and ``uuid`` are '' if it has none. ``uuid`` is None, and ``size_bytes`` is 0, while the namespace is
+    disabled or raw: then ndctl prints those of the whole, which are others. ``chardev`` is its character device without
+    ``/dev/``, or None. ``problem`` is None, or the reason why no guest can have it.
     """
 
     name: str
-    uuid: str
+    uuid: str | None
     chardev: str | None
     size_bytes: int
     align_bytes: int
@@ -45,7 +46,10 @@ class Listed(NamedTuple):
 def parse(text: str) -> list[Listed]:
     """Read what ``ndctl list`` printed, in any of its forms, without ``--human``.
 
-    :raises InvalidDocument: it is too long, is no JSON, or has another form
+    A namespace with a name of which something cannot be read has a ``problem``, and only its name.
+
+    :raises InvalidDocument: it is too long, is no JSON, has another form, or has a namespace of which not even the name
+        can be read
     """
     if len(text) > MAX_LENGTH:
         raise exception.InvalidDocument(DOCUMENT, 'length', f'more than {MAX_LENGTH} characters')
@@ -68,8 +72,19 @@ def parse(text: str) -> list[Listed]:
 
 
 def _listed(namespaces: list[Any], region: dict[str, Any], where: str) -> list[Listed]:
-    return [_one(_object(namespace, f'{where}[{index}]'), region, f'{where}[{index}]')
+    return [_one_or_its_name(_object(namespace, f'{where}[{index}]'), region, f'{where}[{index}]')
             for index, namespace in enumerate(namespaces)]
+
+
+def _one_or_its_name(namespace: dict[str, Any], region: dict[str, Any], where: str) -> Listed:
+    try:
+        return _one(namespace, region, where)
+    except exception.InvalidDocument as error:
+        name = namespace.get('name')
+        if not isinstance(name, str) or not name:
+            raise
+        return Listed(name, None, None, 0, 0, None, None, f'{DOCUMENT} cannot be understood at {error.where}: '
+                                                          f'{error.reason}')
 
 
 def _one(namespace: dict[str, Any], region: dict[str, Any], where: str) -> Listed:
@@ -102,9 +117,14 @@ def _one(namespace: dict[str, Any], region: dict[str, Any], where: str) -> Liste
     parent = region.get('dev')
     if parent is not None and not (isinstance(parent, str) and _REGION.fullmatch(parent)):
         raise exception.InvalidDocument(DOCUMENT, f'{where}.region', 'not the name of a region')
+    itself: str | None = _uuid(namespace.get('uuid'), f'{where}.uuid', required=bool(name))
+    size_bytes = _number(namespace.get('size', 0), f'{where}.size')
+    # ndctl prints the UUID of the whole beside that of an enabled namespace (raw_uuid), and in its place otherwise.
+    if name and (mode == 'raw' or not isinstance(mode, str) or (
+            namespace.get('state') == 'disabled' and 'raw_uuid' not in namespace)):
+        itself, size_bytes = None, 0
     return Listed(
-        name, _uuid(namespace.get('uuid'), f'{where}.uuid', required=bool(name)), chardev,
-        _number(namespace.get('size', 0), f'{where}.size'), _number(namespace.get('align', 0), f'{where}.align'),
+        name, itself, chardev, size_bytes, _number(namespace.get('align', 0), f'{where}.align'),
         parent, _node(namespace.get('numa_node', region.get('numa_node')), f'{where}.numa_node'), problem)
 
 

@@ -338,6 +338,7 @@ class NamespaceTestCase(VPMEMTestCase):
         made = self.make_namespace('byhand')
         host = self.host('byhand')
         instance = self.owner(host)
+        assert made.uuid is not None
         self._destroy(made.uuid)
         self.assert_found([(findings.GONE, 'byhand')], host.audit())
         again = self.make_namespace('byhand')

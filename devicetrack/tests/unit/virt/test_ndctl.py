@@ -46,10 +46,12 @@ class CapturedOddTestCase(base.TestCase):
         self.assertEqual([('', '', None, 'its mode is raw, not devdax')] * 2,
                          [(listed.name, listed.uuid, listed.chardev, listed.problem) for listed in found])
 
-    def test_sizes_for_people_are_refused(self) -> None:
-        error = self.assertRaises(exception.InvalidDocument, ndctl.parse,
-                                  data.read(f'ndctl-{self.version}-list-NDRXu.json'))
-        self.assertEqual('not a number of bytes', error.reason)
+    def test_sizes_for_people_are_problems(self) -> None:
+        found = ndctl.parse(data.read(f'ndctl-{self.version}-list-NDRXu.json'))
+        self.assertEqual(6, len(found))
+        for listed in found:
+            self.assertEqual((None, 0), (listed.uuid, listed.size_bytes))
+            self.assertIn('not a number of bytes', str(listed.problem))
 
 
 class ErrorTestCase(base.TestCase):
@@ -72,6 +74,9 @@ class CapturedInFullTestCase(base.TestCase):
                          {listed.name: listed.problem for listed in found})
         self.assertEqual({('region0', 0), ('region1', 0)}, {(listed.region, listed.numa_node) for listed in found})
         self.assertEqual([4096], [listed.align_bytes for listed in found if listed.name == 'small'])
+        # While one is disabled ndctl prints the UUID and the size of the whole in the place of its own.
+        self.assertEqual({'pmem0': (None, 0)}, {listed.name: (listed.uuid, listed.size_bytes) for listed in found
+                                                if listed.uuid is None or not listed.size_bytes})
 
 
 class MadeUpTestCase(base.TestCase):
@@ -94,6 +99,14 @@ class MadeUpTestCase(base.TestCase):
         found, = ndctl.parse(json.dumps([changed(mode=None, size=None)]))
         self.assertEqual((0, 'its mode is unknown, not devdax'), (found.size_bytes, found.problem))
 
+    def test_which_one_it_is_can_be_read_only_while_it_is_enabled_in_its_mode(self) -> None:
+        for facts, readable in (({'mode': 'raw'}, False), ({'mode': None}, False), ({'state': 'disabled'}, False),
+                                ({'mode': 'raw', 'state': 'disabled'}, False), ({'mode': 'fsdax'}, True),
+                                ({'state': 'disabled', 'raw_uuid': ONE['uuid']}, True)):
+            found, = ndctl.parse(json.dumps([changed(**facts)]))
+            self.assertEqual((ONE['uuid'], ONE['size']) if readable else (None, 0), (found.uuid, found.size_bytes))
+            self.assertIsNotNone(found.problem)
+
     def test_namespaces_that_no_guest_can_have(self) -> None:
         for facts, problem in (({'mode': 'fsdax'}, 'fsdax'), ({'mode': None}, 'unknown'),
                                ({'state': 'disabled'}, 'disabled'), ({'chardev': None}, 'no character device'),
@@ -115,22 +128,38 @@ class BadOutputTestCase(base.TestCase):
         ('a list of numbers', '[7]', 'document[0]'),
         ('regions that are none', '{"regions": 7}', 'regions'),
         ('namespaces that are none', '{"regions": [{"namespaces": 7}]}', 'regions[0].namespaces'),
-        ('a size in words', json.dumps([changed(size='1 GiB')]), 'document[0].size'),
-        ('a size that is true', json.dumps([changed(size=True)]), 'document[0].size'),
-        ('a size below zero', json.dumps([changed(size=-1)]), 'document[0].size'),
-        ('a UUID that is none', json.dumps([changed(uuid='x')]), 'document[0].uuid'),
-        ('a UUID that is a number', json.dumps([changed(uuid=7)]), 'document[0].uuid'),
-        ('a name without a UUID', json.dumps([changed(uuid=None)]), 'document[0].uuid'),
         ('a name that is none', json.dumps([changed(name=7)]), 'document[0].name'),
-        ('a device out of place', json.dumps([changed(chardev='../sda')]), 'document[0].chardev'),
-        ('a region out of place', json.dumps({'regions': [{'dev': '../region0', 'namespaces': [ONE]}]}),
-         'regions[0][0].region'),
+        ('a size in words without a name', json.dumps([changed(size='1 GiB', name=None)]), 'document[0].size'),
         ('huge', ' ' * (ndctl.MAX_LENGTH + 1), 'length'),
         names=('text', 'where'))
 
     def test_it_is_refused(self) -> None:
         error = self.assertRaises(exception.InvalidDocument, ndctl.parse, self.text)
         self.assertEqual((ndctl.DOCUMENT, self.where), (error.document, error.where))
+
+
+class OneBadTestCase(base.TestCase):
+    scenarios = base.table(
+        ('a size in words', changed(size='1 GiB'), 'size'), ('a size that is true', changed(size=True), 'size'),
+        ('a size below zero', changed(size=-1), 'size'), ('a UUID that is none', changed(uuid='x'), 'uuid'),
+        ('a UUID that is a number', changed(uuid=7), 'uuid'), ('a name without a UUID', changed(uuid=None), 'uuid'),
+        ('a device out of place', changed(chardev='../sda'), 'chardev'),
+        ('a region of dax devices that is none', changed(daxregion=7), 'daxregion'),
+        names=('bad', 'where'))
+
+    def test_it_costs_itself_alone(self) -> None:
+        good = changed(name='ns1', chardev='dax0.1')
+        bad, other = ndctl.parse(json.dumps({'regions': [
+            {'dev': 'region0', 'namespaces': [self.bad, good]}]}))
+        self.assertEqual(('ns0', None, None, 0), (bad.name, bad.uuid, bad.chardev, bad.size_bytes))
+        self.assertIn(f'ndctl list cannot be understood at regions[0][0].{self.where}', str(bad.problem))
+        self.assertEqual([other], ndctl.parse(json.dumps({'regions': [{'dev': 'region0', 'namespaces': [good]}]})))
+
+    def test_so_does_a_region(self) -> None:
+        bad, good = ndctl.parse(json.dumps({'regions': [
+            {'dev': '../region0', 'namespaces': [ONE]}, {'dev': 'region1', 'namespaces': [changed(name='ns1')]}]}))
+        self.assertIn('not the name of a region', str(bad.problem))
+        self.assertIsNone(good.problem)
 
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5),

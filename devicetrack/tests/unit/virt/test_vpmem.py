@@ -16,6 +16,7 @@ from lxml import etree
 
 from devicetrack import exception
 from devicetrack.objects import details
+from devicetrack.objects import identity
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import data
@@ -155,11 +156,20 @@ class NdctlTestCase(base.TestCase):
         self.assertIsNone(self.kind.stock().devices[0].unhealthy)
         self.kind.realize(wanted)
 
-    def test_a_region_that_cannot_be_read_is_unknown(self) -> None:
+    def test_a_region_that_cannot_be_read_costs_its_own_namespaces(self) -> None:
         path = os.path.join(namespaces.REGIONS, 'region1', 'read_only')
         os.unlink(path)
         os.mkdir(path)
-        self.assertIn('region1', str(self.assertRaises(exception.CommandFailed, self.kind.stock)))
+        self.assertEqual([None, f'{path} cannot be read: Is a directory'],
+                         [device.unhealthy for device in self.kind.stock().devices])
+
+    def test_one_that_ndctl_tells_wrongly_costs_itself(self) -> None:
+        wanted = self.assigned('ns0_0')
+        self.changes('ns0_0', size='1 GiB')
+        self.assertEqual([True, False], [device.unhealthy is not None for device in self.kind.stock().devices])
+        self.assertRaises(exception.RealizeFailed, self.kind.realize, wanted)
+        self.assertEqual({'/dev/dax1.2': 'ns1_2', '/dev/dax0.0': None},
+                         self.kind.identify(['/dev/dax1.2', '/dev/dax0.0']))
 
     def test_one_that_no_guest_can_have_is_unhealthy(self) -> None:
         for facts, reason in (({'mode': 'fsdax'}, 'fsdax'), ({'size': 2 * MIB}, 'a guest needs at least 4194304'),
@@ -186,6 +196,22 @@ class NdctlTestCase(base.TestCase):
             self.assertRaises(exception.DeviceGone, self.kind.realize, wanted)
             self.assertRaises(exception.DeviceGone, self.kind.guest_elements, [wanted])
             self.assertRaises(exception.DeviceGone, self.kind.unclaim, wanted, 0)
+
+    def test_one_that_is_disabled_or_raw_is_said_to_be_so_and_to_be_no_other(self) -> None:
+        wanted = self.assigned('ns0_0')
+        for facts, reason in (({'state': 'disabled', 'mode': 'raw'}, 'it is disabled'),
+                              ({'mode': 'raw'}, 'its mode is raw, not devdax')):
+            self.changes('ns0_0', **facts, uuid=str(uuid.uuid4()), size=134217728, chardev=None)
+            device = self.kind.stock().devices[0]
+            self.assertEqual(reason, device.unhealthy)
+            compared = identity.compare(details.to_text(wanted.details), device.details)
+            assert compared is not None
+            self.assertEqual(({}, ('namespace_uuid', 'size_bytes')), (compared.itself, compared.unread))
+            for call, arguments in ((self.kind.realize, (wanted,)), (self.kind.guest_elements, ([wanted],))):
+                self.assertEqual(reason, self.assertRaises(exception.RealizeFailed, call, *arguments).reason)
+            self.assertEqual(reason, self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0).reason)
+        self.prints(data.read('ndctl-76.1-list-N.json'))
+        self.kind.realize(wanted)
 
     def test_a_device_that_cannot_be_opened_is_not_free(self) -> None:
         self.changes('ns0_0', chardev='dax99.99')

@@ -22,7 +22,6 @@ import re
 import threading
 from typing import Any
 from typing import NamedTuple
-import uuid
 from xml.sax import saxutils
 
 from devicetrack import exception
@@ -57,7 +56,7 @@ _LABEL_BYTES = 2 << 20
 # Paths in the text of an argument.
 _PATHS = re.compile(r'/[^\s,=:"\']*')
 
-_NO_UUID = str(uuid.UUID(int=0))
+_NO_UUID = VPMEMDetails.UNREAD_UUID
 
 
 class VPMEM(api.DeviceKind):
@@ -107,8 +106,8 @@ class VPMEM(api.DeviceKind):
                 resource_class, migration_type, size_problem, before, between, behind = common
                 provider = vocabulary.numa_provider(numa_node) if per_numa_node and numa_node is not None else ''
                 devices.append((kind, name, provider, resource_class, region, numa_node,
-                                f'{before}{quoted(path)}{between}{quoted(itself)}{behind}', problem or size_problem,
-                                True, migration_type, (), ()))
+                                f'{before}{quoted(path)}{between}{quoted(itself or _NO_UUID)}{behind}',
+                                problem or size_problem, True, migration_type, (), ()))
         devices.sort(key=operator.itemgetter(1))
         missing = sorted(labels.keys() - found)
         reason = f'this host has no such namespace; it has {", ".join(sorted(found)) or "none"}' if missing else ''
@@ -270,7 +269,7 @@ class VPMEM(api.DeviceKind):
 
     def _recorded(self, assignment: DeviceAssignment,
                   found: Mapping[str, namespaces.Namespace]) -> namespaces.Namespace:
-        """Find the namespace that the assignment recorded.
+        """Find the namespace that the assignment recorded. If nobody can tell now whether it is, it has a ``problem``.
 
         :raises DeviceGone: it is not there, or another one has its name
         """
@@ -278,6 +277,8 @@ class VPMEM(api.DeviceKind):
         if namespace is None:
             raise exception.DeviceGone(self.name, assignment.identifier, 'no namespace has this name')
         recorded = assignment.details
+        if namespace.uuid is None:
+            return namespace
         if namespace.uuid != recorded.namespace_uuid:
             raise exception.DeviceGone(self.name, assignment.identifier,
                                        'a namespace with another UUID has its name')
@@ -291,6 +292,8 @@ class VPMEM(api.DeviceKind):
                    found: Mapping[str, namespaces.Namespace]) -> namespaces.Namespace:
         """Find the recorded namespace, if a guest can have it."""
         namespace = self._recorded(assignment, found)
+        if namespace.uuid is None:
+            raise exception.RealizeFailed(self.name, assignment.identifier, str(namespace.problem))
         problem = _problem(namespace)
         if problem is not None:
             raise exception.DeviceGone(self.name, assignment.identifier, problem)
@@ -338,7 +341,7 @@ def _guest_bytes(size_bytes: int, align_bytes: int) -> int:
 
 
 def _details(namespace: namespaces.Namespace, label: str) -> VPMEMDetails:
-    return VPMEMDetails(namespace_uuid=namespace.uuid, label=label, devpath=namespace.path,
+    return VPMEMDetails(namespace_uuid=namespace.uuid or _NO_UUID, label=label, devpath=namespace.path,
                         size_bytes=namespace.size_bytes, align_bytes=namespace.align_bytes)
 
 
