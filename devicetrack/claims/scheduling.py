@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
-import functools
 from typing import NamedTuple
 
-from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.compatibility import traits as compatibility_traits
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.engine.selection import HELD
 from devicetrack.engine.states import DeviceState
 from devicetrack.engine.states import PoolState
-from devicetrack.objects import details as details_objects
+from devicetrack.objects import details
 from devicetrack.objects import Provider
 from devicetrack.objects import traits
 
@@ -83,7 +81,7 @@ def providers(names: Mapping[str, str], nodename: str, found: Iterable[Count],
         if uuid not in made:                    # a resolver may give several names one UUID
             here = at.get(uuid, ())
             known = {trait for count in here
-                     for trait in (*_traits(count.details), *offers.get((count.kind, count.parent), ()))}
+                     for trait in (*details.traits_of(count.details), *offers.get((count.kind, count.parent), ()))}
             if vocabulary.is_numa_provider(name):
                 known.add(traits.NUMA_ROOT)
             made[uuid] = Provider(
@@ -98,12 +96,3 @@ def _sums(amounts: Iterable[tuple[str, int]]) -> dict[str, int]:
     for name, amount in amounts:
         sums[name] = sums.get(name, 0) + amount
     return sums
-
-
-@functools.lru_cache(maxsize=1024)
-def _traits(text: str) -> tuple[str, ...]:
-    """The traits of stored details. Details of a newer release or an unknown device kind have none."""
-    try:
-        return details_objects.from_text(text).traits if text else ()
-    except (exception.UnknownObject, exception.MalformedObject):
-        return ()

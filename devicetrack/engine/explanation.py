@@ -109,7 +109,7 @@ def shortage(item: Item, affinity: Affinity, all_pools: Iterable[Pool],
     counted, provider_uuid = classes(choices), item.provider_uuid
     of_class = [pool for pool in all_pools if pool.resource_class in counted]
     pools = [pool for pool in of_class if any(
-        choice.resource_class == pool.resource_class and choice.accepts(pool.features) for choice in choices)]
+        choice.resource_class == pool.resource_class and choice.accepts(pool.words) for choice in choices)]
     ours = [pool for pool in pools if provider_uuid in (None, pool.provider_uuid)]
     allowed = [pool for pool in ours if allows(pool.numa_node, *affinity)]
     kinds = {pool.kind for pool in of_class}

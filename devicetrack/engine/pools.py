@@ -68,7 +68,7 @@ class Pools:
             scope = Scope(self._policy)
             found = {pool.index: pool for choice in choices
                      if (counted := self.scopes.get((choice.resource_class, provider_uuid))) is not None
-                     for pool in counted.pools if choice.accepts(pool.features)}
+                     for pool in counted.pools if choice.accepts(pool.words)}
             if not found:
                 return None
             for index in sorted(found):

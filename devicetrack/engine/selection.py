@@ -24,6 +24,7 @@ from devicetrack.engine.withholding import NO_REASON
 from devicetrack.objects.choice import Choice
 from devicetrack.objects.choice import Features
 from devicetrack.objects.choice import NO_FEATURES
+from devicetrack.objects.details import traits_of
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 
@@ -74,6 +75,11 @@ class Pool:
     @property
     def parent_name(self) -> str | None:
         return self.parent.name
+
+    @property
+    def words(self) -> Features:
+        """What a request may ask of its devices: their features, and the traits that the scheduler knows."""
+        return (*self.features, *traits_of(self.details))
 
     def room(self) -> int:
         """How many devices can be taken from here now."""

@@ -168,9 +168,9 @@ class Taking(Intake):
             return None
         holding, pool = unit.holding, unit.pool
         choices, own_policy = (holding.asked or {}).get(unit, ((), None))
-        if holding.from_rows and pool.features:
+        if holding.from_rows and pool.words:
             # Nobody knows which of its features the request asked for, so the other device must have all of them.
-            choices = (Choice(pool.resource_class, frozenset(pool.features)),)
+            choices = (Choice(pool.resource_class, frozenset(pool.words)),)
         provider_uuid = None if holding.anywhere else pool.provider_uuid
         wanted = NOTHING
         if numa_nodes:
@@ -408,5 +408,5 @@ def _is_meant(item: Item, pool: Pool) -> bool:
     """Whether an item may take devices of a pool, at whichever provider the pool is."""
     if not item.choices:
         return pool.resource_class == item.resource_class
-    return any(choice.resource_class == pool.resource_class and choice.accepts(pool.features)
+    return any(choice.resource_class == pool.resource_class and choice.accepts(pool.words)
                for choice in item.choices)

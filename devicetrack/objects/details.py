@@ -396,6 +396,15 @@ class PCIDetails(DeviceDetails):
         return tuple(self.traits_of_spec)
 
 
+@functools.lru_cache(maxsize=1024)
+def traits_of(text: str) -> tuple[str, ...]:
+    """The traits of stored details. Details of a newer release or an unknown device kind have none."""
+    try:
+        return from_text(text).traits if text else ()
+    except (exception.UnknownObject, exception.MalformedObject):
+        return ()
+
+
 def is_name_of(name: str, address: str | None) -> bool:
     """Whether a parent with this address may have this node-device name: the sort of device, then the address."""
     return address is not None and name.endswith('_' + NOT_IN_NAMES.sub('_', address))

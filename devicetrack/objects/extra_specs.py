@@ -3,8 +3,9 @@
 ``hw:pmem`` lists labels of persistent-memory namespaces in the order of the guest. ``resources:CLASS`` and the grouped
 ``resources_GROUP:CLASS`` are amounts of resource classes. ``pci_passthrough:alias`` lists names of PCI functions, each
 with a number, in the order of the guest; it is read where the host has such names. ``hw:pci_numa_affinity_policy`` says
-how strictly devices follow the guest's NUMA nodes, and so does the image's ``hw_pci_numa_affinity_policy``. All other
-extra specs and properties are ignored.
+how strictly devices follow the guest's NUMA nodes, and so does the image's ``hw_pci_numa_affinity_policy``.
+``trait:NAME`` and the grouped ``trait_GROUP:NAME`` limit the devices; they are read where no scheduler follows them.
+All other extra specs and properties are ignored.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects.choice import Choice
 from devicetrack.objects.pci_alias import PCIAlias
+from devicetrack.objects.traits import is_of_device
 
 # The compute service's own tracker counts these on every host.
 OF_THE_SERVICE = frozenset(('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB'))
 
 _RESOURCES = re.compile(r'resources(?:\d+|_[A-Za-z0-9_-]{1,64})?:(?P<resource_class>.+)')
+_GROUPED = re.compile(r'(?P<what>resources|trait)(?P<group>\d*|_[A-Za-z0-9_-]{1,64}):(?P<name>.+)')
+_GROUP_POLICY = 'group_policy'
+# What a host is, by os-traits. It says nothing about a device, and is for the service's own tracker.
+_OF_HOSTS = ('HW_CPU_', 'HW_ARCH_', 'COMPUTE_', 'STORAGE_')
 _PMEM = 'hw:pmem'
 _POLICY = 'hw:pci_numa_affinity_policy'
 _POLICY_OF_IMAGE = 'hw_pci_numa_affinity_policy'
@@ -138,6 +144,64 @@ def read(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias] | None 
     for resource_class in namespaces:
         amounts[resource_class] = amounts.get(resource_class, 0) + 1
     return Needs(namespaces, functions, amounts, policy)
+
+
+class Limited(NamedTuple):
+    """An amount of devices of one class that have all traits of ``needs`` and none of ``refuses``."""
+
+    resource_class: str
+    amount: int
+    needs: frozenset[str]
+    refuses: frozenset[str]
+
+
+def limited(extra_specs: Mapping[str, str]) -> list[Limited]:
+    """Read the devices that a flavor limits by traits. They are a part of :attr:`Needs.amounts`.
+
+    A host knows the traits that the types of its devices have by themselves. Only placement knows whether a provider
+    has any other trait, since an operator may have set it there. So any other trait is refused, required or forbidden.
+
+    :raises BadRequest: nobody here can follow a trait or a group; the error names the extra spec
+    """
+    amounts: dict[str, dict[str, int]] = {}     # by group, those of devices with traits
+    traits: dict[str, dict[str, str]] = {}
+    for name, value in extra_specs.items():
+        if match := _GROUPED.fullmatch(name):
+            if match['what'] == 'trait':
+                traits.setdefault(match['group'], {})[match['name']] = value
+                continue
+            of_group = amounts.setdefault(match['group'], {})
+            if match['name'] not in OF_THE_SERVICE and not match['name'].startswith(_NAMESPACE):
+                of_group[match['name']] = _amount(name, value)
+    groups = [group for group, of_group in amounts.items() if group and any(of_group.values())]
+    if extra_specs.get(_GROUP_POLICY) == 'isolate' and len(groups) > 1:
+        raise exception.BadRequest(_GROUP_POLICY, 'isolate', 'no scheduler has chosen providers that differ: let one '
+                                                             'choose, and pass its allocations')
+    found = []
+    for group, asked in traits.items():
+        devices = {name: amount for name, amount in amounts.get(group, {}).items() if amount}
+        if group in amounts and not devices and group:
+            continue                            # it limits processors or memory
+        words: dict[str, set[str]] = {'required': set(), 'forbidden': set()}
+        for trait, value in asked.items():
+            if group or not trait.startswith(_OF_HOSTS):
+                _check_trait(f'trait{group}:{trait}', trait, value, len(devices))
+                words[value].add(trait)
+        if any(words.values()):
+            found += [Limited(name, amount, frozenset(words['required']), frozenset(words['forbidden']))
+                      for name, amount in devices.items()]
+    return found
+
+
+def _check_trait(name: str, trait: str, value: str, classes: int) -> None:
+    if value not in ('required', 'forbidden'):
+        raise exception.BadRequest(name, value, 'must be required or forbidden')
+    if not is_of_device(trait):
+        raise exception.BadRequest(name, value, 'only the scheduler knows whether a provider has this trait: let it '
+                                                'choose, and pass its allocations')
+    if value == 'required' and classes != 1:
+        raise exception.BadRequest(name, value, 'it is not certain which devices it limits: put it into a group '
+                                                'with them, such as resources_A:VGPU and trait_A:…')
 
 
 def asked_aliases(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias]) -> list[PCIAlias]:

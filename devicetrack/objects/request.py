@@ -154,16 +154,21 @@ class DeviceRequest(base.DeviceTrackObject):
 
         It begins with the namespaces of ``hw:pmem`` and the functions of ``pci_passthrough:alias``, in their order. It
         has every class of a ``resources`` extra spec, except those that the service's own tracker counts on every host
-        (``VCPU``, ``PCPU``, ``MEMORY_MB``, ``DISK_GB``).
+        (``VCPU``, ``PCPU``, ``MEMORY_MB``, ``DISK_GB``). A trait of a type (``CUSTOM_DEVICETRACK_…``) limits the
+        devices of its group; other traits of devices are refused, because no scheduler has looked for them.
 
         :param numa_affinity_policy: replaces the policies of flavor and image, and those of the aliases
         :param aliases: the names that ``pci_passthrough:alias`` may have (``ClaimManager.aliases``); None leaves that
             extra spec to others
         :param image_properties: those of the guest's image: ``hw_pci_numa_affinity_policy`` is read
-        :raises BadRequest: a value is not valid, or flavor and image have different policies; names the extra spec
+        :raises BadRequest: a value is not valid, a trait cannot be followed, or flavor and image have different
+            policies; names the extra spec
         """
         needs = specs.read(extra_specs, aliases)
+        limited = specs.limited(extra_specs) if needs.functions or any(needs.amounts.values()) else []
         rest = dict(needs.amounts)
+        for one in limited:
+            rest[one.resource_class] -= one.amount
         for resource_class in needs.namespaces:
             rest[resource_class] -= 1
         wanted = _plain((name, len(list(same))) for name, same in itertools.groupby(needs.namespaces))
@@ -173,6 +178,8 @@ class DeviceRequest(base.DeviceTrackObject):
                 resource_class=asked.choices[0].resource_class, amount=asked.amount, provider_uuid=None,
                 choices=[DeviceChoice.of(choice) for choice in asked.choices],
                 numa_affinity_policy=policy or asked.numa_policy))
+        wanted += [RequestedDevices(resource_class=one.resource_class, amount=one.amount, provider_uuid=None, choices=[
+            DeviceChoice.of(Choice(one.resource_class, one.needs, one.refuses))]) for one in limited]
         wanted += _plain((name, amount) for name, amount in rest.items() if amount)
         return cls._of(wanted, numa_nodes, policy or vocabulary.NONE)
 

@@ -28,6 +28,15 @@ _OF_MIGRATION = re.compile(
     MIGRATION + '[A-Z0-9_]+_(ANY|V[0-9]+_[0-9]+|VOPAQUE_[0-9A-F]{16}|VNONE|VUNKNOWN|F_[A-Z0-9_]+)')
 
 
+# The other names with our prefix mark what a report wrote into placement.
+_OF_DEVICE = re.compile(PREFIX + '(?!PROVIDER$|COUNTS_|SETS_)[A-Z0-9_]+')
+
+
+def is_of_device(name: str) -> bool:
+    """Whether a trait says of which type, maker or interface a device is, so its details tell whether it has it."""
+    return _OF_DEVICE.fullmatch(name) is not None
+
+
 def is_of_migration(name: str) -> bool:
     """Whether a trait says what a host offers to guests that migrate live."""
     return _OF_MIGRATION.fullmatch(name) is not None

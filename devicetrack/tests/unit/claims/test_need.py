@@ -121,3 +121,47 @@ class NeedTestCase(base.TestCase):
                 self.assertRaises((exception.UnknownProvider, exception.BadRequest), claim, instance, migration,
                                   allocations)
         self.assertEqual([], host.records())
+
+
+class TypesTestCase(base.TestCase):
+    """Flavors that name the type of a mediated device, where no scheduler has chosen by it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host())
+        for number in (35, 36):
+            self.host.machine.add_parent(f'card{number}', {f'nvidia-{number}': 1}, units=1)
+        self.host.audit()
+
+    def claim(self, **extra_specs: str) -> list[str]:
+        request = DeviceRequest.from_extra_specs(a_flavor(**extra_specs).extra_specs)
+        claim = self.host.claim(fixtures.Instance(), request)
+        return [one.details.type for one in claim.resources]
+
+    def test_get_this_type(self) -> None:
+        for number, said in ((36, {'trait__CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_36': 'required'}),
+                             (35, {'trait__CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_36': 'forbidden'})):
+            self.assertEqual([f'nvidia-{number}'], self.claim(resources__VGPU='1', **said))
+            error = self.assertRaises(exception.NoFit, self.claim, resources__VGPU='1', **said)
+            self.assertNotIn('free of 2', str(error))
+        self.assertEqual(2, len(self.host.records()))
+
+    def test_get_no_other_instead(self) -> None:
+        error = self.assertRaises(exception.NoFit, self.claim, resources__VGPU='1',
+                                  trait__CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_37='required')
+        self.assertIn('2 free of another product or type', str(error))
+
+    def test_get_no_other_instead_of_one_that_cannot_be_made(self) -> None:
+        """A service that starts anew no longer has the request, but the row says the type."""
+        for restart in (False, True):
+            instance = fixtures.Instance()
+            self.host.claim(instance, DeviceRequest.from_extra_specs({
+                'resources:VGPU': '1', 'trait:CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_36': 'required'}))
+            if restart:
+                self.host.restart()
+            self.host.machine.parents['card36'].used = 1
+            self.assertRaises((exception.ParentFull, exception.NoFit), self.host.manager.realize, self.host.context,
+                              instance)
+            self.host.delete(instance)
+            self.host.machine.parents['card36'].used = 0
+            self.host.audit()

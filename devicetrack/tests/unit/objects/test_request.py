@@ -246,6 +246,64 @@ class RequestFromExtraSpecsTestCase(base.TestCase):
                          [(one.resource_class, one.needs, one.refuses) for one in wanted.choices])
 
 
+TYPE_35, TYPE_36 = (f'CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_{number}' for number in (35, 36))
+
+
+class TraitsTestCase(base.TestCase):
+    """Traits in extra specs that no scheduler reads."""
+
+    scenarios = base.table(
+        ('of a type', {'resources:VGPU': '1', f'trait:{TYPE_36}': 'required'}, [('VGPU', 1, [TYPE_36], [])]),
+        ('forbidden', {'resources:VGPU': '2', f'trait:{TYPE_36}': 'forbidden'}, [('VGPU', 2, [], [TYPE_36])]),
+        ('of groups', {'resources1:VGPU': '1', f'trait1:{TYPE_35}': 'required', 'resources_B:VGPU': '2',
+                       f'trait_B:{TYPE_36}': 'required', 'resources:VGPU': '1'},
+         [('VGPU', 1, [TYPE_35], []), ('VGPU', 2, [TYPE_36], []), ('VGPU', 1)]),
+        ('beside namespaces and functions', {'hw:pmem': '4GB', 'resources:VGPU': '1', f'trait:{TYPE_36}': 'required',
+                                             ALIAS: 'qat:1'},
+         [(A, 1), (QAT, 1, ['type-VF'], []), ('VGPU', 1, [TYPE_36], [])]),
+        ('of a maker and an interface', {'resources:VGPU': '1', 'trait:CUSTOM_DEVICETRACK_VENDOR_NVIDIA': 'required',
+                                         'trait:CUSTOM_DEVICETRACK_DEVICE_API_VFIO_PCI': 'required'},
+         [('VGPU', 1, ['CUSTOM_DEVICETRACK_DEVICE_API_VFIO_PCI', 'CUSTOM_DEVICETRACK_VENDOR_NVIDIA'], [])]),
+        ('of the host', {'resources:VGPU': '1', 'trait:HW_CPU_X86_AVX2': 'required',
+                         'trait:COMPUTE_NODE': 'required'}, [('VGPU', 1)]),
+        ('of processors', {'resources1:PCPU': '4', 'trait1:CUSTOM_FAST': 'required', 'resources2:VGPU': '1'},
+         [('VGPU', 1)]),
+        ('without devices', {'trait:CUSTOM_X': 'required', 'resources:VCPU': '1', 'resources:VGPU': '0'}, []),
+        names=('specs', 'wanted'))
+
+    def test_limit_the_devices_of_their_group(self):
+        request = objects.DeviceRequest.from_extra_specs(self.specs, aliases=ALIASES)
+        self.assertEqual(self.wanted, [
+            (one.resource_class, one.amount, *((choice.needs, choice.refuses) for choice in one.choices))
+            if not one.choices else (one.resource_class, one.amount, one.choices[0].needs, one.choices[0].refuses)
+            for one in request.wanted])
+
+
+class TraitsNobodyKnowsTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ("an operator's", 'trait:CUSTOM_GOLD', 'required', {'resources:VGPU': '1'}),
+        ("an operator's, forbidden", 'trait:CUSTOM_GOLD', 'forbidden', {'resources:VGPU': '1'}),
+        ('of a group', 'trait1:CUSTOM_GOLD', 'required', {'resources1:VGPU': '1'}),
+        ('of a named group', 'trait_GPU:CUSTOM_GOLD', 'required', {'resources_GPU:VGPU': '1'}),
+        ('of os-traits, about a device', 'trait:HW_GPU_API_VULKAN', 'required', {'resources:VGPU': '1'}),
+        ('of a host, in a group of devices', 'trait1:HW_CPU_X86_AVX2', 'required', {'resources1:VGPU': '1'}),
+        ('of a migration', 'trait:CUSTOM_MIG_MDEV_NVIDIA_36_ANY', 'required', {'resources:VGPU': '1'}),
+        ('a mark of a report', 'trait:CUSTOM_DEVICETRACK_COUNTS_VGPU', 'forbidden', {'resources:VGPU': '1'}),
+        ('of a group without resources', 'trait_A:HW_NUMA_ROOT', 'required', {'resources1:VGPU': '1'}),
+        ('a word', f'trait:{TYPE_36}', 'wanted', {'resources:VGPU': '1'}),
+        ('of one of two classes', f'trait:{TYPE_36}', 'required', {'resources:VGPU': '1', 'resources:CUSTOM_A': '1'}),
+        ('of namespaces', f'trait:{TYPE_36}', 'required', {'hw:pmem': '4GB'}),
+        ('of functions', 'trait:CUSTOM_GOLD', 'required', {ALIAS: 'qat:1'}),
+        ('other providers for each group', 'group_policy', 'isolate', {'resources1:VGPU': '1', 'resources2:VGPU': '1'}),
+        names=('name', 'value', 'beside'))
+
+    def test_are_refused_by_name(self):
+        error = self.assertRaises(exception.BadRequest, objects.DeviceRequest.from_extra_specs,
+                                  {**self.beside, self.name: self.value}, aliases=ALIASES)
+        self.assertEqual((self.name, self.value), (error.where, error.value))
+
+
 class OlderPeerTestCase(base.TestCase):
     """A request for a peer that knows neither choices nor the policy ``socket``."""
 
