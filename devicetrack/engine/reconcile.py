@@ -265,9 +265,10 @@ class _Comparison:
 
     @functools.cached_property
     def _parents(self) -> frozenset[tuple[str, str | None]]:
-        """Parents that make devices, or have some."""
+        """Parents that make devices, or have some, or cannot be read now."""
         return frozenset({(capacity.kind, capacity.parent) for capacity in self.inventory.capacities}
-                         | {(device.kind, device.parent) for device in self.inventory.devices})
+                         | {(device.kind, device.parent) for device in self.inventory.devices}
+                         | {(fault.key.kind, fault.key.identifier) for fault in self.inventory.faults})
 
     @functools.cached_property
     def _waits_for_its_definition(self) -> frozenset[str]:

@@ -7,6 +7,7 @@ the directory.
 from __future__ import annotations
 
 from collections.abc import Iterator
+import json
 import os
 import re
 import stat
@@ -15,6 +16,9 @@ from typing import Final
 
 DIRECTORY = '/etc/mdevctl.d'
 # Distributions, packages and administrators have other files there too, for example in scripts.d.
+_MOST_BYTES: Final = 1 << 20
+_DAMAGED: Final = '.damaged'
+_WRITING_S: Final = 60                  # mdevctl takes milliseconds to write one
 _DEFINITION: Final = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
@@ -34,24 +38,51 @@ def lacks(uuid: str) -> bool:
     return True
 
 
-def lost() -> list[str]:
-    """Find definitions that a power cut destroyed: their files have been empty since before the host booted.
+def broken() -> dict[str, float]:
+    """Find definitions that mdevctl cannot read, and when each was last written.
 
-    mdevctl writes a file without waiting for the disk. While there is an empty file, mdevctl lists no definition of the
-    host and starts no device with its parent, and libvirt knows no definition.
+    mdevctl writes a file in several steps, without waiting for the disk. A power cut, a full disk or the end of mdevctl
+    leaves the file empty or torn. While there is such a file, mdevctl lists no definition of the host and starts no
+    device with its parent, and libvirt knows no definition and defines none. A file that cannot be read here is not
+    found.
     """
-    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    found = []
+    found = {}
     for path in _files():
         if _DEFINITION.fullmatch(os.path.basename(path)) is None:
             continue
         try:
-            status = os.lstat(path)
+            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), 'rb') as file:
+                status, text = os.fstat(file.fileno()), file.read(_MOST_BYTES)
         except OSError:
             continue
-        if stat.S_ISREG(status.st_mode) and status.st_size == 0 and status.st_mtime < booted:
-            found.append(path)
+        if stat.S_ISREG(status.st_mode) and not _is_definition(text):
+            found[path] = status.st_mtime
     return found
+
+
+def _is_definition(text: bytes) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def lost() -> list[str]:
+    """Find broken definitions that nobody writes now: they are of an earlier boot, or have been so for a while."""
+    now = time.time()
+    booted = now - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return [path for path, written in broken().items() if written < max(booted, now - _WRITING_S)]
+
+
+def put_away(path: str) -> None:
+    """Let mdevctl no longer see a broken definition. One with any content stays beside its place, for a person.
+
+    :raises OSError: it cannot be changed
+    """
+    if os.lstat(path).st_size:
+        os.rename(path, f'{path}{_DAMAGED}')    # mdevctl skips a name that is no UUID
+    else:
+        os.unlink(path)
 
 
 def _files() -> Iterator[str]:

@@ -92,16 +92,17 @@ def name_of(subsystem: str | None, address: str) -> str:
     return 'ap_matrix' if subsystem == 'matrix' else details.NOT_IN_NAMES.sub('_', f'{subsystem}_{address}')
 
 
-def parse_parent(text: str, document: str = 'node device XML') -> Parent | None:
+def parse_parent(text: str, document: str = 'node device XML', problems: list[str] | None = None) -> Parent | None:
     """Read a node device that may make mediated devices; None if it makes none.
 
+    :param problems: gets the errors of types that cannot be read, which are left out; by default they are raised
     :raises InvalidDocument: it is not a node device, or its types cannot be read
     """
     root = documents.parse(text, document, 'device')
     capabilities = [element for element in root.iter('capability') if element.get('type') == 'mdev_types']
     if not capabilities:
         return None
-    types = {kind.id: kind for element in capabilities for kind in _types(element, document)}
+    types = {kind.id: kind for element in capabilities for kind in _types(element, document, problems)}
     pci = root.find("capability[@type='pci']")
     address, numa_node = None, None
     if pci is not None:
@@ -115,16 +116,25 @@ def parse_parent(text: str, document: str = 'node device XML') -> Parent | None:
                   tuple(types[name] for name in sorted(types)))
 
 
-def _types(capability: etree._Element, document: str) -> list[MdevType]:
+def _types(capability: etree._Element, document: str, problems: list[str] | None) -> list[MdevType]:
     found = []
     for element in capability.findall('type'):
-        identifier = element.get('id')
-        if not identifier:
-            raise exception.InvalidDocument(document, 'capability/type/@id', 'missing')
-        available = documents.number(
-            element.findtext('availableInstances'), document, 'capability/type/availableInstances')
-        found.append(MdevType(identifier, documents.required(element, 'deviceAPI', document), available))
+        try:
+            found.append(_type(element, document))
+        except exception.InvalidDocument as error:
+            if problems is None:
+                raise
+            problems.append(f'type {element.get("id") or "without an id"}: {error}')
     return found
+
+
+def _type(element: etree._Element, document: str) -> MdevType:
+    identifier = element.get('id')
+    if not identifier:
+        raise exception.InvalidDocument(document, 'capability/type/@id', 'missing')
+    available = documents.number(
+        element.findtext('availableInstances'), document, 'capability/type/availableInstances')
+    return MdevType(identifier, documents.required(element, 'deviceAPI', document), available)
 
 
 def _address(pci: etree._Element, document: str) -> str:

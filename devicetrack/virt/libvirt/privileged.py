@@ -106,7 +106,7 @@ def is_vfio_group_open(number: int) -> bool:
 
 
 def remove_lost_definitions() -> None:
-    """Remove what :func:`devicetrack.virt.libvirt.mdevctl.lost` finds.
+    """Put away what :func:`devicetrack.virt.libvirt.mdevctl.lost` finds.
 
     :raises OSError: they cannot be removed, or there is no privileged daemon
     """

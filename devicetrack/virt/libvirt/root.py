@@ -189,7 +189,7 @@ def _vfio_nodes(sysfs: str, number: int) -> dict[int, str] | None:
 
 def remove_lost_definitions() -> None:
     for path in mdevctl.lost():
-        os.unlink(path)
+        mdevctl.put_away(path)
 
 
 def remove_mdev(uuid: str) -> None:

@@ -71,9 +71,9 @@ class Tree:
     def functions(self) -> list[Function]:
         """Read every virtual function that has these files, in the order of their addresses.
 
-        :raises DriverError: they cannot be read
+        :raises DriverError: they cannot be listed, or it cannot be read to which card one belongs
         """
-        found = (self._function(name) for name in self._names() if self._has(name))
+        found = (self._function(name) for name in self._names() if self._may_have(name))
         return [function for function in found if function is not None]
 
     def function(self, address: str) -> Function | None:
@@ -169,6 +169,12 @@ class Tree:
             return False
         return True
 
+    def _may_have(self, address: str) -> bool:
+        try:
+            return self._has(address)
+        except exception.CommandFailed:
+            return True                         # it cannot be read, and has a problem
+
     def _may_be_nvidias(self, address: str) -> bool:
         try:
             return self._read(address, 'vendor').strip() == _NVIDIA
@@ -176,18 +182,20 @@ class Tree:
             return True
 
     def _function(self, address: str) -> Function | None:
-        current, creatable, problem = NO_TYPE, '', None
+        parent = self.card(address)
+        if parent is None:
+            return None
+        current, types, problem = NO_TYPE, dict[str, str](), None
         try:
-            parent = os.path.basename(os.readlink(self._path(address, 'physfn')))
-            current = self._read(address, _CURRENT).strip()
-            creatable = self._read(address, _CREATABLE)
+            current = _type(self._read(address, _CURRENT), address)
+            types = _types(self._read(address, _CREATABLE), address)
         except FileNotFoundError:
             return None                         # it went away just now
         except OSError as error:
             problem = f'its vGPU types cannot be read: {error.strerror}'
-        if not _NUMBER.fullmatch(current):
-            raise exception.InvalidDocument(f'{_CURRENT} of {address}', 'line 1', 'not a number')
-        return Function(address, parent, self._numa_node(address), current, _types(creatable, address), problem)
+        except exception.InvalidDocument as error:
+            problem = str(error)
+        return Function(address, parent, self._numa_node(address), current, types, problem)
 
     def _numa_node(self, address: str) -> int | None:
         with contextlib.suppress(OSError, ValueError):
@@ -201,6 +209,12 @@ class Tree:
 
     def _path(self, address: str, name: str) -> str:
         return os.path.join(self._devices, address, name)
+
+
+def _type(text: str, address: str) -> str:
+    if not _NUMBER.fullmatch(text.strip()):
+        raise exception.InvalidDocument(f'{_CURRENT} of {address}', 'line 1', 'not a number')
+    return text.strip()
 
 
 def _types(text: str, address: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from devicetrack.objects import details
 from devicetrack.objects import identity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.tests.drivers import contract
+from devicetrack.tests.unit.virt.mdev_node import Function
 from devicetrack.tests.unit.virt.mdev_node import MdevTestCase
 from devicetrack.tests.unit.virt.mdev_node import Node
 from devicetrack.tests.unit.virt.mdev_node import NodeDevice
@@ -23,6 +24,7 @@ from devicetrack.tests.unit.virt.mdev_node import PARENT
 from devicetrack.tests.unit.virt.mdev_node import ParentDevice
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import mdev_sysfs
+from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt.kinds import api
 
@@ -179,8 +181,9 @@ class StockTestCase(MdevTestCase):
         self.assertEqual((), self.kind.stock().devices)
 
     def test_what_is_defined_has_a_type(self) -> None:
-        self.node.add('mtty-2', active=False, persistent=True, shown_type='')
-        self.assertRaises(exception.InvalidDocument, self.kind.stock)
+        device = self.node.add('mtty-2', active=False, persistent=True, shown_type='')
+        stock = self.kind.stock()
+        self.assertEqual(((), [device.name]), (stock.devices, [fault.key.identifier for fault in stock.faults]))
 
     def test_of_one_uuid_that_is_defined_twice_there_is_one_device(self) -> None:
         one = self.node.add('mtty-2', active=False, persistent=True)
@@ -202,9 +205,49 @@ class StockTestCase(MdevTestCase):
         device.xml = gone
         self.assertEqual((), self.kind.stock().devices)
 
-    def test_one_document_that_cannot_be_read_makes_all_unknown(self) -> None:
+    def test_one_document_that_cannot_be_read_costs_itself_alone_and_is_named(self) -> None:
+        bad, good = self.node.add('mtty-2'), self.node.add('mtty-2')
+        for document in ('<device/>', good.xml().replace('<uuid>', '<id>').replace('</uuid>', '</id>'), 'torn <'):
+            bad.xml = lambda document=document: document
+            stock = self.kind.stock()
+            # The kernel says what it is.
+            self.assertEqual({bad.identifier: None, good.identifier: None},
+                             {device.identifier: device.unhealthy for device in stock.devices})
+            [fault] = stock.faults
+            self.assertEqual((('mdev', bad.name), '[devices] enabled_mdev_types'), (fault.key, fault.option))
+            self.assertIn(f'node device {bad.name}', fault.reason)
+
+    def test_nor_is_it_taken_for_gone_where_nobody_else_tells_of_it(self) -> None:
         self.node.add('mtty-2').xml = lambda: '<device/>'
+        self.patch(self.kind.devices, 'kernel', mdev_sysfs.Kernel('/nosuch'))
         self.assertRaises(exception.InvalidDocument, self.kind.stock)
+
+    def test_a_release_stops_at_its_own_document_that_cannot_be_read(self) -> None:
+        wanted = self.to_create()
+        self.kind.realize(wanted)
+        device, = self.node.existing.values()
+        device.xml = lambda: '<device/>'
+        self.assertRaises(exception.InvalidDocument, self.kind.unclaim, wanted, -1)
+        self.assertTrue(device.active)
+
+    def test_a_parent_that_cannot_be_read_costs_itself_alone_and_is_named(self) -> None:
+        self.node.functions = ['pci_0000_84_00_0', 'pci_0000_84_00_1']
+        original = Function.xml
+        for broken in (lambda text: text.replace('<deviceAPI>vfio-pci</deviceAPI>', ''), lambda text: text[:-9],
+                       lambda text: text.replace('>1<', '>many<')):
+            self.patch(Function, 'xml', lambda parent, broken=broken: (
+                broken if parent.name == self.node.functions[0] else str)(original(parent)))
+            stock = self.kind.stock()
+            self.assertEqual([PARENT, self.node.functions[1]], sorted(one.parent for one in stock.capacities))
+            self.assertEqual([self.node.functions[0]], [fault.key.identifier for fault in stock.faults])
+
+    def test_a_type_that_cannot_be_read_costs_itself_alone(self) -> None:
+        original = ParentDevice.xml
+        self.patch(ParentDevice, 'xml', lambda parent: original(parent).replace(
+            "<type id='mtty-1'>", "<type id='mtty-1'><availableInstances>many</availableInstances>"))
+        stock = self.kind.stock()
+        self.assertEqual(['mtty-2'], [one.device_type for one in stock.capacities])
+        self.assertIn('type mtty-1: ', stock.faults[0].reason)
 
 
 class RealizeTestCase(MdevTestCase):
@@ -348,15 +391,53 @@ class RealizeTestCase(MdevTestCase):
         self.assertEqual((True, True), (device.active, device.persistent))
         self.assertFalse(os.path.exists(other))
 
-    def test_an_empty_definition_that_is_being_written_is_left_alone(self) -> None:
-        wanted = self.to_create()
-        path = os.path.join(self.node.definitions, 'mtty', str(uuid.uuid4()))
-        os.mkdir(os.path.dirname(path))
-        with open(path, 'w'):
-            pass
-        self.node.fail = {'define': connection.Refused('virNodeDeviceDefineXML', 'EOF while parsing')}
-        self.assertRaises(connection.Refused, self.kind.realize, wanted)
-        self.assertTrue(os.path.exists(path))
+    def fails_while_broken(self) -> None:
+        """Let libvirt define nothing while mdevctl cannot read a definition."""
+        def define(node: Node, document: str) -> Any:
+            if mdevctl.broken():
+                raise connection.Refused('virNodeDeviceDefineXML', 'EOF while parsing a value at line 1 column 0')
+            return original(node, document)
+
+        original = Node.define_node_device
+        self.patch(Node, 'define_node_device', define)
+        self.patch(os, 'geteuid', lambda: 0)
+
+    def write(self, identifier: str, text: str, age_s: float = 0.0) -> str:
+        path = os.path.join(self.node.definitions, 'mtty', identifier)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, 'w') as file:
+            file.write(text)
+        os.utime(path, (time.time() - age_s,) * 2)
+        return path
+
+    def test_a_definition_of_this_boot_that_is_empty_or_torn_is_put_away_and_named(self) -> None:
+        self.fails_while_broken()
+        for text in ('', '{"mdev_type": "mtty-2", "st', '7', '\0\0'):
+            path = self.write(str(uuid.uuid4()), text, 3600)
+            [fault] = self.kind.stock().faults
+            self.assertEqual((os.path.basename(path), True), (fault.key.identifier, path in fault.reason))
+            log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
+            self.kind.realize(self.to_create())
+            self.assertIn(path, log.output)
+            self.assertEqual((False, bool(text)), (os.path.exists(path), os.path.exists(f'{path}.damaged')))
+            self.assertEqual((), self.kind.stock().faults)
+
+    def test_that_of_the_device_itself_is_put_away_at_once(self) -> None:
+        self.fails_while_broken()
+        for text in ('', '{"mdev_type":'):
+            wanted = self.to_create()
+            self.write(wanted.identifier, text)
+            self.kind.realize(wanted)
+            self.assertEqual({}, mdevctl.broken())
+
+    def test_an_empty_or_torn_definition_that_is_being_written_is_left_alone_and_named(self) -> None:
+        self.fails_while_broken()
+        for text in ('', '{"mdev_type":'):
+            path = self.write(str(uuid.uuid4()), text)
+            log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
+            self.assertRaises(connection.Refused, self.kind.realize, self.to_create())
+            self.assertTrue(os.path.exists(path))
+            self.assertIn(path, log.output)
 
     def test_lost_definitions_that_cannot_be_removed_are_told(self) -> None:
         wanted = self.to_create()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
@@ -81,6 +82,19 @@ class FunctionsTestCase(TreeTestCase):
         self.cards.add(CARD, 1, {})
         self.assertRaises(exception.CommandFailed, self.tree.function, 'x' * 300)
 
+    def test_and_has_a_problem_beside_others(self) -> None:
+        self.cards.add(CARD, 2, {})
+        stat, path = os.stat, os.path.join(self.cards.root, 'bus/pci/devices', ADDRESS, 'nvidia/current_vgpu_type')
+
+        def refused(name: Any, *arguments: Any, **more: Any) -> os.stat_result:
+            if name == path:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return stat(name, *arguments, **more)
+
+        self.patch(os, 'stat', refused)
+        self.cards.fail(ADDRESS)
+        self.assertEqual([True, False], [function.problem is not None for function in self.tree.functions()])
+
 
 class TypesTestCase(TreeTestCase):
     """What sibling functions list while types are set, and what other versions of the driver write."""
@@ -112,12 +126,14 @@ class UnknownFormTestCase(TreeTestCase):
         ('no type', 'current_vgpu_type', '', 'line 1'),
         names=('name', 'text', 'where'))
 
-    def test_is_unknown_and_not_nothing(self) -> None:
-        self.cards.add(CARD, 1, {})
+    def test_is_unknown_and_not_nothing_and_costs_itself_alone(self) -> None:
+        self.cards.add(CARD, 2, {'558': ('NVIDIA L40-1B', 2)})
         self.write(f'nvidia/{self.name}', self.text)
-        error = self.assertRaises(exception.InvalidDocument, self.tree.functions)
-        self.assertEqual((f'nvidia/{self.name} of {ADDRESS}', self.where), (error.document, error.where))
-        self.assertNotIn('secret', str(error))
+        bad, good = self.tree.functions()
+        self.assertIn(f'nvidia/{self.name} of {ADDRESS}', str(bad.problem))
+        self.assertIn(self.where, str(bad.problem))
+        self.assertNotIn('secret', str(bad.problem))
+        self.assertEqual((None, {'558': 'NVIDIA L40-1B'}), (good.problem, good.creatable))
 
 
 class DriverTestCase(TreeTestCase):

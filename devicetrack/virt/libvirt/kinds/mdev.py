@@ -30,6 +30,7 @@ from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import MdevDetails
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Fault
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
@@ -129,7 +130,11 @@ class Mdev(api.DeviceKind):
         capacities = self._capacities(parents, counts, waiting)
         self._warn_of_types_that_nothing_makes(parents, {capacity.device_type for capacity in capacities}
                                                | counts.keys())
-        return api.Stock(tuple(sorted(devices)), tuple(capacities))
+        return api.Stock(tuple(sorted(devices)), tuple(capacities), faults=tuple(
+            Fault(DeviceKey(self.name, name), mdev_options.ENABLED, problem)
+            for name, problem in sorted({**parents.problems, **{
+                os.path.basename(path): f'mdevctl cannot read {path}, and lists no definition of this host until it is '
+                'repaired or removed' for path in mdevctl.lost()}}.items())))
 
     def _warn_of_types_that_nothing_makes(self, parents: mdev_devices.Parents, there: Container[str]) -> None:
         """Warn about such types, and again only when they change: every audit reads the stock.
@@ -336,7 +341,7 @@ class Mdev(api.DeviceKind):
             return self.hypervisor.define_node_device(document)
         except connection.Refused:
             # libvirt did not know a definition of mdevctl yet, and mdevctl refuses to define a device twice.
-            if not mdevctl.parents_of(assignment.identifier) or mdevctl.lost():
+            if not mdevctl.parents_of(assignment.identifier) or mdevctl.broken():
                 raise
             handle = self.patience.wait_for(lambda: self.devices.definition(assignment, parents))
             if handle is None:
@@ -365,20 +370,29 @@ class Mdev(api.DeviceKind):
             LOG.warning('The definition of %s cannot be removed now: %s', handle.name, error)
 
     def _remove_lost_definitions(self, assignment: DeviceAssignment) -> bool:
-        """Remove the definitions that a power cut destroyed: mdevctl uses no definition while such files are there.
+        """Put away the definitions that are empty or torn: mdevctl uses no definition while such files are there.
+
+        The device's own one goes at once, since nobody else writes it. Others may just be written.
 
         :returns: whether there were any
         """
-        lost = mdevctl.lost()
-        if not lost:
+        broken, lost = mdevctl.broken(), mdevctl.lost()
+        own = [path for path in broken if os.path.basename(path) == assignment.identifier and path not in lost]
+        if not broken:
             return False
-        LOG.warning('A power cut destroyed definitions of mediated devices, and mdevctl uses no definition while the '
-                    'empty files are there. Removing the files; each device is defined again when it is realized: %s',
-                    ', '.join(lost))
+        LOG.warning('Definitions of mediated devices are empty or torn, and mdevctl uses no definition while these '
+                    'files are there: %s. Files that nobody writes now are removed, or renamed if they have any '
+                    'content; each device of a row is defined again when it is realized: %s',
+                    ', '.join(broken), ', '.join((*own, *lost)) or 'none')
         try:
-            privileged.remove_lost_definitions()
+            for path in own:
+                privileged.remove_mdev_definition(os.path.basename(os.path.dirname(path)), assignment.identifier)
+            if lost:
+                privileged.remove_lost_definitions()
         except OSError as error:
             LOG.error('The destroyed definitions of mediated devices cannot be removed: %s', error)
+            return False
+        if not own and not lost:
             return False
         # libvirt can read the other definitions now.
         self.patience.wait_for(lambda: not mdevctl.parents_of(assignment.identifier)

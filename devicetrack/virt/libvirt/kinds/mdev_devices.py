@@ -25,6 +25,8 @@ from devicetrack.virt.libvirt.kinds import mdev_options
 class Parents:
     """The parents that libvirt knows.
 
+    ``problems`` says, by name, which node devices cannot be read.
+
     :param kernel: tells of the others
     """
 
@@ -32,6 +34,7 @@ class Parents:
         self._parents = {parent.name: parent for parent in sorted(parents)}
         self._by_address = {parent.address: parent for parent in self._parents.values() if parent.address}
         self._kernel = kernel
+        self.problems: dict[str, str] = {}
 
     def __iter__(self) -> Any:
         return iter(self._parents.values())
@@ -85,13 +88,23 @@ class Devices:
         self._hypervisor, self.kernel = hypervisor, kernel
 
     def parents(self) -> Parents:
-        found = []
+        found, problems = [], dict[str, str]()
         for handle in self._hypervisor.mdev_parents():
-            text = _xml(handle)
-            parent = None if text is None else nodedev_xml.parse_parent(text, f'node device {handle.name}')
+            of_types: list[str] = []
+            try:
+                text = _xml(handle)
+                parent = None if text is None else nodedev_xml.parse_parent(
+                    text, f'node device {handle.name}', of_types)
+            except (exception.InvalidDocument, connection.Refused) as error:
+                problems[handle.name] = str(error)
+                continue
+            if of_types:
+                problems[handle.name] = '; '.join(of_types)
             if parent is not None:
                 found.append(parent)
-        return Parents(found, self.kernel)
+        parents = Parents(found, self.kernel)
+        parents.problems.update(problems)
+        return parents
 
     def parent(self, name: str) -> Parents:
         """Read only the parent of this name; all parents if libvirt has none of this name.
@@ -100,12 +113,18 @@ class Devices:
         """
         handle = self._hypervisor.node_device(name)
         text = None if handle is None else _xml(handle)
-        found = None if text is None else nodedev_xml.parse_parent(text, f'node device {name}')
+        found = None if text is None else nodedev_xml.parse_parent(text, f'node device {name}', [])
         return self.parents() if found is None or found.name != name else Parents((found,), self.kernel)
 
     def all(self, parents: Parents) -> list[Device]:
-        """List every mediated device. Several parents may define the same UUID; only one such device can exist."""
-        return self._listed(parents, '', self.kernel.uuids())
+        """List every mediated device. Several parents may define the same UUID; only one such device can exist.
+
+        A node device that cannot be read is left out and gets a problem in ``parents``. If the kernel answers, it tells
+        of the device, if the device exists.
+
+        :raises InvalidDocument: a node device cannot be read, and nobody else tells of its device
+        """
+        return self._listed(parents, '', self.kernel.uuids(), parents.problems if self.kernel.answers else None)
 
     def of(self, uuid: str, parents: Parents) -> list[Device]:
         """List the devices with a UUID."""
@@ -143,9 +162,21 @@ class Devices:
                 return device.handle
         return None
 
-    def _listed(self, parents: Parents, start: str, there: Iterable[str]) -> list[Device]:
-        found = [device for handle in self._hypervisor.mdevs() if handle.name.startswith(start)
-                 and (device := self._read(handle, parents)) is not None]
+    def _listed(self, parents: Parents, start: str, there: Iterable[str],
+                problems: dict[str, str] | None = None) -> list[Device]:
+        found = []
+        for handle in self._hypervisor.mdevs():
+            if not handle.name.startswith(start):
+                continue
+            try:
+                device = self._read(handle, parents)
+            except (exception.InvalidDocument, connection.Refused) as error:
+                if problems is None:
+                    raise
+                problems[handle.name] = str(error)
+                continue
+            if device is not None:
+                found.append(device)
         seen = {device.uuid for device in found if device.active}
         unheard_of = (self._in_kernel(uuid, parents) for uuid in there if uuid not in seen)
         return found + [device for device in unheard_of if device is not None]
