@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import os
 import threading
@@ -44,6 +45,8 @@ _of_parents: list[Any] = []
 _leaving = threading.Lock()
 
 Result = TypeVar('Result')
+
+_NO_OPTIONS: Final[Mapping[str, Any]] = {}
 
 
 class _Owner:
@@ -97,6 +100,16 @@ class Database:
 
     # -- transactions --------------------------------------------------------------------------------------------------
 
+    def rows(self, statement: sa.Select[Any], given: Mapping[str, Any] | None = None) -> Sequence[sa.Row[Any]]:
+        """Read all rows that a statement finds.
+
+        :raises StoreUnavailable, SchemaMismatch: the database cannot be read
+        """
+        # The cursor is closed however the block ends: while an exception's traceback keeps it, SQLite keeps what it
+        # reads from.
+        with self.reading() as connection, connection.execute(statement, given) as result:
+            return result.all()
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """A connection to read from; errors are translated.
@@ -104,7 +117,7 @@ class Database:
         :raises StoreUnavailable, SchemaMismatch: the database cannot be read
         """
         try:
-            with self._connect() as connection:
+            with self._connected() as connection:
                 yield connection
         except self._foreign as error:
             raise self.unavailable(self.backend.fault(error)) from error
@@ -121,7 +134,7 @@ class Database:
         for left in reversed(range(backends.ATTEMPTS)):
             committing = False
             try:
-                with self._connect(execution_options={engines.WRITES: True}) as connection:
+                with self._connected({engines.WRITES: True}) as connection:
                     result = work(connection)
                     committing = True
                     connection.commit()
@@ -138,10 +151,23 @@ class Database:
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
-    def _connect(self, execution_options: Mapping[str, Any] | None = None) -> sa.Connection:
+    @contextlib.contextmanager
+    def _connected(self, execution_options: Mapping[str, Any] = _NO_OPTIONS) -> Iterator[sa.Connection]:
+        """A connection from the pool. If any exception leaves the block, it is closed and does not go back there.
+
+        Nobody knows what such a connection is in the middle of. On SQLite, a cursor that a kept traceback refers to
+        would hold it in its transaction: whoever used it next would read the store as it was then.
+        """
         self.notice_fork()
-        connection = self.engine.connect()
-        return connection.execution_options(**execution_options) if execution_options else connection
+        with self.engine.connect() as connection:
+            try:
+                yield connection.execution_options(**execution_options) if execution_options else connection
+            except BaseException as error:
+                if self.path is not None:       # a server undoes it at the end of the session, and may not answer now
+                    with contextlib.suppress(*self._foreign):
+                        connection.rollback()
+                connection.invalidate(error)
+                raise
 
     def open_writing(self) -> Any:
         """A connection of the driver for the committer. The pool no longer has it."""
@@ -159,10 +185,7 @@ class Database:
         """Close the committer's connection."""
         # Not through the pool's wrapper, which would first send ROLLBACK to a server that may be gone.
         if self.path is not None:
-            engines.file_closed(self.path)
-            # SQLite keeps the transaction of a closed connection while anybody has a cursor of it, as a traceback may.
-            with contextlib.suppress(self.backend.Error):
-                connection.rollback()
+            engines.file_closed(self.path, connection)
         connection.close()
 
     def notice_fork(self) -> None:

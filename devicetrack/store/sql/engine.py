@@ -7,8 +7,10 @@ several stores open.
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 import os
 import re
+import sqlite3
 import threading
 from typing import Any
 from typing import Final
@@ -227,8 +229,13 @@ os.register_at_fork(before=_open_files_lock.acquire, after_in_parent=_open_files
                     after_in_child=_open_files_lock.release)
 
 
-def file_closed(path: str) -> None:
-    """Note that a connection to an SQLite file was closed."""
+def file_closed(path: str, connection: Any) -> None:
+    """Note that a connection to an SQLite file is about to be closed, and undo its transaction.
+
+    SQLite keeps the transaction of a closed connection while anybody has a cursor of it, as a traceback may.
+    """
+    with contextlib.suppress(sqlite3.Error):
+        connection.rollback()
     with _open_files_lock:
         owners = _open_files.get(path, {})
         left = owners.get(os.getpid(), 0) - 1
@@ -270,6 +277,7 @@ class KeptConnections(sa_engine.CreateEnginePlugin):
         # oslo.db listens too, but later. It sends a plain BEGIN as a statement of SQLAlchemy, which takes a third of
         # the time of most of our reads, and it does so only where its mark is missing.
         sa.event.listen(engine, 'begin', _begin)
+        sa.event.listen(engine, 'handle_error', _stays_connected)
 
 
 _BEGUN: Final = 'in_transaction'                # oslo.db's mark; it takes the mark away when the transaction ends
@@ -281,6 +289,11 @@ def _begin(connection: sa.Connection) -> None:
         driver_connection: Any = connection.connection.dbapi_connection
         driver_connection.execute('BEGIN IMMEDIATE' if connection.get_execution_options().get(WRITES) else 'BEGIN')
         connection.info[_BEGUN] = True
+
+
+def _stays_connected(context: sa.ExceptionContext) -> None:
+    """Let an interrupt close its cursor. SQLAlchemy would drop the connection as a server's, its transaction open."""
+    context.is_disconnect = False
 
 
 dialects.plugins.register(KeptConnections.name, __name__, KeptConnections.__name__)
@@ -322,5 +335,5 @@ def _watch_file(made: sa.Engine, path: str) -> None:
             owners[os.getpid()] = owners.get(os.getpid(), 0) + 1
 
     @sa.event.listens_for(made, 'close')
-    def closed(*_args: Any) -> None:
-        file_closed(path)
+    def closed(connection: Any, _record: Any) -> None:
+        file_closed(path, connection)

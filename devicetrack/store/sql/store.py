@@ -85,13 +85,11 @@ class SQLStore(database.Database, api.Store):
     # -- hosts ---------------------------------------------------------------------------------------------------------
 
     def host(self, name: str) -> api.Host | None:
-        with self.reading() as connection:
-            rows = connection.execute(queries.HOST, {'name': name}).all()
+        rows = self.rows(queries.HOST, {'name': name})
         return convert.hosts(rows)[0] if rows else None
 
     def hosts(self) -> list[api.Host]:
-        with self.reading() as connection:
-            return convert.hosts(connection.execute(queries.HOSTS).all())
+        return convert.hosts(self.rows(queries.HOSTS))
 
     def add_host(self, host: api.Host) -> None:
         if host.name != host.name.strip(' '):
@@ -194,9 +192,9 @@ class SQLStore(database.Database, api.Store):
         with self.reading() as connection:
             # From the driver's own cursor: SQLAlchemy would make an object of each row, which takes longer than reading
             # it, and no column here needs a conversion.
-            cursor = connection.execute(statement, given).cursor
-            assert cursor is not None
-            rows = list(cursor.fetchall())
+            with connection.execute(statement, given) as result:
+                assert result.cursor is not None
+                rows = list(result.cursor.fetchall())
         # Sorted here: the database would sort whole rows, and each database has its own order.
         for field in _IN_ORDER:
             rows.sort(key=field)
@@ -210,8 +208,7 @@ class SQLStore(database.Database, api.Store):
         return found[0] if found else None
 
     def _contexts(self, statement: sa.Select[Any], given: Mapping[str, str]) -> list[api.StoredContext]:
-        with self.reading() as connection:
-            return convert.contexts(connection.execute(statement, given))
+        return convert.contexts(self.rows(statement, given))
 
     def write(self, changes: api.Changes) -> None:
         if changes.contexts:
@@ -260,8 +257,7 @@ class SQLStore(database.Database, api.Store):
         try:
             self.transact(lambda connection: _add_operator_request(connection, request))
         except db_exc.DBDuplicateEntry as error:
-            with self.reading() as connection:
-                known = convert.operator_requests(connection.execute(queries.OPERATOR_REQUEST, {'uuid': request.uuid}))
+            known = convert.operator_requests(self.rows(queries.OPERATOR_REQUEST, {'uuid': request.uuid}))
             if known and known[0][:_ASKED] != request[:_ASKED]:           # else it is ours, and its answer was lost
                 raise ValueError(
                     f'operator request {request.uuid} is there already and asks for something else') from error
@@ -274,8 +270,7 @@ class SQLStore(database.Database, api.Store):
         return self._operator_requests(statement, {'host_uuid': host_uuid})
 
     def _operator_requests(self, statement: sa.Select[Any], given: Mapping[str, str]) -> list[api.OperatorRequest]:
-        with self.reading() as connection:
-            return convert.operator_requests(connection.execute(statement, given))
+        return convert.operator_requests(self.rows(statement, given))
 
     def answer_operator_request(self, uuid: str, answered_at: int, answer: str) -> bool:
         return bool(self._execute(queries.ANSWER_OPERATOR_REQUEST,
@@ -284,8 +279,7 @@ class SQLStore(database.Database, api.Store):
     # -- what is withheld, and what hosts declare ----------------------------------------------------------------------
 
     def withheld(self, host_uuid: str) -> list[api.WithheldRow]:
-        with self.reading() as connection:
-            return convert.withheld(connection.execute(queries.WITHHELD, {'host_uuid': host_uuid}))
+        return convert.withheld(self.rows(queries.WITHHELD, {'host_uuid': host_uuid}))
 
     def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = (),
                      events: Sequence[Event] = ()) -> None:
@@ -299,8 +293,7 @@ class SQLStore(database.Database, api.Store):
         return self._declarations(queries.DECLARATIONS_OF_HOST, {'host_uuid': host_uuid})
 
     def _declarations(self, statement: sa.Select[Any], given: Mapping[str, str]) -> list[api.StoredDeclaration]:
-        with self.reading() as connection:
-            return convert.declarations(connection.execute(statement, given))
+        return convert.declarations(self.rows(statement, given))
 
     def set_declarations(self, host_uuid: str, declarations: Sequence[api.StoredDeclaration]) -> None:
         for declaration in declarations:
@@ -321,8 +314,7 @@ class SQLStore(database.Database, api.Store):
     # -- leftovers -----------------------------------------------------------------------------------------------------
 
     def leftovers(self, host_uuid: str) -> list[Leftover]:
-        with self.reading() as connection:
-            return convert.leftovers(connection.execute(queries.LEFTOVERS, {'host_uuid': host_uuid}))
+        return convert.leftovers(self.rows(queries.LEFTOVERS, {'host_uuid': host_uuid}))
 
     def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
         self._replace(lambda connection: _set_leftover(connection, {'host_uuid': host_uuid, **leftover._asdict()}))
@@ -345,9 +337,7 @@ class SQLStore(database.Database, api.Store):
         return self._events(queries.EVENTS_OF_INSTANCE, {'instance_uuid': instance_uuid}, since_ms, until_ms)
 
     def latest_events(self, host_uuid: str, limit: int) -> list[api.StoredEvent]:
-        with self.reading() as connection:
-            return convert.events(connection.execute(
-                queries.LATEST_EVENTS, {'host_uuid': host_uuid, 'at_most': limit}))
+        return convert.events(self.rows(queries.LATEST_EVENTS, {'host_uuid': host_uuid, 'at_most': limit}))
 
     def _events(self, statement: sa.Select[Any], given: Mapping[str, Any], since_ms: int | None,
                 until_ms: int | None) -> list[api.StoredEvent]:
@@ -355,26 +345,22 @@ class SQLStore(database.Database, api.Store):
             statement, given = statement.where(queries.SINCE), {**given, 'since_ms': since_ms}
         if until_ms is not None:
             statement, given = statement.where(queries.UNTIL), {**given, 'until_ms': until_ms}
-        with self.reading() as connection:
-            return convert.events(connection.execute(statement, given))
+        return convert.events(self.rows(statement, given))
 
     def count_events(self, host_uuid: str, after: int, limit: int) -> tuple[int, int]:
-        with self.reading() as connection:
-            if connection.dialect.name not in models.SERVERS:
-                first, last, hosts = connection.execute(queries.SPAN).one()
-                if hosts == 1:                  # numbers have no gaps, and only the oldest are deleted
-                    return (0, after) if last is None or last <= after else (last - max(after, first - 1), last)
-            count, last = connection.execute(
-                queries.COUNT_EVENTS, {'host_uuid': host_uuid, 'after': after, 'at_most': limit}).one()
+        if self.engine.dialect.name not in models.SERVERS:
+            [(first, last, hosts)] = self.rows(queries.SPAN)
+            if hosts == 1:                      # numbers have no gaps, and only the oldest are deleted
+                return (0, after) if last is None or last <= after else (last - max(after, first - 1), last)
+        [(count, last)] = self.rows(queries.COUNT_EVENTS, {'host_uuid': host_uuid, 'after': after, 'at_most': limit})
         return count, after if last is None else last
 
     def trim_events(self, host_uuid: str, before_ms: int, surplus: int, limit: int) -> int:
-        with self.reading() as connection:
-            # At nearly every audit there is nothing to delete, and the oldest event shows it.
-            for at_most in (limit,) if surplus else (1, limit):
-                oldest = connection.execute(queries.OLDEST_EVENTS, {'host_uuid': host_uuid, 'at_most': at_most}).all()
-                if not oldest or (not surplus and oldest[0].at_ms >= before_ms):
-                    return 0
+        # At nearly every audit there is nothing to delete, and the oldest event shows it.
+        for at_most in (limit,) if surplus else (1, limit):
+            oldest = self.rows(queries.OLDEST_EVENTS, {'host_uuid': host_uuid, 'at_most': at_most})
+            if not oldest or (not surplus and oldest[0].at_ms >= before_ms):
+                return 0
         # Up to the first event that stays, because a clock that was set back must not make holes.
         count = next((place for place, (_number, at_ms) in enumerate(oldest)
                       if at_ms >= before_ms and place >= surplus), len(oldest))

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import contextlib
+import functools
 import os
 import shutil
 import sqlite3
+import types
 from typing import Any
+from typing import Final
 
 import sqlalchemy as sa
 
 from devicetrack import exception
+from devicetrack.objects.values import DeviceKey
+from devicetrack.store import api
 from devicetrack.testing import databases
 from devicetrack.tests import base
+from devicetrack.tests import interrupts
 from devicetrack.tests.functional.store import processes
 from devicetrack.tests.functional.store import records
 from devicetrack.tests.functional.store.records import delete
@@ -69,6 +76,74 @@ class TestConnections(StoreTestCase):
         self.store.close()
         pool: Any = self.store.engine.pool
         self.assertEqual(0, pool.checkedin())
+
+
+# Each read of a store.
+_READS: Final[dict[str, Callable[[api.Store], object]]] = {
+    'host': lambda store: store.host('compute-1'),
+    'hosts': lambda store: store.hosts(),
+    'records': lambda store: store.records(),
+    'records of a host': lambda store: store.records_of_host(records.HOST_UUID),
+    'records of an instance': lambda store: store.records_of_instance(records.HOST_UUID, 'a' * 36),
+    'records everywhere': lambda store: store.records_everywhere('a' * 36),
+    'records of devices': lambda store: store.records_of_devices(records.HOST_UUID, [DeviceKey('vpmem', 'ns0')]),
+    'contexts': lambda store: store.contexts(records.HOST_UUID),
+    'epoch': lambda store: store.check_epoch(),
+    'operator requests': lambda store: store.operator_requests(),
+    'withheld': lambda store: store.withheld(records.HOST_UUID),
+    'declarations': lambda store: store.declarations(),
+    'leftovers': lambda store: store.leftovers(records.HOST_UUID),
+    'events': lambda store: store.events_of_device('ns0'),
+    'latest events': lambda store: store.latest_events(records.HOST_UUID, 10),
+    'count of events': lambda store: store.count_events(records.HOST_UUID, 0, 10),
+    'trimming': lambda store: store.trim_events(records.HOST_UUID, 1, 0, 10),
+    'check': lambda store: store.check(),
+}
+
+
+class _Lines(interrupts.Lines):
+    """All lines but those that open a connection: a trace function would leave the plain lock there taken."""
+
+    def _is_it(self, frame: types.FrameType) -> bool:
+        return super()._is_it(frame) and os.path.basename(frame.f_code.co_filename) != 'engine.py'
+
+
+class TestKeptErrors(base.TestCase):
+    """Somebody keeps an exception that interrupted a read: a Future, a log queue. Its traceback keeps the cursor."""
+
+    def test_no_later_read_sees_the_store_as_it_was_then(self) -> None:
+        fixture = self.useFixture(databases.SQLiteStore(max_pool_size=100))
+        store, other = fixture.store, fixture.open()
+        for number in range(3):                 # one row would end its cursor
+            store.add_host(api.Host(f'{number:036}', f'compute-{number}', 'digest'))
+            store.write(insert(record(f'ns{number}', host_uuid=f'{number:036}')))
+            store.write(insert(record(f'ns{number}', instance_uuid='a' * 36)))
+            store.add_operator_request(api.OperatorRequest(f'{number:036}', records.HOST_UUID, 'verb', '{}', 1))
+            store.set_withheld([api.WithheldRow(records.HOST_UUID, 'vpmem', 'device', f'ns{number}', '{}', 1, 1)])
+        fenced = store.at_epoch(store.hosts()[1])
+        self.assertNotEqual([], store.records())
+        kept: list[BaseException] = []
+
+        def read(name: str) -> None:
+            try:
+                _READS[name](fenced)
+            except BaseException as error:
+                kept.append(error)
+                raise
+
+        pool: Any = store.engine.pool
+        for number, name in enumerate(_READS):
+            for error in (interrupts.Interrupt, MemoryError):
+                lines = interrupts.Lines()
+                lines.run(functools.partial(read, name))
+                for at in range(lines.count):
+                    _Lines(at, error).run(functools.partial(read, name))
+            self.assertNotEqual([], kept)
+            made = record(f'new{number}')
+            other.write(insert(made))
+            for _ in range(pool.checkedin() + 1):       # the pool hands out each of its connections in turn
+                self.assertEqual([made], store.records_of_instance(made.host_uuid, made.instance_uuid), name)
+            kept.clear()
 
 
 class TestFile(base.TestCase):
