@@ -11,11 +11,11 @@ import contextlib
 import math
 import os
 import queue
-import threading
 import time
 from typing import Final
 
 from devicetrack import log
+from devicetrack import threads
 
 LOG = log.logger(__name__)
 
@@ -57,7 +57,7 @@ class Watchdog:
         self._watches: dict[Watch, bool] = {}
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._sleeps_until = math.inf
-        self._thread: threading.Thread | None = None
+        self._thread: threads.Thread | None = None
         self._pid = os.getpid()
 
     def watch(self, seconds: float, late: Callable[[], None]) -> Watch:
@@ -83,7 +83,7 @@ class Watchdog:
 
     def _start(self) -> None:
         try:
-            self._thread = threading.Thread(target=self._run, name='devicetrack-watchdog', daemon=True)
+            self._thread = threads.Thread('devicetrack-watchdog', self._run)
             self._thread.start()
         except BaseException:
             self._thread = None
@@ -110,7 +110,8 @@ class Watchdog:
                         watch.late()
                     except Exception:
                         LOG.exception('Work is late, and its handler failed')
-                    told.put(None)
+                    finally:
+                        told.put(None)          # whatever happens to this thread, the block waits for it
             until = min((watch.deadline for watch in watches if watch.deadline > now), default=math.inf)
             self._sleeps_until = until
             with contextlib.suppress(queue.Empty):

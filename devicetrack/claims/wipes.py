@@ -143,8 +143,8 @@ class Wipes:
         """Let the threads start the waiting wipes. Quick. The caller must not work on an instance."""
         with self._lock.held():
             count = len(self._waiting) if self._begun and not self._closed else 0
-        for _ in range(count):
-            self._workers.start()
+        if count:
+            self._workers.start(count)
 
     def wait(self) -> None:
         """Wait until all wipes have ended and none waits. For tests, and for programs that stop a service."""

@@ -9,6 +9,7 @@ from typing import Generic
 from typing import TypeVar
 
 from devicetrack import log
+from devicetrack import threads
 from devicetrack.claims import locks
 
 LOG = log.logger(__name__)
@@ -35,20 +36,31 @@ class Workers(Generic[Piece]):
         self._active: set[threading.Thread] = set()             # the threads that will take more work
         self._calls = 0                         # of start()
 
-    def start(self) -> None:
-        """Say that there may be work. Starts one more thread, unless there are enough. Quick."""
+    def start(self, pieces: int = 1) -> None:
+        """Say that there may be work. Starts a thread for each piece, unless there are enough. Quick.
+
+        If the host is short of memory and a thread does not start, the log says so, and the next call tries again.
+        """
         with self._lock.held():
             self._calls += 1                    # a thread that is about to end looks once more
-            if len(self._active) < self._at_once:
-                thread = threading.Thread(target=self.run, name=self._name, daemon=True)
-                thread.start()                  # it may need the lock only when it has run out of work
-                self._active.add(thread)
+            missing = min(pieces, self._at_once - len(self._active))
+        for _ in range(missing):
+            thread = threads.Thread(self._name, self.run)
+            try:
+                thread.start()
+            except threads.NotStarted as error:
+                LOG.warning('The work of %s waits for the next audit: %s', self._name, error.strerror)
+                return
+            with self._lock.held():
                 self._threads = [*(one for one in self._threads if one.is_alive()), thread]
 
     def run(self) -> None:
-        """Work until nothing is left. Each thread runs this."""
+        """Work until nothing is left. Each thread runs this. One that finds enough others ends at once."""
         try:
-            more = True
+            with self._lock.held():
+                more = len(self._active) < self._at_once
+                if more:
+                    self._active.add(threading.current_thread())
             while more:
                 calls = self._calls
                 while (piece := self._take()) is not None:
@@ -75,7 +87,7 @@ class Workers(Generic[Piece]):
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self._lock.held():
-                thread = next((one for one in self._threads if one.is_alive()), None)
+                thread = next((one for one in (*self._active, *self._threads) if one.is_alive()), None)
             if thread is None:
                 return True
             if deadline is None:

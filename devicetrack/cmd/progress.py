@@ -13,6 +13,7 @@ from typing import Self
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack import threads
 from devicetrack.cmd import base
 from devicetrack.cmd import screen
 
@@ -106,10 +107,12 @@ def watching(command: base.Command, look: Callable[[], str | None]) -> Iterator[
                     if text is not None:
                         progress.show(text)
 
-    thread = threading.Thread(target=watch, name='devicetrack-progress', daemon=True)
-    thread.start()
+    thread = threads.Thread('devicetrack-progress', watch)
+    with contextlib.suppress(threads.NotStarted):       # the work matters, and nobody sees its progress
+        thread.start()
     try:
         yield
     finally:
         over.set()
-        thread.join()
+        if thread.is_alive():
+            thread.join()

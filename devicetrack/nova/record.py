@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from collections.abc import Set
 import concurrent.futures
 import contextlib
-import threading
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from nova.virt import hardware
 import oslo_messaging
 
 from devicetrack import exception
+from devicetrack import threads
 from devicetrack.nova import adoption
 from devicetrack.nova import interrupted
 from devicetrack.nova import resources
@@ -235,7 +235,7 @@ def _in_time(ask: Callable[[], _T], timeout_s: float) -> _T:
         except Exception as error:
             answer.set_exception(error)
 
-    threading.Thread(target=wait, name='devicetrack-conductor', daemon=True).start()
+    threads.Thread('devicetrack-conductor', wait).start()
     try:
         return answer.result(timeout_s)
     except concurrent.futures.TimeoutError as error:

@@ -100,7 +100,7 @@ class Database:
 
     # -- transactions --------------------------------------------------------------------------------------------------
 
-    def rows(self, statement: sa.Select[Any], given: Mapping[str, Any] | None = None) -> Sequence[sa.Row[Any]]:
+    def rows(self, statement: sa.Executable, given: Mapping[str, Any] | None = None) -> Sequence[Any]:
         """Read all rows that a statement finds.
 
         :raises StoreUnavailable, SchemaMismatch: the database cannot be read

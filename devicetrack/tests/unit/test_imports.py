@@ -14,7 +14,7 @@ import devicetrack
 
 ROOT = pathlib.Path(devicetrack.__file__).parent
 
-FOUNDATION = {'exception', 'vocabulary', 'conf', 'ethernet', 'filelock', 'log', 'ownfiles', 'watchdog'}
+FOUNDATION = {'exception', 'vocabulary', 'conf', 'ethernet', 'filelock', 'log', 'ownfiles', 'threads', 'watchdog'}
 
 # For each part of the package, the parts that it may import; itself it may always.
 MAY_IMPORT = {
@@ -22,7 +22,8 @@ MAY_IMPORT = {
     'exception': {'vocabulary'},
     'conf': {'exception', 'vocabulary'},
     'log': set(),
-    'watchdog': {'log'},
+    'threads': set(),
+    'watchdog': {'log', 'threads'},
     'ethernet': set(),
     'ownfiles': set(),
     'filelock': {'exception', 'vocabulary', 'ownfiles'},

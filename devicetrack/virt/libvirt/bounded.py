@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
+import contextlib
 import importlib
 import os
 import queue
@@ -21,6 +22,8 @@ import time
 from typing import Any
 from typing import Final
 from typing import TypeVar
+
+from devicetrack import threads
 
 # More calls than a host's operations usually wait for at a time, and few enough threads to do no harm.
 MOST_UNANSWERED: Final = 16
@@ -35,7 +38,7 @@ class Late(Exception):
 
 
 class NotMade(Late):
-    """The call was not made: too many earlier ones have no answer yet."""
+    """The call was not made: too many earlier ones have no answer yet, or no thread could be started."""
 
 
 class _Call:
@@ -86,8 +89,11 @@ class Calls:
                 calls = self._idle.pop()
             except IndexError:
                 calls = queue.SimpleQueue()
-                threading.Thread(target=self._work, args=(calls,), name='devicetrack-libvirt', daemon=True).start()
+                threads.Thread('devicetrack-libvirt', self._work, (calls,)).start()
             calls.put(call)
+        except threads.NotStarted as unstarted:
+            self._unanswered.pop(id(call), None)
+            raise NotMade(unstarted.strerror) from unstarted
         except BaseException:
             self._unanswered.pop(id(call), None)
             raise
@@ -147,19 +153,24 @@ class Calls:
 
     def _work(self, calls: queue.SimpleQueue[_Call]) -> None:
         idle, unanswered = self._idle, self._unanswered
-        while True:
-            call = calls.get()
-            answer: Any = None
-            error: BaseException | None = None
-            try:
-                answer = call.work()
-            except BaseException as raised:
-                error = raised
-            unanswered.pop(id(call), None)
-            idle.append(calls)
-            call.answer.put((answer, error))
-            # The next call may be long in coming. The objects of this call must not stay in memory until then.
-            del call, answer, error
+        try:
+            while True:
+                call = calls.get()
+                answer: Any = None
+                error: BaseException | None = None
+                try:
+                    answer = call.work()
+                except BaseException as raised:
+                    error = raised
+                finally:
+                    unanswered.pop(id(call), None)
+                idle.append(calls)
+                call.answer.put((answer, error))
+                # The next call may be long in coming. The objects of this call must not stay in memory until then.
+                del call, answer, error
+        finally:                                # no memory left: nobody may give this thread another call
+            with contextlib.suppress(ValueError):
+                idle.remove(calls)
 
 
 def _green() -> Any:

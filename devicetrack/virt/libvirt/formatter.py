@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import threading
 
+from devicetrack import threads
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import wiper
 
@@ -39,7 +39,7 @@ def run(fd: int, nsid: int, wanted: nvme_admin.Format, erase: int, timeout_s: in
         except OSError as error:
             failed.append(error)
 
-    sender = threading.Thread(target=send)
+    sender = threads.Thread('devicetrack-format', send)
     sender.start()
     while sender.is_alive():
         reporter('format', _done(fd, nsid, size))

@@ -12,6 +12,7 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack import threads
 from devicetrack.objects import values
 from devicetrack.virt.libvirt import children
 from devicetrack.virt.libvirt import reader
@@ -54,6 +55,8 @@ def read_through(name: str, device_fd: int, lock_fd: int, size_bytes: int, align
         raise exception.CommandFailed('the reader', f'cannot be run: {error.strerror}') from error
     try:
         last = _follow(child, stop, _Teller(name, size_bytes, shown))
+    except threads.NotStarted as error:
+        raise exception.CommandFailed('the reader', f'cannot be followed: {error.strerror}') from error
     finally:
         if not children.kill(child):
             LOG.warning('The reader of namespace %s (process %d) was killed and has not ended: the kernel blocks it. '
@@ -92,13 +95,16 @@ def _follow(child: subprocess.Popen[bytes], stop: threading.Event, teller: _Tell
     eventlet has patched there is no select.poll(), and pipes have no read1().
     """
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(child, lines), name='devicetrack-reading', daemon=True).start()
+    listener = threads.Thread('devicetrack-reading', _listen, (child, lines))
+    listener.start()
     last: dict[str, Any] = {}
     while not stop.is_set():
         try:
             line = lines.get(timeout=_LOOK_S)
         except queue.Empty:
-            continue
+            if listener.is_alive():
+                continue
+            break                               # it found no memory
         if not line:
             child.wait()
             break

@@ -10,6 +10,7 @@ import threading
 from typing import Final
 from typing import TypeVar
 
+from devicetrack import threads
 from devicetrack.virt.libvirt import bounded
 
 # libvirtd works on five requests of a client at a time (``max_client_requests``). This leaves one for other requests.
@@ -56,12 +57,16 @@ def ask(names: Iterable[Name], question: Callable[[Name], Answer], use: Callable
             room.release()                      # another thread may wait to learn that nothing is left to do
             answers.put(None)
 
-    threads = [threading.Thread(target=work, name='devicetrack-ask', daemon=True)
-               for _ in range(min(THREADS, len(todo)))]
+    working = 0
     try:
-        for thread in threads:
-            thread.start()
-        working = len(threads)
+        for _ in range(min(THREADS, len(todo))):
+            try:
+                threads.Thread('devicetrack-ask', work).start()
+            except threads.NotStarted as error:
+                if not working:
+                    raise bounded.NotMade(error.strerror) from error
+                break                           # the others do the work
+            working += 1
         while working:
             try:
                 answer = answers.get(timeout=timeout_s)
