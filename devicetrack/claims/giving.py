@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import time
 from typing import TypeGuard
 
@@ -49,7 +50,10 @@ class Giving:
         :param check: called under the lock of each device, before the device changes; its error ends the call
         """
         self._ledger.releasing_of(leaving[0].instance_uuid, [record.key for record in leaving])
-        assignments, unreadable = _readable(leaving)
+        assignments, refused = _readable(leaving)
+        if owned := self._owned_in_part(assignments):
+            assignments = [one for one in assignments if one.key not in owned]
+            refused |= owned
         rows = {record.key: record for record in leaving}
 
         def confirm(assignment: DeviceAssignment) -> None:
@@ -59,9 +63,22 @@ class Giving:
             self._rows.check(rows[assignment.key])
 
         began = time.perf_counter()
-        answers = {**self._driver.unclaim(assignments, confirm), **unreadable}
+        answers = {**self._driver.unclaim(assignments, confirm), **refused}
         self._tell_of_wipes(leaving, answers, time.perf_counter() - began)
         return answers
+
+    def _owned_in_part(self, assignments: Sequence[DeviceAssignment]) -> dict[DeviceKey, exception.DriverError]:
+        """Find the devices of which others own parts, with the errors that keep work on them from reaching the parts.
+
+        Only rows of an older release can say so. The audit reports them.
+        """
+        found: dict[DeviceKey, exception.DriverError] = {}
+        with contextlib.suppress(exception.LedgerDiscarded):    # the driver asks which guests have such a device
+            for one in assignments:
+                if (who := self._ledger.owners_of_parts(one.key)) is not None:
+                    found[one.key] = exception.DeviceInUse(
+                        *one.key, f'{who}, and work on this device may affect that one')
+        return found
 
     def _tell_of_wipes(self, leaving: Sequence[Record], answers: Answers, seconds: float) -> None:
         if self._metering.meter is None:

@@ -130,14 +130,20 @@ def _hold_unless_taken(ledger: Ledger, records: Sequence[Record],
     """Hold devices that a guest has for new rows of its instance, or none if one is held for another instance.
 
     :param owners: by device, its present owner in the rows
-    :returns: the device that another operation is taking, giving back or wiping; None if all are held
+    :returns: the device that another operation is taking, giving back or wiping, or of which somebody has a part, or
+        what contains it; None if all are held
     """
     for record in records:
         device = ledger.device(record.key)
         if device is not None and (device.instance_uuid not in (None, owners[record.key])
                                    or BEING_WIPED in device.withheld):
             return record.key
+    free = [record.key for record in records if owners[record.key] is None]
     ledger.hold(records)
+    for key in free:
+        if ledger.owners_around(key) is not None:
+            _not_adopted(ledger, records[0].instance_uuid, free)
+            return key
     ledger.used([record.key for record in records])
     return None
 
@@ -158,6 +164,7 @@ def _hold_missing(ledger: Ledger, records: Sequence[Record]) -> None:
 def _read_inventory(ledger: Ledger, looks: Sequence[Views], watch: int) -> None:
     """Take over the last look of an audit, and withhold devices that all looks show in use without a row."""
     ledger.read_inventory(looks[-1].inventory, watch)
+    ledger.read_containment(looks[-1].containment)
     opening.withhold_by_sight(ledger, looks)
 
 
@@ -239,6 +246,7 @@ class LockedLedger:
     reasons = _asking(Ledger.reasons)
     excluded = _asking(Ledger.excluded)
     why_excluded = _asking(Ledger.why_excluded)
+    owners_of_parts = _asking(Ledger.owners_of_parts)
     held = _asking(Ledger.held)
     device = _asking(Ledger.device)
     devices = _asking(Ledger.devices)

@@ -252,7 +252,8 @@ class Repairs:
         taken = self._ledger.hold_unless_taken(list(rows.values()), {
             one.device: one.before.instance_uuid if one.before is not None else None for one in rows})
         if taken is not None:
-            return dict.fromkeys(repairs, f'{taken} is being taken, given back or wiped right now')
+            return dict.fromkeys(repairs, f'{taken} is being taken, given back or wiped right now, or somebody has a '
+                                          'part of it, or what contains it')
         try:
             before_write()
             self._rows.write(Changes(insert=tuple(row for one, row in rows.items() if one.before is None),

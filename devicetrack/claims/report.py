@@ -314,6 +314,7 @@ class Observer:
                 if pool.room == pool.free:
                     target = Target.named(pool.kind, pool.parent or '', parent=True)
                     why = reasons(causes[target]) if target in causes else (
+                        Reason(vocabulary.EXCLUDED, pool.excluded) if pool.excluded is not None else
                         Reason(vocabulary.CORDONED if pool.provider_uuid else vocabulary.NO_PROVIDER),)
                 lines.append(Line(pool.kind, None, WITHHELD if why else CREATABLE, pool.makes, pool.resource_class,
                                   names.get(pool.provider_uuid), pool.provider_uuid, pool.parent, pool.numa_node, None,

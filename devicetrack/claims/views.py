@@ -12,6 +12,7 @@ from typing import Any
 from typing import Final
 from typing import NamedTuple
 
+from devicetrack import exception
 from devicetrack import log
 from devicetrack.claims import locks
 from devicetrack.claims.boot import Boot
@@ -19,6 +20,7 @@ from devicetrack.claims.image import Properties
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.providers import KnownProviders
 from devicetrack.claims.service import ServiceView
+from devicetrack.engine import containment
 from devicetrack.engine import demand as demands
 from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.views import named_instances
@@ -31,6 +33,7 @@ from devicetrack.objects import extra_specs as specs
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Record
+from devicetrack.objects.values import Unknown
 from devicetrack.store.api import Store
 from devicetrack.virt.driver import VirtDriver
 
@@ -125,7 +128,14 @@ class HostReader:
                 [(record.key, record.details) for record in map(views.owners.__getitem__, sorted(lacking))]))
         if needs_guest_records(views):
             views = views._replace(guests=tuple(self._driver.guest_records()))
-        return views
+        try:
+            return containment.complete(views, self._driver.containment)
+        except exception.HypervisorUnreachable:
+            raise
+        except exception.DriverError as error:
+            # Whoever uses a thing may have a part of any device.
+            return views._replace(usage=views.usage._replace(unknown=(
+                *views.usage.unknown, Unknown('what contains what on the host', str(error)))))
 
     def read_for(self, records: Sequence[Record]) -> Views:
         """Read the views that settle the moves of one instance: the usage, its rows and the service's answers."""

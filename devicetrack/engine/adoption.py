@@ -12,6 +12,7 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.engine import exclusion
 from devicetrack.engine import findings
 from devicetrack.engine import migrations
 from devicetrack.engine.repair_plan import Repair
@@ -47,6 +48,9 @@ def adoptions(views: Views, instance_uuid: str, keys: Iterable[DeviceKey],
         provider = provider_uuid_of(device.provider)
         if provider is None:
             raise refuse('the resource provider that counts it is not known yet; the next audit may find it')
+        for other in found:
+            if (token := exclusion.shared(device.exclusions, views.exclusions_of(other.device), True)) is not None:
+                raise refuse(f'it and {other.device} are a part of {token} and all of it, or twice all of it')
         found.append(Repair(findings.ADOPT, key, instance_uuid, None, Record(
             views.host_uuid, key.kind, key.identifier, instance_uuid, None, vocabulary.CURRENT, vocabulary.ACTIVE,
             len(own) + len(found), CLAIM_ID, OF_A_GUEST, provider, device.resource_class, device.parent,
@@ -77,4 +81,9 @@ def _problem(views: Views, instance_uuid: str, key: DeviceKey) -> str | None:
     others = sorted({use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == key} - {instance_uuid})
     if others:
         return f'domain {", ".join(others)} names it'
+    ours = device.exclusions
+    for row in views.records if ours else ():
+        token = exclusion.shared(ours, views.exclusions_of(row.key), row.instance_uuid == instance_uuid)
+        if token is not None:
+            return f'instance {row.instance_uuid} has {row.key} of {token}'
     return None

@@ -1,6 +1,7 @@
-"""Devices that may not be held beside one another: a card and its virtual functions, functions of one IOMMU group.
+"""Devices that may not be held beside one another: a part and its whole of any kinds, functions of one IOMMU group.
 
-The host reports pairs of a token and a mode for each device. Several instances may hold ``part`` devices of one token.
+Each device has pairs of a token and a mode: its kind reports some, and others follow from what contains what on the
+host (:mod:`devicetrack.engine.containment`). Several instances may hold ``part`` devices of one token.
 A ``whole`` device may not be held beside a part or another whole. All ``together`` devices of a token that are held
 belong to one instance. If somebody has a device, each free device that may not be held beside it is withheld as
 excluded.
@@ -18,10 +19,10 @@ from typing import Final
 from devicetrack import vocabulary
 from devicetrack.engine import withholding
 from devicetrack.engine.selection import FREE
+from devicetrack.engine.selection import HELD
 from devicetrack.engine.selection import RELEASING
 from devicetrack.engine.selection import Unit
-
-Exclusions = tuple[tuple[str, str], ...]
+from devicetrack.objects.things import Exclusions
 
 # For each mode, the modes of the devices that may not be held beside such a device. The relation is symmetric.
 _AGAINST: Final = {
@@ -38,6 +39,8 @@ BEING_WIPED: Final = 'being wiped'
 _TAKEN_BY_OTHERS: Final = frozenset((vocabulary.FOREIGN, vocabulary.IN_DOUBT, BEING_WIPED))
 
 EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
+
+_STATES: Final = (FREE, HELD, RELEASING)
 
 # A text names at most this many devices.
 _SHOWN: Final = 3
@@ -141,9 +144,15 @@ class Exclusion:
                     if other is not unit:
                         yield name, mode, other
 
-    def why(self, unit: Unit) -> str:
-        """Name the owners whose devices exclude a device, for people."""
-        found = [f'{_who_has(other)} of {name}' for name, _mode, other in self._excluding(unit)]
+    def why(self, unit: Unit, states: Collection[int] = _STATES,
+            modes: Collection[str] = vocabulary.EXCLUSION_MODES) -> str:
+        """Name the owners whose devices exclude a device, for people.
+
+        :param states: only devices in one of these states
+        :param modes: only for tokens of which the device is one of these
+        """
+        found = [f'{_who_has(other)} of {name}' for name, mode, other in self._excluding(unit)
+                 if other.state in states and mode in modes]
         more = f' and {len(found) - _SHOWN} more' if len(found) > _SHOWN else ''
         return ', '.join(sorted(found)[:_SHOWN]) + more
 
@@ -151,6 +160,13 @@ class Exclusion:
 def is_taken(unit: Unit) -> bool:
     """Whether somebody has a device, or may have it."""
     return unit.state != FREE or not _TAKEN_BY_OTHERS.isdisjoint(unit.withheld)
+
+
+def shared(ours: Exclusions, theirs: Exclusions, same_owner: bool) -> str | None:
+    """The token for which two devices may not be held beside one another; None if they may."""
+    of_theirs = dict(theirs)
+    return next((token for token, mode in ours if of_theirs.get(token) in _AGAINST[mode]
+                 and not (same_owner and mode == vocabulary.TOGETHER)), None)
 
 
 def of_device(kind: str, identifier: str, exclusions: Exclusions) -> Exclusions:
@@ -173,6 +189,8 @@ def _away(kind: str, parent: str) -> str:
 
 
 def _who_has(unit: Unit) -> str:
+    if not unit.pool.kind:
+        return f'a domain has {unit.identifier}'
     device = f'{unit.pool.kind}/{unit.identifier}'
     if BEING_WIPED in unit.withheld:
         return f'a wipe has {device}'

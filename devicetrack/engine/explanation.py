@@ -124,7 +124,8 @@ def shortage(item: Item, affinity: Affinity, all_pools: Iterable[Pool],
                     withheld[reasons] = withheld.get(reasons, 0) + 1
         not_made = pool.free_count + pool.makes() - pool.room()
         if not_made:
-            reason = vocabulary.CORDONED if pool.parent.cordoned else vocabulary.NO_PROVIDER
+            reason = (vocabulary.CORDONED if pool.parent.cordoned else vocabulary.EXCLUDED if pool.parent.is_excluded
+                      else vocabulary.NO_PROVIDER)
             withheld[reason] = withheld.get(reason, 0) + not_made
     return Shortage(
         ' or '.join(counted), provider_uuid, item.amount,

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 
 from devicetrack import vocabulary
-from devicetrack.engine import exclusion
 from devicetrack.engine.selection import FREE
 from devicetrack.engine.selection import HELD
 from devicetrack.engine.selection import Holding
@@ -128,7 +127,7 @@ class Ledger(Taking):
             pool.parent.pending += 1
         else:
             unit.withheld |= {GONE}
-            self._set_exclusions(unit, exclusion.of_row(record.kind, record.parent))
+        self._reconsider(self._exclusion.join(unit, self._of_absent(unit.key, pool.parent)))
         if new:
             self._pools.index()
         return unit

@@ -38,6 +38,7 @@ def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: View
             if cause.stands:
                 stand(ledger, target, reason)
     ledger.read_inventory(inventory, recorded=views.owners.keys())
+    ledger.read_containment(views.containment)
     gone = views.owners.keys() - views.devices.keys()
     counted = _provider_uuids_of_parents(inventory, provider_uuid_of) if gone else {}
     for rows in by_instance(views.records):

@@ -392,10 +392,11 @@ class _Comparison:
 
     def exclusions(self) -> Iterable[Finding]:
         """Report rows whose devices may not be held beside one another: one finding for each token."""
-        if not any(Compact(InventoryDevice, self.inventory.devices).column('exclusions')):
+        recorded = self.views.containment.recorded
+        if not recorded and not any(Compact(InventoryDevice, self.inventory.devices).column('exclusions')):
             return
         tokens: dict[str, dict[str, list[Record]]] = {}
-        for key, exclusions in self.devices.column('exclusions').items():
+        for key, exclusions in (*self.devices.column('exclusions').items(), *recorded.items()):
             owner = self.owners.get(key) if exclusions else None
             if owner is not None:
                 for token, mode in exclusions:

@@ -40,14 +40,23 @@ class Parent:
     """A parent device. ``pending`` counts the devices that were claimed on it and do not exist yet.
 
     Devices without a parent have a ``Parent`` without a name, which makes no devices. A ``cordoned`` parent makes no
-    more devices. All types of a parent share its room. Until the parent is read again, nobody knows how much room a
-    device takes from other types, so it counts as one device of every type.
+    more devices. ``maker`` stands for the devices that it could make, if something may contain them: while it is
+    excluded, the parent makes none.
+
+    All types of a parent share its room. Until the parent is read again, nobody knows how much room a device takes from
+    other types, so it counts as one device of every type.
     """
 
-    __slots__ = ('name', 'pending', 'cordoned')
+    __slots__ = ('name', 'pending', 'cordoned', 'maker')
 
     def __init__(self, name: str | None) -> None:
         self.name, self.pending, self.cordoned = name, 0, False
+        self.maker: Unit | None = None
+
+    @property
+    def is_excluded(self) -> bool:
+        """Whether somebody has what contains the devices that it could make."""
+        return self.maker is not None and bool(self.maker.withheld)
 
 
 # Stands for a provider's UUID while there is no provider. All devices of such a pool are withheld.
@@ -83,13 +92,13 @@ class Pool:
 
     def room(self) -> int:
         """How many devices can be taken from here now."""
-        if not self.creatable or self.parent.cordoned or not self.provider_uuid:
+        if not self.creatable or self.parent.cordoned or not self.provider_uuid or self.parent.is_excluded:
             return self.free_count
         creatable = self.available - self.parent.pending
         return self.free_count + creatable if creatable > 0 else self.free_count
 
     def makes(self) -> int:
-        """How many more devices the parent could make, cordoned or not."""
+        """How many more devices the parent could make, cordoned or excluded or not."""
         return max(0, self.available - self.parent.pending) if self.creatable else 0
 
     def grew(self) -> None:

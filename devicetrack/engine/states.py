@@ -67,7 +67,7 @@ class PoolState(NamedTuple):
 
     ``total`` counts the devices that exist or are claimed, and ``makes`` those that the parent could make in addition.
     ``room`` is the number that claims can take now, existing devices (``free``) and new ones. ``details`` are those of
-    one of its devices.
+    one of its devices. ``excluded`` names who has what contains the devices that the parent could make.
     """
 
     kind: str
@@ -82,6 +82,7 @@ class PoolState(NamedTuple):
     free: int
     held: int
     releasing: int
+    excluded: str | None = None
 
 
 class Available(NamedTuple):

@@ -20,10 +20,12 @@ from devicetrack.engine.exclusion import BEING_WIPED
 from devicetrack.engine.exclusion import EXCLUDED
 from devicetrack.engine.exclusion import Exclusion
 from devicetrack.engine.exclusion import is_taken
+from devicetrack.engine.exclusion import of_row
 from devicetrack.engine.pools import Pools
 from devicetrack.engine.selection import FREE
 from devicetrack.engine.selection import HELD
 from devicetrack.engine.selection import Holding
+from devicetrack.engine.selection import Parent
 from devicetrack.engine.selection import Pool
 from devicetrack.engine.selection import RELEASING
 from devicetrack.engine.selection import Unit
@@ -34,6 +36,8 @@ from devicetrack.engine.withholding import NO_REASON
 from devicetrack.engine.withholding import Standing
 from devicetrack.objects.choice import Features
 from devicetrack.objects.choice import NO_FEATURES
+from devicetrack.objects.things import Exclusions
+from devicetrack.objects.values import Containment
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 
@@ -41,6 +45,25 @@ from devicetrack.objects.values import Record
 GONE: Final = 'gone from the host'
 UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
 _BEING_WIPED: Final = frozenset((vocabulary.UNPROVEN, BEING_WIPED))
+
+
+# Stands for the pool of what is no device here.
+_NOWHERE: Final = Pool('', '', '', Parent(None), None)
+_STRANGE: Final = frozenset((vocabulary.FOREIGN,))
+
+
+class _Makers(Pool):
+    """The pool of the unit that stands for all devices which a parent could make."""
+
+    __slots__ = ('_pools',)
+
+    def __init__(self, kind: str, parent: Parent, pools: Pools) -> None:
+        super().__init__(kind, '', '', parent, None)
+        self._pools = pools
+
+    def grew(self) -> None:
+        for pool in self._pools.of_parent(self.parent):
+            pool.grew()
 
 
 class Inconsistent(Exception):
@@ -73,6 +96,9 @@ class Stock:
         self._exclusion = Exclusion()
         self._keeping: frozenset[str] = frozenset()     # the kinds whose devices keep what a guest wrote
         self._sockets: Mapping[int, int] = {}           # by NUMA node; empty while they are unknown
+        # What domains use that is no device here, by address, and the exclusions of devices that only rows name.
+        self._strangers: dict[str, Unit] = {}
+        self._recorded: Mapping[DeviceKey, Exclusions] = {}
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
@@ -135,7 +161,11 @@ class Stock:
         """Every pool, in the order of names."""
         return [PoolState(pool.kind, pool.provider_uuid, pool.resource_class, pool.parent_name, pool.numa_node,
                           pool.details, pool.total, pool.makes(), pool.room(), pool.free_count, pool.held_count,
-                          pool.releasing_count) for pool in sorted(self._pools, key=lambda pool: pool.index)]
+                          pool.releasing_count, self._why_none_made(pool.parent))
+                for pool in sorted(self._pools, key=lambda pool: pool.index)]
+
+    def _why_none_made(self, parent: Parent) -> str | None:
+        return self._exclusion.why(parent.maker) if parent.maker is not None and parent.maker.withheld else None
 
     # -- from one state to another ------------------------------------------------------------------------------------
 
@@ -157,11 +187,13 @@ class Stock:
 
         :raises Inconsistent: this pool can make no device, or no more
         """
-        if not pool.makes() or pool.parent.cordoned:
+        if not pool.makes() or pool.parent.cordoned or pool.parent.is_excluded:
             raise Inconsistent(pool.kind, pool.parent_name, pool.free_count)
         # No device of any kind has such a name.
         unit = Unit(pool, f'(unnamed {next(self._numbers)})', pool.details)
         self._unnamed[unit.identifier] = unit
+        if pool.parent.maker is not None:
+            self._reconsider(self._exclusion.join(unit, pool.parent.maker.exclusions))
         unit.unborn = True
         pool.parent.pending += 1
         pool.total += 1
@@ -465,6 +497,49 @@ class Stock:
         else:
             self._reconsider(touched)
         self._reconsider((unit,))
+
+    def read_containment(self, found: Containment) -> None:
+        """Note what contains what, of everything that the last inventory did not show as a device."""
+        self._recorded = found.recorded
+        for key in found.recorded:
+            unit = self._find(key)
+            if unit is not None and (unit.unborn or GONE in unit.withheld):
+                self._set_exclusions(unit, self._of_absent(key, unit.pool.parent))
+        for kind, name in self._pools.parents():
+            parent, exclusions = self._pools.parent(kind, name), found.made.get((kind, name), ())
+            if parent is not None and (exclusions or parent.maker is not None):
+                if parent.maker is None:
+                    parent.maker = Unit(_Makers(kind, parent, self._pools), '', '')
+                if parent.maker.exclusions != exclusions:
+                    self._set_exclusions(parent.maker, exclusions)
+        for address in self._strangers.keys() - found.strangers.keys():
+            self._reconsider(self._exclusion.join(self._strangers.pop(address), ()))
+        for address, exclusions in found.strangers.items():
+            unit = self._strangers.get(address)
+            if unit is None:
+                unit = self._strangers[address] = Unit(_NOWHERE, address, '')
+                unit.withheld = _STRANGE
+            if unit.exclusions != exclusions:
+                self._set_exclusions(unit, exclusions)
+
+    def _of_absent(self, key: DeviceKey, parent: Parent) -> Exclusions:
+        """The exclusions of a device that only a row names: it is a part of its parent, if the parent is a whole."""
+        made = () if parent.maker is None else parent.maker.exclusions
+        return *of_row(key.kind, parent.name), *self._recorded.get(key, made)
+
+    def owners_of_parts(self, key: DeviceKey) -> str | None:
+        """Name the owners of parts of a device, or of it by another name; None if there are none.
+
+        Work on a device reaches its parts. Parts on their way back do not count, or two would wait for one another.
+        """
+        unit = self._find(key)
+        return None if unit is None else self._exclusion.why(unit, (HELD,), (vocabulary.WHOLE,)) or None
+
+    def owners_around(self, key: DeviceKey) -> str | None:
+        """Name whoever has a part of a device, or what contains it, or gives that back; None if nobody does."""
+        unit = self._find(key)
+        return None if unit is None else self._exclusion.why(
+            unit, (HELD, RELEASING), (vocabulary.WHOLE, vocabulary.PART)) or None
 
     def _set_exclusions(self, unit: Unit, exclusions: tuple[tuple[str, str], ...]) -> None:
         """Set the exclusions of a known unit."""

@@ -20,10 +20,13 @@ from devicetrack.engine.migrations import Move
 from devicetrack.objects.compact import ByKey
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.compact import Key
+from devicetrack.objects.things import Exclusions
+from devicetrack.objects.values import Containment
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import NOTHING_CONTAINED
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
@@ -44,6 +47,7 @@ class _Views(NamedTuple):
     node: str = ''
     unnamed: frozenset[DeviceKey] = frozenset()
     realized: frozenset[str] = frozenset()
+    containment: Containment = NOTHING_CONTAINED
 
 
 class Views(_Views):
@@ -55,6 +59,8 @@ class Views(_Views):
     the records in the definitions of guests, as far as they were read. ``unnamed`` are devices of rows that the host
     did not show because no option names them. ``realized`` are the instances whose devices were made ready since the
     host booted, as far as ``boot_changed`` matters: a definition of one of them may still be of an earlier boot.
+    ``containment`` says of everything that the host does not show as a device what contains it
+    (:func:`devicetrack.engine.containment.complete`).
     """
 
     @property
@@ -78,6 +84,11 @@ class Views(_Views):
     def devices(self) -> ByKey[InventoryDevice]:
         """The devices of the host by kind and identifier."""
         return Compact(InventoryDevice, self.inventory.devices).by('kind', 'identifier')
+
+    def exclusions_of(self, key: DeviceKey) -> Exclusions:
+        """What may not be held beside a device, whether the host has it or only a row names it."""
+        device = self.devices.get(key)
+        return self.containment.recorded.get(key, ()) if device is None else device.exclusions
 
     @functools.cached_property
     def names(self) -> Names:

@@ -9,6 +9,7 @@ changed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Final
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from devicetrack import vocabulary
 from devicetrack.objects.choice import Features
 from devicetrack.objects.choice import NO_FEATURES
 from devicetrack.objects.compact import Compact
+from devicetrack.objects.things import Exclusions
 
 
 class DeviceKey(NamedTuple):
@@ -123,7 +125,7 @@ class InventoryDevice(NamedTuple):
     unhealthy: str | None = None
     adoptable: bool = True
     migration_type: str | None = None
-    exclusions: tuple[tuple[str, str], ...] = ()
+    exclusions: Exclusions = ()
     features: Features = NO_FEATURES
 
     @property
@@ -207,6 +209,22 @@ class Word(NamedTuple):
     def how(self) -> str:
         """How the device was proven clean, for the proof, the history and people."""
         return f'{vocabulary.WORD_OF}{self.who}: {self.why}'
+
+
+class Containment(NamedTuple):
+    """The exclusions that follow from what contains what on the host, beside those of the devices that the host has.
+
+    ``recorded`` are those of devices that only rows name, and ``made`` those that each device has which a parent makes,
+    by the kind and the name of the parent. ``strangers`` are those of things that domains use and that are neither a
+    device of the host nor one of a row, by address.
+    """
+
+    recorded: Mapping[DeviceKey, Exclusions] = {}
+    made: Mapping[tuple[str, str], Exclusions] = {}
+    strangers: Mapping[str, Exclusions] = {}
+
+
+NOTHING_CONTAINED: Final = Containment()
 
 
 class Inventory(NamedTuple):
@@ -307,7 +325,8 @@ class Usage(NamedTuple):
     """Which domains of this host use which devices. A device without a use is unused only if ``unknown`` is empty.
 
     ``arriving`` are the domains of ``running`` that wait for an incoming migration: they use their devices, but their
-    guest does not run here yet. :meth:`runs_here` tells them from the others.
+    guest does not run here yet. :meth:`runs_here` tells them from the others. ``others`` are addresses in definitions
+    that mean PCI functions of no device kind, each after the UUID of its domain.
     """
 
     uses: Sequence[Use]
@@ -315,6 +334,7 @@ class Usage(NamedTuple):
     running: frozenset[str]
     unknown: tuple[Unknown, ...] = ()
     arriving: frozenset[str] = frozenset()
+    others: tuple[tuple[str, str], ...] = ()
 
     def runs_here(self, domain_uuid: str) -> bool:
         """Say whether a guest runs on this host, and does not merely wait here for an incoming migration."""

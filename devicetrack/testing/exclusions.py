@@ -43,7 +43,9 @@ def of_ledger(ledger: Ledger) -> list[ExclusiveDevice]:
         else None if unit.state == selection.FREE else 'somebody',
         unit.state == selection.FREE and bool(
             unit.withheld & {vocabulary.FOREIGN, vocabulary.IN_DOUBT, exclusion.BEING_WIPED}),
-        vocabulary.EXCLUDED in unit.withheld) for unit in ledger._all_units() if unit.exclusions]
+        vocabulary.EXCLUDED in unit.withheld) for unit in (
+            *ledger._all_units(), *ledger._unnamed.values(), *ledger._strangers.values(),
+            *(pool.parent.maker for pool in ledger._pools if pool.parent.maker is not None)) if unit.exclusions]
 
 
 def may_not_go_beside(one: ExclusiveDevice, other: ExclusiveDevice) -> bool:

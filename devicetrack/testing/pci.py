@@ -157,7 +157,9 @@ class PCIHost(host_files.HostFiles):
             self._put(os.path.join(directory, 'reset_method'), ' '.join(model.reset_methods) + '\n')
             self._put(os.path.join(directory, 'reset'), '')
         if model.total_vfs:
-            self._put(os.path.join(directory, 'sriov_totalvfs'), f'{model.total_vfs}\n')
+            for name, number_of in (('totalvfs', model.total_vfs), ('offset', model.vf_offset),
+                                    ('stride', model.vf_stride)):
+                self._put(os.path.join(directory, f'sriov_{name}'), f'{number_of}\n')
             self._put(os.path.join(directory, 'sriov_drivers_autoprobe'), '1\n')
             os.mkfifo(os.path.join(directory, 'sriov_numvfs'))
         members = self._at(f'kernel/iommu_groups/{number}/devices')

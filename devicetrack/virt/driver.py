@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -24,14 +25,17 @@ from devicetrack.exception import UsersUnknown
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
+from devicetrack.objects import things
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.network_port import Port
 from devicetrack.objects.pci_alias import PCIAlias
+from devicetrack.objects.things import Exclusions
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
@@ -230,6 +234,21 @@ class VirtDriver(abc.ABC):
         :param devices: each with the stored text of its details
         """
         return frozenset()
+
+    def containment(self, devices: Sequence[InventoryDevice]) -> Sequence[Exclusions]:
+        """Say what devices are on the host, and what contains them, whatever their kinds.
+
+        Whoever has a thing has everything in it. So a device is the whole of a token of its own, if something may be in
+        it, and a part of the token of each thing that contains it. The caller keeps the tokens that devices share. The
+        host need not have the devices. Without a kind, the identifier of one is an address in a definition.
+
+        The default goes by names: an identifier that is a PCI address is that function, and a parent that is named for
+        one contains the device.
+
+        :returns: for each device, in their order, its tokens and modes as :class:`.InventoryDevice` has them
+        :raises DriverError: the host cannot be read
+        """
+        return [by_names(device) for device in devices]
 
     def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
         """Report the progress of wipes and reads of these devices, whichever process of the host began them.
@@ -452,6 +471,24 @@ def _as_port(candidate: Candidate, port: Port | None) -> Candidate:
     except ValueError as error:
         raise BadRequest(f'{candidate.kind} {candidate.identifier}', port and tuple(port), str(error)) from error
     return candidate if text is candidate.details else candidate._replace(details=text)
+
+
+def by_names(device: InventoryDevice) -> Exclusions:
+    """The tokens of a device, as :meth:`VirtDriver.containment` has them, by its identifier and its parent alone."""
+    own, container = things.address_in(device.identifier), things.address_in(device.parent)
+    return things.exclusions(own and things.of_function(own), [things.of_function(container)] if container else [])
+
+
+def part_in_use(key: DeviceKey, relatives: Collection[str], usage: Usage) -> DeviceInUse | None:
+    """Return the error that says that a domain has a part of a device, or a thing that contains it.
+
+    :param relatives: the addresses of all of these
+    """
+    uses = [(use.domain_uuid, use.address) for use in usage.uses
+            if use.address in relatives and (use.kind, use.identifier) != key and not use.in_snapshot_only]
+    found = min((*uses, *(one for one in usage.others if one[1] in relatives)), default=None)
+    return None if found is None else DeviceInUse(
+        *key, f'domain {found[0]} names {found[1]}, which is a part of it, or it is a part of that')
 
 
 def obstacle(key: DeviceKey, usage: Usage, owner: str | None = None, if_named: str = '',

@@ -28,9 +28,11 @@ from devicetrack.conf import manager as manager_options
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
+from devicetrack.objects import things
 from devicetrack.objects import values
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.pci_alias import PCIAlias
+from devicetrack.objects.things import Exclusions
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
@@ -314,6 +316,28 @@ class FakeHost(fake_machine.Machine):
             self.contents.pop(key, None)
             self.enter('destroyed')
 
+    def place_of(self, device: InventoryDevice) -> tuple[str | None, tuple[str, ...]]:
+        """Return the PCI function that a device is, or None, and those that contain it, the nearest first."""
+        own = device.identifier if fake_functions.is_address(device.identifier) else None
+        with self.lock:
+            parent = self.parents.get(device.parent or '')
+            if not device.kind and (there := self.devices.get(DeviceKey(MDEV, device.identifier))) is not None:
+                parent = self.parents.get(there.parent or '')
+            card = own if parent is None else parent.address
+            function = None if card is None else self.devices.get(DeviceKey(PCI, card))
+            beyond = things.address_in(device.parent if card is None or function is None else function.parent)
+        return own, tuple(one for one in dict.fromkeys((card, beyond)) if one not in (None, own))
+
+    def relatives(self, assignment: DeviceAssignment) -> set[str]:
+        """Return the addresses of what contains a device, and of what is in it."""
+        key = assignment.key
+        with self.lock:
+            devices = [*self.devices.values(), *([] if key in self.devices else [InventoryDevice(
+                *key, '', '', assignment.parent, None, '')])]
+        places = {device.key: self.place_of(device) for device in devices}
+        own, within = places[key]
+        return {*within, *(other.identifier for other, (_own, around) in places.items() if own in around)} - {None}
+
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
         """Whether a device that keeps bytes was claimed and never made ready for a guest, and is as clean as then."""
         key = assignment.key
@@ -389,6 +413,16 @@ class FakeDriver(driver.VirtDriver):
     def unnamed(self, devices: Sequence[tuple[DeviceKey, str]]) -> frozenset[DeviceKey]:
         return frozenset(key for key, _stored in devices if key in self.machine.unnamed)
 
+    def containment(self, devices: Sequence[InventoryDevice]) -> Sequence[Exclusions]:
+        places = map(self.machine.place_of, devices)
+        return [things.exclusions(None if own is None else things.of_function(own), map(things.of_function, within))
+                for own, within in places]
+
+    def _obstacle(self, assignment: DeviceAssignment, usage: Usage,
+                  owner: str | None = None) -> exception.DeviceInUse | exception.UsersUnknown | None:
+        return driver.obstacle(assignment.key, usage, owner) or driver.part_in_use(
+            assignment.key, self.machine.relatives(assignment), usage)
+
     def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
         return {key: progress for key in keys if (progress := self.machine.wiping.get(key)) is not None}
 
@@ -424,11 +458,10 @@ class FakeDriver(driver.VirtDriver):
                 if confirm is not None:
                     confirm(assignment)
                 results[assignment.key] = self._unclaim(assignment)
-            done = {key: assignment.instance_uuid for assignment in held if results[
-                key := assignment.key] is None}
+            done = {assignment.key: assignment for assignment in held if results[assignment.key] is None}
             if done:
                 usage = self.machine.usage(guarding=True)
-                results.update((key, driver.obstacle(key, usage, owner)) for key, owner in done.items())
+                results.update((key, self._obstacle(one, usage, one.instance_uuid)) for key, one in done.items())
                 # Not earlier: a guest that used a device meanwhile may have written to it after its wipe.
                 self.machine.unproven.difference_update(key for key in done if results[key] is None)
                 self.disprove(key for key in done if results[key] is not None)
@@ -437,7 +470,7 @@ class FakeDriver(driver.VirtDriver):
     def _unclaim(self, assignment: DeviceAssignment) -> exception.DriverError | None:
         key = assignment.key
         self._wipes.pop(key, None)
-        obstacle = driver.obstacle(key, self.machine.usage(guarding=True), assignment.instance_uuid)
+        obstacle = self._obstacle(assignment, self.machine.usage(guarding=True), assignment.instance_uuid)
         if obstacle is not None:
             self.disprove((key,))               # its user may write to it, and be gone at the next try
             return obstacle
@@ -481,7 +514,7 @@ class FakeDriver(driver.VirtDriver):
     def _prove(self, assignment: DeviceAssignment, how: str,
                confirm: driver.Confirm | None) -> exception.DriverError | None:
         key = assignment.key
-        used = driver.obstacle(key, self.machine.usage(guarding=True))
+        used = self._obstacle(assignment, self.machine.usage(guarding=True))
         if used is not None:
             return used
         try:
@@ -496,7 +529,7 @@ class FakeDriver(driver.VirtDriver):
                 self._unrealize(assignment)
         except exception.DeviceError as error:
             return error
-        used = driver.obstacle(key, self.machine.usage(guarding=True))      # reading and wiping take long
+        used = self._obstacle(assignment, self.machine.usage(guarding=True))      # reading and wiping take long
         if used is None:
             self.machine.unproven.discard(key)
         return used

@@ -7,6 +7,7 @@ import os
 from lxml import etree
 
 from devicetrack import exception
+from devicetrack.objects import things
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import libvirt
@@ -106,7 +107,7 @@ class GuestContract(base.KindTestCase):
     def test_another_kind_that_offers_the_same_device_is_noticed(self) -> None:
         name = self.world.devices[0]
         address, = self.kind.addresses(domain_xml.parse(self.definition(self.elements(name))))
-        if address[:1] != '/' and overlaps.PCI_ADDRESS.fullmatch(address) is None:
+        if address[:1] != '/' and things.PCI_ADDRESS.fullmatch(address) is None:
             self.skipTest('definitions name its devices neither by paths nor by PCI addresses')
         nodes = installed.nodes(self.kind, self.stock().values())
         ours = DeviceKey(self.kind.name, name)

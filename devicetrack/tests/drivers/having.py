@@ -9,6 +9,7 @@ from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Usage
 from devicetrack.tests.drivers import case
 from devicetrack.tests.drivers import worlds
 
@@ -58,7 +59,7 @@ class HavingContract(case.DriverTestCase):
 
     def test_no_guest_uses_nothing(self) -> None:
         usage = self.driver.get_usage()
-        self.assertEqual(((), frozenset(), frozenset(), (), frozenset()), tuple(usage))
+        self.assertEqual(Usage((), frozenset(), frozenset()), usage)
 
     def test_a_guest_uses_what_its_elements_name(self) -> None:
         self.start(self.assigned('vpmem', 'ns1'), self.assigned('mdev', self.world.mdev))

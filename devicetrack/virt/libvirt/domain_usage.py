@@ -14,6 +14,7 @@ from typing import Any
 from typing import Final
 
 from devicetrack import exception
+from devicetrack.objects import things
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Unknown
@@ -114,6 +115,7 @@ class DomainUsage:
                 unknown.append(problem)
             in_snapshots += its_named
             uses += [(*one[:-1], False) for one in its_uses]
+        left_out: set[tuple[str, str]] = set()
         for kind in self._kinds.values():
             ours, theirs = ([one for one in each if one[0] == kind.name] for each in (named, in_snapshots))
             means: Mapping[str, str | None] | None = None
@@ -124,6 +126,9 @@ class DomainUsage:
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
+            left_out.update((uuid, address) for _kind, uuid, _runs, now, later, surely in ours if surely
+                            for address in (*now, *later) if address not in (means or ())
+                            and things.PCI_ADDRESS.fullmatch(address))
             for _kind, uuid, runs, now, later, surely in ours:
                 if means is not None and surely and not (now and later):        # nearly always: the guest is off
                     uses += [(kind.name, means[address], address, uuid, runs, bool(now), bool(later))
@@ -136,8 +141,11 @@ class DomainUsage:
             uses += [(kind.name, None if means is None else means[address], address, uuid, False, False, False)
                      for _kind, uuid, _runs, _now, later, surely in theirs for address in later
                      if (surely if means is None else address in means and (surely or means[address] is not None))]
-        return Usage(Compact(Use, uses), frozenset(domains), frozenset(running), tuple(unknown),
-                     self._guests.arriving(running))
+        seen = Compact(Use, uses)
+        if left_out:
+            left_out -= set(seen.columns('domain_uuid', 'address'))
+        return Usage(seen, frozenset(domains), frozenset(running), tuple(unknown), self._guests.arriving(running),
+                     tuple(sorted(left_out)))
 
     def _read_guest(self, parse: parsed.Parse, boot_id: str, guarding: Collection[DeviceKey],
                     found: connection.Definitions | connection.Unreadable) -> _Guest:

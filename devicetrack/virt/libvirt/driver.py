@@ -28,11 +28,14 @@ from devicetrack import vocabulary
 from devicetrack.conf import libvirt as options
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import pci as pci_options
+from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
+from devicetrack.objects import things
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.pci_alias import PCIAlias
+from devicetrack.objects.things import Exclusions
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Fault
@@ -51,6 +54,7 @@ from devicetrack.objects.values import WipeProgress
 from devicetrack.virt import driver
 from devicetrack.virt import metadata
 from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import containment
 from devicetrack.virt.libvirt import guests
 from devicetrack.virt.libvirt import numa_sysfs
 from devicetrack.virt.libvirt import overlaps
@@ -92,15 +96,18 @@ class LibvirtDriver(driver.VirtDriver):
         self._kinds = installed.make(installed.classes(conf) if kinds is None else kinds, conf, self.hypervisor,
                                      state_path, self.boot_id)
         self._unprepared: dict[str, Fault] = {}         # by kind: the error that ended its last preparation
+        self._nodes: Mapping[DeviceKey, str] = {}       # what devices are on the host, as the last inventory had them
         self._guests = guests.Guests(self.hypervisor, self._kinds, self.boot_id)
         self._usage = DomainUsage(self.hypervisor, self._kinds, self._guests, self.boot_id)
         self._locks = os.path.join(state_path, 'locks')
         manager_options.register(conf)
         self._trusts = conf[manager_options.GROUP].unproven_devices == vocabulary.TRUST
         pci_options.register(conf)
-        self._topology = numa_sysfs.Topology(conf[pci_options.GROUP].sysfs_root)
+        self._sysfs = conf[pci_options.GROUP].sysfs_root
+        self._topology = numa_sysfs.Topology(self._sysfs)
         self._proofs = proofs.Proofs(state_path)
-        self._proving = proving.Proving(self._kinds, self._proofs, self._lock, self.own_lock, self._usage.read)
+        self._proving = proving.Proving(self._kinds, self._proofs, self._lock, self.own_lock, self._usage.read,
+                                        self._part_in_use)
 
     def boot_id(self) -> str:
         try:
@@ -154,14 +161,14 @@ class LibvirtDriver(driver.VirtDriver):
         keeping: set[str] = set()
         unproven: list[tuple[str, str]] = []
         by_person: list[tuple[str, str]] = []
-        offered: dict[DeviceKey, str] = {}
+        nodes: dict[DeviceKey, str] = {}
         several = sum(kind.configured for kind in self._kinds.values()) > 1
         unreachable = None
         for kind in self._kinds.values():
             try:
                 stock = installed.stock(kind)
                 if several:                     # one kind knows its own devices apart
-                    offered |= installed.nodes(kind, stock.devices)
+                    nodes |= installed.nodes(kind, stock.devices)
             except exception.DriverError as error:
                 # The author of a kind needs the traceback of a mistake in its code.
                 LOG.warning('The devices of kind %s are unknown: %s', kind.name, error,
@@ -183,7 +190,8 @@ class LibvirtDriver(driver.VirtDriver):
                 by_person += [(kind.name, name) for name in stock.by_person]
         if unreachable is not None and not any(self._kinds[name].configured for name in known):
             raise unreachable
-        found, all_devices = overlaps.find(offered), Compact.joined(InventoryDevice, devices)
+        self._nodes = nodes
+        found, all_devices = overlaps.find(nodes), Compact.joined(InventoryDevice, devices)
         return Inventory(overlaps.unhealthy(all_devices, found) if found else all_devices, tuple(capacities),
                          frozenset(known), tuple(unknown), tuple(missing), frozenset(keeping), frozenset(unproven),
                          tuple(found), tuple(faults), self._sockets(), frozenset(by_person))
@@ -314,6 +322,42 @@ class LibvirtDriver(driver.VirtDriver):
                 if kind is None or not installed.is_named(kind, key.identifier, stored):
                     found.add(key)
         return frozenset(found)
+
+    def containment(self, devices: Sequence[InventoryDevice]) -> Sequence[Exclusions]:
+        look = containment.Look(self._sysfs)
+        found = [look.exclusions(*self._place(device)) for device in devices]
+        if look.unread is not None:
+            raise look.unread
+        return found
+
+    def _place(self, device: InventoryDevice) -> tuple[str | None, str | None]:
+        """The thing that a device is on the host, and the one that contains it, as its kind says; or by their names."""
+        kind = self._kinds.get(device.kind)
+        if not device.kind:
+            return device.identifier, None
+        try:
+            if kind is not None:
+                node = self._nodes.get(device.key)
+                if node is None and device.details:
+                    node = installed.nodes(kind, (device,)).get(device.key)
+                return node, None if device.parent is None else installed.container(kind, device.parent)
+        except exception.DeviceKindFailed as error:
+            LOG.warning('%s', error, exc_info=True)
+        return things.address_in(device.identifier), things.address_in(device.parent)
+
+    def _part_in_use(self, assignment: DeviceAssignment,
+                     usage: Usage) -> exception.DeviceInUse | exception.UsersUnknown | None:
+        """Say which domain has a part of a device, or a thing that contains it; None if none has."""
+        place = self._place(InventoryDevice(
+            assignment.kind, assignment.identifier, '', assignment.resource_class, assignment.parent,
+            assignment.numa_node, details.to_text(assignment.details)))
+        if place == (None, None):
+            return None
+        look = containment.Look(self._sysfs)
+        relatives = look.relatives(*place)
+        if look.unread is not None:
+            return exception.UsersUnknown(*assignment.key, f'the users of its parts are unknown: {look.unread}')
+        return driver.part_in_use(assignment.key, relatives, usage)
 
     def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
         found = {key: progress.read(self._lock_path(key)) for key in keys}

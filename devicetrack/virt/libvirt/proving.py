@@ -42,6 +42,7 @@ NO_BYTES: Final = 'its kind keeps no bytes, so it needs no proof: devicetrack-ma
 
 _Held = tuple[DeviceAssignment, api.DeviceKind, filelock.FileLock]
 _Results = dict[DeviceKey, exception.DriverError | None]
+_Obstacle = exception.DeviceInUse | exception.UsersUnknown | None
 
 
 class Proving:
@@ -51,13 +52,16 @@ class Proving:
     :param lock: takes the lock of one device, waiting at most so many seconds
     :param own_lock: holds the lock on the node or file that is the device; see :meth:`.LibvirtDriver.own_lock`
     :param usage: asks the hypervisor which domains name devices; its argument are the kinds that must be able to tell
+    :param part_in_use: finds the domain that has a part of a device, or a thing that contains it
     """
 
     def __init__(self, kinds: Mapping[str, api.DeviceKind], known: proofs.Proofs,
                  lock: Callable[[DeviceAssignment, float], filelock.FileLock],
                  own_lock: Callable[[DeviceAssignment, api.DeviceKind], contextlib.AbstractContextManager[object]],
-                 usage: Callable[[Container[str]], Usage]) -> None:
+                 usage: Callable[[Container[str]], Usage],
+                 part_in_use: Callable[[DeviceAssignment, Usage], _Obstacle]) -> None:
         self._kinds, self._proofs, self._lock, self._own_lock, self._usage = kinds, known, lock, own_lock, usage
+        self._part_in_use = part_in_use
         self._wipes: dict[DeviceKey, Wiped] = {}       # what the last call that may wipe a device wiped
         self._reading: list[threading.Event] = []       # one for each device that is being read; setting it ends that
 
@@ -103,7 +107,7 @@ class Proving:
         key = assignment.key
         self._wipes.pop(key, None)
         try:
-            error: exception.DeviceError | None = obstacle(key, usage, assignment.instance_uuid)
+            error: exception.DeviceError | None = self._obstacle(assignment, usage, assignment.instance_uuid)
             try:
                 if error is None and self._is_untouched(assignment, kind):
                     return None
@@ -115,6 +119,10 @@ class Proving:
         except exception.DriverError as failed:
             return exception.UnclaimFailed(*key, str(failed))
         return self.unclaim(assignment, kind, lock)
+
+    def _obstacle(self, assignment: DeviceAssignment, usage: Usage, owner: str | None = None) -> _Obstacle:
+        """As :func:`.driver.obstacle`, and also for whoever has a part of a device, or a thing that contains it."""
+        return obstacle(assignment.key, usage, owner) or self._part_in_use(assignment, usage)
 
     def _is_untouched(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> bool:
         """Whether a device was claimed and never made ready for a guest, and is as clean as it was then.
@@ -147,7 +155,7 @@ class Proving:
         clean = []
         for assignment in assignments:
             key = assignment.key
-            results[key] = obstacle(key, usage, assignment.instance_uuid)
+            results[key] = self._obstacle(assignment, usage, assignment.instance_uuid)
             if results[key] is None:
                 clean.append(assignment)
         try:
@@ -312,7 +320,7 @@ class Proving:
                 results |= {assignment.key: error for assignment in ours}
         if blank:
             usage = self._usage({assignment.kind for assignment in blank})
-            results |= {one.key: obstacle(one.key, usage) for one in blank}
+            results |= {one.key: self._obstacle(one, usage) for one in blank}
             clean = [one for one in blank if results[one.key] is None]
             for one in clean:
                 _confirmed(one, confirm)
@@ -322,10 +330,10 @@ class Proving:
     def _wipe_one(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
                   confirm: Confirm | None) -> exception.DriverError | None:
         key = assignment.key
-        error: exception.DriverError | None = obstacle(key, self._usage({kind.name}))
+        error: exception.DriverError | None = self._obstacle(assignment, self._usage({kind.name}))
         if error is None:
             _confirmed(assignment, confirm)     # after the answer of the hypervisor, which may take long
-            error = self.unclaim(assignment, kind, lock) or obstacle(key, self._usage({kind.name}))
+            error = self.unclaim(assignment, kind, lock) or self._obstacle(assignment, self._usage({kind.name}))
         return error or self.wiped((assignment,)).get(key)
 
     def _take_word(self, assignment: DeviceAssignment, kind: api.DeviceKind, how: str,
@@ -361,14 +369,13 @@ class Proving:
 
     def _read_through(self, assignment: DeviceAssignment, kind: api.DeviceKind,
                       lock: filelock.FileLock) -> exception.DriverError | None:
-        key = assignment.key
         stop = threading.Event()
         self._reading.append(stop)
         try:
-            error = obstacle(key, self._usage({kind.name}))
+            error = self._obstacle(assignment, self._usage({kind.name}))
             if error is None:
                 installed.read_through(kind, assignment, lock.fd, stop)
-                error = obstacle(key, self._usage({kind.name}))            # reading takes long
+                error = self._obstacle(assignment, self._usage({kind.name}))       # reading takes long
         except exception.DriverError as failed:
             return failed
         finally:

@@ -27,6 +27,7 @@ from devicetrack.exception import CommandFailed
 from devicetrack.exception import DeviceInUse
 from devicetrack.exception import NotProven
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import things
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import Fault
@@ -38,7 +39,6 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
-from devicetrack.virt.libvirt import overlaps
 
 _Value = TypeVar('_Value')
 
@@ -255,10 +255,25 @@ class DeviceKind(abc.ABC):
     def node(self, device: InventoryDevice) -> str | None:
         """Return the thing that a device is on the host: a PCI address, or the path of a device node or a file. Quick.
 
-        If a device of another kind is the same thing, nobody gets either of them. None says that no other kind can
-        offer the device. The default is the identifier if that is a PCI address. An identifier is never a path.
+        If a device of another kind is the same thing, nobody gets either of them. If it is a part of this one, or
+        contains it, it is not handed out while somebody has this one. None says that no other kind can offer the
+        device, or a part of it. The default is the identifier if that is a PCI address. An identifier is never a path.
+
+        The driver asks for devices of rows, too, which the host may not have: look only at the identifier, the parent
+        and the details.
         """
-        return device.identifier if overlaps.PCI_ADDRESS.fullmatch(device.identifier) else None
+        return device.identifier if things.PCI_ADDRESS.fullmatch(device.identifier) else None
+
+    def container(self, parent: str) -> str | None:
+        """Return the thing that a parent of devices is on the host, in the form of :meth:`node`. Quick, no I/O.
+
+        Whoever has this thing has the devices too, so nobody else gets one of them, and the parent makes none. None
+        says that the parent is no thing that anybody could have. By default a parent is a PCI function if its name is
+        the function's address, or libvirt's name of it (``pci_0000_84_00_0``).
+
+        The driver itself finds the physical function of a virtual one, and the controller and the disk of a partition.
+        """
+        return things.address_in(parent)
 
     @abc.abstractmethod
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:

@@ -281,6 +281,18 @@ def nodes(kind: api.DeviceKind, devices: Iterable[InventoryDevice]) -> dict[Devi
     return {key: node for key, node in found.items() if node is not None}
 
 
+def container(kind: api.DeviceKind, parent: str) -> str | None:
+    """Ask the kind what a parent is on the host, and check the answer.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    """
+    with _Mistakes(kind, 'container'):
+        found = kind.container(parent)
+    if found is not None and not isinstance(found, str):
+        raise exception.DeviceKindFailed(kind.name, f'its container {found!r} is no text')
+    return found
+
+
 def identify(kind: api.DeviceKind, addresses: Collection[str]) -> Mapping[str, str | None]:
     """Ask the kind which devices addresses mean, and check the answer.
 

@@ -1,0 +1,46 @@
+"""The names of things on a host, by which drivers and device kinds say what contains what.
+
+A PCI function is its address. Names of parents may also have libvirt's form of an address (``pci_0000_84_00_0``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+import re
+from typing import Final
+
+from devicetrack import vocabulary
+
+Exclusions = tuple[tuple[str, str], ...]
+
+PCI_ADDRESS: Final = re.compile(r'[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]')
+_NODE_DEVICE: Final = re.compile(r'pci_([0-9a-fA-F]{4,8})_([0-9a-fA-F]{2})_([01][0-9a-fA-F])_([0-7])')
+
+
+def address_in(name: str | None) -> str | None:
+    """The address of the PCI function that a name means, as the kernel writes it; None if it means none."""
+    if name is None:
+        return None
+    if (found := _NODE_DEVICE.fullmatch(name)) is not None:
+        name = '{}:{}:{}.{}'.format(*found.groups())
+    if PCI_ADDRESS.fullmatch(name) is None:
+        return None
+    domain, rest = name.lower().split(':', 1)
+    return f'{int(domain, 16):04x}:{rest}'
+
+
+def of_function(address: str) -> str:
+    """The token of a PCI function. The function is the whole, and everything in it is a part."""
+    return f'sriov:{address}'
+
+
+def exclusions(own: str | None, within: Iterable[str]) -> Exclusions:
+    """What excludes a device that is a thing, or none with a name of its own, and lies within others.
+
+    :param own: the token of the thing
+    :param within: the tokens of all that contains it
+    """
+    found = {} if own is None else {own: vocabulary.WHOLE}
+    for token in within:
+        found.setdefault(token, vocabulary.PART)
+    return tuple(found.items())
