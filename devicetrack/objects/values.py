@@ -336,6 +336,11 @@ class Usage(NamedTuple):
     arriving: frozenset[str] = frozenset()
     others: tuple[tuple[str, str], ...] = ()
 
+    def without(self, domain_uuid: str) -> Usage:
+        """Return the usage by all other domains."""
+        return self._replace(uses=tuple(use for use in self.uses if use.domain_uuid != domain_uuid),
+                             others=tuple(one for one in self.others if one[0] != domain_uuid))
+
     def runs_here(self, domain_uuid: str) -> bool:
         """Say whether a guest runs on this host, and does not merely wait here for an incoming migration."""
         return domain_uuid in self.running and domain_uuid not in self.arriving

@@ -258,8 +258,7 @@ class FakeHost(fake_machine.Machine):
         if any(use.live and (use.kind, use.identifier, use.domain_uuid) == (*key, assignment.instance_uuid)
                for use in usage.uses):
             return
-        error: exception.DriverError | None = driver.obstacle(key, usage._replace(uses=tuple(
-            use for use in usage.uses if use.domain_uuid != assignment.instance_uuid)))
+        error: exception.DriverError | None = self.obstacle(assignment, usage.without(assignment.instance_uuid))
         if error is None and key in self.opened:
             error = exception.DeviceInUse(*key, f'open in process {self.opened[key]}')
         if error is None and key in self.written:
@@ -337,6 +336,12 @@ class FakeHost(fake_machine.Machine):
         places = {device.key: self.place_of(device) for device in devices}
         own, within = places[key]
         return {*within, *(other.identifier for other, (_own, around) in places.items() if own in around)} - {None}
+
+    def obstacle(self, assignment: DeviceAssignment, usage: Usage,
+                 owner: str | None = None) -> exception.DeviceInUse | exception.UsersUnknown | None:
+        """As :func:`.driver.obstacle`, and also for whoever has a part of a device, or what contains it."""
+        return driver.obstacle(assignment.key, usage, owner) or driver.part_in_use(
+            assignment.key, self.relatives(assignment), usage)
 
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
         """Whether a device that keeps bytes was claimed and never made ready for a guest, and is as clean as then."""
@@ -418,11 +423,6 @@ class FakeDriver(driver.VirtDriver):
         return [things.exclusions(None if own is None else things.of_function(own), map(things.of_function, within))
                 for own, within in places]
 
-    def _obstacle(self, assignment: DeviceAssignment, usage: Usage,
-                  owner: str | None = None) -> exception.DeviceInUse | exception.UsersUnknown | None:
-        return driver.obstacle(assignment.key, usage, owner) or driver.part_in_use(
-            assignment.key, self.machine.relatives(assignment), usage)
-
     def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
         return {key: progress for key in keys if (progress := self.machine.wiping.get(key)) is not None}
 
@@ -461,7 +461,7 @@ class FakeDriver(driver.VirtDriver):
             done = {assignment.key: assignment for assignment in held if results[assignment.key] is None}
             if done:
                 usage = self.machine.usage(guarding=True)
-                results.update((key, self._obstacle(one, usage, one.instance_uuid)) for key, one in done.items())
+                results.update((key, self.machine.obstacle(one, usage, one.instance_uuid)) for key, one in done.items())
                 # Not earlier: a guest that used a device meanwhile may have written to it after its wipe.
                 self.machine.unproven.difference_update(key for key in done if results[key] is None)
                 self.disprove(key for key in done if results[key] is not None)
@@ -470,7 +470,7 @@ class FakeDriver(driver.VirtDriver):
     def _unclaim(self, assignment: DeviceAssignment) -> exception.DriverError | None:
         key = assignment.key
         self._wipes.pop(key, None)
-        obstacle = self._obstacle(assignment, self.machine.usage(guarding=True), assignment.instance_uuid)
+        obstacle = self.machine.obstacle(assignment, self.machine.usage(guarding=True), assignment.instance_uuid)
         if obstacle is not None:
             self.disprove((key,))               # its user may write to it, and be gone at the next try
             return obstacle
@@ -514,7 +514,7 @@ class FakeDriver(driver.VirtDriver):
     def _prove(self, assignment: DeviceAssignment, how: str,
                confirm: driver.Confirm | None) -> exception.DriverError | None:
         key = assignment.key
-        used = self._obstacle(assignment, self.machine.usage(guarding=True))
+        used = self.machine.obstacle(assignment, self.machine.usage(guarding=True))
         if used is not None:
             return used
         try:
@@ -529,7 +529,7 @@ class FakeDriver(driver.VirtDriver):
                 self._unrealize(assignment)
         except exception.DeviceError as error:
             return error
-        used = self._obstacle(assignment, self.machine.usage(guarding=True))      # reading and wiping take long
+        used = self.machine.obstacle(assignment, self.machine.usage(guarding=True))      # reading and wiping take long
         if used is None:
             self.machine.unproven.discard(key)
         return used

@@ -83,7 +83,7 @@ class Proving:
         if any(use.live and (*key, own) == (use.kind, use.identifier, use.domain_uuid) for use in usage.uses):
             return
         try:
-            error = obstacle(key, usage._replace(uses=[use for use in usage.uses if use.domain_uuid != own]))
+            error = self._obstacle(assignment, usage.without(own))
             if error is not None:
                 raise error
             installed.check_free(kind, assignment)
@@ -345,7 +345,7 @@ class Proving:
             if assignment.identifier in installed.stock(kind).written:
                 return exception.DeviceInUse(*key, 'the host uses it, or has given it the driver for guests: end that '
                                                    'first, because it may be written to meanwhile')
-            error = obstacle(key, self._usage({kind.name}))
+            error = self._obstacle(assignment, self._usage({kind.name}))
         except exception.DriverError as failed:
             return failed
         if error is None:
