@@ -532,9 +532,12 @@ def _interfaces(sysfs: str, proc: str, with_ipv4: Callable[[], Collection[int]]
             continue                            # a file beside the links, or it went away
         if found:
             functions[name] = found
-            index = _bytes(os.path.join(directory, name, 'ifindex'), gone=_UNREGISTERED)
-            if index.strip() in numbers and _is_up(directory, name):
-                why.setdefault(name, f'{_ADDRESSED} {name}')
+            try:
+                index = _bytes(os.path.join(directory, name, 'ifindex'), gone=_UNREGISTERED)
+                if index.strip() in numbers and _is_up(directory, name):
+                    why.setdefault(name, f'{_ADDRESSED} {name}')
+            except exception.CommandFailed as error:
+                why.setdefault(name, str(error))        # its own functions may be in use, and no others
             continue
         for entry in _listed(os.path.join(directory, name)):
             if entry.startswith(_LOWER):

@@ -181,6 +181,23 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
         error = self.assertRaises(exception.RealizeFailed, kind.realize, assignment)
         self.assertIn('/ is mounted from nvme0n1', str(error))
 
+    def test_a_file_of_sysfs_that_cannot_be_read_costs_its_function_alone(self) -> None:
+        other = '0000:05:00.0'
+        for address in (CARD, other):
+            self.host.add_igb(address)
+        for name in (f'net/{self.host.interface_of(CARD)}/ifindex', 'numa_node', 'modalias', 'sriov_totalvfs'):
+            path = self.host.path(CARD, name)
+            os.rename(path, f'{path}.before')
+            os.mkdir(path)
+            found = self.devices(self.kind({'vendor_id': '8086'}))
+            self.assertIsNone(found[other].unhealthy)
+            if CARD in found:                   # without its product no option names it
+                self.assertIn(os.path.basename(name), str(found[CARD].unhealthy))
+            os.rmdir(path)
+            os.rename(f'{path}.before', path)
+        self.assertEqual({None}, {device.unhealthy for device in self.devices(
+            self.kind({'vendor_id': '8086'})).values()})
+
     def test_what_the_host_begins_to_use_is_offered_no_more_at_the_next_look(self) -> None:
         self.host.add_igb(CARD)
         vf, _other = self.host.make_vfs(CARD, 2)
