@@ -44,6 +44,14 @@ class Giving:
         if leaving:
             self.end(leaving, self.take_back(leaving))
 
+    def vacate(self, left: Sequence[Record]) -> None:
+        """As :meth:`.VirtDriver.vacate`.
+
+        :raises DriverError: as that
+        """
+        for record in left:
+            self._driver.vacate(DeviceAssignment.from_record(record))
+
     def take_back(self, leaving: Sequence[Record], check: Callable[[], None] = lambda: None) -> Answers:
         """Take devices from the host. Blocks while they are wiped. Their rows stay, so the devices stay held.
 

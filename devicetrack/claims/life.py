@@ -7,8 +7,12 @@ steps and of those of :mod:`.claiming`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Sequence
 
+from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.giving import Giving
@@ -19,12 +23,15 @@ from devicetrack.claims.unrecorded_starts import UnrecordedStarts
 from devicetrack.claims.wipes import Wipes
 from devicetrack.engine import lifecycle
 from devicetrack.engine.migrations import Settlement
+from devicetrack.objects import details
 from devicetrack.objects import values
 from devicetrack.objects.event import NO_NOTE
 from devicetrack.objects.event import Note
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes
 from devicetrack.store.api import Update
+
+LOG = log.logger(__name__)
 
 
 class Life:
@@ -116,6 +123,25 @@ class Life:
                         for record, now in seen if record.seen != now)
         if changed:
             self._rows.write(Changes(update=changed))
+
+    def vacate(self, instance_uuid: str, left_for: Callable[[list[str]], Collection[str | None]]) -> None:
+        """Take the addresses of a guest's network ports off the devices that the guest has left for a move.
+
+        The devices stay the instance's, and a revert realizes them again. Otherwise others would reach a dead device
+        under the guest's address until the move is confirmed. The caller works on the instance. An error is only
+        logged: the next audit tries again.
+
+        :param left_for: says for which of these migrations the guest has certainly left its devices
+        """
+        try:
+            ports = [record for record in self._rows.of_instance(instance_uuid)
+                     if record.role == vocabulary.OLD and record.state != vocabulary.RELEASING
+                     and record.migration_uuid is not None and details.port_of(record.details) is not None]
+            known = left_for(sorted({str(record.migration_uuid) for record in ports})) if ports else ()
+            self._giving.vacate([record for record in ports if record.migration_uuid in known])
+        except exception.DeviceTrackError as error:
+            LOG.warning('Devices that the guest of instance %(instance)s has left still have the addresses of its '
+                        'ports: %(error)s', {'instance': instance_uuid, 'error': error})
 
     # -- giving back --------------------------------------------------------------------------------------------------
 

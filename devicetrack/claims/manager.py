@@ -461,7 +461,11 @@ class ClaimManager:
         host, uuid = self._started_for(instance), instance.uuid
         host.store.check_epoch()
         with host.rows.working(uuid):
-            resources = host.rows.resources(uuid, host.life.start(uuid, before_move))
+            used = host.life.start(uuid, before_move)
+            # The guest runs on these, so it has left those that it had before the same move.
+            host.life.vacate(uuid, lambda _uuids: {record.migration_uuid for record in used
+                                                   if record.role == vocabulary.CURRENT})
+            resources = host.rows.resources(uuid, used)
             host.instances.set(instance, {'resources': resources})
             return resources
 

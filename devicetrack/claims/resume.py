@@ -98,6 +98,9 @@ class Resume:
         if unchanged == now:
             _try(instance_uuid, self._moves.settle_by, unchanged, views)
             _try(instance_uuid, self._settle_running, instance_uuid, views.usage)
+        # Ask again: whoever reverts a move says so before the guest's devices are made ready for it.
+        self._life.vacate(instance_uuid, lambda uuids: [
+            uuid for uuid, move in (self._service.migrations(uuids) or {}).items() if move.has_left])
 
     def _give_back(self, instance_uuid: str, rows: Sequence[Record], now: Sequence[Record]) -> None:
         """Continue a release. The caller works on the instance."""

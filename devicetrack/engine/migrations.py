@@ -50,6 +50,8 @@ REVERTED: Final = 'reverted'
 REVERTING: Final = 'reverting'
 # While a migration has one of these, its source may have no domain of the instance any more.
 _LEAVING: Final = ('running', 'migrating', 'post-migrating')
+# While a migration has one of these, the guest has left its source, and only a revert brings it back.
+_LEFT: Final = ('post-migrating', 'finished', 'confirming')
 
 # The states of instances by the compute service. Any other state is unknown, and nothing is concluded from it.
 INSTANCE_HERE: Final = 'here'
@@ -121,6 +123,11 @@ class Move(NamedTuple):
     def goes_on(self) -> bool:
         """Whether the instance is to have its new devices: the migration is under way, and nobody reverts it."""
         return self.outcome == PENDING and self.status != REVERTING
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the guest has left its devices at the source for good, unless somebody reverts the migration."""
+        return self.outcome == DONE or self.status in _LEFT
 
     def may_have_taken_away_from(self, here: Endpoint) -> bool:
         """Whether an instance that is elsewhere may be there because of this migration, or is still moving.

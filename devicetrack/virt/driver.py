@@ -225,6 +225,15 @@ class VirtDriver(abc.ABC):
         :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
         """
 
+    def vacate(self, assignment: DeviceAssignment) -> None:
+        """Take off a device what leads others to the guest that has left it, such as the address of a network port.
+
+        The device keeps its contents and its owner, which may come back to it after :meth:`realize`. Idempotent. If a
+        guest has the device, nothing is changed. The default does nothing, for a driver without such devices.
+
+        :raises DriverError: it may still be there; call again
+        """
+
     def unnamed(self, devices: Sequence[tuple[DeviceKey, str]]) -> frozenset[DeviceKey]:
         """Say which of some devices no option names, whether the host has them or not.
 

@@ -467,6 +467,11 @@ class FakeDriver(driver.VirtDriver):
                 self.disprove(key for key in done if results[key] is not None)
         return results
 
+    def vacate(self, assignment: DeviceAssignment) -> None:
+        with self.machine.working_on(*assignment.key):
+            if not any(use.live and use.identifier == assignment.identifier for use in self.machine.usage().uses):
+                self.machine.ports.pop(assignment.key, None)
+
     def _unclaim(self, assignment: DeviceAssignment) -> exception.DriverError | None:
         key = assignment.key
         self._wipes.pop(key, None)

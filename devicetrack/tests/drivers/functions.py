@@ -381,6 +381,19 @@ class FunctionsContract(base.TestCase):
         self.assertIsNone(self.unclaim(wanted))
         self.assertIsNone(self.world.port_of(vf))
 
+    def test_a_guest_that_has_left_leaves_no_port_behind_until_it_comes_back(self) -> None:
+        wanted, vf = self.claimed(PORT), self.world.network_vf
+        self.driver.realize(wanted)
+        self.start(wanted)
+        self.driver.vacate(wanted)
+        self.assertIsNotNone(self.world.port_of(vf))
+        self.world.stop_guest(self.instance)
+        for _again in range(2):
+            self.driver.vacate(wanted)
+            self.assertIsNone(self.world.port_of(vf))
+        self.driver.realize(wanted)
+        self.assertEqual((PORT.mac, PORT.vlan, PORT.trusted), self.world.port_of(vf))
+
     def test_a_port_comes_back_after_a_boot_of_the_host(self) -> None:
         wanted, vf = self.claimed(PORT), self.world.network_vf
         self.start(wanted)

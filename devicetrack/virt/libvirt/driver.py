@@ -274,6 +274,15 @@ class LibvirtDriver(driver.VirtDriver):
                     lock.unlock()
         return {assignment.key: results[assignment.key] for assignment in assignments}
 
+    def vacate(self, assignment: DeviceAssignment) -> None:
+        kind = self._kinds.get(assignment.kind)
+        if kind is None:
+            return
+        with self._try_lock(*assignment.key) as is_locked:
+            if not is_locked:
+                raise _busy(assignment)
+            installed.vacate(kind, assignment)
+
     def _usage_or_doubt(self, needed: Container[str], guarding: Collection[DeviceKey]) -> Usage:
         """Ask the hypervisor again. Without an answer, report everything as unknown rather than raise.
 

@@ -374,6 +374,16 @@ class DeviceKind(abc.ABC):
         :raises DriverError: anything else, handled like UnclaimFailed. After any error the device stays held
         """
 
+    def vacate(self, assignment: DeviceAssignment) -> None:
+        """Take off a device what leads others to the guest that has left it, such as a MAC address.
+
+        The driver asks when a guest has left for a move that somebody may still revert: then :meth:`realize` puts it
+        back. The driver has the device's lock. The contents of the device stay. If a guest has the device, change
+        nothing. The default does nothing.
+
+        :raises DriverError: it may still be there
+        """
+
     def within_reach(self, owned: Collection[str], proven: Mapping[str, str]) -> Collection[str]:
         """Find other devices whose bytes the owner of a device can reach, for example the parts of a whole disk.
 

@@ -367,6 +367,15 @@ def check_unused(kind: api.DeviceKind, assignment: DeviceAssignment) -> None:
     _check_nothing(kind, 'check_unused', assignment)
 
 
+def vacate(kind: api.DeviceKind, assignment: DeviceAssignment) -> None:
+    """Have the kind take off what leads others to a guest that has left, and check that it answers nothing.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: as :meth:`.api.DeviceKind.vacate`
+    """
+    _check_nothing(kind, 'vacate', assignment)
+
+
 def read_through(kind: api.DeviceKind, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
     """Let the kind read a device through, and check that it answers nothing.
 

@@ -543,6 +543,17 @@ class PCI(api.DeviceKind):
                 return use
             time.sleep(_POLL_S)
 
+    def vacate(self, assignment: DeviceAssignment) -> None:
+        if not assignment.details.needs_port:
+            return
+        function = self._identity.there(assignment)
+        try:
+            if pci_driver.has_guest(function):
+                return
+        except OSError as error:
+            raise exception.UnclaimFailed(self.name, assignment.identifier, str(error.strerror or error)) from error
+        pci_ports.take_away(self.tree, assignment, function, 0.0)
+
     def within_reach(self, owned: Collection[str], proven: Mapping[str, str]) -> Collection[str]:
         return list(pci_row.same_disk(owned, proven, self._apart))
 
