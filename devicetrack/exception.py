@@ -739,6 +739,10 @@ class RealizeFailed(DeviceError):
     template = '{kind} {identifier} could not be realized: {reason}'
 
 
+class RealizeUnknown(RealizeFailed):
+    """The host could not be read or changed, so nobody knows whether this device is the cause. It is not withheld."""
+
+
 class UnclaimFailed(DeviceError):
     """The device could not be given back, or nothing proves that it was given back. It is not free."""
     template = '{kind} {identifier} could not be given back: {reason}'

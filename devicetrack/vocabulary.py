@@ -49,10 +49,12 @@ RETIRED: Final = 'retired'
 NO_PROVIDER: Final = 'no provider yet'
 # Its owner left it, but it could not be taken back. It is still held, and this reason tells people so.
 NOT_GIVEN_BACK: Final = 'not given back'
+# A claim got it, and it could not be made ready for the guest, for a cause of its own. Audits let claims try it again.
+NOT_REALIZED: Final = 'not realized'
 # An instance holds another device that excludes this one.
 EXCLUDED: Final = 'excluded'
 WITHHELD_REASONS: Final = (CORDONED, RETIRED, UNHEALTHY, FOREIGN, IN_DOUBT, UNPROVEN, NOT_ADOPTED, NO_PROVIDER,
-                           NOT_GIVEN_BACK, EXCLUDED)
+                           NOT_GIVEN_BACK, NOT_REALIZED, EXCLUDED)
 
 # How a device uses a token that it shares with other devices. Instances may hold any parts of a token. A whole excludes
 # every part and every other whole. Devices that go together must all belong to one instance.

@@ -74,6 +74,8 @@ class Audit:
             one, other = overlap.devices
             raise exception.InvalidConfiguration('device kinds', f'{one}, {other}', f'both are {overlap.what}, so one '
                                                  'device would have two owners: let only one option name it')
+        if views.boot_changed:
+            self._withheld.booted()
         self._views.open(views, self._withheld.marks)
         self._declarations.refresh(views.inventory, at_start=True)
         with requests.keeping_answers():
@@ -114,6 +116,7 @@ class Audit:
         before, self._forgotten = self._forgotten, forgotten
         with requests.keeping_answers():
             self._judge(views)
+            self._withheld.try_again(views)
             self._note(views)
             went_on = self._resume.go_on(views, left, forgotten & before)
         if went_on:
@@ -123,7 +126,8 @@ class Audit:
 
     def _compare(self, views: Views) -> list[Finding]:
         found = repairs.proposed(
-            reconcile.compare(views, self._withheld.failures, withholding.retired(self._withheld.marks)), views)
+            reconcile.compare(views, self._withheld.failures, withholding.retired(self._withheld.marks),
+                              self._withheld.not_realized), views)
         # One look is enough: a missing proof costs only a wipe. Without this, an owner that never used its device would
         # give it back as clean, although another guest has written to it.
         used = {finding.device for finding in found if finding.kind in _USED_BY_ANOTHER}

@@ -11,22 +11,28 @@ from collections.abc import Sequence
 import itertools
 import secrets
 import time
+from typing import Final
 from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
+from devicetrack.claims import life
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.failed_claims import FailedClaims
 from devicetrack.claims.ledger_rebuild import LedgerRebuild
+from devicetrack.claims.life import Life
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.views import HostViews
+from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.engine import demand as demands
 from devicetrack.engine import lifecycle
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.states import Hold
 from devicetrack.engine.views import used
+from devicetrack.engine.withholding import Target
+from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import identity
 from devicetrack.objects import InstanceResources
@@ -43,6 +49,9 @@ from devicetrack.store.api import Update
 from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
+
+# After these nobody knows whether the device itself is the cause.
+_UNKNOWN: Final = (exception.RealizeUnknown, exception.UsersUnknown)
 
 
 class Arrival(NamedTuple):
@@ -86,14 +95,17 @@ class Claiming:
     The caller of a step that changes rows of one instance works on the instance (:meth:`.rows.Rows.working`).
 
     :param rebuild: rebuilds the ledger after an interrupt
-    :param attempts: how often a claim chooses devices if the store says that they have owners
+    :param attempts: how often a claim chooses devices if the store says that they have owners, and how often it chooses
+        another device for one that cannot be made ready
     """
 
     def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, driver: VirtDriver, views: HostViews,
-                 declarations: Declarations, failed: FailedClaims, rebuild: LedgerRebuild, attempts: int) -> None:
+                 declarations: Declarations, failed: FailedClaims, rebuild: LedgerRebuild, life: Life,
+                 withheld: WithheldDevices, attempts: int) -> None:
         self._host_uuid, self._ledger, self._rows, self._driver = host_uuid, ledger, rows, driver
         self._views, self._declarations, self._failed = views, declarations, failed
-        self._rebuild, self._attempts = rebuild, attempts
+        self._rebuild, self._life, self._withheld, self._attempts = rebuild, life, withheld, attempts
+        self._wiped = driver.wiped_kinds()
         # Claim ids only have to be unique, over restarts too; a UUID for each would cost more.
         self._claim_prefix = secrets.token_hex(8)
         self._claim_numbers = itertools.count()
@@ -239,17 +251,25 @@ class Claiming:
         return [after for _before, after in realized]
 
     def _realize(self, record: Record) -> tuple[Record, Record]:
-        """Make one device ready. If its parent is full, replace it by another device, once.
+        """Make one device ready. If it fails for a cause of its own, replace it by another device, a few times at most.
 
         :returns: the row as it is in the store, and as it should be. The row notes ``seen`` before the guest starts,
             since the start may never be reported
         """
-        try:
-            details = self._make(record)
-        except exception.ParentFull as full:
-            record = self._exchange(record, full)
-            details = self._make(record)
-        after = record._replace(details=details)
+        made, exchanges = None, 0
+        while made is None:
+            try:
+                made = self._make(record)
+            except (exception.DeviceError, exception.ParentFull) as error:
+                if isinstance(error, _UNKNOWN):
+                    raise
+                self._withhold(record, error)
+                # A guest may have written to a device that was made ready before. What the parent makes is always new.
+                if record.generation != values.CLAIMED and not isinstance(error, exception.ParentFull):
+                    raise
+                record = self._exchange(record, error, exchanges < self._attempts)
+                exchanges += 1
+        after = record._replace(details=made)
         after = after._replace(seen=self._declarations.seen_before_start(after))
         # The generation also notes that a guest may write to the device from now on, or its release would skip the
         # wipe. The change is an event in the history.
@@ -262,38 +282,83 @@ class Claiming:
             made = self._driver.realize(DeviceAssignment.from_record(record))
             # Providers that are not resolved yet wait for the next audit.
             capacities = [one for one in made.capacities if self._views.knows(one.provider)]
-            details = identity.kept(record.details, made.details)
-            self._ledger.realized(record.key, details, capacities, watch)
-        return details
+            kept = identity.kept(record.details, made.details)
+            self._ledger.realized(record.key, kept, capacities, watch)
+        # A device that was there already does not show that its parent makes more.
+        is_new = record.generation == values.CLAIMED and details.is_made(record.details)
+        self._withheld.was_realized(Target.of(record.key), *(
+            [Target.named(record.kind, record.parent, parent=True)] if is_new and record.parent is not None else ()))
+        return kept
 
-    def _exchange(self, record: Record, full: exception.ParentFull) -> Record:
-        """Replace a device whose parent turned out to be full by another one, in one transaction."""
-        LOG.warning('%(full)s; choosing another device for instance %(instance)s',
-                    {'full': full, 'instance': record.instance_uuid})
+    def _withhold(self, record: Record, error: exception.DeviceError | exception.ParentFull) -> None:
+        """Keep further claims from a device that could not be made ready, or from the parent that could not make it.
+
+        A parent that is full, and says so when it is read again, needs nothing more.
+        """
+        if isinstance(error, exception.ParentFull):
+            self._views.read_parents()
+            if not self._ledger.shows_room(record.key):
+                return
+        device = self._ledger.device(record.key)
+        if device is not None:
+            self._withheld.was_not_realized(
+                Target.named(record.kind, record.parent, parent=True) if device.unborn and record.parent is not None
+                else Target.of(record.key), error.reason)
+
+    def _exchange(self, record: Record, error: exception.DeviceError | exception.ParentFull,
+                  may_choose: bool) -> Record:
+        """Replace a device that cannot be made ready by another one, in one transaction, and give it back.
+
+        If others use a device that keeps bytes, or wrote to it, its row ends at once, also if there is no other device:
+        what is on it is theirs, and no wipe for the instance may touch it. It stays withheld until something proves
+        that it is clean. A full parent left nothing that has to go back.
+
+        :param may_choose: whether the claim may choose another one
+        :raises NoFit: there is no other device
+        """
+        theirs = record.kind in self._wiped and isinstance(error, (exception.DeviceInUse, exception.NotProven))
+        left = None if theirs or isinstance(error, exception.ParentFull) else life.leaving(record)
         # The guest may arrive running: then the other device must be an equally good partner.
         accepts = self._declarations.like(record) if record.role == vocabulary.INCOMING else None
-        self._views.read_parents()
-        return self._rebuild.until_done(lambda: self._take_instead(record, full, accepts))
+        chosen: Record | None = None
+        reason: exception.DeviceTrackError = error
+        if may_choose:
+            LOG.warning('%(error)s; choosing another device for instance %(instance)s',
+                        {'error': error, 'instance': record.instance_uuid})
+            try:
+                chosen = self._rebuild.until_done(lambda: self._take_instead(record, left, accepts))
+            except exception.NoFit as none:
+                none.__cause__, reason = error, none
+        if chosen is None and theirs:
+            self._rows.write(Changes(delete=(record,)))
+        if left is None and (chosen is not None or theirs):
+            self._ledger.retire(record.instance_uuid, record.key, theirs)
+        elif left is not None and chosen is not None:
+            self._life.give_back_replaced([left.after])
+        if chosen is None:
+            raise reason
+        return chosen
 
-    def _take_instead(self, record: Record, full: exception.ParentFull,
-                      accepts: Callable[[str | None, str], bool] | None) -> Record:
+    def _take_instead(self, record: Record, left: Update | None,
+                      accepts: Callable[[str | None, str], bool] | None) -> Record | None:
+        """:param left: the change of the row of the first device; None ends it"""
         build = self._ledger.build
-        other = self._ledger.exchange(record.key, accepts)
+        other = self._ledger.exchange_elsewhere(record.key, accepts)
         if other is None:
-            raise full
+            return None
         other = self.named(other, demands.of_row(record.details))
         [candidate] = other.candidates
         with self._ledger.put_back_on_error(other):
             chosen = in_place_of(record, candidate)._replace(state=vocabulary.CLAIMED)
         try:
-            self._rows.write(Changes(insert=(chosen,), delete=(record,)), build)
+            self._rows.write(Changes(insert=(chosen,), delete=(record,)) if left is None
+                             else Changes(insert=(chosen,), update=(left,)), build)
         except exception.LedgerDiscarded:
             self._rebuild.put_back([other])
             raise
         except exception.NothingWritten:
             self._ledger.put_back(other)
             raise
-        self._ledger.free_of(record.instance_uuid, (record.key,))
         return chosen
 
 

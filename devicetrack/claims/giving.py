@@ -105,7 +105,9 @@ class Giving:
     def end(self, leaving: Sequence[Record], answers: Answers) -> None:
         """Remove the rows of the devices that were taken back, and free them. The caller works on the instance.
 
-        If a row has changed since :meth:`take_back`, all rows stay.
+        The row of a device that keeps bytes, that was only claimed and cannot be taken back, ends too. No guest of the
+        instance had the device, so nothing on it is the instance's, and no wipe for the instance may touch it. It stays
+        withheld until something proves that it is clean. If a row has changed since :meth:`take_back`, all rows stay.
 
         :raises DriverError: as :meth:`give_back`
         :raises StoreError: the rows stay, or it is unknown; the devices stay held
@@ -119,8 +121,21 @@ class Giving:
             self._ledger.discard()
             raise
 
+    def _never_had(self, record: Record, error: exception.DriverError | None) -> bool:
+        """Whether a device that cannot be taken back was only claimed, so that no guest of the instance ever had it."""
+        return record.kind in self._wiped and record.generation == values.ONLY_CLAIMED and _is_lost(error)
+
     def _end(self, leaving: Sequence[Record], answers: Answers) -> None:
         done = [record for record in leaving if answers[record.key] is None]
+        never_had = [record for record in leaving if self._never_had(record, answers[record.key])]
+        if never_had:
+            self._rows.write(Changes(delete=tuple(never_had)))
+            self._withheld.went_back([record.key for record in never_had])
+            for record in never_had:
+                self._ledger.retire(record.instance_uuid, record.key, True)
+            # Not earlier: a device that has a row and no proof is wiped.
+            self._driver.disprove([record.key for record in never_had])
+            answers = {key: error for key, error in answers.items() if key not in {one.key for one in never_had}}
         if done:
             wiped = self._driver.wipes_of([record.key for record in done if record.kind in self._wiped])
             self._rows.write(Changes(delete=tuple(done), note=Note(wiped=wiped)) if wiped
@@ -134,6 +149,10 @@ class Giving:
         for error in answers.values():
             if error is not None:
                 raise error
+
+
+def _is_lost(error: exception.DriverError | None) -> bool:
+    return is_failure(error) or isinstance(error, (exception.NotProven, exception.DeviceGone))
 
 
 def is_failure(error: exception.DeviceTrackError | None) -> TypeGuard[exception.UnclaimFailed]:

@@ -163,6 +163,14 @@ class Life:
         else:
             self._wipes.give_back(leaving)
 
+    def give_back_replaced(self, leaving: Sequence[Record], wait: bool = False) -> None:
+        """As :meth:`give_back`, for devices in whose place their claim took others. What fails waits for an audit."""
+        try:
+            self.give_back(leaving, wait)
+        except exception.DeviceTrackError as error:
+            LOG.warning('Devices of instance %(instance)s in whose place it has others cannot go back yet: %(error)s',
+                        {'instance': leaving[0].instance_uuid, 'error': error})
+
     def start_wipes(self) -> None:
         """Start the waiting wipes in the background. Quick. The caller must not work on an instance."""
         self._wipes.go_on()
@@ -185,6 +193,12 @@ class Life:
             self._starts.forget(records[0].instance_uuid)
         self.settle(Settlement(give=tuple(records), over=any(record.migration_uuid is not None for record in records)),
                     wait)
+
+
+def leaving(record: Record) -> Update:
+    """The change of the row of a device that goes back because its claim has another one in its place."""
+    return Update(record, record._replace(state=lifecycle.next_state(record.state, lifecycle.RELEASE),
+                                          generation=_next_generation(record)))
 
 
 def _next_generation(before: Record) -> int:

@@ -227,6 +227,8 @@ class LockedLedger:
 
     take = _asking(Ledger.take)
     exchange = _asking(Ledger.exchange)
+    exchange_elsewhere = _asking(Ledger.exchange_elsewhere)
+    shows_room = _asking(Ledger.shows_room)
     narrow = _asking(Ledger.narrow)
     name = _asking(Ledger.name)
     put_back = _noting(Ledger.put_back)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import operator
 
 from devicetrack import exception
-from devicetrack import log
 from devicetrack import vocabulary
+from devicetrack.claims import life
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.claiming import Claiming
 from devicetrack.claims.claiming import in_place_of
@@ -19,15 +19,11 @@ from devicetrack.claims.life import Life
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.engine import demand as demands
-from devicetrack.engine import lifecycle
 from devicetrack.engine.states import Hold
 from devicetrack.objects import InstanceResources
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes
-from devicetrack.store.api import Update
-
-LOG = log.logger(__name__)
 
 
 class Narrowing:
@@ -61,11 +57,7 @@ class Narrowing:
             return {}
         now, left = self._exchange(claim, records, exchanged, build)
         fields = claim.has_now(now, self._fields(claim, now))
-        try:
-            self._life.give_back(left, wait)
-        except exception.DeviceTrackError as error:
-            LOG.warning('Earlier devices of claim %(claim)s of instance %(instance)s cannot go back yet: %(error)s',
-                        {'claim': claim.claim_id, 'instance': claim.instance.uuid, 'error': error})
+        self._life.give_back_replaced(left, wait)
         return fields
 
     def _exchange(self, claim: Claim, records: Sequence[Record],
@@ -85,9 +77,7 @@ class Narrowing:
                       for (key, _), hold in zip(exchanged, holds, strict=True)}
             new = [others.get(record.key, record) for record in records]
             now = self._rows.resources(claim.instance.uuid, sorted(new, key=operator.attrgetter('position')))
-            leaving = tuple(Update(record, record._replace(
-                state=lifecycle.next_state(record.state, lifecycle.RELEASE), generation=record.generation + 1))
-                for record in records if record.key in others)
+            leaving = tuple(life.leaving(record) for record in records if record.key in others)
             context = self._fields(claim, now).get('migration_context')
             changes = Changes(insert=tuple(others.values()), update=leaving,
                               contexts=() if context is None else (self._rows.of_move(context),))

@@ -467,7 +467,8 @@ def _report_only(first: Views, again: Callable[[], Views]) -> str | None:
 
 def _compare(views: Views, marks: Marks) -> list[Finding]:
     """The differences, and the mistakes that keep a manager from starting: options that name an unknown device."""
-    found = reconcile.compare(views, withholding.failures(marks), withholding.retired(marks))
+    found = reconcile.compare(views, withholding.failures(marks), withholding.retired(marks),
+                              withholding.not_realized(marks))
     return repairs.proposed(found, views) + [
         Finding(findings.GONE, vocabulary.WARNING, missing.key, None, (), 0, f'{missing.option} names it: '
                 f'{missing.reason}', 'nothing', 'fix the option, or make the device: until then no manager starts')

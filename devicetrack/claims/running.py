@@ -127,7 +127,7 @@ class Running:
         self.failed_claims = FailedClaims(self.rows, self.life, GivenUpClaims(parts.state_path, process), driver,
                                           process, starts)
         self.claiming = Claiming(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations,
-                                 self.failed_claims, self.rebuild, conf.claim_attempts)
+                                 self.failed_claims, self.rebuild, self.life, self.withheld, conf.claim_attempts)
         self.definitions = Definitions(driver, self.ledger, self.rows, self.guest_rows, self.claiming, boot)
         self.instances = parts.instances
         self.moves = Moves(here, host.uuid, service, self.instances, self.rows, self.guest_rows, self.views, self.life,

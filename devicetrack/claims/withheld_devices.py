@@ -46,6 +46,8 @@ LOG = log.logger(__name__)
 
 # An operator who knows that a device is clean ends these.
 _ADMITTED: Final = (vocabulary.IN_DOUBT, vocabulary.RETIRED)
+# The largest number of audits before claims try again what could not be made ready.
+_RAREST: Final = 64
 
 
 class WithheldDevices:
@@ -62,6 +64,12 @@ class WithheldDevices:
         self._stored: withheld.Stored | None = withheld.by_target(store.withheld(host_uuid))        # None while unknown
         self.marks: Marks = withheld.marks_of(self._stored)
         self._untold: list[Event] = []          # wipes that the store may not have yet
+        self._audits = 0
+        # How often each failed since it was last made ready, the audit that lets claims try it again, and what the host
+        # reported about it.
+        self._tried = {target: cause.tries for target, cause in self.not_realized.items()}
+        self._due = {target: _pause(tries) for target, tries in self._tried.items()}
+        self._reported: dict[Target, object] = {}
 
     # -- after an audit -----------------------------------------------------------------------------------------------
 
@@ -169,6 +177,66 @@ class WithheldDevices:
                     self.marks = withholding.without(self.marks, target, vocabulary.NOT_GIVEN_BACK)
             if at_once:
                 self._write_if_possible(self.marks)
+
+    # -- devices that could not be made ready -------------------------------------------------------------------------
+
+    @property
+    def not_realized(self) -> Mapping[Target, Cause]:
+        """The devices that could not be made ready for a guest, and the parents that could make none."""
+        return withholding.not_realized(self.marks)
+
+    def was_not_realized(self, target: Target, why: str) -> None:
+        """Withhold a device that could not be made ready, or let a parent make no more, until claims may try again.
+
+        If the store refuses, the next audit stores it.
+        """
+        with self._marking.held():
+            before = self.marks.get(target, {})
+            tries = self._tried.get(target, 0) + 1
+            since = before[vocabulary.NOT_REALIZED].since if vocabulary.NOT_REALIZED in before else int(time.time())
+            with self._ledger.discarded_on_interrupt():
+                self.marks = {**self.marks, target: {**before, vocabulary.NOT_REALIZED: Cause(
+                    since, why, vocabulary.BY_HOST, tries)}}
+                self._tried[target], self._due[target] = tries, self._audits + _pause(tries)
+                self._reported.pop(target, None)
+                self._ledger.stand(target, vocabulary.NOT_REALIZED, why)
+            self._write_if_possible(self.marks)
+
+    def was_realized(self, *targets: Target) -> None:
+        """Forget why these could not be made ready: now they were. The next audit stores it."""
+        if self._tried and not self._tried.keys().isdisjoint(targets):
+            with self._marking.held():
+                self._try_again(targets)
+                for target in targets:
+                    self._tried.pop(target, None)
+
+    def try_again(self, views: Views) -> None:
+        """Let claims try again what is due, and what the host reports in another way than before. Every audit calls it.
+
+        Audits and not a clock decide when a try is due: more of them pass after each failure.
+        """
+        with self._marking.held():
+            self._audits += 1
+            due = []
+            for target in self.not_realized:
+                report = withholding.report_of(target, views)
+                before = self._reported.setdefault(target, report) if report is not None else None
+                if self._due.get(target, 0) <= self._audits or before != report or report == withholding.AWAY:
+                    due.append(target)
+            self._try_again(due)
+
+    def booted(self) -> None:
+        """Let claims try everything again: the host has booted. The ledger is not open yet."""
+        with self._marking.held():
+            self._try_again(tuple(self.not_realized))
+
+    def _try_again(self, targets: Iterable[Target]) -> None:
+        with self._ledger.discarded_on_interrupt():
+            for target in targets:
+                self._reported.pop(target, None)
+                if vocabulary.NOT_REALIZED in self.marks.get(target, {}):
+                    self.marks = withholding.without(self.marks, target, vocabulary.NOT_REALIZED)
+                self._ledger.stand_down(target, vocabulary.NOT_REALIZED)
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
@@ -449,6 +517,11 @@ class WithheldDevices:
         reasons = self._ledger.reasons()
         excluded = self._ledger.excluded() if any(vocabulary.EXCLUDED in of_one for of_one in reasons.values()) else {}
         return withheld.with_progress(withheld.listed(self.marks, reasons, excluded, self._rows.all()), self._driver)
+
+
+def _pause(tries: int) -> int:
+    """The number of audits until claims try again what failed so often."""
+    return min(1 << min(tries, _RAREST), _RAREST)
 
 
 def _check_name(target: Target) -> None:

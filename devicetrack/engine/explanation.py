@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
 from typing import NamedTuple
 
 from devicetrack import vocabulary
@@ -16,6 +18,9 @@ from devicetrack.engine.selection import Unit
 from devicetrack.objects.choice import Choice
 from devicetrack.objects.choice import classes
 
+# A text names at most this many devices.
+_SHOWN: Final = 10
+
 
 class Shortage(NamedTuple):
     """One part of a request, and why each device that could serve it does or does not.
@@ -24,10 +29,11 @@ class Shortage(NamedTuple):
     ``exist`` counts the devices that exist and those that could still be made when the host was last read, ``free`` the
     ones that can be taken now. The others are ``held`` by ``instances`` instances; ``releasing``, so they are being
     wiped or removed, or wait for another try after that failed; ``withheld``; or free on a ``wrong_numa_node``.
-    ``withheld`` counts each device once, by its reasons, and also the devices that a cordoned parent, or one without a
-    provider, could make. Each parent in ``full_parents`` can make no more. ``wrong_provider`` devices of the class are
-    free at other providers, ``wrong_type`` devices of the same provider count as another class. ``unread`` means that a
-    part of the host could not be read, and may have some.
+    ``withheld`` counts each device once, by its reasons, and also the devices that a cordoned parent, one without a
+    provider, or one that failed to make a device, could make. ``failed`` names the devices that could not be made ready
+    for a guest, and these parents, each with the cause. Each parent in ``full_parents`` can make no more.
+    ``wrong_provider`` devices of the class are free at other providers, ``wrong_type`` devices of the same provider
+    count as another class. ``unread`` means that a part of the host could not be read, and may have some.
 
     If the part asks by an alias, it counts only devices that the alias means. ``resource_class`` then names all classes
     of the alias, and ``not_meant`` counts their free devices that the alias does not mean: they are of another product
@@ -49,6 +55,7 @@ class Shortage(NamedTuple):
     full_parents: tuple[str, ...]
     unread: bool = False
     not_meant: int = 0
+    failed: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -59,7 +66,8 @@ class Shortage(NamedTuple):
         """Why the devices that are not free are not; '' when all are."""
         if not self.exist and not self.wrong_provider and not self.full_parents:
             none = 'none is known, and a part of this host could not be read' if self.unread else 'this host has none'
-            return none + (f': {self._not_meant()}' if self.not_meant else '') + self._wrong_type()
+            parts = [*([self._not_meant()] if self.not_meant else []), *self._failed()]
+            return none + (f': {", ".join(parts)}' if parts else '') + self._wrong_type()
         parts = []
         if self.held:
             parts.append(f'{self.held} held by {_count(self.instances, "instance")}')
@@ -74,7 +82,7 @@ class Shortage(NamedTuple):
             parts.append(f'no room left on {", ".join(self.full_parents)}')
         if self.wrong_provider:
             parts.append(f'{self.wrong_provider} free at other providers')
-        return ', '.join(parts) + self._wrong_type()
+        return ', '.join(parts + self._failed()) + self._wrong_type()
 
     def __str__(self) -> str:
         wanted = f'{self.wanted} {self.resource_class} wanted'
@@ -89,6 +97,11 @@ class Shortage(NamedTuple):
     def _not_meant(self) -> str:
         return f'{self.not_meant} free of another product or type than the alias means, or without its traits'
 
+    def _failed(self) -> list[str]:
+        more = len(self.failed) - _SHOWN
+        return [f'not realized: {"; ".join(self.failed[:_SHOWN])}' + (f' and {more} more' if more > 0 else '')
+                ] if self.failed else []
+
     def _wrong_type(self) -> str:
         return f' ({_count(self.wrong_type, "device")} of another type there)' if self.wrong_type else ''
 
@@ -98,11 +111,13 @@ def _count(number: int, noun: str) -> str:
 
 
 def shortage(item: Item, affinity: Affinity, all_pools: Iterable[Pool],
-             units: Mapping[str, Mapping[str, Unit]], instances: int) -> Shortage:
+             units: Mapping[str, Mapping[str, Unit]], instances: int,
+             failed: Mapping[withholding.Target, str] = MappingProxyType({})) -> Shortage:
     """Count the devices for one part of a demand.
 
     :param units: by kind and identifier
     :param instances: how many instances hold some of them
+    :param failed: the devices that could not be made ready, and the parents that made none, with the causes
     """
     all_pools = list(all_pools)
     choices = item.choices or (Choice(item.resource_class),)
@@ -124,8 +139,8 @@ def shortage(item: Item, affinity: Affinity, all_pools: Iterable[Pool],
                     withheld[reasons] = withheld.get(reasons, 0) + 1
         not_made = pool.free_count + pool.makes() - pool.room()
         if not_made:
-            reason = (vocabulary.CORDONED if pool.parent.cordoned else vocabulary.EXCLUDED if pool.parent.is_excluded
-                      else vocabulary.NO_PROVIDER)
+            reason = withholding.text(pool.parent.closed or (
+                vocabulary.EXCLUDED if pool.parent.is_excluded else vocabulary.NO_PROVIDER,))
             withheld[reason] = withheld.get(reason, 0) + not_made
     return Shortage(
         ' or '.join(counted), provider_uuid, item.amount,
@@ -142,6 +157,15 @@ def shortage(item: Item, affinity: Affinity, all_pools: Iterable[Pool],
                        and (not kinds or pool.kind in kinds)),
         # All devices of a cordoned parent are withheld. It makes no more for that reason, and is not full.
         full_parents=tuple(sorted({pool.parent_name or '' for pool in ours if pool.creatable and not pool.makes()
-                                   and pool.room() <= 0 and not (pool.parent.cordoned and pool.total)})),
+                                   and pool.room() <= 0
+                                   and not (vocabulary.CORDONED in pool.parent.closed and pool.total)})),
         not_meant=sum(pool.room() for pool in of_class if pool not in pools
-                      and provider_uuid in (None, pool.provider_uuid)))
+                      and provider_uuid in (None, pool.provider_uuid)),
+        failed=tuple(sorted(f'{target}: {why}' for target, why in failed.items() if _is_of(target, ours, units))))
+
+
+def _is_of(target: withholding.Target, pools: Iterable[Pool], units: Mapping[str, Mapping[str, Unit]]) -> bool:
+    if target.scope == vocabulary.PARENT:
+        return any(target.has(pool.kind, None, pool.parent_name) for pool in pools)
+    unit = units.get(target.kind, {}).get(target.name)
+    return unit is not None and unit.pool in pools

@@ -32,9 +32,10 @@ NO_GUESTS: Final = 'no guest at all'
 NO_PROVIDER: Final = 'no provider yet'
 EXCLUSION_BROKEN: Final = 'exclusion broken'
 NOT_AS_CONFIGURED: Final = 'not as configured'
+NOT_REALIZED: Final = 'not realized'
 KINDS: Final = (USED_UNRECORDED, RECORDED_UNUSED, WRONG_OWNER, SHARED, GONE, UNHEALTHY, RELEASE_PENDING, ABANDONED,
                 UNKNOWN_OWNER, IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER, NO_GUESTS,
-                NO_PROVIDER, EXCLUSION_BROKEN, NOT_AS_CONFIGURED)
+                NO_PROVIDER, EXCLUSION_BROKEN, NOT_AS_CONFIGURED, NOT_REALIZED)
 
 # Why a device counts as gone although the host may have it: nobody looks for it.
 NO_OPTION: Final = 'no option names it'

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from devicetrack import vocabulary
+from devicetrack.engine import withholding
 from devicetrack.engine.ledger import Ledger
 from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import foreign
@@ -35,8 +36,8 @@ def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: View
     ledger, inventory = Ledger(policy, provider_uuid_of, numbers), views.inventory
     for target, causes in marks.items():
         for reason, cause in causes.items():
-            if cause.stands:
-                stand(ledger, target, reason)
+            if cause.stands or reason in withholding.KEPT:
+                stand(ledger, target, reason, cause.detail)
     ledger.read_inventory(inventory, recorded=views.owners.keys())
     ledger.read_containment(views.containment)
     gone = views.owners.keys() - views.devices.keys()
@@ -72,7 +73,8 @@ def _resume(ledger: Ledger, views: Views, marks: Marks) -> None:
     for target, causes in marks.items():
         key = DeviceKey(target.kind, target.name)
         for reason, cause in causes.items():
-            if cause.stands or target.scope != vocabulary.DEVICE or reason == vocabulary.NOT_GIVEN_BACK:
+            if (cause.stands or target.scope != vocabulary.DEVICE or reason in withholding.KEPT
+                    or reason == vocabulary.NOT_GIVEN_BACK):
                 continue
             if reason not in _OF_THE_INVENTORY:
                 ledger.withhold_free((key,), reason)
@@ -105,17 +107,17 @@ def withhold_by_sight(ledger: Ledger, looks: Sequence[Views]) -> None:
         ledger.doubt_all_free()
 
 
-def stand(ledger: Ledger, target: Target, reason: str) -> None:
+def stand(ledger: Ledger, target: Target, reason: str, why: str = '') -> None:
     """Withhold a device or a parent until :func:`stand_down`, whether it is there or not."""
     if target.scope == vocabulary.PARENT:
-        ledger.cordon(target.kind, target.name)
+        ledger.close_parent(target.kind, target.name, reason, why)
     else:
-        ledger.stand(DeviceKey(target.kind, target.name), reason)
+        ledger.stand(DeviceKey(target.kind, target.name), reason, why)
 
 
 def stand_down(ledger: Ledger, target: Target, reason: str) -> None:
     """End what :func:`stand` began."""
     if target.scope == vocabulary.PARENT:
-        ledger.uncordon(target.kind, target.name)
+        ledger.reopen_parent(target.kind, target.name, reason)
     else:
         ledger.stand_down(DeviceKey(target.kind, target.name), reason)

@@ -12,6 +12,7 @@ from collections.abc import Set
 import datetime
 import functools
 import operator
+from types import MappingProxyType
 from typing import Any
 from typing import Final
 
@@ -24,6 +25,7 @@ from devicetrack.engine.findings import Finding
 from devicetrack.engine.unsettled import Unsettled
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Cause
+from devicetrack.engine.withholding import Target
 from devicetrack.objects import details
 from devicetrack.objects import identity
 from devicetrack.objects.compact import Compact
@@ -42,16 +44,18 @@ _SHOWN: Final = 5
 CRITICAL_TRIES: Final = 5
 
 
-def compare(views: Views, failures: Failures = NO_FAILURES, retired: Set[DeviceKey] = frozenset()) -> list[Finding]:
+def compare(views: Views, failures: Failures = NO_FAILURES, retired: Set[DeviceKey] = frozenset(),
+            not_realized: Mapping[Target, Cause] = MappingProxyType({})) -> list[Finding]:
     """Compare the views of one host.
 
     :param failures: by device, why it could not be given back
     :param retired: devices that an operator gave up. While one has no owner, no finding says that it is unhealthy
+    :param not_realized: the devices that could not be made ready for a guest, and the parents that could make none
     :returns: findings, worst first; each difference once
     """
     seen = _Comparison(views, failures, retired)
     found = [*seen.unknown(), *seen.missing_guests(), *seen.used(), *seen.recorded(), *seen.unsettled(),
-             *seen.stock(), *seen.exclusions(), *seen.faults()]
+             *seen.stock(), *seen.exclusions(), *seen.faults(), *seen.not_realized(not_realized)]
     return sorted(found, key=lambda one: (vocabulary.SEVERITIES.index(one.severity), one.kind, one.device))
 
 
@@ -426,6 +430,20 @@ class _Comparison:
             yield self._finding(
                 findings.NOT_AS_CONFIGURED, vocabulary.WARNING, key, f'{option}: {reason}',
                 'fix it, or change the option; every audit tries again')._replace(held='nothing more than before')
+
+    # -- devices that could not be made ready --------------------------------------------------------------------------
+
+    def not_realized(self, causes: Mapping[Target, Cause]) -> Iterable[Finding]:
+        for target, cause in causes.items():
+            key, of_parent = (target.kind, target.name), target.scope == vocabulary.PARENT
+            if not of_parent and (there := self.devices.get(key)) is not None and there.unhealthy:
+                continue                        # that finding says it
+            yield self._finding(
+                findings.NOT_REALIZED, vocabulary.WARNING, key,
+                f'{"this parent could not make a device" if of_parent else "it could not be made ready for a guest"}: '
+                f'{cause.text}', 'fix it; claims try it again after some audits, more of them after each failure, and '
+                'at once when the host reports a change of it')._replace(
+                    held='what the parent could make' if of_parent else 'the device', since=cause.since)
 
     # -- devices of the host ------------------------------------------------------------------------------------------
 

@@ -39,18 +39,18 @@ Affinity = tuple[frozenset[int | None], str, frozenset[int | None]]
 class Parent:
     """A parent device. ``pending`` counts the devices that were claimed on it and do not exist yet.
 
-    Devices without a parent have a ``Parent`` without a name, which makes no devices. A ``cordoned`` parent makes no
-    more devices. ``maker`` stands for the devices that it could make, if something may contain them: while it is
-    excluded, the parent makes none.
+    Devices without a parent have a ``Parent`` without a name, which makes no devices. While ``closed`` has reasons, a
+    parent makes no more devices. ``maker`` stands for the devices that it could make, if something may contain them:
+    while it is excluded, the parent makes none.
 
     All types of a parent share its room. Until the parent is read again, nobody knows how much room a device takes from
     other types, so it counts as one device of every type.
     """
 
-    __slots__ = ('name', 'pending', 'cordoned', 'maker')
+    __slots__ = ('name', 'pending', 'closed', 'maker')
 
     def __init__(self, name: str | None) -> None:
-        self.name, self.pending, self.cordoned = name, 0, False
+        self.name, self.pending, self.closed = name, 0, NO_REASON
         self.maker: Unit | None = None
 
     @property
@@ -92,13 +92,13 @@ class Pool:
 
     def room(self) -> int:
         """How many devices can be taken from here now."""
-        if not self.creatable or self.parent.cordoned or not self.provider_uuid or self.parent.is_excluded:
+        if not self.creatable or self.parent.closed or not self.provider_uuid or self.parent.is_excluded:
             return self.free_count
         creatable = self.available - self.parent.pending
         return self.free_count + creatable if creatable > 0 else self.free_count
 
     def makes(self) -> int:
-        """How many more devices the parent could make, cordoned or excluded or not."""
+        """How many more devices the parent could make, closed or excluded or not."""
         return max(0, self.available - self.parent.pending) if self.creatable else 0
 
     def grew(self) -> None:

@@ -34,6 +34,7 @@ from devicetrack.engine.states import HeldDevice
 from devicetrack.engine.states import PoolState
 from devicetrack.engine.withholding import NO_REASON
 from devicetrack.engine.withholding import Standing
+from devicetrack.engine.withholding import Target
 from devicetrack.objects.choice import Features
 from devicetrack.objects.choice import NO_FEATURES
 from devicetrack.objects.things import Exclusions
@@ -187,7 +188,7 @@ class Stock:
 
         :raises Inconsistent: this pool can make no device, or no more
         """
-        if not pool.makes() or pool.parent.cordoned or pool.parent.is_excluded:
+        if not pool.makes() or pool.parent.closed or pool.parent.is_excluded:
             raise Inconsistent(pool.kind, pool.parent_name, pool.free_count)
         # No device of any kind has such a name.
         unit = Unit(pool, f'(unnamed {next(self._numbers)})', pool.details)
@@ -309,7 +310,7 @@ class Stock:
               numa_node: int | None, features: Features = NO_FEATURES) -> tuple[Pool, bool]:
         pool, new = self._pools.get(kind, provider_uuid, resource_class, parent, numa_node, features)
         if new:
-            pool.parent.cordoned = (kind, parent) in self._standing.parents
+            pool.parent.closed = self._standing.parents.get((kind, parent), NO_REASON)
         return pool, new
 
     def _move(self, unit: Unit, pool: Pool) -> None:
@@ -427,31 +428,42 @@ class Stock:
         """The reasons of every device that has any."""
         return {unit.key: unit.withheld for unit in self._withheld_units()}
 
-    def stand(self, key: DeviceKey, reason: str) -> None:
-        """Withhold a device until :meth:`stand_down`, also while it is not there."""
-        self._standing.add(key, reason)
+    def stand(self, key: DeviceKey, reason: str, why: str = '') -> None:
+        """Withhold a device until :meth:`stand_down`, also while it is not there.
+
+        :param why: why it could not be made ready, for people, if that is the reason
+        """
+        self._standing.add(Target.of(key), reason, why)
         self.withhold(key, reason)
 
     def stand_down(self, key: DeviceKey, reason: str) -> None:
         """End what :meth:`stand` began. A device of a cordoned parent stays withheld."""
-        self._standing.discard(key, reason)
+        self._standing.discard(Target.of(key), reason)
         self.admit(key, reason)
 
     def cordon(self, kind: str, parent: str) -> None:
         """Withhold all devices of a parent, and let it make no more, until :meth:`uncordon`, even if it is away."""
-        self._standing.parents[kind, parent] = None
-        self._of_parent(kind, parent, True)
+        self.close_parent(kind, parent, vocabulary.CORDONED)
 
     def uncordon(self, kind: str, parent: str) -> None:
         """End what :meth:`cordon` began. Devices that are withheld themselves stay so."""
-        self._standing.parents.pop((kind, parent), None)
-        self._of_parent(kind, parent, False)
+        self.reopen_parent(kind, parent, vocabulary.CORDONED)
 
-    def _of_parent(self, kind: str, name: str, cordoned: bool) -> None:
+    def close_parent(self, kind: str, parent: str, reason: str, why: str = '') -> None:
+        """Let a parent make no more devices until :meth:`reopen_parent`. Only a cordon withholds those that it has."""
+        self._standing.add(Target.named(kind, parent, parent=True), reason, why)
+        self._of_parent(kind, parent)
+
+    def reopen_parent(self, kind: str, parent: str, reason: str) -> None:
+        """End what :meth:`close_parent` began."""
+        self._standing.discard(Target.named(kind, parent, parent=True), reason)
+        self._of_parent(kind, parent)
+
+    def _of_parent(self, kind: str, name: str) -> None:
         parent = self._pools.parent(kind, name)
         if parent is None:
             return
-        parent.cordoned = cordoned
+        parent.closed = self._standing.parents.get((kind, name), NO_REASON)
         for unit in (*self._units.get(kind, {}).values(), *self._unnamed.values()):
             if unit.pool.parent is parent:
                 self._withhold(unit, unit.withheld - {vocabulary.CORDONED} | self._standing.of(unit.key, name))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import itertools
 from typing import Final
 
@@ -29,6 +30,7 @@ from devicetrack.engine.selection import Scope
 from devicetrack.engine.selection import Unit
 from devicetrack.engine.states import Available
 from devicetrack.engine.states import Hold
+from devicetrack.engine.stock import GONE
 from devicetrack.objects.choice import Choice
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
@@ -149,10 +151,27 @@ class Taking(Intake):
         near = {socket for node, socket in self._sockets.items() if node in nodes}
         return frozenset(node for node, socket in self._sockets.items() if socket in near)
 
+    def shows_room(self, key: DeviceKey) -> bool:
+        """Whether by the last report a held device is there, or its parent can make it."""
+        unit = self._find(key)
+        return unit is not None and (unit.pool.available >= unit.pool.parent.pending if unit.unborn
+                                     else GONE not in unit.withheld)
+
+    def exchange_elsewhere(self, key: DeviceKey, accepts: Callable[[str | None, str], bool] | None = None,
+                           ) -> Hold | None:
+        """As :meth:`exchange`, and by another parent if possible: what fails at one device may fail at its siblings."""
+        unit = self._find(key)
+        failing = None if unit is None else unit.pool.parent_name
+        if failing is not None:
+            with contextlib.suppress(exception.NoFit):
+                return self.exchange(key, lambda parent, details: parent != failing and (
+                    accepts is None or accepts(parent, details)))
+        return self.exchange(key, accepts)
+
     def exchange(self, key: DeviceKey, accepts: Callable[[str | None, str], bool] | None = None,
                  numa_nodes: frozenset[int | None] = _NO_NODES,
                  numa_policy: str = vocabulary.REQUIRED) -> Hold | None:
-        """Hold another device to replace one that could not be made. The first one stays held.
+        """Hold another device to replace one that could not be made ready. The first one stays held.
 
         The other device comes from the same provider, unless the request left the provider to this host. It has the
         features and the affinity of the request. A holding that was made from rows does not know these; then the other
@@ -395,7 +414,7 @@ class Taking(Intake):
 
     def _shortage(self, item: Item, demand: Demand, but: Holding | None = None) -> Shortage:
         return shortage(item, self._affinity(demand, item.numa_policy), self._pools, self._units,
-                        self._owners(item, but))
+                        self._owners(item, but), self._standing.why)
 
     def _owners(self, item: Item, but: Holding | None) -> int:
         """How many instances hold devices that an item means. ``but`` is not counted."""

@@ -67,8 +67,8 @@ _EARLIER: Final = {'drained': vocabulary.CORDONED}
 class Cause(NamedTuple):
     """The facts of one reason: ``since`` when it holds, why (``detail``), and who set it (``by``).
 
-    ``since`` is in seconds since the epoch, and only a label. ``tries`` counts the failed releases, if they are the
-    reason.
+    ``since`` is in seconds since the epoch, and only a label. ``tries`` counts the failed releases, or the failed tries
+    to make it ready for a guest, if they are the reason.
     """
 
     since: int
@@ -118,30 +118,51 @@ def from_json(stored: str, scope: str) -> dict[str, Cause]:
         return {reason: Cause(0, UNREADABLE, vocabulary.BY_OPERATOR)}
 
 
-class Standing:
-    """The standing reasons of a ledger, by device, and the cordoned parents. False when there are none."""
+# The reasons that a ledger keeps until somebody ends them, whatever the host reports.
+KEPT: Final = frozenset((vocabulary.NOT_REALIZED,))
 
-    __slots__ = ('devices', 'parents')
+_Named = tuple[str, str | None]
+
+
+class Standing:
+    """The standing reasons of a ledger, by device and by parent. False when there are none.
+
+    The devices of a cordoned parent are cordoned. A parent that could make no device makes no more, but the devices
+    that it has are not concerned. ``why`` has the cause of :data:`.vocabulary.NOT_REALIZED`, for people.
+    """
+
+    __slots__ = ('devices', 'parents', 'why')
 
     def __init__(self) -> None:
-        self.devices: dict[tuple[str, str | None], frozenset[str]] = {}
-        self.parents: dict[tuple[str, str | None], None] = {}
+        self.devices: dict[_Named, frozenset[str]] = {}
+        self.parents: dict[_Named, frozenset[str]] = {}
+        self.why: dict[Target, str] = {}
 
     def __bool__(self) -> bool:
         return bool(self.devices or self.parents)
 
-    def of(self, key: tuple[str, str | None], parent: str | None) -> frozenset[str]:
+    def of(self, key: _Named, parent: str | None) -> frozenset[str]:
         """The reasons that stand for a device."""
         reasons = self.devices.get(key, NO_REASON)
-        return reasons | {vocabulary.CORDONED} if (key[0], parent) in self.parents else reasons
+        return reasons | {vocabulary.CORDONED} if vocabulary.CORDONED in self.parents.get(
+            (key[0], parent), NO_REASON) else reasons
 
-    def add(self, key: DeviceKey, reason: str) -> None:
-        self.devices[key] = self.devices.get(key, NO_REASON) | {reason}
+    def add(self, target: Target, reason: str, why: str = '') -> None:
+        of_scope, name = self._of(target)
+        of_scope[name] = of_scope.get(name, NO_REASON) | {reason}
+        if reason == vocabulary.NOT_REALIZED:
+            self.why[target] = why
 
-    def discard(self, key: DeviceKey, reason: str) -> None:
-        reasons = self.devices.pop(key, NO_REASON) - {reason}
+    def discard(self, target: Target, reason: str) -> None:
+        of_scope, name = self._of(target)
+        reasons = of_scope.pop(name, NO_REASON) - {reason}
         if reasons:
-            self.devices[key] = reasons
+            of_scope[name] = reasons
+        if reason == vocabulary.NOT_REALIZED:
+            self.why.pop(target, None)
+
+    def _of(self, target: Target) -> tuple[dict[_Named, frozenset[str]], _Named]:
+        return self.parents if target.scope == vocabulary.PARENT else self.devices, (target.kind, target.name)
 
 
 def after_audit(marks: Marks, withheld: Mapping[DeviceKey, Collection[str]], known: Collection[DeviceKey],
@@ -158,7 +179,7 @@ def after_audit(marks: Marks, withheld: Mapping[DeviceKey, Collection[str]], kno
         key = DeviceKey(target.kind, target.name)
         seen = target.scope == vocabulary.DEVICE and key in known
         kept = {reason: cause for reason, cause in causes.items()
-                if cause.stands or not seen or reason in withheld.get(key, ())}
+                if cause.stands or reason in KEPT or not seen or reason in withheld.get(key, ())}
         if kept:
             after[target] = kept
     for key, reasons in withheld.items():
@@ -215,7 +236,7 @@ def events_of(host_uuid: str, before: Marks, after: Marks, at_ms: int, request_i
               ended: Mapping[tuple[Target, str], Ended] | None = None) -> list[Event]:
     """The events between two sets of marks: one for each reason that began, ended or changed.
 
-    If a device cannot be given back, the manager tries again and again; only the first failure is an event.
+    What fails is tried again and again; only the first failure is an event.
 
     :param ended: how reasons of targets were ended. The others ended because their source no longer shows them
     """
@@ -225,7 +246,7 @@ def events_of(host_uuid: str, before: Marks, after: Marks, at_ms: int, request_i
         for reason in in_order(was.keys() | now.keys()):
             cause = now.get(reason)
             if cause is not None:
-                if reason in was and (reason == vocabulary.NOT_GIVEN_BACK or _is_same(was[reason], cause)):
+                if reason in was and (reason in _TRIED or _is_same(was[reason], cause)):
                     continue
                 event = events.RETIRED if reason == vocabulary.RETIRED else events.WITHHELD
                 more = {'reason': reason, 'why': cause.text, 'by': cause.by}
@@ -242,6 +263,10 @@ def events_of(host_uuid: str, before: Marks, after: Marks, at_ms: int, request_i
     return found
 
 
+# The reasons whose causes count failed tries.
+_TRIED: Final = (vocabulary.NOT_GIVEN_BACK, vocabulary.NOT_REALIZED)
+
+
 def _is_same(before: Cause, after: Cause) -> bool:
     return (before.by, before.detail) == (after.by, after.detail)
 
@@ -250,6 +275,29 @@ def retired(marks: Marks) -> frozenset[DeviceKey]:
     """The devices that an operator gave up."""
     return frozenset(DeviceKey(target.kind, target.name)
                      for target, causes in marks.items() if vocabulary.RETIRED in causes)
+
+
+def not_realized(marks: Marks) -> dict[Target, Cause]:
+    """The devices that could not be made ready, and the parents that could make none, with the last reason."""
+    return {target: causes[vocabulary.NOT_REALIZED] for target, causes in marks.items()
+            if vocabulary.NOT_REALIZED in causes}
+
+
+# The report about a device that the host does not have.
+AWAY: Final = 'away'
+
+
+def report_of(target: Target, views: Views) -> object:
+    """What the host reports about a device or a parent, to compare it with a later report.
+
+    :returns: None if the report is unknown, or if the device has an owner, whose use of it changes the report
+    """
+    if target.kind not in views.inventory.known_kinds:
+        return None
+    if target.scope == vocabulary.PARENT:
+        return frozenset(one for one in views.inventory.capacities if target.has(one.kind, None, one.parent))
+    key = DeviceKey(target.kind, target.name)
+    return None if key in views.owners else views.devices.get(key, AWAY)
 
 
 def failures(marks: Marks) -> dict[DeviceKey, Cause]:

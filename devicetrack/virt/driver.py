@@ -208,11 +208,12 @@ class VirtDriver(abc.ABC):
 
         Idempotent: it does not repeat work that is done, except a wipe without proof. A device of an assignment that
         was only claimed (:attr:`~devicetrack.objects.DeviceAssignment.was_only_claimed`) is not wiped, if a proof on
-        this host says that it is clean, and nobody uses it. When somebody uses a device, the driver removes its proof,
-        so that the device is wiped once that use ends. The driver holds the devices' locks, and asks the hypervisor
-        right before it changes each device and once more after the last one: a guest may have been started meanwhile.
-        For devices that keep bytes, the driver durably records that a device is clean before it says that the device
-        may be given to somebody else.
+        this host says that it is clean, and nobody uses it. If others use or changed such a device, the answer is
+        :class:`NotProven`, and the device and its proof stay as they are. When somebody uses another device, the driver
+        removes its proof, so that the device is wiped once that use ends. The driver holds the devices' locks, and asks
+        the hypervisor right before it changes each device and once more after the last one: a guest may have been
+        started meanwhile. For devices that keep bytes, the driver durably records that a device is clean before it says
+        that the device may be given to somebody else.
 
         :param confirm: called with each assignment under its device's lock, before the device is changed. An error
             that it raises ends the call and goes on to the caller: this device and those after it were not changed
@@ -221,7 +222,8 @@ class VirtDriver(abc.ABC):
             changed. :class:`DeviceBusy`: another process works on it; nothing was changed. :class:`DeviceGone`: it is
             not there, or another device has its name; nothing was changed, and nothing proves what became of its bytes.
             :class:`UnclaimFailed`: it was not removed or wiped, or nothing proves that it was. :class:`UsersUnknown`:
-            its users are unknown, before or after the work
+            its users are unknown, before or after the work. :class:`NotProven`: it was only claimed, and others use or
+            changed it; nothing was changed
         :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
         """
 
@@ -527,6 +529,13 @@ def obstacle(key: DeviceKey, usage: Usage, owner: str | None = None, if_named: s
         return DeviceInUse(*key, _advised(f'domain {lost[0]} may name it: its address {lost[1]} leads to no device of '
                                           f'kind {key.kind}', if_named))
     return None
+
+
+def is_of_others(key: DeviceKey, usage: Usage, owner: str) -> bool:
+    """Whether the domain of its owner certainly does not use a device."""
+    return not usage.unknown and not any(
+        use.domain_uuid == owner and ((use.kind, use.identifier) == key or use.may_mean(key, owner))
+        for use in usage.uses)
 
 
 def _advised(reason: str, advice: str) -> str:

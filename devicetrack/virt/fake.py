@@ -270,6 +270,8 @@ class FakeHost(fake_machine.Machine):
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
         key = assignment.key
+        if key.identifier in self.broken:
+            raise exception.RealizeFailed(*key, self.broken[key.identifier])
         if key.kind in KEEPING:
             there = self._there(assignment)
             self.unproven.add(key)
@@ -285,6 +287,8 @@ class FakeHost(fake_machine.Machine):
         if create and key not in self.devices:
             self.enter('create')
             with self.lock:
+                if wanted.parent in self.broken:
+                    raise exception.RealizeFailed(*key, self.broken[wanted.parent])
                 if wanted.parent not in self.parents:
                     raise exception.RealizeFailed(*key, f'its parent {wanted.parent} is not there')
                 self._create(key, self.parents[wanted.parent], wanted.type)
@@ -345,11 +349,15 @@ class FakeHost(fake_machine.Machine):
 
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
         """Whether a device that keeps bytes was claimed and never made ready for a guest, and is as clean as then."""
-        key = assignment.key
-        if key.kind not in KEEPING or key in self.unproven or key in self.lent or not assignment.was_only_claimed:
+        if assignment.key in self.lent or not self.was_never_ready(assignment):
             return False
         self._there(assignment)
         return True
+
+    def was_never_ready(self, assignment: DeviceAssignment) -> bool:
+        """Whether a device that keeps bytes was claimed, and still has its proof."""
+        key = assignment.key
+        return key.kind in KEEPING and key not in self.unproven and assignment.was_only_claimed
 
     def check_clean(self, assignment: DeviceAssignment, how: str) -> None:
         """Check that a namespace or a function is clean."""
@@ -475,7 +483,11 @@ class FakeDriver(driver.VirtDriver):
     def _unclaim(self, assignment: DeviceAssignment) -> exception.DriverError | None:
         key = assignment.key
         self._wipes.pop(key, None)
-        obstacle = self.machine.obstacle(assignment, self.machine.usage(guarding=True), assignment.instance_uuid)
+        usage = self.machine.usage(guarding=True)
+        obstacle = self.machine.obstacle(assignment, usage, assignment.instance_uuid)
+        if obstacle is not None and self.machine.was_never_ready(assignment) and driver.is_of_others(
+                key, usage, assignment.instance_uuid):
+            return exception.NotProven(*key, obstacle.reason)
         if obstacle is not None:
             self.disprove((key,))               # its user may write to it, and be gone at the next try
             return obstacle

@@ -68,7 +68,8 @@ class Machine:
     counters show. ``wiping`` holds the progress of wipes, for tests that look at it. ``sockets`` are pairs of a NUMA
     node and its socket. ``lent`` are the functions that are bound to the driver for guests. The hypervisor binds them
     when it starts a guest and never unbinds them, as libvirt does when it is killed at the wrong moment. ``ports`` has
-    the network port that each function is.
+    the network port that each function is. ``broken`` are the devices that cannot be made ready for a guest, and the
+    parents that can make none although they show room, by name, each with the error of the host.
     """
 
     _hosts: dict[str, Self] = {}
@@ -93,6 +94,7 @@ class Machine:
         self.written: set[DeviceKey] = set()
         self.lent: set[DeviceKey] = set()
         self.ports: dict[DeviceKey, Port] = {}
+        self.broken: dict[str, str] = {}
         self.wiping: dict[DeviceKey, WipeProgress] = {}
         self.busy: set[DeviceKey] = set()
         self.missing: tuple[Missing, ...] = ()

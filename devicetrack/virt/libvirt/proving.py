@@ -29,6 +29,7 @@ from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Usage
 from devicetrack.virt.driver import Confirm
+from devicetrack.virt.driver import is_of_others
 from devicetrack.virt.driver import obstacle
 from devicetrack.virt.libvirt import proofs
 from devicetrack.virt.libvirt.kinds import api
@@ -102,17 +103,22 @@ class Proving:
                   usage: Usage) -> exception.DriverError | None:
         """Take one device back, if nobody uses it. A device that was never made ready for a guest is left as it is.
 
-        After this the device is clean; :meth:`proven` records that.
+        After this the device is clean; :meth:`proven` records that. If the device was never made ready, and others use
+        or changed it, the answer is NotProven, since what is on it is theirs.
         """
         key = assignment.key
         self._wipes.pop(key, None)
         try:
             error: exception.DeviceError | None = self._obstacle(assignment, usage, assignment.instance_uuid)
+            never_ready = kind.keeps_bytes and assignment.was_only_claimed and self._has_proof(key)
             try:
                 if error is None and self._is_untouched(assignment, kind):
                     return None
             except exception.DeviceError as failed:
                 error = failed
+            if never_ready and is_of_others(key, usage, assignment.instance_uuid):
+                return exception.NotProven(
+                    *key, 'it is not as it was when it was proven' if error is None else error.reason)
             if error is not None:
                 self.take_back((key,))          # its user may write to it, and be gone at the next try
                 return error
@@ -235,6 +241,10 @@ class Proving:
                 owned = [details.to_text(one.details) for one in assignments if one.kind == name]
                 keys.update(DeviceKey(name, one) for one in installed.within_reach(kind, owned, proven))
         self.take_back(keys)
+
+    def _has_proof(self, key: DeviceKey) -> bool:
+        """Whether there is a proof of a device, valid or not. Before a device is made ready for a guest, it ends."""
+        return key.identifier in self._proven(key.kind)
 
     def _proven(self, kind: str) -> Mapping[str, str]:
         try:

@@ -193,11 +193,17 @@ class DiscardedLedgerTestCase(base.TestCase):
             {'near': instance.uuid}, host.owners())
 
     def exchange(self) -> Staged:
-        host, instance = self.host(parents={'a': 2}), Instance()
-        host.claim(instance, vgpu=1)
-        host.machine.before('create', exception.ParentFull('mdev', 'a', 'nvidia-35', 'full'), times=1)
-        return host, lambda: host.manager.realize(host.context, instance), lambda: self.assertEqual(
-            [instance.uuid], list(host.owners().values()))
+        host, instance = self.host(devices=2), Instance()
+        host.claim(instance, pmem=1)
+        host.machine.before('realize', lambda: host.machine.remove(DeviceKey('vpmem', 'd0')), times=1)
+        host.machine.before('realize', exception.DeviceGone('vpmem', 'd0', 'it broke'), times=1)
+
+        def check() -> None:
+            host.wait()
+            self.assertEqual({'d1': instance.uuid}, host.owners())
+            host.audit()                # it forgets a device that is gone
+
+        return host, lambda: host.manager.realize(host.context, instance), check
 
     def adopt(self) -> Staged:
         host, instance, key = self.host(devices=2), Instance(), DeviceKey('vpmem', 'd0')

@@ -197,7 +197,8 @@ class FullParentTestCase(HostTestCase):
         [row] = self.fixture.records()
         self.assertEqual(('p1', self.row.claim_id, 'current', 'claimed', 0),
                          (row.parent, row.claim_id, row.role, row.state, row.position))
-        self.assertEqual(({row.identifier: self.instance.uuid}, [row.identifier], 1),
+        # The first one still shows room, so it is held back.
+        self.assertEqual(({row.identifier: self.instance.uuid}, [row.identifier], 0),
                          (self.fixture.held(), self.fixture.mdevs(), self.fixture.free()))
         [device] = self.fixture.running.ledger.held(self.instance.uuid)
         self.assertEqual(device.provider_uuid, row.provider_uuid)
@@ -214,9 +215,15 @@ class FullParentTestCase(HostTestCase):
             self.assertRaises(KeyboardInterrupt, self.realize)
         self.assertEqual(({self.row.identifier: self.instance.uuid}, 1), (self.fixture.held(), self.fixture.free()))
 
+    def test_a_parent_that_is_full_when_it_is_read_again_is_not_held_back(self):
+        self.fixture.machine.before('create', lambda: self.fixture.machine.add_mdev('p0'), times=1)
+        self.realize()
+        self.assertEqual(['p1'], [row.parent for row in self.fixture.records()])
+        self.assertEqual({}, dict(self.fixture.running.withheld.not_realized))
+
     def test_twice_is_an_error_and_the_second_choice_stays_recorded(self):
         self.fixture.machine.before('create', full('whichever'), times=2)
-        self.assertRaises(exception.ParentFull, self.realize)
+        self.assertRaises(exception.NoFit, self.realize)
         self.assertEqual(2, self.fixture.machine.calls['create'])
         [row] = self.fixture.records()
         self.assertEqual(('p1', {row.identifier: self.instance.uuid}), (row.parent, self.fixture.held()))
