@@ -295,12 +295,13 @@ class Claiming:
 
         A parent that is full, and says so when it is read again, needs nothing more.
         """
-        if isinstance(error, exception.ParentFull):
-            self._views.read_parents()
-            if not self._ledger.shows_room(record.key):
-                return
         device = self._ledger.device(record.key)
-        if device is not None:
+        if device is None:
+            return
+        is_full = isinstance(error, exception.ParentFull)
+        if is_full or device.unborn:
+            self._views.read_parents()          # an option may share room that a parent cannot use among the others
+        if not is_full or self._ledger.shows_room(record.key):
             self._withheld.was_not_realized(
                 Target.named(record.kind, record.parent, parent=True) if device.unborn and record.parent is not None
                 else Target.of(record.key), error.reason)
@@ -333,6 +334,8 @@ class Claiming:
             self._rows.write(Changes(delete=(record,)))
         if left is None and (chosen is not None or theirs):
             self._ledger.retire(record.instance_uuid, record.key, theirs)
+            if theirs:
+                self._driver.disprove((record.key,))
         elif left is not None and chosen is not None:
             self._life.give_back_replaced([left.after])
         if chosen is None:

@@ -322,8 +322,9 @@ class ClaimManager:
 
         Idempotent: call it before every start of the guest. It records new details, such as an IOMMU group or the path
         of this boot. If the service says that a move is over and nobody has told this host, the call ends the move
-        first. It also undoes claims of the instance that failed and could not be undone before. If a parent turns out
-        to be full, the call reads it again and chooses another device, once.
+        first. It also undoes claims of the instance that failed and could not be undone before. If a device that no
+        guest has had cannot be made ready for a cause of its own, the call takes another one in its place, a few times
+        at most, and withholds the first one for a while, or what its parent could make.
 
         :param before_move: while the instance moves to other devices of this host, take the devices that it had before,
             not the new ones; none if it had none
@@ -340,7 +341,9 @@ class ClaimManager:
             on or has failed, or the guest's definition cannot be read. Or the guest was started again on its old
             devices, and the service does not say that the move has failed
         :raises StoreError: no answer; a move that is over, or a claim that failed, may not have ended here
-        :raises DeviceError, ParentFull, NoFit: a device could not be made ready; all of them stay held and recorded
+        :raises NoFit: a device could not be made ready, and there is no other; the error names each that failed
+        :raises DeviceError, ParentFull: a device could not be made ready. As after NoFit, all of them stay held and
+            recorded, except one that keeps bytes and that others use or have written to
         :raises HypervisorUnreachable: no answer; devices may be half made, and the next call continues
         :raises UsersUnknown: a claim of the instance failed, and nobody can read whether a guest runs on its devices
         """

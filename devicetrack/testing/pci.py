@@ -356,6 +356,15 @@ class PCIHost(host_files.HostFiles):
         """The name of a function's interface while a network driver has the function."""
         return self._functions[address].interface
 
+    def fall_silent(self, address: str) -> None:
+        """Let a function fall off its bus: the kernel still shows it, and its registers read as ones."""
+        self._put(self.path(address, 'config'), '\xff' * 256)
+
+    def answer_again(self, address: str) -> None:
+        """End what :meth:`fall_silent` began."""
+        self._put(self.path(address, 'config'), pci_models.config_header(
+            self._functions[address].model).decode('latin-1'))
+
     def hide_interface(self, address: str) -> None:
         """Move the interface of a function to another network namespace."""
         name = self.interface_of(address)

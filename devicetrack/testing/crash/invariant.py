@@ -19,7 +19,7 @@ from devicetrack.testing.crash.world import World
 from devicetrack.virt import fake
 
 # The reasons for which a ledger may withhold a device while nothing is under way.
-_AT_REST = frozenset((vocabulary.CORDONED, vocabulary.EXCLUDED))
+_AT_REST = frozenset((vocabulary.CORDONED, vocabulary.EXCLUDED, vocabulary.NOT_REALIZED))
 
 # How many devices of each resource class an instance owns, by host and instance.
 Owners = Mapping[str, Mapping[str, Mapping[str, int]]]

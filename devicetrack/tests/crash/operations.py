@@ -14,6 +14,9 @@ from devicetrack.testing.crash.machines import Machine
 from devicetrack.testing.crash.world import World
 from devicetrack.tests.crash import service
 
+# After so many audits claims may try again what failed a few times.
+AUDITS = 16
+
 
 def machine() -> Machine:
     """Four namespaces, a parent that makes four vGPUs, a card with four virtual functions, and two that go together."""
@@ -122,6 +125,23 @@ class BootWhole(Boot):
 
     def setup(self, world: World) -> None:
         self.instance = world.data.create('one', service.WHOLE)
+
+
+class BootPast(Boot):
+    """With devices that cannot be made ready: others take their places. Later they can."""
+
+    name = 'boot past devices that fail'
+
+    def setup(self, world: World) -> None:
+        super().setup(world)
+        world['a'].machine.broken = dict.fromkeys(('d0', 'd1', '0000:81:00.1'), 'it does not answer')
+
+    def finish(self, world: World) -> None:
+        world['a'].machine.broken.clear()
+        super().finish(world)
+        # Audits count the pause after a failure, and a manager may have met one several times.
+        for _ in range(AUDITS):
+            world['a'].audit()
 
 
 class Excluded(ComputeOperation):

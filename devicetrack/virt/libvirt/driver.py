@@ -208,7 +208,7 @@ class LibvirtDriver(driver.VirtDriver):
     def realize(self, assignment: DeviceAssignment) -> Realized:
         kind = self._kinds.get(assignment.kind)
         if kind is None:
-            raise exception.RealizeFailed(*assignment.key, _NO_KIND)
+            raise exception.RealizeUnknown(*assignment.key, _NO_KIND)
         with contextlib.ExitStack() as locks:
             try:
                 lock = locks.enter_context(self._lock(assignment, 0.0))
@@ -216,15 +216,17 @@ class LibvirtDriver(driver.VirtDriver):
             except filelock.FileLocked:
                 raise _busy(assignment) from None
             except OSError as error:
-                raise exception.RealizeFailed(*assignment.key, _no_lock(error)) from error
+                raise exception.RealizeUnknown(*assignment.key, _no_lock(error)) from error
             except exception.DeviceKindFailed as error:
-                raise exception.RealizeFailed(*assignment.key, str(error)) from error
+                raise exception.RealizeUnknown(*assignment.key, str(error)) from error
             try:
                 self._proving.check_free(assignment, kind)
                 self._proving.take_back_for_guest((assignment,))
                 return installed.realize(kind, assignment)
-            except (exception.InvalidDocument, exception.CommandFailed, exception.DeviceKindFailed) as error:
+            except connection.Refused as error:         # libvirt works, and refuses this device
                 raise exception.RealizeFailed(*assignment.key, str(error)) from error
+            except (exception.InvalidDocument, exception.CommandFailed, exception.DeviceKindFailed) as error:
+                raise exception.RealizeUnknown(*assignment.key, str(error)) from error
             finally:
                 lock.unlock()
 

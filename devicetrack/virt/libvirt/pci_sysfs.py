@@ -17,7 +17,8 @@ Three attributes are never opened here, because reading them waits for the lock 
 drivers/pci/iov.c, drivers/pci/pci-sysfs.c, drivers/base/core.c): ``sriov_numvfs``, ``driver_override`` and, in some
 releases of Linux, ``uevent``. While somebody disables virtual functions and a guest has one of them, that lock is held
 until the guest is gone, and nothing can end a process that waits for it. Only :meth:`Tree.driver_override` opens one of
-the three. ``config`` is never opened either: reading it wakes a device that sleeps.
+the three. Reading ``config`` wakes a device that sleeps. So only :meth:`Tree.silence` opens it, and not while the
+device sleeps.
 
 A host has thousands of virtual functions, so every system call counts. Attributes are read by the descriptor of the
 function's directory, with one read each. All come from one device, even if another one takes the address meanwhile.
@@ -57,6 +58,11 @@ NVME_NAME: Final = re.compile(r'nvme[0-9]+')
 # PCI-to-PCI, CardBus and semitransparent PCI-to-PCI bridges (PCI Code and ID Assignment Specification).
 _BRIDGES: Final = ('0604', '0607', '0609')
 _NO_SUBSYSTEM: Final = '0000:0000'
+
+# The registers of every function begin with these: vendor to header type, of which bit 7 says something else.
+_HEADER: Final = 16
+_HEADER_TYPE: Final = 0x0E
+_LAYOUT: Final = 0x7F
 
 _PAGE: Final = 4096                     # an attribute in sysfs has less than a page
 # If there is a FIFO in place of an attribute, O_NONBLOCK keeps the reader from waiting for a writer.
@@ -262,6 +268,32 @@ class Tree:
             pass
         return None
 
+    def silence(self, address: str) -> str | None:
+        """Say that a function does not answer on its bus; None if it answers, sleeps, or shows no registers.
+
+        The kernel still shows a function that has fallen off its bus, with everything that it read when it found it.
+        Then each register reads as ones. No function has such a header type (PCI Local Bus Specification 3.0, 6.1),
+        and only a virtual one has such a vendor.
+        """
+        directory = os.path.join(self._devices, address)
+        with contextlib.suppress(OSError):
+            if _line(os.path.join(directory, 'power/runtime_status')).startswith('suspend'):
+                return None
+        try:
+            config = os.open(os.path.join(directory, 'config'), _READ)
+            try:
+                header = os.read(config, _HEADER)
+            finally:
+                os.close(config)
+        except FileNotFoundError:
+            return None                         # the function is gone, and whoever asks sees that
+        except OSError as error:
+            return f'{address} does not answer on its bus: its registers cannot be read ({error.strerror})'
+        if len(header) < _HEADER or not (header[_HEADER_TYPE] & _LAYOUT == _LAYOUT or (
+                header[:2] == b'\xff\xff' and not os.path.lexists(os.path.join(directory, 'physfn')))):
+            return None
+        return f'{address} does not answer on its bus: its registers read as ff'
+
     @contextlib.contextmanager
     def _listing(self) -> Iterator[int]:
         try:
@@ -461,6 +493,14 @@ def _identity(text: str) -> _Identity:
     subsystem = f'{of_vendor}:{of_product}'.lower()
     return _Identity(vendor.lower(), product.lower(), None if subsystem == _NO_SUBSYSTEM else subsystem,
                      ''.join(codes).lower())
+
+
+def _line(path: str) -> str:
+    file = os.open(path, _READ)
+    try:
+        return os.read(file, _PAGE).decode('ascii', 'replace').strip()
+    finally:
+        os.close(file)
 
 
 def _address(text: str) -> str:

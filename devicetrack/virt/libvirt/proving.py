@@ -116,7 +116,8 @@ class Proving:
                     return None
             except exception.DeviceError as failed:
                 error = failed
-            if never_ready and is_of_others(key, usage, assignment.instance_uuid):
+            if never_ready and (error is None or isinstance(error, exception.DeviceInUse)) and is_of_others(
+                    key, usage, assignment.instance_uuid):
                 return exception.NotProven(
                     *key, 'it is not as it was when it was proven' if error is None else error.reason)
             if error is not None:

@@ -104,28 +104,52 @@ def place_of(sysfs: str, address: str) -> VFPlace:
                if _VIRTFN.fullmatch(entry.name) and os.path.basename(os.readlink(entry.path)) == address]
     if len(numbers) != 1:
         raise OSError(errno.ENODEV, f'{os.path.basename(physfn)} does not have {address} as one virtual function')
-    names = _uplinks(os.path.join(physfn, 'net'))
-    if len(names) != 1:
-        raise OSError(errno.ENODEV, f'the physical function {os.path.basename(physfn)} has the interfaces '
-                                    f'{", ".join(names) or "none"}, and one is needed')
-    index = int(_line(os.path.join(physfn, 'net', names[0], 'ifindex')))
-    return VFPlace(names[0], index, numbers[0])
+    name = _only_uplink(physfn)
+    index = int(_line(os.path.join(physfn, 'net', name, 'ifindex')))
+    return VFPlace(name, index, numbers[0])
 
 
-def interface_down(sysfs: str, physfn: str) -> str | None:
-    """Return a physical function's interface if that is down; None if it is up, or there is not exactly one here.
+class NoUplink(OSError):
+    """A physical function does not have exactly one interface in this network namespace."""
 
-    While the interface is down, no guest can start with a port of it: its driver does not pass the settings on
-    (igb_set_vf_mac in Linux: drivers/net/ethernet/intel/igb/igb_main.c), and libvirt refuses (virNetDevSaveNetConfig:
+
+class Uplink(NamedTuple):
+    """The interface of a physical function.
+
+    While it is down, no guest can start with a port of it: its driver does not pass the settings on (igb_set_vf_mac in
+    Linux: drivers/net/ethernet/intel/igb/igb_main.c), and libvirt refuses (virNetDevSaveNetConfig:
     src/util/virnetdev.c).
+    """
 
+    name: str
+    is_up: bool
+
+
+def uplink(sysfs: str, physfn: str) -> Uplink:
+    """Read the interface of a physical function.
+
+    :raises NoUplink: there is none here, or not exactly one
     :raises OSError: it cannot be read
     """
-    directory = os.path.join(root.function(sysfs, physfn), 'net')
-    names = _uplinks(directory)
+    directory = root.function(sysfs, physfn)
+    name = _only_uplink(directory)
+    return Uplink(name, bool(int(_line(os.path.join(directory, 'net', name, 'flags')), 16) & _UP))
+
+
+def has_no_uplink(sysfs: str, physfn: str) -> bool:
+    """Whether a physical function certainly has no interface here."""
+    try:
+        return not _uplinks(os.path.join(root.function(sysfs, physfn), 'net'))
+    except OSError:
+        return False
+
+
+def _only_uplink(physfn: str) -> str:
+    names = _uplinks(os.path.join(physfn, 'net'))
     if len(names) != 1:
-        return None
-    return None if int(_line(os.path.join(directory, names[0], 'flags')), 16) & _UP else names[0]
+        raise NoUplink(errno.ENODEV, f'the physical function {os.path.basename(physfn)} has the interfaces '
+                                     f'{", ".join(names) or "none"}, and one is needed')
+    return names[0]
 
 
 def _uplinks(directory: str) -> list[str]:

@@ -228,7 +228,8 @@ class InterruptedBootsTestCase(base.TestCase):
         self.host.machine.before('realize', error, times=1)
         self.go_on()
         first, second = sorted(one.uuid for one in self.wants)
-        self.assertEqual(([(first, error)], [second]), (self.failed, list(self.host.owners().values())))
+        [(failed, why)] = self.failed
+        self.assertEqual((first, error, [second]), (failed, why.__cause__, list(self.host.owners().values())))
         self.assertEqual(['active'], [row.state for row in self.host.records()])
 
     def test_a_guest_that_runs_is_recorded_and_may_be_started_again(self) -> None:

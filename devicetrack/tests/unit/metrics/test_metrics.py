@@ -106,10 +106,10 @@ class EventsTestCase(MetricsTestCase):
         instance = self.host.spawn(vgpu=1)
         self.assertRaises(exception.DeviceInUse, self.host.manager.release, None, instance)
         self.host.machine.before('realize', exception.RealizeFailed('vpmem', 'd0', 'a bad block'))
-        self.assertRaises(exception.RealizeFailed, self.host.spawn, pmem=1)
+        self.assertRaises(exception.NoFit, self.host.spawn, pmem=1)
         self.assertEqual((2, 1, 1, 1), (
             self.value('devicetrack_realize_duration_seconds_count'),
-            self.value('devicetrack_realize_failures_total', reason='device'),
+            self.value('devicetrack_realize_failures_total', reason='no_fit'),
             self.value('devicetrack_release_duration_seconds_count'),
             self.value('devicetrack_release_failures_total', reason='in_use')))
 

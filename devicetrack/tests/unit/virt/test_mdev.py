@@ -72,6 +72,14 @@ class StockTestCase(MdevTestCase):
         self.node.add('mtty-2', parent=self.node.functions[3])
         self.assertEqual([0, 0, 0, 0], room())
 
+    def test_a_parent_that_failed_comes_last_when_they_share(self) -> None:
+        self.node.functions = [f'pci_0000_84_00_{number}' for number in range(3)]
+        self.configuration.set('mdev_mtty-2', max_instances=2)
+        kind = self.make_kind()
+        kind._failing.add('mtty_mtty')
+        self.assertEqual({'mtty_mtty': 0, 'pci_0000_84_00_0': 1, 'pci_0000_84_00_1': 1, 'pci_0000_84_00_2': 0}, {
+            capacity.parent: capacity.available for capacity in kind.stock().capacities})
+
     def test_a_type_that_no_parent_makes_is_said_once(self) -> None:
         log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
         kind = self.make_kind(types=['nvidia-35'])

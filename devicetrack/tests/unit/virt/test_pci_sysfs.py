@@ -430,3 +430,50 @@ class ThisMachineTestCase(base.TestCase):
     def _attribute(address: str, name: str) -> str:
         with open(f'/sys/bus/pci/devices/{address}/{name}') as file:
             return re.sub('^0x', '', file.read().strip())
+
+
+class SilenceTestCase(TreeTestCase):
+    """A function that has fallen off its bus, and all that may look like one."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.add_igb(IGB)
+        self.vf = self.host.make_vfs(IGB, 1)[0]
+
+    def test_registers_of_ones_say_so(self) -> None:
+        for address in (IGB, self.vf):
+            self.assertIsNone(self.tree.silence(address))
+            self.host.fall_silent(address)
+            self.assertEqual(f'{address} does not answer on its bus: its registers read as ff',
+                             self.tree.silence(address))
+            self.host.answer_again(address)
+            self.assertIsNone(self.tree.silence(address))
+
+    def test_so_does_the_header_type_or_the_vendor_alone(self) -> None:
+        with open(self.host.path(IGB, 'config'), 'rb') as file:
+            header = bytearray(file.read())
+        for at, ones in ((0x0E, b'\x7f'), (0x0E, b'\xff'), (0, b'\xff\xff')):
+            with open(self.host.path(IGB, 'config'), 'wb') as file:
+                file.write(header[:at] + ones + header[at + len(ones):])
+            self.assertIsNotNone(self.tree.silence(IGB), f'{ones!r} at {at}')
+
+    def test_a_virtual_function_has_no_vendor_in_its_registers(self) -> None:
+        with open(self.host.path(self.vf, 'config'), 'r+b') as file:
+            file.write(b'\xff\xff\xff\xff')
+        self.assertIsNone(self.tree.silence(self.vf))
+
+    def test_one_that_sleeps_is_not_woken(self) -> None:
+        self.host.fall_silent(IGB)
+        os.makedirs(self.host.path(IGB, 'power'), exist_ok=True)
+        for status, silent in (('suspended', False), ('active', True)):
+            self.write(IGB, 'power/runtime_status', f'{status}\n')
+            self.assertEqual(silent, self.tree.silence(IGB) is not None)
+
+    def test_one_without_registers_or_that_is_gone_says_nothing(self) -> None:
+        os.unlink(self.host.path(IGB, 'config'))
+        self.assertEqual([None, None], [self.tree.silence(address) for address in (IGB, NVME)])
+
+    def test_registers_that_cannot_be_read_say_so(self) -> None:
+        os.unlink(self.host.path(IGB, 'config'))
+        os.mkdir(self.host.path(IGB, 'config'))
+        self.assertIn('its registers cannot be read', str(self.tree.silence(IGB)))

@@ -212,6 +212,27 @@ class UsageTestCase(VFTestCase):
         self.assertRaises(exception.CommandFailed, kind.identify, self.functions)
 
 
+class SilentTestCase(VFTestCase):
+
+    def fall_silent(self, address: str) -> None:
+        with open(os.path.join(self.cards.root, 'bus/pci/devices', address, 'config'), 'wb') as file:
+            file.write(b'\xff' * 64)
+
+    def test_the_functions_of_a_card_that_does_not_answer_are_unhealthy(self) -> None:
+        wanted = self.assigned(self.functions[0])
+        self.fall_silent(CARD)
+        self.assertEqual({f'{CARD} does not answer on its bus: its registers read as ff'},
+                         {device.unhealthy for device in self.devices().values()})
+        error = self.assertRaises(exception.RealizeFailed, self.kind.realize, wanted)
+        self.assertIn('does not answer', str(error))
+        self.assertEqual([], self.cards.written)
+        self.kind.unclaim(wanted, -1)
+
+    def test_one_function_costs_itself(self) -> None:
+        self.fall_silent(self.functions[1])
+        self.assertEqual([self.functions[1]], [name for name, device in self.devices().items() if device.unhealthy])
+
+
 class RealizeTestCase(VFTestCase):
 
     def test_the_type_is_set_once(self) -> None:
@@ -296,7 +317,7 @@ class RealizeTestCase(VFTestCase):
     def test_one_that_cannot_be_read_is_not_realized(self) -> None:
         wanted = self.assigned(self.functions[0])
         self.cards.fail(self.functions[0])
-        self.assertRaises(exception.CommandFailed, self.kind.realize, wanted)
+        self.assertRaises(exception.RealizeFailed, self.kind.realize, wanted)
 
     def test_a_boot_takes_the_type_and_realizing_brings_it_back(self) -> None:
         wanted = self.assigned(self.functions[0])

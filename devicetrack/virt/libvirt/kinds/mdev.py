@@ -41,6 +41,7 @@ from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import nodedev_xml
+from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
@@ -71,6 +72,7 @@ class Mdev(api.DeviceKind):
         self.options = mdev_options.read(conf)
         self._idle: set[str] = set()            # types with a warning that no parent makes them
         self._waiting: _Waiting = {}            # as the last stock had them
+        self._failing: set[str] = set()         # parents that could not make a device when they were last asked
         self.devices = mdev_devices.Devices(hypervisor, mdev_sysfs.Kernel())
         self.patience = mdev_patience.Patience()
         self.removal = mdev_removal.Removal(self.devices, self.patience, conf[options.MDEV_GROUP].release_wait_s)
@@ -116,6 +118,7 @@ class Mdev(api.DeviceKind):
         everything = self.devices.all(parents)
         counts, waiting = _counts(everything), _waiting(everything)
         self._waiting = waiting
+        silences = self._silences(parents)
         for device in everything:
             found.setdefault(device.uuid, []).append(device)
         for same in found.values():
@@ -126,15 +129,23 @@ class Mdev(api.DeviceKind):
                 continue
             for mdev_type in self.options.types_of(mdev_devices.names(device.parent)):
                 if mdev_type.id == device.type:
-                    devices.append(self._inventory_device(device, mdev_type, parents, waiting))
-        capacities = self._capacities(parents, counts, waiting)
+                    devices.append(self._inventory_device(
+                        device, mdev_type, parents, waiting, silences))
+        capacities = self._capacities(parents, counts, waiting, silences)
         self._warn_of_types_that_nothing_makes(parents, {capacity.device_type for capacity in capacities}
                                                | counts.keys())
         return api.Stock(tuple(sorted(devices)), tuple(capacities), faults=tuple(
             Fault(DeviceKey(self.name, name), mdev_options.ENABLED, problem)
-            for name, problem in sorted({**parents.problems, **{
+            for name, problem in sorted({**silences, **parents.problems, **{
                 os.path.basename(path): f'mdevctl cannot read {path}, and lists no definition of this host until it is '
                 'repaired or removed' for path in mdevctl.lost()}}.items())))
+
+    def _silences(self, parents: Iterable[nodedev_xml.Parent]) -> Mapping[str, str]:
+        """Find the parents that do not answer on their bus, with what shows that."""
+        functions = pci_sysfs.Tree(self.devices.kernel.root)
+        return {parent.name: silence for parent in parents
+                if parent.pci and parent.address and self.options.types_of(mdev_devices.names(parent))
+                and (silence := functions.silence(parent.address)) is not None}
 
     def _warn_of_types_that_nothing_makes(self, parents: mdev_devices.Parents, there: Container[str]) -> None:
         """Warn about such types, and again only when they change: every audit reads the stock.
@@ -151,11 +162,13 @@ class Mdev(api.DeviceKind):
         self._idle = idle
 
     def _inventory_device(self, device: Device, mdev_type: type_options.TypeOptions, parents: mdev_devices.Parents,
-                          waiting: _Waiting) -> InventoryDevice:
+                          waiting: _Waiting, silences: Mapping[str, str]) -> InventoryDevice:
         parent = device.parent
-        unhealthy = None
+        unhealthy = silences.get(parent.name)
         api = self._device_api(device)
-        if api is None:
+        if unhealthy is not None:
+            pass
+        elif api is None:
             # libvirt is late after a boot. Until it knows the parent, nobody knows all of the device.
             unhealthy = (f'libvirt does not know its parent {parent.name} yet' if parents.named(parent.name) is None
                          else f'its parent {parent.name} does not list its type {device.type}')
@@ -177,11 +190,11 @@ class Mdev(api.DeviceKind):
         return found or self.devices.kernel.device_api(device.parent.address or device.parent.name, device.type)
 
     def _capacities(self, parents: mdev_devices.Parents, counts: Mapping[str, int], waiting: _Waiting,
-                    of: str | None = None) -> list[Capacity]:
+                    silences: Mapping[str, str], of: str | None = None) -> list[Capacity]:
         """Return the capacities that the parents have left, beside those devices that are defined and not started.
 
-        ``max_instances`` limits all parents together. The first parents with room share what is left of the limit. So
-        a device that one of them makes takes nothing from the others.
+        ``max_instances`` limits all parents together. The first parents with room share what is left of the limit,
+        those that failed last. So a device that one of them makes takes nothing from the others.
 
         :param counts: how many devices of each type the host has
         :param of: return only the capacities of the parent with this name; None for all parents
@@ -189,12 +202,13 @@ class Mdev(api.DeviceKind):
         found = []
         left = {mdev_type.id: max(0, mdev_type.max_instances - counts.get(mdev_type.id, 0))
                 for mdev_type in self.options.types.values() if mdev_type.max_instances is not None}
-        for parent in parents:
+        for parent in sorted(parents, key=lambda parent: parent.name in self._failing):
             allowed = {mdev_type.id: mdev_type for mdev_type in self.options.types_of(mdev_devices.names(parent))}
             for made in parent.types:
                 if made.id not in allowed:
                     continue
-                available = max(0, made.available - len(waiting.get((parent.name, made.id), ())))
+                available = 0 if parent.name in silences else max(
+                    0, made.available - len(waiting.get((parent.name, made.id), ())))
                 available = min(available, left.get(made.id, available))
                 if made.id in left:
                     left[made.id] -= available
@@ -241,7 +255,7 @@ class Mdev(api.DeviceKind):
         return Realized(
             DeviceKey(self.name, assignment.identifier),
             details.to_text(self._details(device, assignment.details)),
-            tuple(self._capacities(parents, counts, waiting, device.parent.name)))
+            tuple(self._capacities(parents, counts, waiting, self._silences(parents), device.parent.name)))
 
     def _details(self, device: Device, recorded: MdevDetails) -> MdevDetails:
         """Return the details of a device that is ready. A view that does not tell its parent replaces nothing."""
@@ -314,6 +328,8 @@ class Mdev(api.DeviceKind):
                     self.name, assignment.identifier, f'its parent {wanted.parent} is not there')
             if not _available(parent, wanted.type):
                 raise exception.ParentFull(self.name, parent.name, wanted.type, 'it has no room for more')
+            for silence in self._silences((parent,)).values():
+                raise exception.RealizeFailed(self.name, assignment.identifier, silence)
         handle = None if device is None else self.devices.definition(assignment, parents)
         # If libvirt still has a handle for a removed definition, it has not heard of the removal yet.
         if handle is not None and (self._autostart(assignment, handle) or mdevctl.parents_of(assignment.identifier)):
@@ -350,6 +366,7 @@ class Mdev(api.DeviceKind):
 
     def _start(self, assignment: DeviceAssignment, handle: connection.NodeDevice) -> None:
         wanted = assignment.details
+        self._failing.discard(wanted.parent)
         try:
             self.patience.settled(handle.start, lambda: self.devices.kernel.has(assignment.identifier))
         except connection.Refused as error:
@@ -360,6 +377,7 @@ class Mdev(api.DeviceKind):
             if error.meaning is connection.Meaning.FULL or (
                     parent is not None and not _available(parent, wanted.type)):
                 raise exception.ParentFull(self.name, wanted.parent, wanted.type, error.reason) from error
+            self._failing.add(wanted.parent)
             raise
 
     def _undo(self, handle: connection.NodeDevice) -> None:

@@ -399,14 +399,15 @@ class PCI(api.DeviceKind):
                 self.name, assignment.identifier, f'it may not be the recorded one: its {unread} cannot be read with '
                 f'the driver {function.driver or "(none)"}')
         traits = assignment.details.traits_of_spec if spec is None else pci_options.traits_of(spec)
-        self._memory.give(assignment.identifier)
-        pci_ports.realize(self.tree, assignment, function, self.options.release_wait_s)
         recorded = assignment.details
+        # This may fail, so it comes before the first change.
         before = pci_row.Before(recorded.driver, recorded.disks, recorded.config) if had_it else self._found(
             function, assignment)
         before = before._replace(physical_network=recorded.physical_network, port=recorded.port)
         if had_it:
             before = before._replace(interfaces=recorded.interfaces, claimed_parent=recorded.claimed_parent)
+        self._memory.give(assignment.identifier)
+        pci_ports.realize(self.tree, assignment, function, self.options.release_wait_s)
         return Realized(DeviceKey(self.name, assignment.identifier),
                         details.to_text(pci_row.as_details(function, evidence, before, traits)))
 

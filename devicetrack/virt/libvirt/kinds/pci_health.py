@@ -20,7 +20,8 @@ class Told(NamedTuple):
     """Answers about physical functions, kept so that each is asked once for all of its virtual functions."""
 
     controllers: pci_nvme_vfs.Told
-    interfaces_down: dict[str, str | None]
+    ports: dict[str, str | None]
+    silences: dict[str, str | None]
 
 
 class Health:
@@ -31,7 +32,7 @@ class Health:
         self._tree, self._options, self._cleaner, self._secondaries = tree, options, cleaner, secondaries
 
     def nothing_told(self) -> Told:
-        return Told(pci_nvme_vfs.Told(self._tree), {})
+        return Told(pci_nvme_vfs.Told(self._tree), {}, {})
 
     def spec_of(self, function: pci_sysfs.Function) -> pci_options.DeviceSpec | None:
         """Return the spec of a function that may be handed out, or None."""
@@ -57,6 +58,11 @@ class Health:
                           read: Callable[[str], pci_sysfs.Function | None], told: Told) -> str | None:
         if function.problem is not None:
             return function.problem
+        for address in (function.address, function.physfn or function.address):
+            if address not in told.silences:
+                told.silences[address] = self._tree.silence(address)
+            if (silence := told.silences[address]) is not None:
+                return silence
         if function.iommu_group is None:
             return 'it is in no IOMMU group: turn the IOMMU on (intel_iommu=on or amd_iommu=on, and in the firmware)'
         if used is not None:
@@ -64,7 +70,7 @@ class Health:
         problem = self._secondaries.problem(function, read, told.controllers)
         spec = self._options.ours(function, None if function.physfn is None else read(function.physfn))
         if problem is None and spec is not None and spec.physical_network:
-            problem = pci_ports.problem(self._tree, function, told.interfaces_down)
+            problem = pci_ports.problem(self._tree, function, told.ports)
         return problem
 
     def use_of(self, function: pci_sysfs.Function, use: pci_use.HostUse,

@@ -15,6 +15,7 @@ import functools
 from xml.sax.saxutils import quoteattr
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import PCIDetails
 from devicetrack.objects.network_port import Port
@@ -24,24 +25,28 @@ from devicetrack.virt.libvirt import vf_link
 from devicetrack.virt.libvirt import vf_ports
 from devicetrack.virt.libvirt.kinds import busy
 
+LOG = log.logger(__name__)
 
-def problem(tree: pci_sysfs.Tree, function: pci_sysfs.Function, down: dict[str, str | None]) -> str | None:
+
+def problem(tree: pci_sysfs.Tree, function: pci_sysfs.Function, told: dict[str, str | None]) -> str | None:
     """Say why a virtual function cannot be a port now; None if it can.
 
-    :param down: the known answers, by physical function
+    :param told: the known answers, by physical function
     """
     physfn = function.physfn
     if physfn is None:
         return None
-    if physfn not in down:
+    if physfn not in told:
         try:
-            name = vf_ports.interface_down(tree.root, physfn)
-            down[physfn] = None if name is None else (
-                f'the interface {name} of its physical function is down, so no guest can start with a port of it: turn '
-                f'it on (ip link set {name} up)')
+            found = vf_ports.uplink(tree.root, physfn)
+            told[physfn] = None if found.is_up else (
+                f'the interface {found.name} of its physical function is down, so no guest can start with a port of '
+                f'it: turn it on (ip link set {found.name} up)')
+        except vf_ports.NoUplink as none:
+            told[physfn] = f'{none.strerror}, in the network namespace of this service'
         except (OSError, ValueError) as error:
-            down[physfn] = f'the interface of its physical function cannot be read: {error}'
-    return down[physfn]
+            told[physfn] = f'the interface of its physical function cannot be read: {error}'
+    return told[physfn]
 
 
 def realize(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function, wait_s: float) -> None:
@@ -67,6 +72,9 @@ def realize(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sy
 def take_away(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function, wait_s: float) -> None:
     """Remove the port's settings from a function that nobody uses, and check that none is left.
 
+    If its physical function has no interface here, nobody can do that. Then nobody gets the function as a port either,
+    and once the interface is back, the next port replaces all settings.
+
     :param wait_s: as for :func:`realize`
     :raises UnclaimFailed: a setting is left, or the kernel does not tell
     """
@@ -75,6 +83,10 @@ def take_away(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_
     try:
         _set(tree, function, vf_link.NO_MAC, 0, False, wait_s)
     except OSError as error:
+        if function.physfn is not None and vf_ports.has_no_uplink(tree.root, function.physfn):
+            LOG.warning('%(kind)s %(identifier)s: its port stays set, since its physical function has no interface '
+                        'here', {'kind': assignment.kind, 'identifier': assignment.identifier})
+            return
         raise exception.UnclaimFailed(assignment.kind, assignment.identifier,
                                       f'its port cannot be taken away: {error.strerror or error}') from error
 

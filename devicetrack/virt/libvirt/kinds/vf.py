@@ -35,6 +35,7 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import nodedev_xml
+from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt import vgpu_sysfs
 from devicetrack.virt.libvirt.kinds import api
@@ -56,6 +57,7 @@ class VF(api.DeviceKind):
         super().__init__(conf, hypervisor)
         self.options = vf_options.read(conf)
         self.tree = vgpu_sysfs.Tree(self.options.sysfs_root)
+        self._functions = pci_sysfs.Tree(self.options.sysfs_root)
         self._attributes = attributes.paths(conf)
         self._idle: set[str] = set()            # types with a warning that no function has them
         self._no_cards: set[str] = set()        # warnings about addresses without functions
@@ -97,7 +99,10 @@ class VF(api.DeviceKind):
         for parent, siblings in itertools.groupby(by_parent, key=lambda function: function.parent):
             vgpu_type = self.options.type_of(parent)
             if vgpu_type is not None:
-                found = self._devices(parent, vgpu_type, list(siblings))
+                silence = self._functions.silence(parent)
+                found = self._devices(parent, vgpu_type, [function._replace(
+                    problem=function.problem or silence or self._functions.silence(function.address))
+                    for function in siblings])
                 devices += found
                 there.update(details.from_text(device.details).type for device in found)
         self._warn_of_types_that_nothing_has(functions, there)
@@ -180,7 +185,10 @@ class VF(api.DeviceKind):
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
         wanted = assignment.details
-        function, origin = self._there(assignment), wanted.origin
+        function, origin = self._there(assignment, exception.RealizeFailed), wanted.origin
+        for address in (function.parent, function.address):
+            if (silence := self._functions.silence(address)) is not None:
+                raise exception.RealizeFailed(self.name, assignment.identifier, silence)
         if function.current == vgpu_sysfs.NO_TYPE:
             # This call sets the type, so the release has to remove it. An adopted function loses its type at a boot.
             function, origin = self._given_its_type(assignment, function), vocabulary.CREATED
@@ -198,7 +206,7 @@ class VF(api.DeviceKind):
                          self.options.release_wait_s)
         except OSError as error:
             refused = error
-        function = self._there(assignment)
+        function = self._there(assignment, exception.RealizeFailed)
         if function.current == vgpu_sysfs.NO_TYPE:
             # Another function of the card may have taken the room since the read.
             if refused is not None and (refused.errno == errno.ENOSPC or not _can_be_given(function, wanted.type)):
@@ -212,9 +220,11 @@ class VF(api.DeviceKind):
         wanted = assignment.details
         return exception.ParentFull(self.name, wanted.parent, wanted.type, 'it has no room for more')
 
-    def _there(self, assignment: DeviceAssignment) -> vgpu_sysfs.Function:
+    def _there(self, assignment: DeviceAssignment,
+               unreadable: type[exception.DeviceError] = exception.UnclaimFailed) -> vgpu_sysfs.Function:
         """Read the assignment's virtual function.
 
+        :param unreadable: the error if its types cannot be read
         :raises DeviceGone: there is none at its address, or it belongs to another card
         """
         function = self.tree.function(assignment.identifier)
@@ -225,7 +235,7 @@ class VF(api.DeviceKind):
                                        f'it belongs to {function.parent}, not to the recorded '
                                        f'{assignment.details.parent_address}')
         if function.problem is not None:
-            raise exception.CommandFailed('reading sysfs', function.problem)
+            raise unreadable(self.name, assignment.identifier, function.problem)
         return function
 
     def _check_type(self, assignment: DeviceAssignment, function: vgpu_sysfs.Function) -> None:
@@ -308,7 +318,7 @@ class VF(api.DeviceKind):
         return [self._guest_element(assignment) for assignment in assignments]
 
     def _guest_element(self, assignment: DeviceAssignment) -> str:
-        function = self._there(assignment)
+        function = self._there(assignment, exception.RealizeFailed)
         self._check_type(assignment, function)
         if function.current == vgpu_sysfs.NO_TYPE:
             raise exception.DeviceGone(self.name, assignment.identifier, 'it has no vGPU type')
