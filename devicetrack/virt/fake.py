@@ -331,6 +331,11 @@ class FakeHost(fake_machine.Machine):
             beyond = things.address_in(device.parent if card is None or function is None else function.parent)
         return own, tuple(one for one in dict.fromkeys((card, beyond)) if one not in (None, own))
 
+    def containment(self, devices: Sequence[InventoryDevice]) -> list[Exclusions]:
+        """Return the tokens of devices by what contains them."""
+        return [things.exclusions(None if own is None else things.of_function(own), map(things.of_function, within))
+                for own, within in map(self.place_of, devices)]
+
     def relatives(self, assignment: DeviceAssignment) -> set[str]:
         """Return the addresses of what contains a device, and of what is in it."""
         key = assignment.key
@@ -427,9 +432,7 @@ class FakeDriver(driver.VirtDriver):
         return frozenset(key for key, _stored in devices if key in self.machine.unnamed)
 
     def containment(self, devices: Sequence[InventoryDevice]) -> Sequence[Exclusions]:
-        places = map(self.machine.place_of, devices)
-        return [things.exclusions(None if own is None else things.of_function(own), map(things.of_function, within))
-                for own, within in places]
+        return self.machine.containment(devices)
 
     def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
         return {key: progress for key in keys if (progress := self.machine.wiping.get(key)) is not None}

@@ -382,7 +382,7 @@ def run(connection: Any, make: Callable[[Parts], ComputeProcess], host: str, con
         line = Line(connection)
         watch_ledgers(line)
         # Background work runs at once, so that faults come in the same order in every run.
-        setattr(workers.Workers, 'start', workers.Workers.run)     # noqa: B010   # mypy lets nobody assign to a method
+        setattr(workers.Workers, 'start', lambda pool, _pieces=1: pool.run())   # noqa: B010   # mypy lets nobody assign to a method
         store = watched_store(line, opened)
         line.process = make(Parts(host, remote_driver(line, host, conf), store, conf,
                                   Remote(line, moments.HYPERVISOR), Remote(line, moments.DATA)))

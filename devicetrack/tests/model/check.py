@@ -25,6 +25,7 @@ SEARCHES: Final = (
     (Shape(shared=False), False),
     (Shape(devices=0, mdevs=2, shared=False), False),
     (Shape(devices=3, shared=False, sizes=(1, 2), card=True), False),
+    (Shape(devices=0, mdevs=2, shared=False, sizes=(1, 2), whole=True), False),
     (Shape(devices=3, shared=False, sizes=(1, 2), group=2), False),
 )
 

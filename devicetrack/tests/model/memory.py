@@ -18,7 +18,7 @@ from devicetrack.engine.ledger import Ledger
 # two calls.
 _REMEMBERED: Final = {
     'ledger._ledger': ('_pools', '_units', '_holdings', '_beside', '_unnamed', '_numbers', '_watches', '_standing',
-                       '_keeping', '_exclusion'),
+                       '_keeping', '_exclusion', '_strangers', '_recorded'),
     'store.store': ('_fence', '_is_taken_over'),
     'rows': ('_doubts',),
     'gate': ('_disabled', '_behind'),

@@ -24,6 +24,7 @@ from devicetrack.claims.claiming import Claiming
 from devicetrack.claims.life import Life
 from devicetrack.claims.moves import Moves
 from devicetrack.claims.rows import Rows
+from devicetrack.engine import containment
 from devicetrack.engine import exclusion
 from devicetrack.engine import migrations
 from devicetrack.engine import unsettled
@@ -38,6 +39,7 @@ from devicetrack.tests.model.world import Shape
 NAMESPACES: Final = Shape(devices=2)
 MDEVS: Final = Shape(devices=0, mdevs=2)
 CARD: Final = Shape(devices=3, shared=False, card=True)
+PART_AND_WHOLE: Final = Shape(devices=0, mdevs=2, shared=False, whole=True)
 GROUP: Final = Shape(devices=3, shared=False, group=2)
 
 
@@ -172,6 +174,12 @@ def excludes_nothing() -> Iterator[None]:
     with mock.patch.object(Ledger, '_reconsider', lambda ledger, units: None), \
             mock.patch.object(exclusion.Exclusion, 'is_excluded', lambda tokens, unit: False), \
             mock.patch.object(exclusion.Exclusion, 'note', lambda tokens, unit: note(tokens, unit) and ()):
+        yield
+
+
+@mutant('a part is held → nobody gets the whole from another kind', 'one kind knows nothing of another', PART_AND_WHOLE)
+def knows_nothing_of_other_kinds() -> Iterator[None]:
+    with mock.patch.object(containment, '_shared', lambda found: set()):
         yield
 
 

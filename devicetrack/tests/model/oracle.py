@@ -12,6 +12,7 @@ from devicetrack import vocabulary
 from devicetrack.engine import selection
 from devicetrack.engine import withholding
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
 from devicetrack.testing import exclusions
 from devicetrack.tests.model import memory
 from devicetrack.tests.model.world import ModelHost
@@ -100,9 +101,14 @@ def _of_moves(world: World, host: ModelHost, rows: dict[DeviceKey, Row]) -> Iter
 
 def _of_exclusions(host: ModelHost, rows: dict[DeviceKey, Row]) -> Iterator[str]:
     """No rows have devices that may not be held beside one another. Nobody but managers writes any."""
+    devices = dict(host.machine.devices)
+    for row in rows.values():               # a row may name a device that is to be made
+        devices.setdefault(row.key, InventoryDevice(*row.key, '', '', min(host.machine.parents, default=None),
+                                                         None, ''))
+    found = host.machine.containment(list(devices.values()))
     return exclusions.broken(exclusions.ExclusiveDevice(
-        key, device.exclusions, rows[key].instance_uuid if key in rows else None, False, False)
-        for key, device in host.machine.devices.items() if device.exclusions)
+        key, (*device.exclusions, *tokens), rows[key].instance_uuid if key in rows else None, False, False)
+        for (key, device), tokens in zip(devices.items(), found, strict=True) if device.exclusions or tokens)
 
 
 def _of_ledger(host: ModelHost, rows: dict[DeviceKey, Row]) -> Iterator[str]:
@@ -157,9 +163,10 @@ def _idle_ledger(host: ModelHost, owned: set[DeviceKey]) -> Iterator[str]:
             yield f'{device.identifier} of host {host.name} is withheld: {withholding.text(device.withheld)}'
     room = sum(pool.room for pool in ledger.pools())
     machine = host.machine
-    there = sum(1 for device in machine.devices.values() if device.kind == 'vpmem') \
+    there = sum(1 for device in machine.devices.values() if device.kind != 'mdev') \
         + sum(parent.units for parent in machine.parents.values())
-    excluded = sum(vocabulary.EXCLUDED in device.withheld for device in ledger.devices())
+    excluded = sum(vocabulary.EXCLUDED in device.withheld for device in ledger.devices()) \
+        + sum(pool.makes for pool in ledger.pools() if pool.excluded is not None)
     if room != there - len(owned) - excluded:
         yield (f'host {host.name} has {there} devices, {len(owned)} of them owned and {excluded} excluded, and says '
                f'that {room} can be had')

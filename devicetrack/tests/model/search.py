@@ -73,6 +73,8 @@ class Result:
         kind = f'{self.shape.mdevs} mediated devices' if self.shape.mdevs else f'{self.shape.devices} namespaces'
         if self.shape.card or self.shape.group:
             kind += ' that exclude one another'
+        if self.shape.whole:
+            kind += ', or the whole card that makes them,'
         return (f'{kind} a host, {store}: depth {self.depth}{"" if self.complete else " (not all of it)"}, '
                 f'{self.states} states, {self.transitions} transitions, {self.finished} ends, '
                 f'{self.seconds:.0f} s, {len(self.violations)} violations')

@@ -16,6 +16,7 @@ class SearchTestCase(base.TestCase):
     scenarios = base.table(
         ('namespaces', Shape(shared=False)),
         ('a card and its functions', Shape(devices=3, shared=False, card=True)),
+        ('a card that another kind gives away whole', Shape(devices=0, mdevs=2, shared=False, whole=True)),
         ('a group', Shape(devices=3, shared=False, sizes=(2,), group=2)),
         names=('shape',))
 

@@ -15,8 +15,10 @@ import json
 import sqlite3
 import threading
 from typing import Any
+from typing import ClassVar
 from typing import Final
 from typing import NamedTuple
+import weakref
 
 import fixtures
 import sqlalchemy as sa
@@ -25,6 +27,7 @@ from devicetrack import vocabulary
 from devicetrack.claims import workers
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects import DeviceRequest
+from devicetrack.objects import traits
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.sql.store import SQLStore
 from devicetrack.testing import compute_service
@@ -36,6 +39,9 @@ from devicetrack.tests.model.service import HostDevice
 from devicetrack.tests.model.service import ModelService
 from devicetrack.virt import fake
 
+# The card that makes mediated devices.
+PARENT: Final = '0000:84:00.0'
+
 TABLES: Final = ('hosts', 'assignments', 'migration_contexts', 'withheld', 'declarations')
 
 # Calls that change nothing that outlives the process.
@@ -45,6 +51,10 @@ _READS: Final = frozenset(('check', 'check_epoch', 'host', 'hosts', 'records', '
                            'get_inventory', 'get_usage', 'guest_config', 'guest_records', 'realize', 'unclaim', 'wipe',
                            'create', 'destroy', 'migration_types', 'live_migration_obstacles', 'count_events',
                            'events_of_device', 'events_of_instance'))
+
+
+def _at_once(pool: workers.Workers[Any], _pieces: int = 1) -> None:
+    pool.run()
 
 
 class Machine(fake.FakeHost):
@@ -61,21 +71,35 @@ class Machine(fake.FakeHost):
     def snapshot(self) -> tuple[Any, ...]:
         return (self.boot, dict(self.devices), {name: parent.used for name, parent in self.parents.items()},
                 {name: dataclasses.replace(domain) for name, domain in self.domains.items()}, dict(self.contents),
-                dict(self._addresses), dict(self._owners_of_addresses), set(self.unproven))
+                dict(self._addresses), dict(self._owners_of_addresses), set(self.unproven), set(self.lent))
 
     def restore(self, snapshot: tuple[Any, ...]) -> None:
-        boot, devices, used, domains, contents, addresses, owners, unproven = snapshot
+        boot, devices, used, domains, contents, addresses, owners, unproven, lent = snapshot
         self.boot, self.devices, self.contents = boot, dict(devices), dict(contents)
         for name, units in used.items():
             self.parents[name].used = units
         self.domains = {name: dataclasses.replace(domain) for name, domain in domains.items()}
         self._addresses, self._owners_of_addresses = dict(addresses), dict(owners)
-        self._devices, self.unproven = None, set(unproven)
+        self._devices, self.unproven, self.lent = None, set(unproven), set(lent)
         self.busy.clear()
 
     def key_at(self, address: str) -> DeviceKey | None:
         """The device that has an address in this boot."""
         return self._owners_of_addresses.get(address)
+
+
+class Driver(fake.FakeDriver):
+    """A driver that stays the same in the memory of a manager: some of that names methods of the driver."""
+
+    _made: ClassVar[weakref.WeakValueDictionary[int, Driver]] = weakref.WeakValueDictionary()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._made[id(self)] = self
+        return self.with_id, (id(self),)
+
+    @classmethod
+    def with_id(cls, number: int) -> Driver:
+        return cls._made[number]
 
 
 class PointedStore(StagedStore):
@@ -206,6 +230,7 @@ class Shape(NamedTuple):
     :param sizes: how many devices a resize may lead to
     :param card: the last namespace is the whole of a card, and the others are its parts
     :param group: so many of the last namespaces go together
+    :param whole: the parent of mediated devices is a PCI function, which another kind gives to guests as a whole
     """
 
     devices: int = 2
@@ -215,6 +240,7 @@ class Shape(NamedTuple):
     sizes: tuple[int, ...] = (1,)
     card: bool = False
     group: int = 0
+    whole: bool = False
 
     def exclusions(self, number: int) -> tuple[tuple[str, str], ...]:
         """Those of a namespace of each host."""
@@ -234,7 +260,7 @@ class World(fixtures.Fixture):
 
     def _setUp(self) -> None:
         # What is done in the background is done at once, in the one thread that can be stopped and taken up again.
-        self.useFixture(fixtures.MonkeyPatch('devicetrack.claims.workers.Workers.start', workers.Workers.run))
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.claims.workers.Workers.start', _at_once))
         self.context = object()
         self._thread = threading.get_ident()
         self.at_point: Callable[[str], None] | None = None
@@ -259,9 +285,13 @@ class World(fixtures.Fixture):
             for number in range(self.shape.devices):
                 machine.add_namespace(f'd{number}', exclusions=self.shape.exclusions(number))
             if self.shape.mdevs:
-                machine.add_parent('p0', units=self.shape.mdevs)
+                # Claims take devices in the order of their parents: the whole card comes last.
+                machine.add_parent(*('00', None, self.shape.mdevs, host_fixtures.VGPU, 0, PARENT) if self.shape.whole
+                                   else ('p0', None, self.shape.mdevs))
+            if self.shape.whole:
+                machine.add_function(PARENT, host_fixtures.VGPU, traits=[traits.PCI_LIVE_MIGRATABLE])
             pointed = PointedStore(store, self._at_call)
-            driver = fake.FakeDriver(name, configuration.conf, configuration.state_path, machine)
+            driver = Driver(name, configuration.conf, configuration.state_path, machine)
             manager = ClaimManager(name, driver, pointed, configuration.conf, compute_service.View(self.service, name))
             self.addCleanup(manager.close)
             self.hosts[name] = ModelHost(name, machine, manager, pointed)
