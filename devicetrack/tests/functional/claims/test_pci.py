@@ -69,6 +69,22 @@ class BootsTestCase(base.TestCase):
         return found
 
 
+class MisspeltTestCase(BootsTestCase):
+
+    def test_a_device_that_an_option_no_longer_names_is_not_called_gone(self) -> None:
+        self.functions.add_igb(CARD)
+        instance = self.start().spawn(request=DeviceRequest.of((PART, 1)))
+        [record] = self.host.records(instance)
+        self.configuration.set('pci', device_spec=[json.dumps({**VFS, 'product_id': '10cb'}), json.dumps(CARDS)])
+        self.host.restart()
+        [finding] = [one for one in self.host.findings if one.kind == findings.GONE]
+        self.assertIn(findings.NO_OPTION, finding.detail)
+        self.assertNotIn('forget', finding.proposal)
+        self.host.machine.delete_guest(instance.uuid)
+        error = self.assertRaises(exception.NotForgotten, self.host.running.repairs.forget, record.key, instance.uuid)
+        self.assertIn('no option names it', str(error))
+
+
 class MovedTestCase(BootsTestCase):
     """Cards that come to other addresses while the host is off."""
 

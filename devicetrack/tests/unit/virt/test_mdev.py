@@ -94,6 +94,13 @@ class StockTestCase(MdevTestCase):
         self.assertEqual([True, False], [kind.is_named(device.identifier, found.details) for kind in (
             self.kind, self.make_kind(types=['mtty-1']))])
 
+    def test_a_device_of_a_parent_that_no_option_names_is_not_named(self) -> None:
+        device = self.node.add('mtty-2')
+        [found] = self.kind.stock().devices
+        for addresses, expected in ((['0000:84:00.0'], False), ([found.parent], True)):
+            self.configuration.set('mdev_mtty-2', device_addresses=addresses)
+            self.assertEqual(expected, self.make_kind().is_named(device.identifier, found.details), str(addresses))
+
     def test_a_type_whose_own_parents_do_not_make_it_is_said(self) -> None:
         self.make_kind()
         self.configuration.set('mdev_mtty-2', device_addresses=['0000:84:00.0'])

@@ -35,6 +35,30 @@ DISK_CLASS = 'CUSTOM_PCI_1B36_0010'
 
 class PCITestCase(pci_hosts.PCIHostTestCase):
 
+    # -- what options name ----------------------------------------------------------------------------------------
+
+    def test_options_name_a_function_that_they_offer_whether_the_host_has_it_or_not(self) -> None:
+        self.host.add_igb(CARD)
+        vf = self.host.make_vfs(CARD, 1)[0]
+        cards = {'vendor_id': '8086'}
+        texts = {name: device.details for name, device in self.devices(self.kind(cards)).items()}
+        for name in (vf, CARD):
+            self.host.remove(name)
+        for specs, functions, named in (
+                ((cards,), 'all', {CARD, vf}),
+                (({'vendor_id': '8087'},), 'all', set()),
+                (({'vendor_id': '8086', 'product_id': '10ca'},), 'all', {vf}),
+                (({'address': CARD},), 'all', {CARD, vf}),
+                (({'address': '0000:04:00.0'},), 'all', set()),
+                (({'devname': 'enp3s0'},), 'all', {CARD, vf}),
+                (({'devname': 'enp3s1'},), 'all', set()),
+                ((cards,), json.dumps({'product_id': '10c9'}), {CARD}),
+                ((cards,), json.dumps({'vendor_id': '8068'}), set())):
+            kind = self.kind(*specs, functions=functions)
+            self.assertEqual(named, {name for name, text in texts.items() if kind.is_named(name, text)},
+                             str((specs, functions)))
+        self.assertTrue(kind.is_named(CARD, 'damaged'))
+
     # -- stock --------------------------------------------------------------------------------------------------------
 
     def test_the_stock_has_what_the_options_offer(self) -> None:

@@ -95,6 +95,12 @@ class StockTestCase(VFTestCase):
             self.assertEqual(expected, self.make_kind(types).is_named(self.functions[0], text))
         self.assertTrue(self.make_kind(('559',)).is_named(self.functions[0], 'damaged'))
 
+    def test_a_function_of_a_card_that_no_option_names_is_not_named(self) -> None:
+        text = self.devices()[self.functions[0]].details
+        for address, expected in ((CARD, True), (CARD[:-1] + '5', False)):
+            kind = self.make_kind(of_type={'558': {'device_addresses': [address]}})
+            self.assertEqual(expected, kind.is_named(self.functions[0], text))
+
     def test_another_type_takes_the_card(self) -> None:
         log = self.useFixture(fixtures.FakeLogger())
         for adopt_existing in (False, True):

@@ -83,7 +83,8 @@ class Mdev(api.DeviceKind):
         return bool(self.options.types)
 
     def is_named(self, identifier: str, stored: str) -> bool:
-        return type_options.is_named(self.options.types, stored)
+        return type_options.is_named(stored, lambda *parent: next(iter(self.options.types_of(frozenset(
+            mdev_options.normal_address(name) for name in parent if name))), None))
 
     def own_path(self, assignment: DeviceAssignment) -> str | None:
         return os.path.join(self.devices.kernel.directory, assignment.identifier)

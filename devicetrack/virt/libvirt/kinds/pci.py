@@ -139,6 +139,10 @@ class PCI(api.DeviceKind):
     def configured(self) -> bool:
         return bool(self.options.specs and self.options.functions)
 
+    def is_named(self, identifier: str, stored: str) -> bool:
+        row = pci_places.rows({identifier: stored}).get(identifier)
+        return self.configured and (row is None or pci_names.is_offered(self.options, identifier, row))
+
     def own_path(self, assignment: DeviceAssignment) -> str | None:
         return self.tree.path(self._places.address(assignment.identifier))
 

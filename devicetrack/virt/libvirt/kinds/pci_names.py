@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
+from typing import NamedTuple
 
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import PCIDetails
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.kinds import pci_options
@@ -65,6 +67,29 @@ def policies(options: pci_options.PCIOptions, tree: pci_sysfs.Tree, assignment: 
         if len(found) > 1:
             found.add(pci_cleaning.Policy(pci_cleaning.PERSON))
     return frozenset(found)
+
+
+class _Recorded(NamedTuple):
+    """A function as its row describes it, for the options."""
+
+    address: str
+    vendor_id: str
+    product_id: str
+    physfn: str | None
+    net: tuple[str, ...]
+    class_code: str = ''
+    reset_methods: tuple[str, ...] = ()
+
+
+def is_offered(options: pci_options.PCIOptions, name: str, row: PCIDetails) -> bool:
+    """Whether the options offer the function of a row, by its names at the claim or by its last address."""
+    if row.interfaces is None and any(match.devname for match in (
+            *options.functions, *(spec.match for spec in options.specs))):
+        return True                             # nobody knows whether one of them was its interface
+    net = tuple(row.interfaces or ())           # those of its physical function, too
+    return any(options.ours(_Recorded(address, row.vendor_id, row.product_id, physfn or None, net)) is not None
+               for address, physfn in ((pci_places.claimed_at(name), row.claimed_parent or row.parent_address),
+                                       (row.address, row.parent_address)))
 
 
 def _possible(options: pci_options.PCIOptions, tree: pci_sysfs.Tree, function: pci_sysfs.Function,

@@ -49,10 +49,15 @@ class Words(NamedTuple):
     no_parent: str
 
 
-def is_named(types: Collection[str], stored: str) -> bool:
-    """Whether one of the types is that of a device, by the stored text of its details."""
+def is_named(stored: str, type_of: Callable[[str, str | None], TypeOptions | None]) -> bool:
+    """Whether the options let the parent of a device make its type, by the stored text of its details.
+
+    :param type_of: returns the type that the options give a parent, by its name and its PCI address
+    """
     try:
-        return details.peek(stored).type in types
+        device = details.peek(stored)
+        may_make = type_of(device.parent, device.parent_address)
+        return may_make is not None and may_make.id == device.type
     except (exception.UnknownObject, exception.MalformedObject):
         return True                             # nobody knows its type
 

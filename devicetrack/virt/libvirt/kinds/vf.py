@@ -67,7 +67,7 @@ class VF(api.DeviceKind):
         return bool(self.options.types)
 
     def is_named(self, identifier: str, stored: str) -> bool:
-        return type_options.is_named(self.options.types, stored)
+        return type_options.is_named(stored, lambda _name, address: self.options.type_of(address or ''))
 
     def own_path(self, assignment: DeviceAssignment) -> str | None:
         return self.tree.parent_path(assignment.identifier)
