@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import itertools
 import os
 from typing import Final
 
@@ -19,6 +20,7 @@ import fixtures
 _FIRST_PROCESS: Final = 1
 _FIRST_INTERFACE: Final = 100_000               # no interface of the machine that runs the test has this number
 BLOCK_MAJOR: Final = 259
+_STATISTICS: Final = 17                         # numbers in the statistics of a block device
 
 
 class HostFiles(fixtures.Fixture):
@@ -34,6 +36,7 @@ class HostFiles(fixtures.Fixture):
         self._numbers: dict[str, str] = {}
         self._next_number = 0
         self._interfaces: list[str] = []
+        self._disks_seen = itertools.count(1)
         self._with_ipv4: set[int] = set()
         self._first_interface = _FIRST_INTERFACE
         for name in ('class/net', 'class/block', 'class/nvme', 'dev/block', 'dev/char'):
@@ -114,6 +117,9 @@ class HostFiles(fixtures.Fixture):
         os.makedirs(directory)
         if kind:
             self._link(directory, self._at('class', kind), name)
+        if kind == 'block':
+            self._put(os.path.join(directory, 'stat'), f'{" ".join("0" * _STATISTICS)}\n')
+            self._put(os.path.join(directory, 'diskseq'), f'{next(self._disks_seen)}\n')
         if kind == 'net':
             # As in the kernel, an interface that comes back has another number.
             self._interfaces.append(name)
@@ -123,6 +129,15 @@ class HostFiles(fixtures.Fixture):
             self._numbers[name] = f'{number}:{self._next_number}'
             self._next_number += 1
             self._link(directory, self._at('dev', os.path.dirname(number)), os.path.basename(self._numbers[name]))
+
+    def write_to(self, name: str) -> None:
+        """Write to a block device that is there, as a file system does: the kernel counts it."""
+        path = self._at('class/block', name, 'stat')
+        with open(path, encoding='ascii') as file:
+            counts = file.read().split()
+        for place, more in ((4, 1), (6, 8)):
+            counts[place] = str(int(counts[place]) + more)
+        self._put(path, f'{" ".join(counts)}\n')
 
     def add_partition(self, disk: str, name: str) -> None:
         self.add_device(os.path.relpath(os.path.realpath(self._at('class/block', disk)), self._at('devices')), name,

@@ -269,8 +269,9 @@ class Controllers(fixtures.Fixture):
         name = self._host.controller_of(address)
         directory = self._host.path(address, f'nvme/{name}')
         self._put(os.path.join(directory, 'state'), 'live')
+        attached = {f'{name}n{nsid}' for nsid, one in self.controllers[address].namespaces.items() if one.attached}
         for entry in os.listdir(directory):
-            if entry.startswith(f'{name}n'):
+            if entry.startswith(f'{name}n') and entry not in attached:
                 shutil.rmtree(os.path.join(directory, entry))
         for nsid, namespace in self.controllers[address].namespaces.items():
             if namespace.attached:

@@ -72,6 +72,7 @@ class FakeHost(fake_machine.Machine):
 
     def inventory(self) -> Inventory:
         with self.lock:
+            self.unproven.update(key for key in (*self.written, *self.opened) if key.kind in KEEPING)
             if self._devices is None:
                 self._devices = tuple(self.devices.values())
             unknown = dict(self.unknown_kinds)
@@ -312,6 +313,7 @@ class FakeHost(fake_machine.Machine):
             self.enter('wipe')
             self.unproven.add(key)
             self.contents.pop(key, None)
+            self.written.discard(key)
             self.enter('wiped')
         elif assignment.details.origin == vocabulary.CREATED and key in self.devices:
             self.enter('destroy')
@@ -488,9 +490,10 @@ class FakeDriver(driver.VirtDriver):
         self._wipes.pop(key, None)
         usage = self.machine.usage(guarding=True)
         obstacle = self.machine.obstacle(assignment, usage, assignment.instance_uuid)
-        if obstacle is not None and self.machine.was_never_ready(assignment) and driver.is_of_others(
+        written = key in self.machine.written
+        if (obstacle is not None or written) and self.machine.was_never_ready(assignment) and driver.is_of_others(
                 key, usage, assignment.instance_uuid):
-            return exception.NotProven(*key, obstacle.reason)
+            return exception.NotProven(*key, driver.WRITTEN if obstacle is None else obstacle.reason)
         if obstacle is not None:
             self.disprove((key,))               # its user may write to it, and be gone at the next try
             return obstacle
@@ -552,6 +555,7 @@ class FakeDriver(driver.VirtDriver):
         used = self.machine.obstacle(assignment, self.machine.usage(guarding=True))      # reading and wiping take long
         if used is None:
             self.machine.unproven.discard(key)
+            self.machine.written.discard(key)
         return used
 
     def being_worked_on(self, assignments: Sequence[DeviceAssignment]) -> frozenset[DeviceKey]:

@@ -116,6 +116,46 @@ class CleaningContract(case.DriverTestCase):
         with self.world.opened('ns0'):
             self.check_in_use(moved, 'process')
 
+    def check_written(self, wanted: DeviceAssignment) -> None:
+        error = self.assertRaises(exception.NotProven, self.driver.realize, wanted)
+        self.assertIn('somebody wrote to it', error.reason)
+        self.assertIn('ns0', self.unproven())
+
+    def test_what_somebody_wrote_between_release_and_claim_goes_to_no_guest(self) -> None:
+        wanted = self.free()
+        self.world.write_beside('ns0', b'of a database')
+        self.check_written(wanted)
+        self.assertFalse(self.world.is_clean('ns0'))
+        self.driver.unclaim([wanted])
+        self.driver.realize(wanted)
+
+    def test_an_audit_sees_that_somebody_wrote_to_a_free_device(self) -> None:
+        self.free()
+        self.world.write_beside('ns0', b'of a database')
+        self.assertIn('ns0', self.unproven())
+
+    def test_a_proof_of_an_earlier_release_is_compared_from_the_next_audit_on(self) -> None:
+        self.free()
+        self.world.forget_writes()
+        self.assertNotIn('ns0', self.unproven())
+        self.world.write_beside('ns0', b'of a database')
+        self.assertIn('ns0', self.unproven())
+
+    def test_an_audit_sees_that_a_process_has_a_free_device_open(self) -> None:
+        self.free()
+        with self.world.opened('ns0'):
+            self.assertIn('ns0', self.unproven())
+        self.assertIn('ns0', self.unproven())
+
+    def test_what_nobody_wrote_to_stays_proven(self) -> None:
+        wanted = self.free()
+        for _again in range(2):
+            self.assertNotIn('ns0', self.unproven())
+        self.world.reboot()
+        self.assertNotIn('ns0', self.unproven())
+        self.driver.realize(self.assigned('vpmem', 'ns0'))
+        self.assertEqual('ns0', wanted.identifier)
+
     # -- proofs -------------------------------------------------------------------------------------------------------
 
     def unproven(self) -> set[str]:
@@ -142,14 +182,22 @@ class CleaningContract(case.DriverTestCase):
         return case.assignment(self.instance, 'vpmem', name, device.parent, device.details, 0, state, generation)
 
     def test_what_was_only_claimed_goes_back_as_it_is(self) -> None:
+        key = DeviceKey('vpmem', 'ns0')
         self.driver.unclaim([self.assigned('vpmem', 'ns0')])
-        # No guest wrote this. It shows whether anything was written.
-        self.world.write('ns0', b'a mark')
-        self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([self.released('ns0')]))
+        self.assertIn(key, self.driver.wipes_of([key]))
+        for driver in (self.driver, self.world.driver()):
+            self.assertEqual({key: None}, driver.unclaim([self.released('ns0')]))
+            self.assertEqual({}, driver.wipes_of([key]))
+            self.assertNotIn('ns0', self.unproven())
+
+    def test_what_was_only_claimed_and_somebody_wrote_to_is_theirs(self) -> None:
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        released = self.released('ns0')
+        self.world.write_beside('ns0', b'of a database')
+        [error] = self.driver.unclaim([released]).values()
+        self.assertIsInstance(error, exception.NotProven)
         self.assertFalse(self.world.is_clean('ns0'))
-        self.assertNotIn('ns0', self.unproven())
-        self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.world.driver().unclaim([self.released('ns0')]))
-        self.assertFalse(self.world.is_clean('ns0'))
+        self.assertIn('ns0', self.unproven())
 
     def check_is_wiped(self, assignment: DeviceAssignment) -> None:
         self.world.write('ns0', b'secret')

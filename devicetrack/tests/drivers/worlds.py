@@ -30,6 +30,7 @@ from devicetrack.virt import fake
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt import mdev_sysfs
+from devicetrack.virt.libvirt import proofs
 from devicetrack.virt.libvirt.kinds import mdev
 from devicetrack.virt.libvirt.kinds import vf
 from devicetrack.virt.libvirt.kinds import vpmem
@@ -96,6 +97,13 @@ class World(fixtures.Fixture, abc.ABC):
     @abc.abstractmethod
     def write(self, namespace: str, data: bytes) -> None:
         """Leave bytes at the start of a namespace."""
+
+    @abc.abstractmethod
+    def write_beside(self, namespace: str, data: bytes) -> None:
+        """Leave bytes at the start of a namespace that no guest has, as a program of the host does."""
+
+    def forget_writes(self) -> None:
+        """Remove from the proofs what the host showed of writes."""
 
     @abc.abstractmethod
     def is_clean(self, namespace: str) -> bool:
@@ -173,6 +181,9 @@ class FakeWorld(World):
 
     def write(self, namespace: str, data: bytes) -> None:
         self.machine.write(DeviceKey(fake.VPMEM, namespace), data)
+
+    def write_beside(self, namespace: str, data: bytes) -> None:
+        self.machine.write_beside(DeviceKey(fake.VPMEM, namespace), data)
 
     def is_clean(self, namespace: str) -> bool:
         return not self.machine.read(DeviceKey(fake.VPMEM, namespace)).strip(b'\0')
@@ -277,6 +288,12 @@ class LibvirtTestWorld(World):
     def write(self, namespace: str, data: bytes) -> None:
         with open(os.path.join(self.files, namespace), 'r+b') as file:
             file.write(data)
+
+    write_beside = write
+
+    def forget_writes(self) -> None:
+        known = proofs.Proofs(self.configuration.state_path)
+        known.renew(vpmem.VPMEM.name, {name: (text, '') for name, text in known.evidence(vpmem.VPMEM.name).items()})
 
     def is_clean(self, namespace: str) -> bool:
         with open(os.path.join(self.files, namespace), 'rb') as file:

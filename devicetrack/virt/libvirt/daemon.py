@@ -172,6 +172,11 @@ def is_dax_locked(path: str) -> bool:
 
 
 @context.entrypoint
+def open_daxes(paths: Sequence[str]) -> list[str]:
+    return root.open_daxes(paths)
+
+
+@context.entrypoint
 def is_vfio_group_open(number: int) -> bool:
     return root.is_vfio_group_open(number)
 

@@ -80,6 +80,18 @@ def check_path_not_open(path: str) -> None:
         raise OSError(errno.EBUSY, _where_open(pids))
 
 
+def opened(there: Mapping[str, os.stat_result]) -> Collection[str]:
+    """Find those of some devices and files that another process has open or mapped. This opens and locks none.
+
+    :param there: what they are, by their paths
+    :returns: their paths
+    :raises OSError: the users of a device are unknown
+    """
+    paths = list(there)
+    return {paths[number] for number in _lasting_users_of(
+        [_wanted_of(number, path, there[path]) for number, path in enumerate(paths)])}
+
+
 def check_not_open(devices: Mapping[tuple[int, int], str]) -> None:
     """Check that no other process has one of these devices open or mapped, at whatever node. This takes no lock.
 
@@ -154,11 +166,14 @@ class _Wanted(NamedTuple):
 
 
 def _wanted(fd: int) -> _Wanted:
-    status = os.fstat(fd)
+    return _wanted_of(fd, os.readlink(f'/proc/self/fd/{fd}'), os.fstat(fd))
+
+
+def _wanted_of(fd: int, path: str, status: os.stat_result) -> _Wanted:
     opened = _opened(status)
     if _is_device(status):
         # A mapping shows no number, so there a device is recognized by its name.
-        return _Wanted(fd, True, opened, (os.path.basename(os.readlink(f'/proc/self/fd/{fd}')).encode(),))
+        return _Wanted(fd, True, opened, (os.path.basename(path).encode(),))
     number = b'%02x:%02x' % (os.major(status.st_dev), os.minor(status.st_dev))
     return _Wanted(fd, False, opened, (number, b'%d' % status.st_ino))
 

@@ -169,6 +169,7 @@ class LibvirtDriver(driver.VirtDriver):
                 stock = installed.stock(kind)
                 if several:                     # one kind knows its own devices apart
                     nodes |= installed.nodes(kind, stock.devices)
+                written = self._written(kind, stock)
             except exception.DriverError as error:
                 # The author of a kind needs the traceback of a mistake in its code.
                 LOG.warning('The devices of kind %s are unknown: %s', kind.name, error,
@@ -182,8 +183,8 @@ class LibvirtDriver(driver.VirtDriver):
             missing.extend(stock.missing)
             faults.extend(stock.faults)
             known.add(kind.name)
-            if stock.written:
-                self._proving.take_back(DeviceKey(kind.name, name) for name in stock.written)
+            if written:
+                self._proving.take_back(DeviceKey(kind.name, name) for name in written)
             if kind.keeps_bytes and not self._trusts:
                 keeping.add(kind.name)
                 unproven += self._proofs.unproven(stock.devices, stock.nothing_kept)
@@ -195,6 +196,13 @@ class LibvirtDriver(driver.VirtDriver):
         return Inventory(overlaps.unhealthy(all_devices, found) if found else all_devices, tuple(capacities),
                          frozenset(known), tuple(unknown), tuple(missing), frozenset(keeping), frozenset(unproven),
                          tuple(found), tuple(faults), self._sockets(), frozenset(by_person))
+
+    def _written(self, kind: api.DeviceKind, stock: api.Stock) -> Collection[str]:
+        """Find the devices whose proofs no longer count: the host uses them, or shows that somebody wrote to them."""
+        if not kind.keeps_bytes:
+            return stock.written
+        return {*stock.written, *self._proving.written(
+            kind, {device.identifier for device in stock.devices if device.unhealthy is None})}
 
     def _sockets(self) -> numa_sysfs.Sockets:
         """Read which NUMA nodes share a socket. Only requests by an alias need that."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import collections
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
 
 _FILE_ALIGN = 2 << 20
+_OPEN = ' open'
 # The kernel's libnvdimm devices. The kernel makes a region read-only when it is no longer persistent, for example
 # because its battery failed. ndctl does not report that.
 REGIONS = '/sys/bus/nd/devices'
@@ -95,6 +97,17 @@ class Source(abc.ABC):
         return ()
 
     @abc.abstractmethod
+    def evidence(self, names: Collection[str], boot_id: Callable[[], str]) -> dict[str, str]:
+        """As :meth:`.api.DeviceKind.evidence`. A namespace that a process has open counts as written.
+
+        :raises CommandFailed, InvalidDocument: as :meth:`read`
+        """
+
+    def is_written(self, before: str, now: str) -> bool:
+        """As :meth:`.api.DeviceKind.is_written`."""
+        return before != now or now.endswith(_OPEN)
+
+    @abc.abstractmethod
     def open(self, namespace: Namespace, writing: bool = True) -> int:
         """Open a namespace for reading, and for writing if wanted, and take the lock on its own node or file.
 
@@ -149,6 +162,21 @@ class NdctlSource(Source):
         if status != 0:
             raise exception.CommandFailed(' '.join((self._command, *ndctl.ARGUMENTS)), f'failed with status {status}')
         return ndctl.parse(output)
+
+    def evidence(self, names: Collection[str], boot_id: Callable[[], str]) -> dict[str, str]:
+        # Nothing shows a write to mapped memory. But the kernel makes a new node when a namespace comes back from
+        # another mode, in which it may have been a disk or the host's own memory.
+        there = {name: path for path, name in self.paths().items() if name in names}
+        try:
+            opened = privileged.open_daxes([path for path in there.values() if os.path.exists(path)])
+            return {name: f'{boot_id()};{os.stat(path).st_ino}{_OPEN if path in opened else ""}'
+                    for name, path in there.items() if os.path.exists(path)}
+        except OSError as error:
+            raise exception.CommandFailed('see who has namespaces open', str(error.strerror)) from error
+
+    def is_written(self, before: str, now: str) -> bool:
+        is_of_this_boot = before.rpartition(';')[0] == now.rpartition(';')[0]
+        return super().is_written(before if is_of_this_boot else now, now)
 
     def open(self, namespace: Namespace, writing: bool = True) -> int:
         # A caller that only reads maps the device for reading alone.
@@ -223,6 +251,19 @@ class DirectorySource(Source):
                                                                                        namespace.size_bytes):
                         found[fd] = namespace
             return unused_holes(found)
+
+    def evidence(self, names: Collection[str], boot_id: Callable[[], str]) -> dict[str, str]:
+        there: dict[str, os.stat_result] = {}
+        for name in names:
+            with contextlib.suppress(OSError):  # the stock says what is gone
+                there[self.beginning + name] = os.lstat(self.beginning + name)
+        try:
+            opened = device_users.opened(there)
+        except OSError as error:
+            raise exception.CommandFailed('see who has namespaces open', str(error.strerror)) from error
+        # A program can set the time of the last write, but not that of the last change of the file's attributes.
+        return {os.path.basename(path): f'{status.st_mtime_ns} {status.st_ctime_ns}{_OPEN if path in opened else ""}'
+                for path, status in there.items()}
 
     def open(self, namespace: Namespace, writing: bool = True) -> int:
         fd = self._open(namespace, os.O_RDWR if writing else os.O_RDONLY)

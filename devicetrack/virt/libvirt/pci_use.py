@@ -71,6 +71,9 @@ _MINOR: Final = re.compile(rb'^Device(?: Minor|FileMinor):\s*([0-9]+)\s*$', re.M
 _CAPABILITIES: Final = '-caps'
 _SORTS_OF_NODES: Final = ('', '-frontend', _CAPABILITIES)
 _UNTOLD: Final = (False, '')
+# The places of the numbers in a disk's statistics: writes, sectors of them, discards, sectors of them.
+_WRITTEN: Final = (4, 6, 11, 13)
+_DISCARDED: Final = 13
 _EXCLUSIVELY: Final = os.O_RDONLY | os.O_EXCL | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # It went away, has no node here, or has no medium.
 _NOT_THERE: Final = frozenset((errno.ENOENT, errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM))
@@ -228,6 +231,10 @@ class _Blocks:
         """Return the names of the block devices that depend on a function."""
         return [name for name in sorted(self._targets) if address in self.functions(name)]
 
+    def whole(self, address: str) -> list[str]:
+        """Return the names of the disks of a function, without partitions and what is built on them."""
+        return [name for name in self.names(address) if not self._disk(self._targets[name]) and not self._slaves(name)]
+
     def held(self) -> Iterator[tuple[str, str]]:
         """Yield each block device on which another one is built, together with that other one."""
         for name, target in sorted(self._targets.items()):
@@ -364,6 +371,26 @@ class Disks:
         """
         return _open_device(self._sysfs, _SORTS[sort], f'{os.major(number)}:{os.minor(number)}', self._blocks,
                             self._unlisted)[0]
+
+    def writes(self, address: str) -> list[str]:
+        """Read what the kernel counted of writes to the disks of a function, a text for each disk that it counts for.
+
+        The text has the number of the disk among all of this boot, which gets a new one whenever it comes back to its
+        driver; the numbers of writes and discards and of their sectors (Linux: Documentation/block/stat.rst), whether
+        the kernel counts them at all, and the number of the disk's partitions.
+
+        :raises CommandFailed: they cannot be read
+        """
+        found = []
+        for name in self._blocks.whole(address):
+            directory = os.path.join(self._sysfs, 'class/block', name)
+            counts = os.fsdecode(_bytes(os.path.join(directory, 'stat'))).split()
+            if len(counts) > _DISCARDED:
+                sequence, counted = (os.fsdecode(_bytes(os.path.join(directory, file)).strip())
+                                     for file in ('diskseq', 'queue/iostats'))
+                found.append(':'.join((sequence, *(counts[number] for number in _WRITTEN), counted,
+                                       str(len(self._blocks.partitions(name))))))
+        return found
 
     def ways_around(self, disk: str, address: str) -> dict[tuple[int, int], str]:
         """Find the devices by which a process reaches the bytes of a disk without the disk's own node.

@@ -92,6 +92,14 @@ def is_dax_locked(path: str) -> bool:
     return bool(_run('is_dax_locked', path))
 
 
+def open_daxes(paths: Sequence[str]) -> Sequence[str]:
+    """Find those of some device-dax character devices that a process has open or mapped.
+
+    :raises OSError: one is not there or is no such device, their users are unknown, or there is no privileged daemon
+    """
+    return [str(path) for path in _run('open_daxes', list(paths))]
+
+
 def is_vfio_group_open(number: int) -> bool:
     """Whether a process has a VFIO group open, or a device of it.
 

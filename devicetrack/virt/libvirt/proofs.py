@@ -1,7 +1,8 @@
 """The proofs that devices are clean: a file in the state directory, apart from the rows and from their database.
 
-A proof says which device was clean (its details, with its identity), since when, and how that was established. It
-counts while the host has the same device by that identity, until the device is made ready for a guest. Taking a proof
+A proof says which device was clean (its details, with its identity), since when, how that was established, and what the
+host showed of writes to it. It counts while the host has the same device by that identity, and shows no further write,
+until the device is made ready for a guest. Taking a proof
 back returns only when that is on the disk. So after a crash at any moment, a device has no proof or no guest has it.
 
 The file has a line with a checksum for each proof; the last line of a device counts. It is written anew when a proof is
@@ -60,9 +61,10 @@ _LINES: Final = 1000
 _FS_IOC_GETVERSION: Final = 0x80087601
 
 
-# The stored details of the device when it was proven clean, the time of the proof (only a label), and how that was
-# proven. A host has thousands of proofs, and the garbage collector does not go through plain tuples of texts.
-_Proof = tuple[str, str, str]
+# The stored details of the device when it was proven clean, the time of the proof (only a label), how that was proven,
+# and what the host showed then of writes to the device, '' for nothing. A host has thousands of proofs, and the garbage
+# collector does not go through plain tuples of texts.
+_Proof = tuple[str, str, str, str]
 _Key = tuple[str, str]
 _Known = dict[_Key, _Proof]
 # A file that is not there. Others have an inode, a size and a time.
@@ -149,16 +151,43 @@ class Proofs:
     def _of_kind(self, kind: str) -> dict[str, str]:
         return {name: proof[0] for (of, name), proof in self._known.items() if of == kind}
 
-    def record(self, proven: Mapping[DeviceKey, str], how: str) -> None:
+    def evidence(self, kind: str) -> dict[str, str]:
+        """What the host showed of writes to the devices of a kind when they were proven clean, by identifier.
+
+        It is '' for nothing. Devices that keep nothing anyway are left out.
+        """
+        with self._mutex:
+            self._refresh()
+            return {name: proof[3] for (of, name), proof in self._known.items()
+                    if of == kind and proof[2] != vocabulary.NOTHING_KEPT}
+
+    def renew(self, kind: str, evidence: Mapping[str, tuple[str, str]]) -> None:
+        """Replace the evidence of proofs, if they still are as they were.
+
+        :param evidence: what each proof has, and what it gets, by identifier
+        :raises OSError: it is not replaced
+        """
+        if not evidence:
+            return
+        with self._writing():
+            new: _Known = {(kind, name): (*proof[:3], now) for name, (before, now) in evidence.items()
+                           if (proof := self._known.get((kind, name))) is not None and proof[3] == before}
+            if new:
+                self._write({**self._known, **new}, [_line(key, proof) for key, proof in new.items()])
+
+    def record(self, proven: Mapping[DeviceKey, str], how: str,
+               evidence: Mapping[DeviceKey, str] | None = None) -> None:
         """Record that devices are clean. The caller holds their locks.
 
         :param proven: the devices, each with its details as they are stored
+        :param evidence: what the host shows of writes to them
         :raises OSError: the proofs are not recorded
         """
         now = str(int(time.time()))
         if proven:
             with self._writing():
-                new: _Known = {(key.kind, key.identifier): (text, now, how) for key, text in proven.items()}
+                new: _Known = {(key.kind, key.identifier): (text, now, how, (evidence or {}).get(key, ''))
+                               for key, text in proven.items()}
                 self._write({**self._known, **new}, [_line(key, proof) for key, proof in new.items()])
 
     def take_back(self, keys: Iterable[_Key]) -> None:
@@ -247,9 +276,10 @@ class Proofs:
         for number, line in enumerate(lines[1:-1], 2):
             fields = (_text(line) or '').split('\t')
             done = fields[0]
-            if len(fields) == 6 and done == _PROVEN:
-                _done, kind, name, when, how, details = fields
-                known[kind, urllib.parse.unquote(name) if '%' in name else name] = details, when, how
+            if len(fields) in (6, 7) and done == _PROVEN:       # without evidence there are six
+                _done, kind, name, when, how, details, *evidence = fields
+                known[kind, urllib.parse.unquote(name) if '%' in name else name] = (
+                    details, when, how, evidence[0] if evidence else '')
             else:
                 LOG.error('Line %(line)d of %(path)s cannot be read: no line before it proves a device clean',
                           {'line': number, 'path': self._path})
@@ -324,8 +354,9 @@ def _itself(fd: int) -> str:
 
 
 def _line(key: _Key, proof: _Proof) -> str:
-    details, when, how = proof                  # details are JSON, which has no tabs and no newlines
-    return _checked('\t'.join((_PROVEN, key[0], urllib.parse.quote(key[1], safe=''), when, how, details)))
+    details, when, how, evidence = proof        # details are JSON, which has no tabs and no newlines
+    fields = (_PROVEN, key[0], urllib.parse.quote(key[1], safe=''), when, how, details)
+    return _checked('\t'.join((*fields, evidence) if evidence else fields))
 
 
 def _checked(text: str) -> str:

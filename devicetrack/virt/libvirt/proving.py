@@ -31,6 +31,7 @@ from devicetrack.objects.values import Usage
 from devicetrack.virt.driver import Confirm
 from devicetrack.virt.driver import is_of_others
 from devicetrack.virt.driver import obstacle
+from devicetrack.virt.driver import WRITTEN
 from devicetrack.virt.libvirt import proofs
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import installed
@@ -73,6 +74,7 @@ class Proving:
         proof: the user may write to it, and be gone at the next look.
 
         :raises DeviceInUse: another domain names it, or a process or the host uses it
+        :raises NotProven: somebody wrote to it since it was proven clean
         :raises UsersUnknown: a definition cannot be read
         :raises DriverError: as :meth:`.api.DeviceKind.check_free`
         """
@@ -88,13 +90,39 @@ class Proving:
             if error is not None:
                 raise error
             installed.check_free(kind, assignment)
-        except exception.DeviceInUse:
+            if self._is_written(assignment, kind):
+                raise exception.NotProven(*key, WRITTEN)
+        except (exception.DeviceInUse, exception.NotProven):
             self.take_back((key,))
             raise
         except exception.UsersUnknown:
             raise
         except exception.UnclaimFailed as failed:       # kinds share these questions with their unclaim
             raise exception.RealizeFailed(*key, failed.reason) from failed
+
+    def written(self, kind: api.DeviceKind, names: Collection[str], must: bool = False) -> Collection[str]:
+        """Find those devices of a kind to which somebody may have written since they were proven clean.
+
+        What the host shows of the others may begin anew, for example with a boot. Then their proofs get it.
+
+        :param must: whether a device counts as written if nothing tells now what told before
+        :raises DriverError: that cannot be read
+        """
+        before = {name: text for name, text in self._proofs.evidence(kind.name).items() if name in names}
+        if not before:
+            return ()
+        now = installed.evidence(kind, list(before))
+        # Proofs of earlier releases tell nothing yet: from now on they do.
+        found = {name for name, text in now.items() if before[name] and installed.is_written(kind, before[name], text)}
+        begun = {name: (before[name], text) for name, text in now.items() if text != before[name]}
+        try:
+            self._proofs.renew(kind.name, {name: one for name, one in begun.items() if name not in found})
+        except OSError as error:                # the next look compares with what the proof has
+            LOG.warning('What shows writes to devices of kind %s cannot be noted: %s', kind.name, error)
+        return found | {name for name, text in before.items() if must and text and name not in now}
+
+    def _is_written(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> bool:
+        return bool(self.written(kind, (assignment.identifier,), must=True))
 
     def _is_proven(self, assignment: DeviceAssignment) -> bool:
         return self._proofs.how(assignment.key, details.to_text(assignment.details)) is not None
@@ -142,7 +170,8 @@ class Proving:
         if not (kind.keeps_bytes and assignment.was_only_claimed and self._is_clean(assignment, kind)):
             return False
         with installed.mistakes(kind, 'is_untouched'):
-            return kind.is_untouched(assignment) is True
+            untouched = kind.is_untouched(assignment) is True
+        return untouched and not self._is_written(assignment, kind)
 
     def _is_clean(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> bool:
         how = self._proofs.how(assignment.key, details.to_text(assignment.details))
@@ -219,8 +248,10 @@ class Proving:
         for one in assignments:
             kind = self._kinds[one.kind]
             try:
-                if kind.keeps_bytes and not self._is_clean(one, kind):
+                if kind.keeps_bytes and one.key in self._wipes:
                     clean.append(one)
+                elif kind.keeps_bytes and not (self._is_clean(one, kind) and not self._is_written(one, kind)):
+                    results[one.key] = exception.UnclaimFailed(*one.key, WRITTEN)
             except exception.DriverError as failed:
                 results[one.key] = exception.UnclaimFailed(*one.key, str(failed))
         try:
@@ -268,9 +299,14 @@ class Proving:
         for one in assignments:
             kept = not self._keeps_nothing(one, self._kinds[one.kind])
             proven[how if kept else vocabulary.NOTHING_KEPT][one.key] = details.to_text(one.details)
+        evidence: dict[DeviceKey, str] = {}
+        keys = [key for devices in proven.values() for key in devices]
+        for name in {key.kind for key in keys}:
+            told = installed.evidence(self._kinds[name], [key.identifier for key in keys if key.kind == name])
+            evidence |= {DeviceKey(name, one): text for one, text in told.items()}
         try:
             for each, devices in proven.items():
-                self._proofs.record(devices, each)
+                self._proofs.record(devices, each, evidence)
         except OSError as error:
             raise _no_proof(error) from error
 

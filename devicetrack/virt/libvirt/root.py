@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import errno
 import glob
@@ -118,6 +119,11 @@ def is_dax_locked(path: str) -> bool:
         return not filelock.flock(fd)
     finally:
         filelock.close(fd)
+
+
+def open_daxes(paths: Sequence[str]) -> list[str]:
+    there = {path: os.lstat(path) for path in paths if _dax_name(path)}
+    return sorted(device_users.opened({path: status for path, status in there.items() if stat.S_ISCHR(status.st_mode)}))
 
 
 def _dax_name(path: str) -> str:

@@ -428,6 +428,26 @@ class MistakesTestCase(base.TestCase):
             self.assertIsInstance(error, exception.DeviceBusy)
             os.close(left.pop())
 
+    def test_check_free(self) -> None:
+        for answers in ((), (False,), ('open',)):
+            driver = self.make('check_free', *answers)
+            self.says('check_free', self.assertRaises(exception.RealizeFailed, driver.realize, self.tape))
+
+    def test_evidence(self) -> None:
+        for answers in ((), (7,), ({'one': 7},), ({'one': ''},), ({'one': 'a\tb'},), ({'other': 'text'},)):
+            driver = self.make('evidence', *answers, keeps_bytes=True)
+            [error] = driver.prove([self.tape], vocabulary.WIPE).values()
+            self.says('evidence', error)
+            self.assertIsNone(driver._proofs.how(DeviceKey('tape', 'one'), DETAILS))
+
+    def test_is_written(self) -> None:
+        for answers in ((), (None,), (True,), ('no',)):
+            driver = self.make('is_written', *answers, keeps_bytes=True)
+            self.patch(type(driver._kinds['tape']), 'evidence', lambda kind, names: {'one': 'text'})
+            self.assertEqual([None], list(driver.prove([self.tape], vocabulary.WIPE).values()))
+            error = self.assertRaises(exception.DriverError, driver.realize, self.tape)
+            self.assertIsInstance(error, exception.NotProven if answers else exception.RealizeFailed)
+
     def test_is_untouched(self) -> None:
         driver = self.make('is_untouched', keeps_bytes=True)
         only_claimed = contract.assignment(str(uuid.uuid4()), 'tape', 'one', None, DETAILS,

@@ -15,6 +15,7 @@ from devicetrack import ownfiles
 from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import values
+from devicetrack.objects.values import Word
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import nvme
 from devicetrack.tests import base
@@ -74,6 +75,80 @@ class ProofTestCase(pci_hosts.DiskTestCase):
         self.patch(nvme_admin, 'submit', refuses)
         driver = self.driver('person')
         self.assertIsNone(self.proves(driver, vocabulary.READ))
+
+    def proven(self, driver: libvirt_driver.LibvirtDriver) -> Any:
+        self.assertIsNone(self.proves(driver, vocabulary.READ))
+        self.assertFalse(self.is_unproven(driver))
+        return self.offered(driver)
+
+    def check_written(self, driver: libvirt_driver.LibvirtDriver, wanted: Any) -> None:
+        error = self.assertRaises(exception.NotProven, driver.realize, wanted)
+        self.assertIn('somebody wrote to it', str(error))
+        self.assertTrue(self.is_unproven(driver))
+
+    def test_a_disk_that_was_mounted_and_written_between_two_audits_goes_to_no_guest(self) -> None:
+        driver = self.driver('zero')
+        wanted = self.proven(driver)
+        self.host.write_to('nvme0n1')
+        self.check_written(driver, wanted)
+
+    def test_nor_does_one_that_left_its_driver_for_a_while(self) -> None:
+        driver = self.driver('zero')
+        wanted = self.proven(driver)
+        self.give_to_guest()                    # nobody counts what a guest writes
+        self.host.unbind(DISK)
+        self.host.bind(DISK, 'nvme')
+        self.controllers.show(DISK)
+        self.check_written(driver, wanted)
+
+    def test_nor_does_one_that_has_another_partition_after_a_boot(self) -> None:
+        driver = self.driver('zero')
+        wanted = self.proven(driver)
+        self.boots(driver)
+        self.host.add_partition(f'{self.host.controller_of(DISK)}n1', f'{self.host.controller_of(DISK)}n1p1')
+        self.check_written(driver, wanted)
+
+    def boots(self, driver: libvirt_driver.LibvirtDriver) -> None:
+        kind = driver._kinds['pci']
+        boot = f'{kind.boot_id()} again'
+        kind.boot_id = lambda: boot
+        self.host.unbind(DISK)
+        self.host.bind(DISK, 'nvme')
+        self.controllers.show(DISK)
+
+    def test_a_boot_writes_to_no_disk(self) -> None:
+        driver = self.driver('zero')
+        self.proven(driver)
+        self.boots(driver)
+        self.assertFalse(self.is_unproven(driver))
+        self.boots(driver)
+        driver.realize(self.offered(driver))
+
+    def test_after_a_boot_what_it_counts_anew_is_compared(self) -> None:
+        driver = self.driver('zero')
+        self.proven(driver)
+        self.boots(driver)
+        self.assertFalse(self.is_unproven(driver))
+        self.host.write_to(f'{self.host.controller_of(DISK)}n1')
+        self.assertTrue(self.is_unproven(driver))
+
+    def test_after_a_boot_a_disk_that_leaves_its_driver_is_seen_too(self) -> None:
+        driver = self.driver('zero')
+        self.proven(driver)
+        self.boots(driver)
+        self.assertFalse(self.is_unproven(driver))
+        self.give_to_guest()
+        self.host.unbind(DISK)
+        self.host.bind(DISK, 'nvme')
+        self.controllers.show(DISK)
+        self.assertTrue(self.is_unproven(driver))
+
+    def test_the_word_of_a_person_ends_when_somebody_writes(self) -> None:
+        driver = self.driver('person')
+        wanted = self.offered(driver)
+        self.assertIsNone(self.proves(driver, Word('ops', 'erased').how))
+        self.host.write_to('nvme0n1')
+        self.check_written(driver, wanted)
 
     def withheld_unshown(self, reason: str) -> None:
         for policy in ('zero', 'blkdiscard', 'nvme-format', 'person'):

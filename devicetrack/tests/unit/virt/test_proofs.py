@@ -70,6 +70,29 @@ class RecordTestCase(ProofsTestCase):
         self.proofs.take_back(keys('b'))
         self.assertEqual((['b'], ['b']), (self.unproven(), self.unproven(of=self.proofs)))
 
+    def test_a_proof_keeps_what_the_host_showed_of_writes(self) -> None:
+        key = DeviceKey('vpmem', 'a')
+        self.record('b')                        # as an earlier release did
+        self.proofs.record({key: DEVICES['a'].details}, vocabulary.WIPED, {key: '7 writes'})
+        for reads in (self.proofs, proofs.Proofs(self.state_path)):
+            self.assertEqual(({'a': '7 writes', 'b': ''}, {}), (reads.evidence('vpmem'), reads.evidence('pci')))
+
+    def test_evidence_is_renewed_for_the_proof_that_it_was_read_for_alone(self) -> None:
+        key = DeviceKey('vpmem', 'a')
+        self.proofs.record({key: DEVICES['a'].details}, vocabulary.WIPED, {key: 'boot 1'})
+        self.proofs.renew('vpmem', {'a': ('boot 0', 'boot 2'), 'b': ('', 'boot 2')})
+        self.assertEqual({'a': 'boot 1'}, self.proofs.evidence('vpmem'))
+        self.proofs.renew('vpmem', {'a': ('boot 1', 'boot 2')})
+        self.assertEqual({'a': 'boot 2'}, proofs.Proofs(self.state_path).evidence('vpmem'))
+        self.proofs.take_back(keys('a'))
+        self.proofs.renew('vpmem', {'a': ('boot 2', 'boot 3')})
+        self.assertIn('a', self.unproven())
+
+    def test_what_keeps_nothing_shows_no_write(self) -> None:
+        key = DeviceKey('vpmem', 'a')
+        self.proofs.record({key: DEVICES['a'].details}, vocabulary.NOTHING_KEPT, {key: '7 writes'})
+        self.assertEqual({}, self.proofs.evidence('vpmem'))
+
     def test_two_processes_see_what_the_other_wrote(self) -> None:
         other = proofs.Proofs(self.state_path)
         self.record('a')

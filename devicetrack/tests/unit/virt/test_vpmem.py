@@ -24,6 +24,8 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_paths
 from devicetrack.virt.libvirt import namespaces
+from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt.kinds import vpmem
 
 MIB = 1 << 20
@@ -217,6 +219,29 @@ class NdctlTestCase(base.TestCase):
         self.changes('ns0_0', chardev='dax99.99')
         wanted = self.assigned('ns0_0')
         self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
+
+    def test_what_the_kernel_made_anew_in_one_boot_may_have_been_written(self) -> None:
+        node = os.path.join(self.temp_dir(), 'dax0.0')
+        self.patch(namespaces, '_path', lambda found: node if found.name == 'ns0_0' else f'/dev/{found.chardev}')
+        self.patch(privileged, 'open_daxes', lambda paths: [])
+        boots = ['a boot']
+        self.kind.boot_id = boots.pop
+        shown: list[str] = []
+        for boot in ('a boot', 'a boot', 'a boot', 'b'):
+            boots.append(boot)
+            if len(shown) != 1:                 # it came back from another mode
+                with open(f'{node}.new', 'w'):
+                    os.rename(f'{node}.new', node)
+            shown += [self.kind.evidence(['ns0_0', 'ns1_2', 'nosuch'])['ns0_0']]
+        self.assertEqual([False, True, False], [self.kind.is_written(shown[0], one) for one in shown[1:]])
+        boots.append('b')
+        self.patch(privileged, 'open_daxes', lambda paths: paths)
+        self.assertTrue(self.kind.is_written(shown[3], self.kind.evidence(['ns0_0'])['ns0_0']))
+
+    def test_the_privileged_part_looks_for_users_of_dax_devices_alone(self) -> None:
+        for path in ('/dev/null', '/dev/../dev/dax0.0', '/tmp/dax0.0'):
+            self.assertRaises(OSError, root.open_daxes, [path])
+        self.assertEqual([], root.open_daxes([]))
 
     def test_an_owned_namespace_that_no_option_names_is_still_recognised(self) -> None:
         self.assertEqual({'/dev/dax1.1': 'ns1_1'}, self.kind.identify(['/dev/dax1.1']))

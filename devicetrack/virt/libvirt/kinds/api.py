@@ -339,6 +339,25 @@ class DeviceKind(abc.ABC):
                 raise DeviceInUse(self.name, assignment.identifier, str(error.strerror)) from error
             raise CommandFailed(f'see who uses {path}', str(error.strerror)) from error
 
+    def evidence(self, identifiers: Collection[str]) -> Mapping[str, str]:
+        """Read what the host shows of writes to devices, for example counters and times. Quick: this reads no device.
+
+        For a kind that keeps bytes. The driver keeps the text with the proof that a device is clean. It compares it in
+        every audit, and when a guest is about to get the device. Leave a device out if nothing tells: then only those
+        are seen who have it open at such a moment. The default is none.
+
+        :returns: by identifier, texts of one line without tabs
+        :raises DriverError: the host cannot be read
+        """
+        return {}
+
+    def is_written(self, before: str, now: str) -> bool:
+        """Whether somebody may have written to a device between two texts of :meth:`evidence`. No I/O.
+
+        By default somebody has if they differ.
+        """
+        return before != now
+
     @abc.abstractmethod
     def realize(self, assignment: DeviceAssignment) -> Realized:
         """Make one device ready for its guest: create it, or check that it is there and is the recorded one.

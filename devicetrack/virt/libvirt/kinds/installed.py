@@ -321,6 +321,30 @@ def own_path(kind: api.DeviceKind, assignment: DeviceAssignment) -> str | None:
         return path
 
 
+def evidence(kind: api.DeviceKind, identifiers: Collection[str]) -> Mapping[str, str]:
+    """Ask the kind what the host shows of writes to devices, and check that the answers can be kept.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: as :meth:`.api.DeviceKind.evidence`
+    """
+    with mistakes(kind, 'evidence'):
+        found = kind.evidence(identifiers)
+        _some_of(list(found), identifiers)
+        wrong = [text for text in found.values() if not (isinstance(text, str) and text and text.isprintable())]
+        if wrong:
+            raise ValueError(f'{wrong[0]!r} is no text of one line')
+        return dict(found)
+
+
+def is_written(kind: api.DeviceKind, before: str, now: str) -> bool:
+    """Ask the kind whether a device was written to. Any answer but False says so.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    """
+    with mistakes(kind, 'is_written'):
+        return kind.is_written(before, now) is not False
+
+
 def realize(kind: api.DeviceKind, assignment: DeviceAssignment) -> Realized:
     """Let the kind make a device ready, and check the answer.
 

@@ -357,6 +357,16 @@ class PCI(api.DeviceKind):
 
     # -- realize ------------------------------------------------------------------------------------------------------
 
+    def evidence(self, identifiers: Collection[str]) -> Mapping[str, str]:
+        if not identifiers:
+            return {}
+        disks, places, boot = pci_use.Disks(self.tree.root), self._places, self.boot_id()
+        found = {name: disks.writes(places.address(name)) for name in identifiers}
+        return {name: ';'.join((boot, *writes)) for name, writes in found.items() if writes}
+
+    def is_written(self, before: str, now: str) -> bool:
+        return pci_row.is_written(before, now)
+
     def check_free(self, assignment: DeviceAssignment) -> None:
         self._check_used_by_nobody(assignment, self._identity.there(assignment))
 

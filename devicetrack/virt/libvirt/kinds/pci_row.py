@@ -74,3 +74,18 @@ def same_disk(owned: Collection[str], proven: Mapping[str, str], apart: Collecti
         if one is None or one.parent_address in addresses or (
                 (one.parent_serial or one.serial) in serials and name not in apart):
             yield name
+
+
+def is_written(before: str, now: str) -> bool:
+    """Whether a function's disks may have been written to between two texts of :meth:`.PCI.evidence`.
+
+    They begin with a boot. A disk that came back to its driver in the same boot may have been written to elsewhere,
+    for example by a program with VFIO. The kernel counts anew in each boot, so there a disk has to count no write, and
+    no partition that it did not have.
+    """
+    (boot, *old), (boot_now, *new) = before.split(';'), now.split(';')
+    if boot == boot_now and not set(old) <= set(new):
+        return True
+    counted = [one.split(':') for one in set(new).difference(old)]
+    return (any(count != '0' for _sequence, *counts, _counted, _partitions in counted for count in counts)
+            or sum(int(one[-1]) for one in counted) > sum(int(one.rpartition(':')[2]) for one in old))

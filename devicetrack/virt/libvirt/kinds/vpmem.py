@@ -165,6 +165,12 @@ class VPMEM(api.DeviceKind):
         if os.path.lexists(namespace.path):     # without a node nobody can have it open
             filelock.close(self._open(assignment, namespace, writing=False))
 
+    def evidence(self, identifiers: Collection[str]) -> Mapping[str, str]:
+        return self._source.evidence(identifiers, self.boot_id)
+
+    def is_written(self, before: str, now: str) -> bool:
+        return self._source.is_written(before, now)
+
     def realize(self, assignment: DeviceAssignment) -> Realized:
         namespace = self._namespace(assignment, self._source.read())
         try:
