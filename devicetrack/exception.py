@@ -499,16 +499,6 @@ class CompatibilityUnknown(DeviceTrackError):
     template = 'it is unknown whether instance {instance_uuid} could move: {reason}'
 
 
-class RowsMissing(DeviceTrackError):
-    """The store is older than the instance's guest and lacks some of the guest's devices. Nothing was done.
-
-    Leave the guest as it is, defined and running, until its rows are recorded.
-    """
-    instance_uuid: str
-    reason: str
-    template = 'the guest of instance {instance_uuid} must stay as it is for now: {reason}'
-
-
 class StoreLost(DeviceTrackError):
     """The store is lost: it has no row of the host, but guests of the host use devices. Nothing was written.
 
@@ -578,6 +568,16 @@ class MalformedObject(DeviceTrackError):
 
 class StoreError(DeviceTrackError):
     """Base of the store's errors."""
+
+
+class RowsMissing(StoreError):
+    """The store lacks rows of the instance that its guest records, or that it had confirmed. Nothing was done.
+
+    Leave the guest as it is, defined and running, until its rows are recorded. Start no guest without them.
+    """
+    instance_uuid: str
+    reason: str
+    template = 'the guest of instance {instance_uuid} must stay as it is for now: {reason}'
 
 
 class OutcomeUnknown(StoreError):

@@ -76,6 +76,7 @@ class Audit:
                                                  'device would have two owners: let only one option name it')
         if views.boot_changed:
             self._withheld.booted()
+        self._rows.begin(views.records)
         self._views.open(views, self._withheld.marks)
         self._declarations.refresh(views.inventory, at_start=True)
         with requests.keeping_answers():

@@ -26,7 +26,15 @@ def behind(views: Views, left: Collection[str] = ()) -> StoreBehind | None:
 
     :param left: guests that do not count: their instances live elsewhere, and the manager removes them
     """
+    known = {record.instance_uuid for one in views.lost for record in (one.known, one.shown) if record is not None}
     lost = {key: record for key, record in lost_rows(views).items() if record.instance_uuid not in left}
+    if known:
+        return StoreBehind('its store does not show rows that it had confirmed: '
+                           f'{sum(one.known is not None for one in views.lost)}, of instance '
+                           f'{", ".join(sorted(known)[:3])}{", …" if known - set(sorted(known)[:3]) else ""}; see '
+                           'whether it was restored, or one of its servers lags behind; do not restart this service, '
+                           'which knows them; devicetrack-manage audit --repair --accept has it write them again',
+                           frozenset(known | {record.instance_uuid for record in lost.values()}))
     if not lost:
         return None
     guests = sorted({record.instance_uuid for record in lost.values()})

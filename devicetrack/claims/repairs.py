@@ -69,7 +69,8 @@ class Move(NamedTuple):
     def of(cls, repair: Repair) -> Move | None:
         """The move that a repair makes, or None if every row keeps its owner."""
         before, after = repair.before, repair.after
-        if before is None or after is None or before.instance_uuid == after.instance_uuid:
+        if before is None or after is None or before.instance_uuid == after.instance_uuid \
+                or repair.verb == findings.WRITE_AGAIN:         # the manager knows whose it is
             return None
         return cls(repair.device, before.instance_uuid, after.instance_uuid)
 
@@ -96,6 +97,10 @@ class Accepted(NamedTuple):
 NOTHING: Final = Accepted()
 
 
+# The repairs that an operator accepts.
+_ACCEPTED: Final = (findings.WRITE_AGAIN, findings.ADOPT)
+
+
 class Plan(NamedTuple):
     """The repairs to make now, and those that wait until an operator accepts the store or the rows are complete."""
 
@@ -106,7 +111,7 @@ class Plan(NamedTuple):
     @property
     def to_accept(self) -> int:
         """The number of rows that are written only if an operator accepts the store."""
-        return sum(one.verb == findings.ADOPT for one in self.waiting) - len(self.moves)
+        return sum(one.verb in _ACCEPTED for one in self.waiting) - len(self.moves)
 
     @property
     def moves(self) -> list[Move]:
@@ -136,10 +141,12 @@ def plan(read: Callable[[], Views], accepted: Accepted = NOTHING) -> tuple[list[
     views = read()
     found = findings.confirmed(reconcile.compare(first), reconcile.compare(views))
     lost = lost_rows(views)
-    if accepted.rows and lost and not views.records:
+    # What the manager knows is all that there was, so it may write it into an empty store.
+    is_lost = bool(lost) and not views.records and not views.lost
+    if accepted.rows and is_lost:
         raise exception.StoreLost(views.host)
-    chosen = choose(repair_plan.plan(found, views), bool(lost), accepted)
-    return found, chosen._replace(is_lost=bool(lost) and not views.records)
+    chosen = choose(repair_plan.plan(found, views), bool(lost or views.lost), accepted)
+    return found, chosen._replace(is_lost=is_lost)
 
 
 def proposed(found: Iterable[Finding], views: Views) -> list[Finding]:
@@ -160,7 +167,7 @@ def choose(repairs: Iterable[Repair], behind: bool, accepted: Accepted) -> Plan:
     now: list[Repair] = []
     waiting: list[Repair] = []
     for one in repairs:
-        if one.verb == findings.ADOPT:
+        if one.verb in _ACCEPTED:
             may = accepted.allows(one)
         else:
             may = not behind or one.verb == findings.UPDATE_DETAILS
@@ -183,8 +190,9 @@ class Repairs:
         self._host, self._driver, self._ledger, self._rows = host, driver, ledger, rows
         self._views, self._life, self._withheld, self._wipes = views, life, withheld_devices, wipes
         self._service, self._gate, self._rebuild = service, gate, rebuild
-        self._do = {findings.ADOPT: self._adopt, findings.UPDATE_DETAILS: self._update,
-                    findings.RETRY_RELEASE: self._give, findings.GIVE_BACK: self._give}
+        self._do = {findings.WRITE_AGAIN: self._adopt, findings.ADOPT: self._adopt,
+                    findings.UPDATE_DETAILS: self._update, findings.RETRY_RELEASE: self._give,
+                    findings.GIVE_BACK: self._give}
 
     def plan(self, accepted: Accepted = NOTHING) -> Plan:
         """Look twice and plan: see :func:`plan`."""
@@ -229,7 +237,7 @@ class Repairs:
 
     def _adopt(self, repairs: Sequence[Repair], _wait: bool) -> _Errors:
         """Hold the devices, then record all rows of the instance in one transaction, also those of other owners."""
-        others = {one.before.instance_uuid for one in repairs if one.before is not None}
+        others = {one.before.instance_uuid for one in repairs if one.before is not None} - {repairs[0].instance_uuid}
         with self._rows.all_if_idle(others) as idle:
             return self._adopt_from(repairs) if idle else dict.fromkeys(repairs, _BUSY)
 
@@ -243,14 +251,17 @@ class Repairs:
     def _try_to_adopt(self, repairs: Sequence[Repair], before_write: Callable[[], None]) -> _Errors:
         """:raises LedgerDiscarded: another instance may hold the devices in the next ledger; nothing was recorded"""
         now = int(time.time())
-        rows = {one: one.after._replace(created_at=now) for one in repairs if one.after is not None}
+        rows = {one: one.after._replace(created_at=one.after.created_at or now)
+                for one in repairs if one.after is not None}
         known = self._rows.of_devices([one.device for one in rows])
         for one in rows:
             if known.get(one.device) != one.before:
                 return dict.fromkeys(repairs, f'{one.device} has another row by now')
         build = self._ledger.build
+        again, uuid = repairs[0].verb == findings.WRITE_AGAIN, repairs[0].instance_uuid
         taken = self._ledger.hold_unless_taken(list(rows.values()), {
-            one.device: one.before.instance_uuid if one.before is not None else None for one in rows})
+            one.device: one.before.instance_uuid if one.before is not None else uuid if again else None
+            for one in rows})
         if taken is not None:
             return dict.fromkeys(repairs, f'{taken} is being taken, given back or wiped right now, or somebody has a '
                                           'part of it, or what contains it')
@@ -258,14 +269,17 @@ class Repairs:
             before_write()
             self._rows.write(Changes(insert=tuple(row for one, row in rows.items() if one.before is None),
                                      update=tuple(Update(one.before, row) for one, row in rows.items()
-                                                  if one.before is not None)), build)
+                                                  if one.before is not None),
+                                     contexts=(self._rows.known.context(uuid) or self._rows.end_of_move(uuid),)
+                                     if again else ()), build)
         except (exception.DriverError, exception.NothingWritten, exception.LedgerDiscarded) as error:
             if isinstance(error, exception.LedgerDiscarded):
                 self._rebuild.ensure()          # first: a rebuild that goes on may know of the rows
             for one in rows:
                 if one.before is not None:
                     self._ledger.hold([one.before])
-            self._ledger.not_adopted(repairs[0].instance_uuid, [one.device for one in rows if one.before is None])
+            if not again:                       # else they stay held, as they were
+                self._ledger.not_adopted(uuid, [one.device for one in rows if one.before is None])
             raise
         return dict.fromkeys(repairs)
 

@@ -33,6 +33,7 @@ from devicetrack.claims.adopting import Adopting
 from devicetrack.claims.boot import Boot
 from devicetrack.claims.host_state import Audited
 from devicetrack.claims.host_state import HostState
+from devicetrack.claims.known_rows import KnownRows
 from devicetrack.claims.service import ComputeService
 from devicetrack.claims.service import ServiceView
 from devicetrack.claims.views import HostReader
@@ -255,7 +256,7 @@ class Observer:
         self._providers = provider_resolvers.KnownProviders(
             providers or provider_resolvers.DerivedProviders(host.uuid))
         self.read = HostReader(driver, store, host.uuid, Endpoint(host.name, ''),
-                               Boot(driver, store, host.uuid, host.boot_id), ServiceView(service)).read
+                               Boot(driver, store, host.uuid, host.boot_id), ServiceView(service), KnownRows()).read
 
     def plan(self, accepted: repairs.Accepted = repairs.NOTHING) -> repairs.Plan:
         """Plan the repairs as a manager does if the compute service does not answer."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 from typing import Any
 
 from devicetrack import exception
@@ -69,7 +70,7 @@ class Resume:
             instance_uuid = rows[0].instance_uuid
             if instance_uuid in evacuated or not _work_waits(rows, views):
                 continue
-            with self._rows.if_idle(instance_uuid) as idle:
+            with self._rows.if_idle(instance_uuid) as idle, _unless_lost(instance_uuid):
                 if idle and self._life.are_wiped(rows):
                     # This changes nothing in the views, so nobody needs to read them again.
                     self._give_back(instance_uuid, rows, self._rows.of_instance(instance_uuid))
@@ -131,7 +132,7 @@ class Resume:
         """
         tried: set[str] = set()
         for uuid, rows in sorted(self.evacuated(views).items()):
-            with self._rows.if_idle(uuid) as idle:
+            with self._rows.if_idle(uuid) as idle, _unless_lost(uuid):
                 if idle and sorted(self._rows.of_instance(uuid)) == sorted(rows):
                     tried.add(uuid)
                     _try(uuid, self._remove, uuid, rows, views)
@@ -186,6 +187,16 @@ def is_over(instance_uuid: str, views: Views) -> bool:
     """Whether the service says that an instance is over and the hypervisor certainly has no domain of it."""
     return ((views.instances or {}).get(instance_uuid) in migrations.INSTANCE_OVER
             and not views.usage.unknown and instance_uuid not in views.usage.domains)
+
+
+@contextlib.contextmanager
+def _unless_lost(instance_uuid: str) -> Iterator[None]:
+    """Leave an instance whose rows the store does not show since the looks. The next audit reports it."""
+    try:
+        yield
+    except exception.RowsMissing as error:
+        LOG.warning('Work for instance %(instance)s has to wait: %(error)s',
+                    {'instance': instance_uuid, 'error': error})
 
 
 def _try(instance_uuid: str, work: Callable[..., None], *arguments: Any) -> None:

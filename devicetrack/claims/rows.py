@@ -19,10 +19,12 @@ from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import locks
 from devicetrack.claims import requests
+from devicetrack.claims.known_rows import KnownRows
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.metering import Meter
 from devicetrack.claims.metering import Metering
 from devicetrack.engine.states import Hold
+from devicetrack.engine.views import LostRow
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import MigrationContext
 from devicetrack.objects.event import NO_NOTE
@@ -75,6 +77,7 @@ class Rows:
         self._finding = locks.FairLock(locks.FINDING)
         self._doubts: dict[int, Doubt] = {}     # each step is one operation of a dict, so threads may share it
         self._numbers = itertools.count()
+        self.known = KnownRows()
         # An exception may keep a call from removing its insert. A weak reference ends all the same, with the call.
         self._under_way: weakref.WeakValueDictionary[int, _Insert] = weakref.WeakValueDictionary()
 
@@ -85,8 +88,27 @@ class Rows:
         return self._store.records_of_host(self._host_uuid)
 
     def of_instance(self, instance_uuid: str) -> list[Record]:
-        """The rows of one instance, in the order of the request."""
+        """The rows of one instance, in the order of the request.
+
+        :raises RowsMissing: the store does not show a row that it had confirmed, or shows an older one
+        """
+        known = self.known.of(instance_uuid)
+        records = self._shown(instance_uuid)
+        _check_shown(self.known.lost(known, records) if known else ())
+        return records
+
+    def _shown(self, instance_uuid: str) -> list[Record]:
+        """The rows of one instance, whatever is known."""
         return self._store.records_of_instance(self._host_uuid, instance_uuid)
+
+    def all_shown(self) -> Sequence[Record]:
+        """As :meth:`all`, for a caller who concludes something from rows that are not there.
+
+        :raises RowsMissing: as :meth:`of_instance`
+        """
+        known, records = self.known.all(), self.all()
+        _check_shown(self.known.lost(known, records))
+        return records
 
     def there(self, instance_uuid: str) -> list[Record]:
         """The rows of one instance that are not on their way back."""
@@ -104,19 +126,22 @@ class Rows:
         :raises StoreError: no answer
         """
         self._store.check_epoch()
+        known = self.known.get(record.key)
         now = self.of_devices((record.key,)).get(record.key)
-        if now is None or (now.generation, now.claim_id) != (record.generation, record.claim_id):
+        if (now is None or (now.generation, now.claim_id) != (record.generation, record.claim_id)
+                or (known is not None and known.claim_id != record.claim_id)):
             raise exception.StaleAssignment(*record.key, record.generation)
 
     def check_unowned(self, keys: Collection[DeviceKey]) -> None:
         """Check that devices have no rows, and that this process is still the writer of the rows.
 
         :raises HostTakenOver: another manager of the host has started
-        :raises DeviceInUse: an instance has one
+        :raises DeviceInUse: an instance has one, by its row or by what is known
         :raises StoreError: no answer
         """
         self._store.check_epoch()
-        for key, record in self.of_devices(keys).items():
+        known = {key: record for key in keys if (record := self.known.get(key)) is not None}
+        for key, record in (known | self.of_devices(keys)).items():
             raise exception.DeviceInUse(*key, f'instance {record.instance_uuid} has it')
 
     def context(self, instance_uuid: str) -> StoredContext | None:
@@ -206,6 +231,15 @@ class Rows:
             raise exception.LedgerDiscarded
 
     def _commit(self, changes: Changes) -> None:
+        left = self.known.leave(changes)
+        try:
+            self._send(changes)
+        except exception.NothingWritten:
+            self.known.note(left)
+            raise
+        self._note(changes)
+
+    def _send(self, changes: Changes) -> None:
         if self._metering.meter is None:
             self._store.write(changes)
             return
@@ -216,6 +250,14 @@ class Rows:
             self._metering.tell(Meter.committed, time.perf_counter() - began, error)
             raise
         self._metering.tell(Meter.committed, time.perf_counter() - began, None)
+
+    def _note(self, changes: Changes) -> None:
+        """Note that a commit happened."""
+        self.known.note(_written(changes), changes.contexts)
+
+    def begin(self, records: Sequence[Record]) -> None:
+        """Note the rows that a start finds. Nobody has changed one since."""
+        self.known.note(records, [ContextChange(*context) for context in self._store.contexts(self._host_uuid)])
 
     def of_move(self, context: MigrationContext) -> ContextChange:
         """The change that records a migration context."""
@@ -257,6 +299,11 @@ class Rows:
         if doubt.number not in self._doubts:
             return False
         happened = self._store.settle(doubt.changes)
+        if happened:
+            # Another operation may have ended some of its rows since.
+            shown = self.of_devices(doubt.changes.keys)
+            self.known.note([record for record in _written(doubt.changes) if (
+                now := shown.get(record.key)) is not None and now.claim_id == record.claim_id], doubt.changes.contexts)
         del self._doubts[doubt.number]
         self._ledger.trust_rows(doubt.changes.keys)
         self._metering.tell(Meter.settled, happened)
@@ -265,10 +312,11 @@ class Rows:
         return happened
 
     def follow(self, records: Sequence[Record]) -> None:
-        """Hold devices whose rows are new to this process, and free devices that were held for rows that are gone.
+        """Hold devices whose rows are new to this process, and free devices that were held for commits in doubt.
 
-        Only the manager of a host writes its rows. So a new row comes from a commit that became visible late, or from
-        somebody who should not have written it. In both cases the device has an owner.
+        Only the manager of a host writes its rows. So a new row comes from a commit that became visible late, from a
+        store that went back in time, or from somebody who should not have written it. The device has an owner in each
+        case. A row that is known and not shown is lost, and its device stays held.
 
         :param records: every row of the host
         """
@@ -276,16 +324,20 @@ class Rows:
         for instance_uuid in strange:
             with self.if_idle(instance_uuid) as idle:
                 if idle:
-                    self._ledger.hold_missing(self.of_instance(instance_uuid))
+                    self._ledger.hold_missing(self._shown(instance_uuid))
         for instance_uuid in self._ledger.without_row(records, not strange):
             self.let_go(instance_uuid)
 
     def let_go(self, instance_uuid: str) -> None:
-        """Free the devices held for an instance because of rows that are gone, but none that a claim is taking."""
+        """Free the devices held for an instance because of rows that are gone, but none that a claim is taking.
+
+        A row that is known is not gone, whatever the store shows.
+        """
         with self.if_idle(instance_uuid) as idle:
             if idle:
                 keep = {record.key for record in self.in_doubt() if record.instance_uuid == instance_uuid}
-                keep.update(record.key for record in self.of_instance(instance_uuid))
+                keep.update(self.known.of(instance_uuid))
+                keep.update(record.key for record in self._shown(instance_uuid))
                 self._ledger.free_without_row(instance_uuid, keep)
 
     # -- one operation at a time --------------------------------------------------------------------------------------
@@ -327,5 +379,18 @@ def _of_request(changes: Changes) -> Changes:
                    Note(request_id) if note is NO_NOTE else note._replace(request_id=request_id))
 
 
+def _check_shown(lost: Sequence[LostRow]) -> None:
+    """:raises RowsMissing: there is a lost row"""
+    if lost:
+        keys = ', '.join(sorted({str(one.row.key) for one in lost if one.known is not None}))
+        raise exception.RowsMissing(lost[0].instance_uuid, 'the store had confirmed rows that it does not show now, '
+                                    f'or shows as they were before: {keys}; it was restored, or one of its servers '
+                                    'lags behind')
+
+
+def _written(changes: Changes) -> list[Record]:
+    return [*changes.insert, *(update.after for update in changes.update)]
+
+
 def _touched(changes: Changes) -> list[Record]:
-    return [*changes.insert, *(update.after for update in changes.update), *changes.delete]
+    return [*_written(changes), *changes.delete]

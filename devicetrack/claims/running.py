@@ -115,7 +115,8 @@ class Running:
         self._metering = metering = parts.metering or Metering()
         self._by_command = parts.by_command
         self.rows = Rows(store, self.ledger, host.uuid, metering)
-        self.views = HostViews(HostReader(driver, store, host.uuid, here, boot, service), driver, self.ledger, known)
+        self.views = HostViews(HostReader(driver, store, host.uuid, here, boot, service, self.rows.known), driver,
+                               self.ledger, known)
         self.declarations = Declarations(driver, store, host.uuid, Declarer(parts.conf, here.host))
         self.withheld = WithheldDevices(here.host, host.uuid, store, self.ledger, self.rows, driver)
         self.rebuild = LedgerRebuild(self.ledger, self.rows, self.views, self.withheld)
@@ -274,7 +275,7 @@ class Running:
     def placed(self) -> tuple[list[Record], Usage]:
         """The rows of the host, as their devices are counted now, and the usage by guests."""
         usage = self._driver.get_usage()                # before the rows: a device that is taken meanwhile has a row
-        return self.ledger.counted_now(self.rows.all()), usage
+        return self.ledger.counted_now(self.rows.all_shown()), usage
 
     def work_in_background(self) -> None:
         """Wipe and read devices in the background from now on, until :meth:`close`."""

@@ -17,6 +17,7 @@ from devicetrack import log
 from devicetrack.claims import locks
 from devicetrack.claims.boot import Boot
 from devicetrack.claims.image import Properties
+from devicetrack.claims.known_rows import KnownRows
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.providers import KnownProviders
 from devicetrack.claims.service import ServiceView
@@ -103,12 +104,13 @@ class HostReader:
     """Reads everything anew in each call and changes nothing. Managers and reports share it.
 
     :param here: the host and its node, as the service names them
+    :param known: the rows that the host's manager knows; a report knows none
     """
 
     def __init__(self, driver: VirtDriver, store: Store, host_uuid: str, here: Endpoint, boot: Boot,
-                 service: ServiceView) -> None:
+                 service: ServiceView, known: KnownRows) -> None:
         self._driver, self._store, self._host_uuid = driver, store, host_uuid
-        self._here, self._boot, self._service = here, boot, service
+        self._here, self._boot, self._service, self._known = here, boot, service, known
 
     def read(self) -> Views:
         """Read innermost first, so that a device taken meanwhile shows as recorded, never as used without a row.
@@ -117,11 +119,13 @@ class HostReader:
         """
         usage = self._driver.get_usage()
         inventory = self._driver.get_inventory()
+        known = self._known.all()
         records = self._store.records_of_host(self._host_uuid)
         # Also ask about guests without rows: the service may have evacuated them from here, and they may be back.
         views = Views(usage, inventory, records, self._service.instances(usage.domains | named_instances(records)),
                       self._service.migrations(named_migrations(records)), self._here.host, self._host_uuid,
-                      self._boot.has_changed, node=self._here.node, realized=self._boot.realized)
+                      self._boot.has_changed, node=self._here.node, realized=self._boot.realized,
+                      lost=self._known.lost(known, records))
         lacking = views.owners.keys() - views.devices.keys()
         if lacking:
             views = views._replace(unnamed=self._driver.unnamed(
@@ -207,7 +211,8 @@ class HostViews:
         :param in_doubt: as :meth:`.locked_ledger.LockedLedger.open`
         """
         self._known.resolve(views.inventory.providers | {''})
-        self._ledger.open(views, marks, in_doubt)
+        lost = [one.known for one in views.lost if one.known is not None and one.shown is None]
+        self._ledger.open(views, marks, [*in_doubt, *lost])
         self._refresh(views.inventory)
 
     def take_over(self, looks: list[Views], watch: int) -> None:

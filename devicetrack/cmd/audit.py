@@ -128,8 +128,9 @@ class Audit(Repairing):
                                  'them made.')
         parser.add_argument('--dry-run', action='store_true', help='With --repair: only list the repairs.')
         parser.add_argument('--accept', action='store_true',
-                            help='With --repair: accept a store that is older than its guests, and write the missing '
-                                 "rows from the guests' records.")
+                            help='With --repair: accept a store that is older than its guests or than what the '
+                                 "running service knows, and write the missing rows from the guests' records or from "
+                                 'its memory.')
         parser.add_argument('--accept-move', metavar='KIND/IDENTIFIER', type=options.device_name, action='append',
                             default=[],
                             help='With --accept: move the row of this device from its owner to the instance whose '
@@ -191,7 +192,10 @@ class Audit(Repairing):
             except exception.HostInUse as error:
                 if error.by_command:
                     raise                       # it answers no request
-                plan = observer.plan(accepted)
+                try:
+                    plan = observer.plan(accepted)
+                except exception.StoreLost:     # the manager may know its rows, and refuses as this does if not
+                    plan = repairs.Plan((), ())
                 operator_request = operator_requests.make(
                     observer.host.uuid, operator_requests.REPAIR, accept=parsed_args.accept,
                     moves=[move for one in plan.repairs if (move := repairs.Move.of(one)) is not None])

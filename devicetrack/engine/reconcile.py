@@ -54,7 +54,7 @@ def compare(views: Views, failures: Failures = NO_FAILURES, retired: Set[DeviceK
     :returns: findings, worst first; each difference once
     """
     seen = _Comparison(views, failures, retired)
-    found = [*seen.unknown(), *seen.missing_guests(), *seen.used(), *seen.recorded(), *seen.unsettled(),
+    found = [*seen.lost(), *seen.unknown(), *seen.missing_guests(), *seen.used(), *seen.recorded(), *seen.unsettled(),
              *seen.stock(), *seen.exclusions(), *seen.faults(), *seen.not_realized(not_realized)]
     return sorted(found, key=lambda one: (vocabulary.SEVERITIES.index(one.severity), one.kind, one.device))
 
@@ -71,6 +71,8 @@ class _Comparison:
         self._finding, self._unsettled = functools.partial(findings.about, views), Unsettled(views)
         self._suspects: set[str] = set()                # instances that move, or that the service says are elsewhere
         self._replaced: set[Key] = set()               # devices that have the name of a recorded one
+        self._known_owners: dict[Key, str] = {(one.known.kind, one.known.identifier): one.instance_uuid
+                              for one in views.lost if one.known is not None}
 
     @functools.cached_property
     def _by_guests(self) -> guest_records.ByGuests:
@@ -88,6 +90,22 @@ class _Comparison:
     def _certain(self, key: Key) -> bool:
         """Whether both views of a device were read in full. Otherwise nothing is repaired."""
         return not self.usage.unknown and key[0] in self.inventory.known_kinds
+
+    def lost(self) -> Iterable[Finding]:
+        for one in self.views.lost:
+            if one.known is None:
+                continue
+            row, shown = one.known, one.shown
+            now = ('no row of it' if shown is None else f'one of instance {shown.instance_uuid}'
+                   if shown.instance_uuid != row.instance_uuid else
+                   f'an older one ({shown.role}, {shown.state}, generation {shown.generation})')
+            yield self._finding(
+                findings.ROW_LOST, vocabulary.CRITICAL, (row.kind, row.identifier),
+                f'the store had confirmed a row of instance {row.instance_uuid} ({row.role}, {row.state}, generation '
+                f'{row.generation}), and shows {now}',
+                'see whether the store was restored, or one of its servers lags behind. If it will not show the row '
+                'again by itself, have this service write it again, and do not restart the service before that',
+                repair=findings.WRITE_AGAIN)._replace(recorded_owner=row.instance_uuid, generation=row.generation)
 
     def unknown(self) -> Iterable[Finding]:
         for unknown in (*self.usage.unknown, *self.inventory.unknown):
@@ -146,6 +164,8 @@ class _Comparison:
             owner = self.owners.get(key)
             severity = vocabulary.CRITICAL if any(use.running for use in uses) else vocabulary.WARNING
             names = ', '.join(domains)
+            if domains == (self._known_owners.get(key),):
+                continue                        # its row is lost, which is reported
             if len(domains) > 1:
                 yield self._finding(findings.SHARED, vocabulary.CRITICAL, key, f'domains {names} name it',
                                     'stop all but one of them, and see whose it is' if owner is None

@@ -2,6 +2,9 @@
 
 Pure: the caller shows the plan and carries it out. All other findings wait for a person.
 
+``write again`` writes a row that the manager knows and the store does not show any more, over an older row of the
+    device, whoever has that. In the same transaction the older rows of its instance that the manager had ended begin
+    to go back, and the migration context becomes the known one.
 ``adopt`` writes the row of a device that a guest of ours uses, from the record in the guest's definition. The device
     has no row, or an older one for an owner whose domain does not name it. If the guest left other devices, and its
     definition records them beside its own, their rows are written too.
@@ -24,6 +27,7 @@ from typing import NamedTuple
 from devicetrack import vocabulary
 from devicetrack.engine import findings
 from devicetrack.engine import guest_records
+from devicetrack.engine import lifecycle
 from devicetrack.engine import reconcile
 from devicetrack.engine.findings import Finding
 from devicetrack.engine.views import used
@@ -36,7 +40,8 @@ from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
 
 # In the order of a plan: the repairs that protect devices come before those that free any.
-VERBS: Final = (findings.ADOPT, findings.UPDATE_DETAILS, findings.RETRY_RELEASE, findings.GIVE_BACK)
+VERBS: Final = (findings.WRITE_AGAIN, findings.ADOPT, findings.UPDATE_DETAILS, findings.RETRY_RELEASE,
+                findings.GIVE_BACK)
 
 
 class Repair(NamedTuple):
@@ -72,14 +77,35 @@ def plan(reported: Collection[Finding], views: Views) -> list[Repair]:
             if finding.repair is not None]
     if not todo:
         return []
-    makers = {findings.ADOPT: _adoptions, findings.UPDATE_DETAILS: _updates, findings.RETRY_RELEASE: _releases,
-              findings.GIVE_BACK: _releases}
+    makers = {findings.WRITE_AGAIN: _lost, findings.ADOPT: _adoptions, findings.UPDATE_DETAILS: _updates,
+              findings.RETRY_RELEASE: _releases, findings.GIVE_BACK: _releases}
     found: list[Repair] = []
     for verb in VERBS:
         wanted = [finding for finding in todo if finding.repair == verb]
         if wanted:
             found += makers[verb](wanted, views)
     return sorted(found, key=lambda repair: (VERBS.index(repair.verb), repair.device))
+
+
+# -- rows that the manager knows --------------------------------------------------------------------------------------
+
+
+def _lost(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
+    # A finding that only one look shows must not change the other rows of its instance.
+    devices = {finding.device for finding in found}
+    instances = {one.instance_uuid for one in views.lost if one.row.key in devices}
+    for one in views.lost:
+        before, row = one.shown, one.row
+        if row.instance_uuid not in instances or (one.known is not None and row.key not in devices):
+            continue
+        if one.known is None:
+            reason = 'the manager had ended this row, and the store shows it again'
+            row = row._replace(state=lifecycle.next_state(row.state, lifecycle.RELEASE))
+        else:
+            reason = 'the store had confirmed this row, and does not show it any more'
+        if before is not None:
+            row = row._replace(generation=max(row.generation, before.generation + 1))
+        yield Repair(findings.WRITE_AGAIN, row.key, row.instance_uuid, before, row, reason)
 
 
 # -- adopting ---------------------------------------------------------------------------------------------------------
@@ -107,7 +133,7 @@ def _adoptions(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
 def _left_behind(guests: Collection[str], recorded: guest_records.ByGuests, views: Views) -> Iterable[Repair]:
     """Adopt devices that these guests left for others. They wait for the end of a migration; their rows were lost."""
     # The definition does not name these devices, so its record may be old. Anything that contradicts it counts more.
-    taken = views.owners.keys() | used(views.usage)
+    taken = views.owners.keys() | used(views.usage) | {one.row.key for one in views.lost}
     for key, claims in recorded.items():
         guest, device = claims[0]
         there = views.devices.get(device.key)

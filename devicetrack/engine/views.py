@@ -34,6 +34,27 @@ from devicetrack.objects.values import Use
 _instance_of = operator.attrgetter('instance_uuid')
 
 
+class LostRow(NamedTuple):
+    """A row that the store has confirmed to this manager, and that it does not show any more.
+
+    ``known`` is the row, and ``shown`` is what the store shows of the device now: None, or an older row. Without
+    ``known`` the store shows a row that the manager had ended, of an instance that has lost others.
+    """
+
+    known: Record | None
+    shown: Record | None
+
+    @property
+    def row(self) -> Record:
+        row = self.known or self.shown
+        assert row is not None
+        return row
+
+    @property
+    def instance_uuid(self) -> str:
+        return self.row.instance_uuid
+
+
 class _Views(NamedTuple):
     usage: Usage
     inventory: Inventory
@@ -48,6 +69,7 @@ class _Views(NamedTuple):
     unnamed: frozenset[DeviceKey] = frozenset()
     realized: frozenset[str] = frozenset()
     containment: Containment = NOTHING_CONTAINED
+    lost: tuple[LostRow, ...] = ()
 
 
 class Views(_Views):
@@ -61,6 +83,7 @@ class Views(_Views):
     host booted, as far as ``boot_changed`` matters: a definition of one of them may still be of an earlier boot.
     ``containment`` says of everything that the host does not show as a device what contains it
     (:func:`devicetrack.engine.containment.complete`).
+    ``lost`` are the rows that the manager of the host knows, and that the store does not show.
     """
 
     @property
@@ -213,16 +236,20 @@ def needs_guest_records(views: Views) -> bool:
 def lost_rows(views: Views) -> dict[DeviceKey, GuestRecord]:
     """The devices that a guest of ours uses by its own record, though they have no row or one of another owner.
 
-    Then the store is older than the guest. A device that several domains name does not count.
+    Then the store is older than the guest. A device that several domains name does not count, nor does one whose row
+    the manager knows (``views.lost``).
     """
     if not views.guests:
         return {}
+    known = {one.row.key for one in views.lost}
     records = {record.instance_uuid: record for record in views.guests}
     lost = {}
     for key, domains in domains_by_device(views.usage).items():
         record = records.get(min(domains)) if len(domains) == 1 else None
         owner = views.owners.get(key)
-        if record is not None and (owner is None or owner.instance_uuid != record.instance_uuid) and any(
+        if record is None or key in known:
+            continue
+        if (owner is None or owner.instance_uuid != record.instance_uuid) and any(
                 (device.kind, device.identifier) == key and not device.beside for device in record.devices):
             lost[key] = record
     return lost

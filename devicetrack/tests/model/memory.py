@@ -21,6 +21,7 @@ _REMEMBERED: Final = {
                        '_keeping', '_exclusion', '_strangers', '_recorded'),
     'store.store': ('_fence', '_is_taken_over'),
     'rows': ('_doubts',),
+    'rows.known': ('_rows', '_keys', '_contexts'),
     'gate': ('_disabled', '_behind'),
     'boot': ('_recorded', '_ready'),
     'views': ('providers',),

@@ -21,6 +21,7 @@ from devicetrack.claims import requests
 from devicetrack.claims import resume
 from devicetrack.claims.claiming import Arrival
 from devicetrack.claims.claiming import Claiming
+from devicetrack.claims.known_rows import KnownRows
 from devicetrack.claims.life import Life
 from devicetrack.claims.moves import Moves
 from devicetrack.claims.rows import Rows
@@ -249,6 +250,23 @@ def starts_undecided() -> Iterator[None]:
 @mutant('one call, one answer', 'it asks the service a second time, and goes on without an answer')
 def asks_twice() -> Iterator[None]:
     with mock.patch.object(requests, 'answers', lambda: None):
+        yield
+
+
+@mutant('a row that was confirmed stays', 'it believes a store that shows less than it had confirmed')
+def believes_the_store() -> Iterator[None]:
+    with mock.patch.object(KnownRows, 'lost', lambda known, *rows: ()), \
+            mock.patch.object(KnownRows, 'of', lambda known, instance_uuid: {}):
+        yield
+
+
+@mutant('a row that was confirmed stays', 'it says that rows are lost, and frees their devices')
+def frees_what_is_lost() -> Iterator[None]:
+    def let_go(original: Any, rows: Rows, instance_uuid: str) -> None:
+        with mock.patch.object(KnownRows, 'of', lambda known, instance_uuid: {}):
+            original(rows, instance_uuid)
+
+    with _in_place_of(Rows, 'let_go', let_go):
         yield
 
 

@@ -21,6 +21,7 @@ from devicetrack.tests.model.service import Guest
 from devicetrack.tests.model.service import Move
 from devicetrack.tests.model.world import host_devices
 from devicetrack.tests.model.world import World
+from devicetrack.tests.model.world import WrongDevices
 
 # With these a claim may be refused, whatever the model knows: there is no room, or the store waits for an operator.
 REFUSED: Final = (exception.NoFit, exception.NodeUnavailable)
@@ -254,6 +255,24 @@ def hard_reboot_in_silence(world: World, name: str, answers: int) -> None:
         pass
     finally:
         world.service.patience = None
+
+
+@operation(lambda world: ((guest.name,) for guest in _guests(world, service.ACTIVE) if guest.host in _alive(world)
+                          and any(row.instance_uuid == guest.uuid for row in world.rows_of(str(guest.host)))))
+def look_at_a_store_that_lags(world: World, name: str) -> None:
+    """The store shows no row of a guest for a moment: no guest starts without its devices, and nothing is freed."""
+    guest, _ = _named(world, name)
+    host = world.acting = str(guest.host)
+    manager = world.hosts[host].manager
+    with world.lagging(host, guest):
+        try:
+            found = manager.realize(world.context, guest.instance())
+        except exception.RowsMissing:
+            world.audit(host)
+        else:
+            raise WrongDevices(f'{guest.name} is to start on {len(list(found))} devices, and its rows are lost')
+    world.point('the store shows all')
+    world.audit(host)
 
 
 def _rows_of_moves(world: World, guest: Guest) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 import dataclasses
 import json
 import sqlite3
@@ -169,6 +171,18 @@ class Database:
                 marks = ', '.join('?' * self._columns[table])
                 self._connection.executemany(f'INSERT INTO {table} VALUES ({marks})', of_table)
         self._connection.execute('COMMIT')
+
+    @contextlib.contextmanager
+    def without(self, host_uuid: str, instance_uuid: str) -> Iterator[None]:
+        """Show no row of an instance on a host during the block."""
+        about = 'FROM assignments WHERE host_uuid = ? AND instance_uuid = ?'
+        rows = self._connection.execute(f'SELECT * {about}', (host_uuid, instance_uuid)).fetchall()
+        self._connection.execute(f'DELETE {about}', (host_uuid, instance_uuid))
+        try:
+            yield
+        finally:
+            self._connection.executemany(
+                f'INSERT INTO assignments VALUES ({", ".join("?" * self._columns["assignments"])})', rows)
 
     def close(self) -> None:
         self._connection.close()
@@ -342,6 +356,16 @@ class World(fixtures.Fixture):
 
     def database_of(self, host: str) -> Database:
         return self.databases[0 if self.shape.shared else list(self.hosts).index(host)]
+
+    @contextlib.contextmanager
+    def lagging(self, host: str, guest: Guest) -> Iterator[None]:
+        """The store of a host shows no row of a guest during the block, in which nobody looks at the world."""
+        at_point, self.at_point = self.at_point, None
+        try:
+            with self.database_of(host).without(self.hosts[host].uuid, guest.uuid):
+                yield
+        finally:
+            self.at_point = at_point
 
     def rows_of(self, host: str) -> list[Row]:
         return self.database_of(host).assignments(self.hosts[host].uuid)

@@ -43,12 +43,14 @@ class UnprovenTestCase(base.TestCase):
         return self.host.manager
 
     def a_tenant_leaves(self, data: bytes = b'secret') -> None:
-        """A guest wrote to d0 and is gone; so is its row, and nobody wiped anything."""
+        """A guest wrote to d0 and is gone; so is its row, of which the service does not know, and nobody wiped it."""
         instance = self.host.spawn(pmem=1)
         self.machine.write(D0, data)
         self.machine.delete_guest(instance.uuid)
         self.host.restart()
-        self.host.store.store.write(Changes(delete=tuple(self.host.records())))
+        gone = Changes(delete=tuple(self.host.records()))
+        self.host.running.rows.known.leave(gone)
+        self.host.store.store.write(gone)
 
     def elements(self) -> list[str]:
         """What a domain names d0 with."""

@@ -463,9 +463,10 @@ class AuditTestCase(WithheldTestCase):
 
     def test_a_domain_on_a_device_that_is_held_without_a_row_keeps_it_from_others(self) -> None:
         instance = self.host.spawn(pmem=1)
-        self.host.restart()
+        self.manager.close()                    # else it knows the row
         self.store.store.write(Changes(delete=tuple(self.host.records())))
         self.machine.domains[instance.uuid].metadata = ''
+        self.host.restart()
         self.host.audit()
         self.assertEqual(FOREIGN + ', unproven', self.host.states()['d0'])
         self.machine.delete_guest(instance.uuid)

@@ -55,6 +55,22 @@ class RepairCommandTestCase(base.TestCase):
         return [one.verb for one in self.host.store.operator_requests(waiting=True)]
 
 
+class LostRowTestCase(RepairCommandTestCase):
+
+    def test_the_running_service_writes_again_what_only_it_knows(self) -> None:
+        instance, claimed = self.host.spawn(pmem=1), fixtures.Instance()
+        self.host.claim(claimed, pmem=1)
+        rows = self.host.records()
+        for gone in (rows, self.host.records(claimed)):             # all rows, or some
+            self.host.store.store.write(Changes(delete=tuple(gone)))
+            self.host.audit()
+            self.run_to(cmd_base.OK, 'audit', '--repair', '--accept', '--no-wait')
+            self.assertEqual([], self.host.audit())
+            self.assertEqual(rows, self.host.records())
+        self.host.boot(claimed)
+        self.host.delete(instance)
+
+
 class AuditRepairTestCase(RepairCommandTestCase):
 
     def setUp(self) -> None:
