@@ -128,6 +128,7 @@ class HostFiles(fixtures.Fixture):
         if number:
             self._numbers[name] = f'{number}:{self._next_number}'
             self._next_number += 1
+            self._put(os.path.join(directory, 'dev'), f'{os.path.basename(self._numbers[name])}\n')
             self._link(directory, self._at('dev', os.path.dirname(number)), os.path.basename(self._numbers[name]))
 
     def write_to(self, name: str) -> None:
@@ -142,6 +143,7 @@ class HostFiles(fixtures.Fixture):
     def add_partition(self, disk: str, name: str) -> None:
         self.add_device(os.path.relpath(os.path.realpath(self._at('class/block', disk)), self._at('devices')), name,
                      'block', f'block/{BLOCK_MAJOR}')
+        self._put(os.path.join(os.path.realpath(self._at('class/block', name)), 'partition'), '1\n')
 
     def build(self, name: str, on: Sequence[str], label: str = '') -> None:
         """Build a block device, ``dm-0`` or ``md0``, on other block devices.

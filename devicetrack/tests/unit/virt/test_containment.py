@@ -14,6 +14,7 @@ from devicetrack.conf import libvirt as libvirt_options
 from devicetrack.engine import findings
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceRequest
+from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
@@ -23,6 +24,7 @@ from devicetrack.testing import libvirt as test_libvirt
 from devicetrack.testing import pci as made
 from devicetrack.testing import pci_models
 from devicetrack.tests import base
+from devicetrack.virt.libvirt import containment
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt.kinds import mdev
 from devicetrack.virt.libvirt.kinds import pci
@@ -297,3 +299,85 @@ class ForeignTestCase(HostTestCase):
         self.assertIn(f'domain {guest} names {self.functions[0]}', str(error))
         wiped = self.driver.prove([assignment], vocabulary.WIPE)[assignment.key]
         self.assertIsInstance(wiped, exception.DeviceInUse)
+
+
+class AdoptionTestCase(HostTestCase):
+
+    def test_a_function_of_a_card_that_has_an_owner_is_not_adopted(self) -> None:
+        self.start()
+        owner = self.claim(a(WHOLE, 2))
+        guest = fixtures.Instance(uuid=self.define(hostdev(self.functions[0])))
+        error = self.assertRaises(exception.NotAdopted, self.manager.adopt, self.context, guest,
+                                  [DeviceKey('vf', self.functions[0])])
+        self.assertIn(f'instance {owner.uuid} has pci/{CARD}', str(error))
+        self.assertEqual({CARD, PARENT}, self.owned())
+
+    def test_nor_are_a_card_and_its_function_together(self) -> None:
+        self.start()
+        guest = fixtures.Instance(uuid=self.define(hostdev(self.functions[0]), hostdev(CARD)))
+        keys = [DeviceKey('vf', self.functions[0]), DeviceKey('pci', CARD)]
+        self.assertRaises(exception.NotAdopted, self.manager.adopt, self.context, guest, keys)
+        self.assertEqual(set(), self.owned())
+        self.manager.adopt(self.context, guest, keys[:1])
+        self.assertRaises(exception.NotAdopted, self.manager.adopt, self.context, guest, keys[1:])
+        self.assertEqual({self.functions[0]}, self.owned())
+
+    def test_a_card_that_a_claim_just_took_is_refused_under_the_lock_too(self) -> None:
+        self.start()
+        ledger = self.manager._started().ledger
+        self.claim(a(WHOLE, 2))
+        device = self.devices()['vf', self.functions[0]]
+        row = Record(self.manager.host_uuid, 'vf', device.identifier, str(uuid.uuid4()), None, vocabulary.CURRENT,
+                     vocabulary.ACTIVE, 0, 'adopted', 3, self.manager.host_uuid, OF_VF, device.parent, None,
+                     device.details, 0)
+        self.assertEqual(row.key, ledger.hold_unless_taken([row], {row.key: None}))
+        self.assertEqual([], [one for one in self.manager.held() if one.identifier == device.identifier])
+
+
+class LookTestCase(base.TestCase):
+    """What the driver finds on a host."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(made.PCIHost())
+
+    def test_a_disk_contains_its_partitions_and_what_is_built_on_them(self) -> None:
+        self.host.add_nvme('0000:01:00.0', 'S1')
+        self.host.add_partition('nvme0n1', 'nvme0n1p1')
+        self.host.build('dm-0', ['nvme0n1p1'], 'data')
+        for name in ('nvme0n1', 'nvme0n1p1', 'dm-0'):
+            self.host.make_node(name)
+        look = containment.Look(self.host.root)
+        disk, partition, volume = (look.thing(os.path.join(self.host.dev, name))
+                                   for name in ('nvme0n1', 'nvme0n1p1', 'dm-0'))
+        self.assertEqual('sriov:0000:01:00.0', disk[1][0])
+        self.assertEqual((disk[0], *disk[1]), partition[1])
+        self.assertEqual((partition[0], *partition[1]), volume[1])
+
+    def test_a_mediated_device_is_a_part_of_its_function_and_of_the_card(self) -> None:
+        self.host.add(CARD, GPU)
+        [function] = self.host.make_vfs(CARD, 1)
+        identifier = str(uuid.uuid4())
+        os.mkdir(self.host.path(function, identifier))
+        os.makedirs(os.path.join(self.host.root, 'bus/mdev/devices'))
+        os.symlink(os.path.relpath(self.host.path(function, identifier), os.path.join(
+            self.host.root, 'bus/mdev/devices')), os.path.join(self.host.root, 'bus/mdev/devices', identifier))
+        look = containment.Look(self.host.root)
+        for node, parent in ((None, function), (identifier, None)):
+            self.assertIn((f'sriov:{CARD}', vocabulary.PART), look.exclusions(node, parent))
+            self.assertIn((f'sriov:{function}', vocabulary.PART), look.exclusions(node, parent))
+        self.assertLessEqual({function, identifier}, set(look.relatives(CARD, None)))
+        self.assertLessEqual({CARD, identifier}, set(look.relatives(function, None)))
+
+    def test_functions_behind_a_controller_are_a_part_of_it(self) -> None:
+        self.host.add('0000:64:00.5', pci_models.VMD)
+        self.host.add('10000:01:00.0', pci_models.NVME, serial='S1', behind='0000:64:00.5')
+        look = containment.Look(self.host.root)
+        self.assertIn('sriov:0000:64:00.5', look.thing('10000:01:00.0')[1])
+
+    def test_functions_of_an_iommu_group_go_together_whichever_kinds_offer_them(self) -> None:
+        first, second, _third = self.host.add_shared_group('0000:06:00.0', '0000:07')
+        look = containment.Look(self.host.root)
+        [of_first], [of_second] = ([one for one in look.exclusions(address, None) if one[1] == vocabulary.TOGETHER]
+                                   for address in (first, second))
+        self.assertEqual(of_first, of_second)
