@@ -160,17 +160,6 @@ class LedgerDiscarded(DeviceTrackError):
     template = 'the ledger was discarded after an interrupt and has not been rebuilt yet: call again'
 
 
-class ReentrantCall(DeviceTrackError):
-    """A call of the manager began inside another one of the same thread, and both need the same lock.
-
-    A signal handler called the manager, or a method of the compute service that the manager was asking did. If the
-    inner call went on, both could change the same device. The inner call did nothing; the outer one goes on.
-    """
-    lock: str
-    template = ('this thread is inside another call of the manager, which needs the {lock} lock too: call after that '
-                'one or from another thread, not from a signal handler or a method that the manager asks')
-
-
 class HostInUse(DeviceTrackError):
     """Another manager, in this process or another, has this host or a host with the same state directory.
 
@@ -591,6 +580,18 @@ class OutcomeUnknown(StoreError):
 
 class NothingWritten(StoreError):
     """Base of the store's errors after which it is certain that nothing was written."""
+
+
+class ReentrantCall(NothingWritten):
+    """A call of the manager began inside another one of the same thread, and both need the same lock.
+
+    A signal handler called the manager, or a method of the compute service that the manager was asking did. If the
+    inner call went on, both could change the same device, or it would wait for the outer one for ever. The inner call
+    did nothing; the outer one goes on.
+    """
+    lock: str
+    template = ('this thread is inside another call of the manager, which needs the {lock} lock too: call after that '
+                'one or from another thread, not from a signal handler or a method that the manager asks')
 
 
 class DeviceTaken(NothingWritten):

@@ -136,6 +136,12 @@ class FairLock:
         finally:
             turn.end()                          # an exception may have come while the turn ended
 
+    @property
+    def is_in_use_here(self) -> bool:
+        """Whether the calling thread has it, or waits for it further up its stack."""
+        thread = threading.get_ident()
+        return any(place.thread == thread and not place.is_over for place in tuple(self._line))
+
     def leave(self, place: _Place) -> None:
         """End a turn, or the wait for it. Idempotent, since a caller may repeat it after an exception."""
         place.is_over = True                    # first: an exception may come after each step

@@ -907,6 +907,8 @@ class ClaimManager:
         """Wait until no wipe runs in the background. A device that could not be wiped waits for the next audit.
 
         A service need not call it. It is for programs that end, and for tests.
+
+        :raises ReentrantCall: a wipe would wait for this call, which comes in the middle of another one
         """
         self._ready().wipes.wait()
 

@@ -360,6 +360,15 @@ class Rows:
         with contextlib.ExitStack() as stack:
             yield all(stack.enter_context(self.if_idle(uuid)) for uuid in sorted(instance_uuids))
 
+    def check_not_inside(self, instance_uuid: str | None = None) -> None:
+        """Check that the calling thread may wait for others who work on an instance, or on any one.
+
+        :raises ReentrantCall: it works on it further up its stack, so they would wait for this thread
+        """
+        inside = [uuid for uuid, lock in list(self._working.items()) if lock.is_in_use_here]
+        if instance_uuid in inside or (instance_uuid is None and inside):
+            raise exception.ReentrantCall(locks.INSTANCE)
+
     def _lock_of(self, instance_uuid: str) -> locks.FairLock:
         with self._finding.held():
             lock = self._working.get(instance_uuid)

@@ -59,6 +59,7 @@ class Wipe(NamedTuple):
 
 class _Work(NamedTuple):
     record: Record
+    thread: int
     ended: threading.Event
 
 
@@ -147,14 +148,22 @@ class Wipes:
             self._workers.start(count)
 
     def wait(self) -> None:
-        """Wait until all wipes have ended and none waits. For tests, and for programs that stop a service."""
+        """Wait until all wipes have ended and none waits. For tests, and for programs that stop a service.
+
+        :raises ReentrantCall: a wipe would wait for the calling thread, which works on an instance or is that of a wipe
+        """
+        self._rows.check_not_inside()
         self._workers.wait()
 
     def wait_for(self, instance_uuid: str) -> None:
         """Wait until no device of an instance is being wiped, and leave its waiting devices to the caller.
 
-        The caller must not work on an instance.
+        :raises ReentrantCall: the calling thread works on this instance, or wipes its device; nothing was changed
         """
+        self._rows.check_not_inside(instance_uuid)
+        with self._lock.held():
+            if any(work.thread == threading.get_ident() for work in self._work_on(instance_uuid)):
+                raise exception.ReentrantCall(locks.BACKGROUND)
         while working := self._leave_all(instance_uuid):
             for work in working:
                 work.ended.wait()
@@ -204,7 +213,7 @@ class Wipes:
             if not self._waiting or self._closed or self._gate.report_only is not None:
                 return None
             key = next(iter(self._waiting))
-            work = self._working[key] = _Work(self._waiting.pop(key), threading.Event())
+            work = self._working[key] = _Work(self._waiting.pop(key), threading.get_ident(), threading.Event())
             return work
 
     def _wipe(self, work: _Work) -> None:

@@ -8,6 +8,7 @@ import time
 from typing import Generic
 from typing import TypeVar
 
+from devicetrack import exception
 from devicetrack import log
 from devicetrack import threads
 from devicetrack.claims import locks
@@ -83,7 +84,10 @@ class Workers(Generic[Piece]):
         """Wait until no thread works any more.
 
         :returns: False if one still works after this time
+        :raises ReentrantCall: the calling thread is one of them
         """
+        if threading.current_thread() in self._active:
+            raise exception.ReentrantCall(locks.BACKGROUND)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self._lock.held():

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import contextlib
 import math
 import queue
+import threading
 import time
 from typing import Any
 from typing import Final
@@ -53,11 +54,12 @@ class _Ticket:
     back. An interrupted leader returns the right of members that it has not answered.
     """
 
-    __slots__ = ('changes', 'fence', 'error', 'answered', 'right', 'wake', 'batch')
+    __slots__ = ('changes', 'fence', 'thread', 'error', 'answered', 'right', 'wake', 'batch')
 
     def __init__(self, changes: api.Changes | None, fence: api.Fence | None = None) -> None:
         self.changes = changes              # None only closes the connection
         self.fence = fence
+        self.thread = threading.get_ident()
         self.error: BaseException | None = None
         self.answered = False
         self.right = [None]                 # taking the one item out of a list is indivisible
@@ -137,10 +139,14 @@ class Committer:
         :param fence: the epoch of their writer; None for a writer without one
         :raises Refused: a key exists, a row moved on, or the epoch is over; nothing was written
         :raises StoreUnavailable, SchemaMismatch: nothing was written
+        :raises ReentrantCall: this thread stands in the line further up its stack; nothing was written
         :raises OutcomeUnknown: the COMMIT that carried them was not answered
         :raises BaseException: the caller was interrupted (KeyboardInterrupt); it is unknown what was written
         """
         ticket, line = _Ticket(changes, fence), self._line
+        # The line moves on only when the outer call does, which waits for this one.
+        if line and any(other.thread == ticket.thread for other in tuple(line)):
+            raise exception.ReentrantCall('commit')
         try:
             line.append(ticket)
             while not ticket.answered:

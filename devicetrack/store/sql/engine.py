@@ -224,7 +224,7 @@ _BACKENDS: Final[dict[str, Callable[[sa.Engine, backends.Patience], backends.Bac
 # has on a file. A forked child inherits the notes but not the locks, so it must not open a file that was open at the
 # fork.
 _open_files: dict[str, dict[int, int]] = {}
-_open_files_lock = threading.Lock()
+_open_files_lock = threading.RLock()            # a signal handler may come in the middle
 os.register_at_fork(before=_open_files_lock.acquire, after_in_parent=_open_files_lock.release,
                     after_in_child=_open_files_lock.release)
 

@@ -71,7 +71,7 @@ class Calls:
         self._pid = os.getpid()
         self._idle: collections.deque[queue.SimpleQueue[_Call]] = collections.deque()
         self._unanswered: dict[int, _Call] = {}
-        self._placing = threading.Lock()
+        self._placing = threading.RLock()      # a signal handler may come in the middle
 
     def call(self, work: Callable[[], Answer], about: str | None = None) -> Answer:
         """Return or raise what ``work`` does.

@@ -451,6 +451,72 @@ class ReentrantCallTestCase(base.TestCase):
         self.assertEqual(({'d0': outer.uuid, 'd1': outer.uuid}, 2), (self.host.held(), len(errors)))
         self.assertEqual([], self.host.audit())
 
+    def test_a_signal_handler_that_claims_in_the_middle_of_a_commit_writes_nothing(self) -> None:
+        host, errors, inner, outer = self.host, list[BaseException](), Instance(), Instance()
+        store: Any = host.store.store
+        backend = store.backend
+        commit = backend.commit
+
+        def handler(_number: int, _frame: object) -> None:
+            errors.append(self.assertRaises(exception.ReentrantCall, host.claim, inner, pmem=1))
+
+        def interrupted(connection: Any) -> None:
+            signal.raise_signal(signal.SIGUSR1)
+            commit(connection)
+
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, handler))
+        self.patch(backend, 'commit', interrupted)
+        host.claim(outer, pmem=1)
+        self.patch(backend, 'commit', commit)
+        self.assertEqual(({'d0': outer.uuid}, 1), (host.held(), len(errors)))
+        host.claim(inner, pmem=1)
+        self.assertEqual([], host.audit())
+
+    def test_who_works_on_an_instance_does_not_wait_for_a_wipe_that_waits_for_it(self) -> None:
+        go_on, wiping = threading.Event(), threading.Event()
+        self.addCleanup(go_on.set)
+
+        def wipe() -> None:
+            wiping.set()
+            go_on.wait(base.HANGS_S)
+
+        instance = self.host.spawn(pmem=1)
+        self.host.machine.delete_guest(instance.uuid)
+        self.host.machine.before('unclaim', KeyboardInterrupt(), times=1)
+        self.assertRaises(KeyboardInterrupt, self.host.manager.release, None, instance)
+        self.host.machine.before('wipe', wipe)
+        self.host.restart(wait=False)
+        wiping.wait(base.HANGS_S)
+        manager, asked = self.host.manager, list[str]()
+
+        def call(*_: object) -> None:
+            for inner in (lambda: manager.release(None, instance), manager.wait_for_wipes):
+                asked.append(self.assertRaises(exception.ReentrantCall, inner).lock)
+
+        with manager._ready().rows.working(instance.uuid):      # as where the manager asks the service
+            call()
+        self.assertEqual([locks.INSTANCE] * 2, asked)
+        go_on.set()
+        self.host.wait()
+        self.assertEqual({}, self.host.held())
+
+    def test_the_thread_of_a_wipe_does_not_wait_for_itself(self) -> None:
+        """It tells the service's meter of its work."""
+        instance, errors = self.host.spawn(pmem=1), list[str]()
+        self.host.machine.delete_guest(instance.uuid)
+        self.host.machine.before('unclaim', KeyboardInterrupt(), times=1)
+        self.assertRaises(KeyboardInterrupt, self.host.manager.release, None, instance)
+
+        def wipe() -> None:
+            manager = self.host.manager
+            for inner in (lambda: manager.release(None, instance), manager.wait_for_wipes):
+                errors.append(self.assertRaises(exception.ReentrantCall, inner).lock)
+
+        self.host.machine.before('wipe', wipe)
+        self.host.restart(wait=False)
+        self.host.wait()
+        self.assertEqual([locks.BACKGROUND] * 2, errors)
+
     def test_the_service_that_calls_while_it_is_asked_gets_an_error(self) -> None:
         errors: list[BaseException] = []
         instance = self.host.spawn(pmem=1)
