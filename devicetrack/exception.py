@@ -765,3 +765,12 @@ class ParentFull(DriverError):
     device_type: str
     reason: str
     template = '{parent} cannot make one more {device_type}: {reason}'
+
+
+class ParentGone(ParentFull):
+    """The parent of a device that keeps nothing is certainly away, and so is the device. Take any other device."""
+    kind: str
+    parent: str
+    device_type: str
+    reason: str
+    template = '{parent}, which makes {device_type}, is gone: {reason}'

@@ -327,7 +327,8 @@ class Claiming:
             LOG.warning('%(error)s; choosing another device for instance %(instance)s',
                         {'error': error, 'instance': record.instance_uuid})
             try:
-                chosen = self._rebuild.until_done(lambda: self._take_instead(record, left, accepts))
+                chosen = self._rebuild.until_done(lambda: self._take_instead(
+                    record, left, accepts, isinstance(error, exception.ParentGone)))
             except exception.NoFit as none:
                 none.__cause__, reason = error, none
         if chosen is None and theirs:
@@ -343,10 +344,10 @@ class Claiming:
         return chosen
 
     def _take_instead(self, record: Record, left: Update | None,
-                      accepts: Callable[[str | None, str], bool] | None) -> Record | None:
+                      accepts: Callable[[str | None, str], bool] | None, parent_gone: bool) -> Record | None:
         """:param left: the change of the row of the first device; None ends it"""
         build = self._ledger.build
-        other = self._ledger.exchange_elsewhere(record.key, accepts)
+        other = self._ledger.exchange_elsewhere(record.key, accepts, parent_gone)
         if other is None:
             return None
         other = self.named(other, demands.of_row(record.details))

@@ -158,19 +158,19 @@ class Taking(Intake):
                                      else GONE not in unit.withheld)
 
     def exchange_elsewhere(self, key: DeviceKey, accepts: Callable[[str | None, str], bool] | None = None,
-                           ) -> Hold | None:
+                           parent_gone: bool = False) -> Hold | None:
         """As :meth:`exchange`, and by another parent if possible: what fails at one device may fail at its siblings."""
         unit = self._find(key)
         failing = None if unit is None else unit.pool.parent_name
         if failing is not None:
             with contextlib.suppress(exception.NoFit):
                 return self.exchange(key, lambda parent, details: parent != failing and (
-                    accepts is None or accepts(parent, details)))
-        return self.exchange(key, accepts)
+                    accepts is None or accepts(parent, details)), parent_gone=parent_gone)
+        return self.exchange(key, accepts, parent_gone=parent_gone)
 
     def exchange(self, key: DeviceKey, accepts: Callable[[str | None, str], bool] | None = None,
                  numa_nodes: frozenset[int | None] = _NO_NODES,
-                 numa_policy: str = vocabulary.REQUIRED) -> Hold | None:
+                 numa_policy: str = vocabulary.REQUIRED, parent_gone: bool = False) -> Hold | None:
         """Hold another device to replace one that could not be made ready. The first one stays held.
 
         The other device comes from the same provider, unless the request left the provider to this host. It has the
@@ -179,6 +179,8 @@ class Taking(Intake):
 
         :param accepts: as for an :class:`~devicetrack.engine.demand.Item`
         :param numa_nodes: the other device must be near these nodes instead, by ``numa_policy``
+        :param parent_gone: nobody can have a device of the same parent any more, so the other one may be of any
+            provider, and of any NUMA node if the request is not known
         :returns: a hold of the other device alone; None if nobody holds the first one
         :raises NoFit: there is no other device; the error does not count the holding's own devices
         """
@@ -190,12 +192,13 @@ class Taking(Intake):
         if holding.from_rows and pool.words:
             # Nobody knows which of its features the request asked for, so the other device must have all of them.
             choices = (Choice(pool.resource_class, frozenset(pool.words)),)
-        provider_uuid = None if holding.anywhere else pool.provider_uuid
+        provider_uuid = None if holding.anywhere or parent_gone else pool.provider_uuid
         wanted = NOTHING
         if numa_nodes:
             wanted = affinity = NOTHING._replace(numa_nodes=numa_nodes, numa_policy=numa_policy)
         elif holding.from_rows:
-            affinity = NOTHING._replace(numa_nodes=frozenset((pool.numa_node,)), numa_policy=vocabulary.REQUIRED)
+            affinity = NOTHING._replace(numa_nodes=frozenset((pool.numa_node,)),
+                                        numa_policy=vocabulary.PREFERRED if parent_gone else vocabulary.REQUIRED)
         else:
             nodes, policy = holding.affinity or (frozenset(), vocabulary.NONE)
             affinity = NOTHING._replace(numa_nodes=nodes, numa_policy=own_policy or policy)

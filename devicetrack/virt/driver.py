@@ -195,6 +195,7 @@ class VirtDriver(abc.ABC):
         :raises NotProven: somebody wrote to it since it was proven clean
         :raises UsersUnknown: its users are unknown; the device keeps its proof
         :raises ParentFull: the parent can make no more; nothing is left behind
+        :raises ParentGone: the parent is certainly away, and the device keeps nothing; nothing is left behind
         :raises DeviceGone: the device is not there, or another device has its name
         :raises DeviceBusy: another process works on it
         :raises RealizeFailed: anything else about this device; the driver undid its work, or the next call finds it

@@ -17,7 +17,7 @@ from devicetrack.virt.libvirt import connection
 
 # What a text leaves out: data for programs, and what its reason says in words.
 NOT_IN_THE_TEXT = {('HostInUse', 'by_command'), ('NoDevicePair', 'found'), ('ParentFull', 'kind'),
-                   ('PlacementUnavailable', 'status'), ('Refused', 'meaning')}
+                   ('ParentGone', 'kind'), ('PlacementUnavailable', 'status'), ('Refused', 'meaning')}
 
 
 def classes_below(base: type[exception.DeviceTrackError]) -> Iterator[type[exception.DeviceTrackError]]:

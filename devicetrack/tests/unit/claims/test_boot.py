@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import fixtures as patches
@@ -74,3 +75,37 @@ class NoRecordTestCase(base.TestCase):
             host.audit()
         self.assertEqual(1, self.log.output.count('does not name the boot'))
         self.assertIn('new definition', self.log.output)
+
+
+class CardThatMovedTestCase(base.TestCase):
+    """A card of vGPUs came to another address at a boot. A vGPU keeps nothing, so any other one does for its guest."""
+
+    def test_its_guests_get_devices_of_the_card_where_it_is_now(self) -> None:
+        host = self.useFixture(fixtures.Host(parents={'card at 3d': 2}))
+        instances = [host.spawn(vgpu=1) for _ in range(2)]
+        host.service.known = {instance.uuid: 'here' for instance in instances}
+        before = {record.provider_uuid for record in host.records()}
+        host.machine.reboot()
+        for record in host.records():
+            host.machine.remove(record.key)
+        del host.machine.parents['card at 3d']
+        host.machine.add_parent('card at 3e', units=2)
+        # What each instance had is gone, and what it gets in its place is made.
+        answers = itertools.cycle((exception.ParentGone('mdev', 'card at 3d', 'nvidia-35', 'nothing is there'), None))
+
+        def create() -> None:
+            if (error := next(answers)) is not None:
+                raise error
+
+        host.machine.before('create', create)
+        host.restart()
+        for instance in instances:
+            host.manager.realize(None, instance, new_definition=True)
+            [record] = host.records(instance)
+            self.assertEqual('card at 3e', record.parent)
+            self.assertNotIn(record.provider_uuid, before)
+            config = host.manager.guest_config(instance)
+            host.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
+            host.manager.started(None, instance)
+        host.audit()
+        self.assertEqual([], host.audit())

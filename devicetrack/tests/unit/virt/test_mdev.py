@@ -500,6 +500,28 @@ class RealizeTestCase(MdevTestCase):
         self.kind.unclaim(wanted, -1)
         self.assertEqual({}, self.node.existing)
 
+    def test_a_card_that_came_to_another_address_is_gone_and_leaves_no_definition(self) -> None:
+        address, other = '0000:3d:00.4', '0000:3e:00.4'
+        at = [os.path.join(self.node.sysfs, 'bus/pci/devices', one) for one in (address, other)]
+        os.makedirs(at[0])
+        self.node.functions = ['pci_0000_3d_00_4']
+        original = Function.xml
+        self.patch(Function, 'xml', lambda parent: original(parent).replace(
+            '<path>/sys/devices/virtual/mtty/mtty</path>', '').replace('</device>', (
+                "<capability type='pci'><domain>0</domain><bus>61</bus><slot>0</slot><function>4</function>"
+                '</capability></device>')))
+        capacity = next(one for one in self.kind.stock().capacities if one.parent == self.node.functions[0])
+        wanted = contract.assignment(self.instance, 'mdev', str(uuid.uuid4()), capacity.parent, capacity.details)
+        self.assertEqual(address, wanted.details.parent_address)
+        device = self.node.add('mtty-2', identifier=wanted.identifier, parent=self.node.functions[0],
+                               parent_address=address, active=False, persistent=True)
+        self.node.functions = []
+        self.node.fail = {'start': connection.Refused('virNodeDeviceCreate', 'Unable to find parent device')}
+        self.assertRaises(connection.Refused, self.kind.realize, wanted)        # its driver may just be late
+        os.rename(at[0], at[1])
+        self.assertEqual(capacity.parent, self.assertRaises(exception.ParentGone, self.kind.realize, wanted).parent)
+        self.assertNotIn(device.name, self.node.existing)
+
     def test_a_parent_that_went_away_and_came_back(self) -> None:
         wanted = self.to_create()
         self.kind.realize(wanted)

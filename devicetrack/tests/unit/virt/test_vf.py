@@ -313,6 +313,28 @@ class RealizeTestCase(VFTestCase):
         self.cards.remove(self.functions[0])
         self.assertRaises(exception.DeviceGone, self.kind.realize, wanted)
 
+    def test_one_whose_card_came_to_another_address_is_gone_and_so_is_its_card(self) -> None:
+        wanted = self.assigned(self.functions[0])
+        devices = os.path.join(self.cards.root, 'bus/pci/devices')
+        self.cards.add(OTHER, 4, TYPES)
+        for name in self.functions:
+            os.unlink(os.path.join(devices, name))
+        # Its virtual functions may just be late.
+        self.assertRaises(exception.DeviceGone, self.kind.realize, wanted)
+        for name in os.listdir(devices):
+            if name.startswith('0000:3d:'):
+                os.unlink(os.path.join(devices, name))
+        self.assertEqual('pci_0000_3d_00_0', self.assertRaises(
+            exception.ParentGone, self.kind.realize, wanted).parent)
+
+    def test_one_that_its_driver_does_not_have_yet_is_there(self) -> None:
+        wanted = self.assigned(self.functions[0])
+        self.take_from_its_driver(self.functions[0])
+        for call in (lambda: self.kind.realize(wanted), lambda: self.kind.guest_elements([wanted])):
+            error = self.assertRaises(exception.DeviceError, call)
+            self.assertEqual((False, "NVIDIA's driver does not have it"),
+                             (isinstance(error, exception.DeviceGone), error.reason))
+
     def test_one_of_another_card_is_another_device(self) -> None:
         wanted = self.assigned(self.functions[0])
         wanted.details.parent_address = OTHER

@@ -369,6 +369,8 @@ class DeviceKind(abc.ABC):
             knows (``OF_THE_ROW``) are those of the assignment; and, if the device was made, the capacities of its
             parent after that
         :raises ParentFull: the parent can make no more; nothing is left behind. The manager takes another device
+        :raises ParentGone: the parent is certainly away, and so is the device, which keeps nothing; nothing is left
+            behind. The manager takes another device, of any provider
         :raises DeviceGone: the device is certainly not there, or another device has its name
         :raises DeviceInUse: the host itself uses it
         :raises RealizeFailed: anything else about this device, including that its identity cannot be told now

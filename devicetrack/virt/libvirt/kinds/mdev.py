@@ -272,6 +272,7 @@ class Mdev(api.DeviceKind):
     def _make_ready(self, assignment: DeviceAssignment) -> Device:
         parents = self.devices.parent(assignment.details.parent)
         device = self._find(assignment, parents)
+        self._check_parent(assignment, device, parents)
         handle: connection.NodeDevice | None
         if assignment.details.origin == vocabulary.CREATED:
             handle = self._define(assignment, device, parents)
@@ -289,6 +290,19 @@ class Mdev(api.DeviceKind):
                 self._undo(handle)
             raise
         return self._find_again(assignment)
+
+    def _check_parent(self, assignment: DeviceAssignment, device: Device | None, parents: mdev_devices.Parents) -> None:
+        """Check that the parent of a device that has to be made has not certainly left.
+
+        :raises ParentGone: it has, and no definition of the device is left
+        """
+        wanted = assignment.details
+        # The name of a type begins with that of the driver that makes it.
+        if (wanted.origin == vocabulary.CREATED and (device is None or not device.active) and wanted.parent_address
+                and parents.assigned(assignment) is None and pci_sysfs.has_left(
+                    self.devices.kernel.root, wanted.parent_address, wanted.type.partition('-')[0])):
+            self.removal.remove(assignment)
+            raise exception.ParentGone(self.name, wanted.parent, wanted.type, 'nothing of it is at its address')
 
     def _find(self, assignment: DeviceAssignment, parents: mdev_devices.Parents) -> Device | None:
         """Find the assignment's device; None if there is none.

@@ -18,6 +18,7 @@ import functools
 import itertools
 import time
 from typing import Any
+from typing import Final
 
 from devicetrack import exception
 from devicetrack import log
@@ -44,6 +45,9 @@ from devicetrack.virt.libvirt.kinds import type_options
 from devicetrack.virt.libvirt.kinds import vf_options
 
 LOG = log.logger(__name__)
+
+
+_DRIVER: Final = 'nvidia'
 
 
 class VF(api.DeviceKind):
@@ -185,6 +189,9 @@ class VF(api.DeviceKind):
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
         wanted = assignment.details
+        if self.tree.card(assignment.identifier) is None and pci_sysfs.has_left(
+                self.tree.root, wanted.parent_address, _DRIVER):
+            raise exception.ParentGone(self.name, wanted.parent, wanted.type, 'nothing of it is at its address')
         function, origin = self._there(assignment, exception.RealizeFailed), wanted.origin
         for address in (function.parent, function.address):
             if (silence := self._functions.silence(address)) is not None:
@@ -228,6 +235,9 @@ class VF(api.DeviceKind):
         :raises DeviceGone: there is none at its address, or it belongs to another card
         """
         function = self.tree.function(assignment.identifier)
+        if function is None and self.tree.card(assignment.identifier) == assignment.details.parent_address:
+            # After a boot its driver may come late.
+            raise unreadable(self.name, assignment.identifier, "NVIDIA's driver does not have it")
         if function is None:
             raise exception.DeviceGone(self.name, assignment.identifier, 'no virtual function has its address')
         if function.parent != assignment.details.parent_address:
