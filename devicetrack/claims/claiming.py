@@ -318,6 +318,8 @@ class Claiming:
         :raises NoFit: there is no other device
         """
         theirs = record.kind in self._wiped and isinstance(error, (exception.DeviceInUse, exception.NotProven))
+        if theirs:
+            self._driver.disprove((record.key,))        # first: nobody gets it as clean
         left = None if theirs or isinstance(error, exception.ParentFull) else life.leaving(record)
         # The guest may arrive running: then the other device must be an equally good partner.
         accepts = self._declarations.like(record) if record.role == vocabulary.INCOMING else None
@@ -335,8 +337,6 @@ class Claiming:
             self._rows.write(Changes(delete=(record,)))
         if left is None and (chosen is not None or theirs):
             self._ledger.retire(record.instance_uuid, record.key, theirs)
-            if theirs:
-                self._driver.disprove((record.key,))
         elif left is not None and chosen is not None:
             self._life.give_back_replaced([left.after])
         if chosen is None:

@@ -129,12 +129,11 @@ class Giving:
         done = [record for record in leaving if answers[record.key] is None]
         never_had = [record for record in leaving if self._never_had(record, answers[record.key])]
         if never_had:
+            self._driver.disprove([record.key for record in never_had])         # first: nobody gets it as clean
             self._rows.write(Changes(delete=tuple(never_had)))
             self._withheld.went_back([record.key for record in never_had])
             for record in never_had:
                 self._ledger.retire(record.instance_uuid, record.key, True)
-            # Not earlier: a device that has a row and no proof is wiped.
-            self._driver.disprove([record.key for record in never_had])
             answers = {key: error for key, error in answers.items() if key not in {one.key for one in never_had}}
         if done:
             wiped = self._driver.wipes_of([record.key for record in done if record.kind in self._wiped])

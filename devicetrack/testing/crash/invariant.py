@@ -51,10 +51,10 @@ def _uses(machine: Any, rows: Mapping[DeviceKey, Record]) -> list[str]:
             continue
         key = DeviceKey(use.kind, use.identifier)
         row = rows.get(key)
+        if use.domain_uuid == STRANGER and (row is not None or key in machine.unproven):
+            continue                            # somebody else did that, and no row of an instance had it by then
         if row is None:
             wrong.append(f'{key.identifier} is in use by {use.domain_uuid} without a row')
-        elif use.domain_uuid == STRANGER:
-            continue                            # somebody else did that
         elif row.instance_uuid != use.domain_uuid:
             wrong.append(f'{key.identifier} of {row.instance_uuid} is in use by {use.domain_uuid}')
         users.setdefault(key, set()).add(use.domain_uuid)
@@ -73,7 +73,7 @@ def _contents(world: World, host: str, machine: Any, rows: Mapping[DeviceKey, Re
     for key in machine.devices:
         wrote = machine.read(key).decode()
         row = rows.get(key)
-        if wrote == STRANGER and row is not None:
+        if wrote == STRANGER and (row is not None or key in machine.unproven):
             continue
         if wrote and row is None:
             wrong.append(f'{key.identifier} has no owner and has what {wrote} wrote')

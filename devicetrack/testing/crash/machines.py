@@ -74,6 +74,12 @@ class Machine(fake.FakeHost):
             if key.kind in fake.KEEPING:
                 self.write(key, domain_uuid.encode())
 
+    def clean(self, key: DeviceKey) -> None:
+        """Wipe a device without an owner, and prove that, as an operator has it done."""
+        self.contents.pop(key, None)
+        self.unproven.discard(key)
+        self.lent.discard(key)
+
     def leave_to_child(self) -> Callable[[], None]:
         """Act as a child that outlives its process: keep the lock of the device that is being given back.
 

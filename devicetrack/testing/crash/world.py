@@ -417,9 +417,13 @@ class World:
         host.machine.start_strange_guest(STRANGER, keys)
 
     def end_stranger(self) -> None:
-        """End somebody else's guest."""
+        """End somebody else's guest. What it wrote to a device without a row stays until an operator wipes it."""
+        owned = {(name, record.key) for name, record in self.records()}
         for host in self:
             host.machine.delete_guest(STRANGER)
+            for key in host.machine.unproven - {key for name, key in owned if name == host.name}:
+                if host.machine.read(key) == STRANGER.encode():
+                    host.machine.clean(key)
 
     def guest_writes(self, host_name: str, instance_uuid: str) -> None:
         """Let a running guest write its name to each of its devices that keeps bytes."""

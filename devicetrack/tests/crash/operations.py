@@ -521,8 +521,8 @@ class SourceBack(Evacuation):
 
 
 OPERATIONS: list[Any] = [
-    Boot, BootWhole, Excluded, FailedBoot, Delete, DeleteSaved, Reboot, Rebuild, Reap, Cordon, Uncordon, HostReboot,
-    HostRebootAnew, Resize, ResizeToWhole, RevertFromWhole, ConfirmResize, RevertResize, DeleteResized, DeleteClaimed,
-    DropNew, DropOld, SameHostResize, SameHostShrink, SameHostConfirm, SameHostRevert, SameHostDelete, SameHostDropNew,
-    LiveMigration, LiveRollback, Evacuation, SourceBack,
+    Boot, BootPast, BootWhole, Excluded, FailedBoot, Delete, DeleteSaved, Reboot, Rebuild, Reap, Cordon, Uncordon,
+    HostReboot, HostRebootAnew, Resize, ResizeToWhole, RevertFromWhole, ConfirmResize, RevertResize, DeleteResized,
+    DeleteClaimed, DropNew, DropOld, SameHostResize, SameHostShrink, SameHostConfirm, SameHostRevert, SameHostDelete,
+    SameHostDropNew, LiveMigration, LiveRollback, Evacuation, SourceBack,
 ]

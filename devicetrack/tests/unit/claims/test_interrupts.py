@@ -113,6 +113,34 @@ class EveryLineTestCase(base.TestCase):
 
         self.interrupt(boot)
 
+    def test_of_a_boot_past_a_device_that_fails(self) -> None:
+        host = self.host
+
+        def boot() -> None:
+            with host.claim(self.instance, pmem=1):
+                host.manager.realize(host.context, self.instance)
+                host.manager.started(host.context, self.instance)
+
+        def prepare() -> None:
+            host.machine.before('realize', exception.RealizeFailed('vpmem', 'one', 'it does not answer'), times=1)
+
+        def check(where: str) -> None:
+            host.machine.clear()
+            host.audit()
+            # Claims may try again what the host reports in another way than before.
+            for unhealthy in ('a bad block', None):
+                for name in ('d0', 'd1'):
+                    host.machine.change(DeviceKey('vpmem', name), unhealthy=unhealthy)
+                host.audit()
+            host.manager.release(host.context, self.instance)
+            for unhealthy in ('a bad block', None):
+                for name in ('d0', 'd1'):
+                    host.machine.change(DeviceKey('vpmem', name), unhealthy=unhealthy)
+                host.audit()
+            self.check(where)
+
+        self.interrupt(boot, prepare, check)
+
     def test_of_a_retire(self) -> None:
         host = self.host
 
