@@ -198,7 +198,7 @@ class Sync(base.Lister):
         providers, complete = observer.providers(parsed_args.node)
         if not complete:
             self.exit_code = base.ATTENTION
-            self.say('a part of the host could not be read: inventories without devices there stay, reserved in full')
+            self.say('a part of the host could not be read: what is missing there stays, without room for more')
         layout = tree.wanted_layout(self.app.conf[placement_options.GROUP].nested,
                                     observer.host.nested_version is not None)
         report = PlacementReporter(client).sync(providers, layout, observer.resource_classes, complete,

@@ -174,7 +174,7 @@ class _Comparison:
     def unknown(self) -> Iterator[Mismatch]:
         if not self._views.complete:
             yield _of_tree(VIEW_UNKNOWN, None, 'a part of the host could not be read',
-                           'what is missing there is reserved in full', 'see devicetrack-manage device list')
+                           'what is missing there stays, without room for more', 'see devicetrack-manage device list')
         for unknown in self._views.usage.unknown:
             yield _of_tree(VIEW_UNKNOWN, None, f'{unknown.what}: {unknown.reason}',
                            'no allocation is repaired: it is unknown what guests use', 'see devicetrack-manage audit')

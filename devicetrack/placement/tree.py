@@ -13,8 +13,10 @@ that it writes with traits, by which any later process recognizes it:
 A class that counts devices of this host now is ours on every provider of its devices, whoever wrote the inventory
 before. devicetrack leaves everything else as it is.
 
-An inventory that should be removed stays as long as it is allocated, reserved in full: nothing more is scheduled to it,
-and nobody loses an allocation.
+An inventory that should be removed stays as long as it is allocated, and everything that is not allocated is reserved:
+nothing more is scheduled to it, and nobody loses an allocation. More is never reserved than is not allocated. Placement
+before 14.0 compares each write of a consumer's allocations with the capacity, also where nothing changes, and would
+refuse every later one: the instance could neither move nor be resized.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ class Change(NamedTuple):
 
 
 class Left(NamedTuple):
-    """An inventory that should be removed but stays, reserved in full.
+    """An inventory that should be removed but stays, with all reserved that is not allocated.
 
     ``used`` is its allocated amount, or None while it is unknown whether the host has the devices.
     """
@@ -109,7 +111,7 @@ class Left(NamedTuple):
 
     @property
     def why(self) -> str:
-        return 'reserved in full: ' + (
+        return 'kept without room: ' + (
             'this part of the host could not be read' if self.used is None
             else f'{self.used} allocated, and the host counts none here')
 
@@ -250,7 +252,7 @@ def _is_nested(actual: Tree, nested: Tree, name: str) -> bool:
     at_node = root.inventories.get(name) if root is not None else None
     own = nested.providers[nested.root].inventories[name]
     return (at_node is not None and at_node.total <= own.total
-            or any(_room(state, name) > 0 for state in _below(actual, nested)))
+            or any(_room(state, name) > (state.used or {}).get(name, 0) for state in _below(actual, nested)))
 
 
 def _below(tree: Tree, nested: Tree) -> list[ProviderState]:
@@ -308,7 +310,8 @@ def _opens(state: ProviderState | None, want: ProviderState, classes: Collection
 
 
 def _closes(state: ProviderState, want: ProviderState | None) -> bool:
-    return want is not None and any(_room(state, name) > 0 >= _room(want, name) for name in want.inventories)
+    return want is not None and any(inventory.reserved and _room(state, name) > _room(want, name)
+                                    for name, inventory in want.inventories.items())
 
 
 def to_go(state: ProviderState, wanted: Tree, classes: Collection[str]) -> frozenset[str]:
@@ -359,14 +362,14 @@ def diff(actual: Tree, wanted: Tree, classes: Collection[str], complete: bool = 
 def _merged(before: ProviderState, want: ProviderState | None, going: Collection[str], stays: Collection[str],
             complete: bool) -> ProviderState:
     """Return the provider after the change: everything wanted, all that cannot be removed yet, and all of others."""
-    inventories = {name: _in_full(inventory) if name in stays else inventory
+    inventories = {name: _but_allocated(_in_full(inventory), before, name) if name in stays else inventory
                    for name, inventory in before.inventories.items() if name in stays or name not in going}
     own = frozenset(trait for trait in before.traits
                     if names.is_ours(trait) or mark(SETS, trait) in before.traits)
     traits = set(before.traits if not complete else before.traits - own)
     counts = set(stays)
     if want is not None:
-        inventories |= want.inventories
+        inventories |= {name: _but_allocated(inventory, before, name) for name, inventory in want.inventories.items()}
         counts |= want.inventories.keys()
         traits |= {mark(SETS, trait) for trait in want.traits
                    if not names.is_ours(trait) and trait not in before.traits - own}
@@ -376,6 +379,12 @@ def _merged(before: ProviderState, want: ProviderState | None, going: Collection
     if before.parent_uuid is not None and (MADE in before.traits or before.generation == 0):
         traits.add(MADE)
     return before._replace(inventories=inventories, traits=frozenset(traits))
+
+
+def _but_allocated(inventory: Inventory, state: ProviderState, name: str) -> Inventory:
+    """Return the inventory with only that reserved which is not allocated, as far as the usage was read."""
+    unused = inventory.total - (state.used or {}).get(name, 0)
+    return inventory if inventory.reserved <= unused else inventory._replace(reserved=max(0, unused))
 
 
 def _is_bare(state: ProviderState) -> bool:

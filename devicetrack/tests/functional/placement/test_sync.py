@@ -126,8 +126,8 @@ class TestSync(SyncTestCase):
         del self.host.machine.parents['p1']
         answer = self.run_sync()
         self.assertEqual(3, answer.code)
-        self.assertIn('! VGPU: reserved in full: 1 allocated, and the host counts none here', answer.out)
-        self.assertEqual({VGPU: ours(1, 1)}, self.said()['_p1'])
+        self.assertIn('! VGPU: kept without room: 1 allocated, and the host counts none here', answer.out)
+        self.assertEqual({VGPU: ours(1)}, self.said()['_p1'])
         again = self.run_sync('--dry-run')
         self.assertEqual((3, True), (again.code, '! VGPU' in again.out))
 

@@ -244,10 +244,17 @@ class TestDiff(DiffTestCase):
     def test_a_class_that_was_never_ours_stays(self) -> None:
         self.assertEqual((), self.diff(placement(node('', {OLD: ours(4)})), provider()).changes)
 
-    def test_a_class_in_use_stays_reserved_in_full(self) -> None:
+    def test_no_more_is_reserved_than_is_not_allocated(self) -> None:
+        """Placement before 14.0 compares every write of an owner's allocation with what is not reserved."""
+        for used, reserved in ((0, 3), (1, 3), (2, 2), (4, 0), (5, 0)):
+            actual = placement(node(), node('card', {VGPU: ours(4)}, MARKED, used={VGPU: used}))
+            after = self.after(actual, provider(), provider('card', {VGPU: 4}, {VGPU: 3}))
+            self.assertEqual({VGPU: ours(4, reserved)}, after['node_card'].inventories)
+
+    def test_a_class_in_use_stays_without_room_for_more(self) -> None:
         actual = placement(node('', {OLD: ours(4)}, {tree.mark(tree.COUNTS, OLD)}, used={OLD: 3}))
         difference = self.diff(actual, provider())
-        self.assertEqual({OLD: ours(4, 4)}, applied(actual, difference).providers[ROOT].inventories)
+        self.assertEqual({OLD: ours(4, 1)}, applied(actual, difference).providers[ROOT].inventories)
         self.assertEqual((tree.Left(ROOT, 'node', OLD, 3),), difference.left)
         again = self.diff(applied(actual, difference), provider())
         self.assertEqual(((), difference.left), again)
@@ -299,19 +306,20 @@ class TestVanished(DiffTestCase):
         self.assertEqual(not self.goes, 'node_card' in after)
         if not self.goes:
             used = self.facts.get('used', {})
-            self.assertEqual({name: ours(4, 4) if used else inventory for name, inventory in card.inventories.items()
+            self.assertEqual({name: ours(4, 3) if used else inventory for name, inventory in card.inventories.items()
                               if name in used or name in THEIRS}, after['node_card'].inventories)
             self.assertEqual(card.traits & {'CUSTOM_GOLD'}, {trait for trait in after['node_card'].traits
                                                              if not trait.startswith(names.PREFIX)})
 
-    def test_stays_in_full_when_a_part_of_the_host_is_unknown(self) -> None:
+    def test_stays_without_room_when_a_part_of_the_host_is_unknown(self) -> None:
         card = node('card', **{'inventories': {VGPU: ours(4)}, 'traits': MARKED, **self.facts})
         difference = self.diff(placement(node(), card), provider(), complete=False)
         [left] = difference.left
         self.assertEqual((VGPU, None), (left.resource_class, left.used))
         [change] = difference.changes
         assert change.after is not None
-        self.assertEqual({**card.inventories, VGPU: ours(4, 4)}, change.after.inventories)
+        used = self.facts.get('used', {}).get(VGPU, 0)
+        self.assertEqual({**card.inventories, VGPU: ours(4, 4 - used)}, change.after.inventories)
         self.assertEqual(set(), card.traits - change.after.traits)
 
     def test_stays_for_what_others_put_below_it(self) -> None:
@@ -383,8 +391,8 @@ class TestRender(base.TestCase):
               ~ CUSTOM_PMEM_NAMESPACE_4GB: 3, 0 reserved -> 3, 1 reserved
               - VGPU: 9, 0 reserved, allocation_ratio 16
               node_gone
-                ~ VGPU: 4, 0 reserved -> 4, 4 reserved
-                ! VGPU: reserved in full: 2 allocated, and the host counts none here
+                ~ VGPU: 4, 0 reserved -> 4, 2 reserved
+                ! VGPU: kept without room: 2 allocated, and the host counts none here
               - node_left
                 - CUSTOM_DEVICETRACK_PROVIDER
               + node_card
@@ -419,8 +427,10 @@ def _drawn(name: str, totals: dict[str, tuple[int, int]], traits: Any) -> Provid
 
 
 def room(one: tree.ProviderState, name: str) -> int:
+    """How much the scheduler may hand out."""
     inventory = one.inventories.get(name)
-    return 0 if inventory is None else inventory.total - inventory.reserved
+    used = (one.used or {}).get(name, 0)
+    return 0 if inventory is None else max(0, inventory.total - inventory.reserved - used)
 
 
 class PlacementMachine(stateful.RuleBasedStateMachine):
@@ -466,9 +476,12 @@ class PlacementMachine(stateful.RuleBasedStateMachine):
             everywhere = sum(room(one, name) for one in self.actual.providers.values())
             assert everywhere <= sum(max(0, provider.totals.get(name, 0) - provider.reserved.get(name, 0))
                                      for provider in providers), name
+            for one in self.actual.providers.values():
+                if (one.uuid, name) not in self.theirs and (inventory := one.inventories.get(name)) is not None:
+                    used = min(inventory.total, (one.used or {}).get(name, 0))
+                    assert inventory.total - inventory.reserved >= used, (one, name)
             # What guests have is not offered, wherever it is allocated.
-            offered = sum(max(0, room(one, name) - (one.used or {}).get(name, 0))
-                          for one in self.actual.providers.values())
+            offered = sum(room(one, name) for one in self.actual.providers.values())
             free = 0
             for listed in providers:
                 there = self.actual.providers.get(listed.uuid)
