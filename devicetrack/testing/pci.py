@@ -455,7 +455,8 @@ class PCIHost(host_files.HostFiles):
             raise _refused(errno.ENOENT)
         if self.vfs_of(address):
             raise _refused(errno.EBUSY)
-        self.make_vfs(address, number)
+        model = self._functions[address].model
+        self.make_vfs(address, model.total_vfs if model.makes_all_vfs else number)
 
     def _ask_links(self, request: bytes) -> bytes:
         # Another host of the test, or the machine that runs the test, answers about an interface that is not ours.

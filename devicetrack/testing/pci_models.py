@@ -19,7 +19,8 @@ class Model(NamedTuple):
     """A model of PCI function. ``driver`` takes the function unless ``driver_override`` names another driver.
 
     ``vf`` is the model of its virtual functions. Their addresses follow from ``vf_offset`` and ``vf_stride``, as in the
-    SR-IOV capability. If ``drops_vfs`` is set, the virtual functions vanish when the driver ends.
+    SR-IOV capability. If ``drops_vfs`` is set, the virtual functions vanish when the driver ends. If ``makes_all_vfs``
+    is set, the driver makes all that the card can have, whatever number is asked for.
     """
 
     product: str
@@ -31,6 +32,7 @@ class Model(NamedTuple):
     vf_offset: int = 0
     vf_stride: int = 1
     drops_vfs: bool = True
+    makes_all_vfs: bool = False
 
 
 NVME: Final = Model('1b36:0010', _NVME_REGISTERS, 'nvme')
@@ -41,6 +43,9 @@ IGB: Final = Model('8086:10c9', _ETHERNET, 'igb', ('flr', 'pm', 'bus'), 7,
                   Model('8086:10ca', _ETHERNET, 'igbvf', ('flr',)), 128, 2)
 E1000: Final = Model('8086:100e', _ETHERNET, 'e1000', ())
 E1000E: Final = Model('8086:10d3', _ETHERNET, 'e1000e', ('pm', 'bus'))
+# adf_sriov_configure in Linux: drivers/crypto/intel/qat/qat_common/adf_sriov.c.
+QAT: Final = Model('8086:37c8', '0b4000', 'c6xx', ('flr',), 16, Model('8086:37c9', '0b4000', None, ('flr',)), 8,
+                   makes_all_vfs=True)
 EDU: Final = Model('1234:11e8', '00ff00', None, ('bus',))
 TEST_DEVICE: Final = Model('1b36:0005', '00ff00', None, ())
 BRIDGE: Final = Model('1b36:000e', _BRIDGE_CLASS, None, ())

@@ -387,7 +387,7 @@ class Proving:
                    confirm: Confirm | None) -> exception.DriverError | None:
         key = assignment.key
         try:
-            installed.check_unused(kind, assignment)
+            installed.check_free(kind, assignment)
             # The next reading of the stock would remove the proof again.
             if assignment.identifier in installed.stock(kind).written:
                 return exception.DeviceInUse(*key, 'the host uses it, or has given it the driver for guests: end that '

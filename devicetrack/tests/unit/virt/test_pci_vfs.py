@@ -104,6 +104,22 @@ class VFsTestCase(pci_hosts.PCIHostTestCase):
             self.assertEqual({}, self.prepare(kind))
         self.assertEqual(written, self.host.written)
 
+    def test_of_a_driver_that_always_makes_all_the_advice_ends(self) -> None:
+        qat = '0000:08:00.0'
+        self.host.add(qat, pci_models.QAT)
+        kind = self.kind_with({'address': qat, 'number': 8})
+        [first] = self.prepare(kind).values()
+        self.assertIn('would do so again: write "number": 16', first)
+        self.assertNotIn('sriov_numvfs', first)
+        self.assertEqual([first], list(self.prepare(kind).values()))
+        # A service that starts later has not seen that, and learns it again from whoever follows its advice.
+        kind = self.kind_with({'address': qat, 'number': 8})
+        self.assertIn('to keep them write "number": 16', self.prepare(kind)[qat])
+        for vf in self.host.vfs_of(qat):
+            self.host.remove(vf)
+        self.assertEqual({qat: first}, self.prepare(kind))
+        self.assertEqual({}, self.prepare(self.kind_with({'address': qat, 'number': 16})))
+
     def test_with_the_drivers_that_the_kernel_gives_them(self) -> None:
         self.prepare(self.kind_with({**CARDS, 'number': 2}))
         self.assertEqual(['igbvf'] * 2, list(map(self.host.driver_of, self.made())))
@@ -222,7 +238,8 @@ class VFsTestCase(pci_hosts.PCIHostTestCase):
             self.host.make_vfs(CARD, 1)
 
         with fixtures.MonkeyPatch(f'{privileged.__name__}.set_vfs', fewer):
-            self.assertEqual({CARD: 'it has 1 virtual functions after 2 were made'}, self.prepare(kind))
+            self.assertEqual({CARD: 'its driver made 1 virtual functions when 2 were asked for, and would do so again: '
+                             'write "number": 1'}, self.prepare(kind))
 
     def test_one_that_its_card_is_taking_away(self) -> None:
         vf, _other = self.host.make_vfs(CARD, 2)

@@ -92,6 +92,7 @@ class Maker:
         self.faults: Mapping[str, str] = {}
         self._seen: Mapping[str, int] = {}
         self._matched: Sequence[str] = ()
+        self._drivers_number: dict[str, int] = {}       # by address: how many its driver made, whatever was asked for
         self._late: dict[str, int] = {}         # by address: the number of the directory of a function that timed out
 
     def make(self, is_held: Callable[[str], bool], locked: api.Locked) -> None:
@@ -138,6 +139,8 @@ class Maker:
         why_not = _why_not(function, rule.number)
         if why_not is not None or len(function.vfs) == rule.number:
             return why_not
+        if function.vfs:
+            return self._has_others(address, len(function.vfs), rule.number)
         with locked(address) as is_locked, contextlib.ExitStack() as locks:
             try:
                 # Managers with other state directories share only this lock.
@@ -169,7 +172,19 @@ class Maker:
             return f'its {number} virtual functions cannot be made: {_reason(error, function)}'
         after = self._tree.function(address)
         made = 0 if after is None else len(after.vfs)
-        return None if made == number else f'it has {made} virtual functions after {number} were made'
+        if not made or made == number:
+            return None if made else f'it has no virtual functions after {number} were made'
+        self._drivers_number[address] = made
+        return self._has_others(address, made, number)
+
+    def _has_others(self, address: str, there: int, number: int) -> str:
+        """Say that a function has another number of virtual functions than is asked for, and what helps."""
+        if self._drivers_number.get(address) == there:
+            return (f'its driver made {there} virtual functions when {number} were asked for, and would do so again: '
+                    f'write "number": {there}')
+        return (f'it has {there} virtual functions, but {number} are asked for. Existing ones are never changed: to '
+                f'keep them write "number": {there}. Otherwise, while nobody has one, write 0 to its sriov_numvfs, and '
+                'the next audit makes them')
 
     def _no_answer(self) -> str:
         return (f'the kernel gave no answer within {self._timeout_s:g} s when its virtual functions were made: see its '
@@ -182,9 +197,6 @@ def _why_not(function: pci_sysfs.Function, number: int) -> str | None:
         return function.problem
     if number > function.total_vfs:
         return f'it can have {function.total_vfs} virtual functions, but {number} are asked for'
-    if function.vfs and len(function.vfs) != number:
-        return (f'it has {len(function.vfs)} virtual functions, but {number} are asked for. Existing ones are never '
-                'changed: while nobody has one, write 0 to its sriov_numvfs, and the next audit makes them')
     if not function.vfs and function.driver is None:
         return f'its {number} virtual functions cannot be made: it has no driver'
     return None
