@@ -56,7 +56,8 @@ class Domain(NamedTuple):
 
     ``other_paths`` and ``other_pci_addresses`` come from other elements that may also name one of our devices: disks,
     file systems, character devices, and the firmware and the kernel that the guest boots. Nearly all of them mean other
-    things. ``arguments`` are the arguments that the hypervisor gets unchanged.
+    things. ``arguments`` are the arguments that the hypervisor gets unchanged. ``interfaces`` are the names of network
+    interfaces of the host that the guest has to itself (macvtap in the mode ``passthrough``).
 
     ``files`` are the paths of files and device nodes that elements open, without sockets: those in the attributes
     ``dev``, ``file`` and ``path`` of devices, and all paths in other elements, except those of files that libvirt makes
@@ -73,6 +74,7 @@ class Domain(NamedTuple):
     files: tuple[str, ...] = ()
     other_pci_addresses: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
 
     @property
     def boot_id(self) -> str | None:
@@ -133,7 +135,10 @@ def parse_all(text: str, document: str = 'domain XML') -> Domain:
         (*(path for path in outside if not excerpt.is_libvirts(path)), *(() if devices is None else _files(devices))),
         () if devices is None else tuple(_other_pci_addresses(devices, document)),
         tuple(str(value) for element in root.findall(f'{{{_QEMU}}}*') for inner in element.iter()
-              for value in inner.attrib.values()))
+              for value in inner.attrib.values()),
+        () if devices is None else tuple(
+            str(source.get('dev')) for source in devices.findall(f"{INTERFACE}[@type='direct']/source")
+            if source.get('mode') == 'passthrough' and source.get('dev')))
 
 
 def in_snapshot(text: str, document: str) -> list[str]:

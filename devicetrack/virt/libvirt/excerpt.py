@@ -58,6 +58,8 @@ _RECORD_END = f'</{_RECORD_NAME}>'
 _SOURCE_ADDRESS = '\n        <address'
 # In the backing file or mirror of a disk, the address of a function is indented deeper.
 _NVME = "type='nvme'"
+# An interface of the guest that has an interface of the host to itself.
+_PASSTHROUGH = "'passthrough"
 _BLOCK = '<source dev'
 _FILE, _SOURCE_FILE, _PATH = "file='", "<source file='", "path='"
 _SOCKET = " mode='", " type='unix'"
@@ -128,6 +130,7 @@ def _read(text: str, path_backed: Collection[str], hints: Collection[str], files
     mdevs, functions = _addresses(hostdevs)
     if (text.count(_SOURCE_ADDRESS, devices.begin, devices.end) != len(mdevs) + len(functions)
             or text.find('<filesystem', devices.begin, devices.end) >= 0
+            or text.find(_PASSTHROUGH, devices.begin, devices.end) >= 0
             or text.find(_NVME, devices.begin, devices.end) >= 0):
         raise _Doubt
     outside = _outside(text, start, own, devices)

@@ -261,6 +261,10 @@ class Tree:
             return None
         return None if found is None else found[1]
 
+    def has_interface(self, name: str) -> bool:
+        """Whether there is a network interface of this name in this network namespace."""
+        return os.path.lexists(os.path.join(self.root, 'class/net', name))
+
     def driver_override(self, address: str) -> str | None:
         """Read the name of the only driver that may take a function; None if any driver that knows it may.
 

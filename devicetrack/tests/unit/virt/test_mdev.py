@@ -108,6 +108,18 @@ class StockTestCase(MdevTestCase):
         self.make_kind().stock()
         self.assertIn('no parent that [mdev_mtty-2] device_addresses names makes it', log.output)
 
+    def test_a_matrix_of_adapters_is_adopted_and_never_made_without_them(self) -> None:
+        original = ParentDevice.xml
+        self.patch(ParentDevice, 'xml', lambda parent: original(parent).replace('vfio-pci', 'vfio-ap'))
+        log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
+        for _ in range(2):
+            self.assertEqual(api.Stock(), self.kind.stock())
+        self.assertEqual(1, log.output.count('without adapters and domains'))
+        device = self.node.add('mtty-2')
+        [found] = self.kind.stock().devices
+        self.assertEqual((device.identifier, None, True), (found.identifier, found.unhealthy, found.adoptable))
+        self.assertEqual('vfio-ap', details.from_text(found.details).device_api)
+
     def test_a_type_that_is_used_up_is_no_mistake(self) -> None:
         log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
         self.node.units = 0

@@ -222,6 +222,27 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
         self.assertEqual({None}, {device.unhealthy for device in self.devices(
             self.kind({'vendor_id': '8086'})).values()})
 
+    def test_a_guest_that_is_off_and_has_an_interface_to_itself_names_its_function(self) -> None:
+        self.host.add_igb(CARD)
+        [vf] = self.host.make_vfs(CARD, 1)
+        self.host.build_interface('br0', self.host.interface_of(CARD))
+        kind = self.kind({'vendor_id': '8086'})
+        text = '''<domain type='kvm'>
+  <name>g</name>
+  <uuid>{}</uuid>
+  <devices>
+    <interface type='direct'>
+      <source dev='{}' mode='{}'/>
+    </interface>
+  </devices>
+</domain>
+'''
+        for name, mode, means in ((self.host.interface_of(vf), 'passthrough', {vf}),
+                                  (self.host.interface_of(vf), 'bridge', set()), ('br0', 'passthrough', set()),
+                                  ('gone0', 'passthrough', {None})):
+            domain = domain_xml.parse(text.format(self.instance, name, mode), hints=kind.path_hints)
+            self.assertEqual(means, set(kind.identify(kind.other_addresses(domain)).values()))
+
     def test_what_the_host_begins_to_use_is_offered_no_more_at_the_next_look(self) -> None:
         self.host.add_igb(CARD)
         vf, _other = self.host.make_vfs(CARD, 2)

@@ -56,6 +56,9 @@ LOG = log.logger(__name__)
 
 # Of a device of which nobody says it, so that nobody gets it.
 _DEVICE_API: Final = 'vfio-pci'
+# A matrix of cryptographic adapters has none of them unless its definition assigns some (Linux:
+# Documentation/arch/s390/vfio-ap.rst), and no option says which. So an operator makes such devices.
+_NEEDS_ATTRIBUTES: Final = 'vfio-ap'
 # How an argument for QEMU names a mediated device.
 _UUID_IN_SYSFS = re.compile(r'/sys/[^\s,"\']*/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})')
 
@@ -155,6 +158,12 @@ class Mdev(api.DeviceKind):
         """
         idle = {name for name in self.options.types if name not in there}
         for name in sorted(idle - self._idle):
+            if any((made.id, made.device_api) == (name, _NEEDS_ATTRIBUTES) for parent in parents
+                   for made in parent.types):
+                LOG.warning('%s = %s: a device of this type is of no use without adapters and domains, so none is made: '
+                            'define such devices with mdevctl and their attributes, and they are adopted',
+                            mdev_options.ENABLED, name)
+                continue
             named = bool(self.options.types[name].addresses)
             made = sorted({made.id for parent in parents for made in parent.types})
             LOG.warning('%s = %s: no parent %s makes it; those of this host make %s', mdev_options.ENABLED, name,
@@ -206,7 +215,7 @@ class Mdev(api.DeviceKind):
         for parent in sorted(parents, key=lambda parent: parent.name in self._failing):
             allowed = {mdev_type.id: mdev_type for mdev_type in self.options.types_of(mdev_devices.names(parent))}
             for made in parent.types:
-                if made.id not in allowed:
+                if made.id not in allowed or made.device_api == _NEEDS_ATTRIBUTES:
                     continue
                 available = 0 if parent.name in silences else max(
                     0, made.available - len(waiting.get((parent.name, made.id), ())))

@@ -302,7 +302,7 @@ class PCI(api.DeviceKind):
         # When a guest is off, nobody has its disk open, and its definition may name the disk by its path.
         return (*domain.other_pci_addresses, *domain_xml.argument_pci_addresses(domain),
                 *dict.fromkeys((*(path for path in domain.other_paths if path.startswith('/dev/')), *domain.files)),
-                *(path for text in domain.arguments for path in _PATHS.findall(text)))
+                *(path for text in domain.arguments for path in _PATHS.findall(text)), *domain.interfaces)
 
     @property
     def path_hints(self) -> Sequence[str]:
@@ -324,7 +324,15 @@ class PCI(api.DeviceKind):
         for path, functions in self._behind(paths).items():
             names = [places.name(one) for one in functions if self._is_ours(self.tree.function(one), places.name(one))]
             means.update((path, name) for name in names[:1])
-        for address in wanted - paths:
+        interfaces = {address for address in wanted - paths if not pci_sysfs.ADDRESS.fullmatch(address)}
+        for interface in interfaces:
+            owner = self.tree.owner_of(interface)
+            # A function that a guest has shows no interface, and this may be one's. Others are no functions.
+            if owner is None and not self.tree.has_interface(interface):
+                means[interface] = None
+            elif owner is not None and self._is_ours(self.tree.function(owner), places.name(owner)):
+                means[interface] = places.name(owner)
+        for address in wanted - paths - interfaces:
             function, name = self.tree.function(address), places.name(address)
             if self._is_ours(function, name):
                 means[address] = name
