@@ -51,7 +51,8 @@ programs make devices on these parents for their own use.
 MDEV_TYPE_OPTIONS = [
     cfg.ListOpt('device_addresses', default=[], help="""
 Parent devices of this type: PCI addresses (``0000:84:00.0``), or node-device names of virtual parents
-(``mtty_mtty``). Empty means every parent that no other type names.
+(``mtty_mtty``). Empty means every parent that no other type names. Several types may name one parent if they have
+different resource classes and its driver can make both.
 """),
     cfg.StrOpt('mdev_class', default='VGPU', help="""
 Resource class of the devices of this type: ``VGPU`` or a name that starts with ``CUSTOM_``.
@@ -95,7 +96,8 @@ Directory where sysfs is mounted. Development and tests use a tree of the same f
 VF_TYPE_OPTIONS = [
     cfg.ListOpt('device_addresses', default=[], help="""
 PCI addresses of the physical functions whose virtual functions get this type (``0000:3d:00.0``). Empty means every one
-that no other type names.
+that no other type names. Several types may name one card if they have different resource classes and its driver can set
+both. Then set ``max_instances`` of all but the last.
 """),
     cfg.StrOpt('resource_class', default='VGPU', help="""
 Resource class of the devices of this type: ``VGPU`` or a name that starts with ``CUSTOM_``.

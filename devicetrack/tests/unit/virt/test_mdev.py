@@ -55,6 +55,20 @@ class StockTestCase(MdevTestCase):
             self.assertEqual(wanted, kind.stock().capacities[0].available)
             self.node.add('mtty-2')
 
+    def test_two_types_of_one_parent_are_counted_apart(self) -> None:
+        for name in ('mtty-1', 'mtty-2'):
+            self.make_kind(types=[name])
+        self.configuration.set('mdev_mtty-1', device_addresses=[PARENT])
+        self.configuration.set('mdev_mtty-2', device_addresses=[PARENT], mdev_class='CUSTOM_DOUBLE')
+        self.kind = self.make_kind(types=['mtty-1', 'mtty-2'])
+        self.assertEqual([('VGPU', 24), ('CUSTOM_DOUBLE', 12)], [
+            (one.resource_class, one.available) for one in self.kind.stock().capacities])
+        capacity = self.kind.stock().capacities[1]
+        wanted = contract.assignment(self.instance, 'mdev', str(uuid.uuid4()), PARENT, capacity.details)
+        self.assertEqual([22, 11], [one.available for one in self.kind.realize(wanted).capacities])
+        [device] = self.kind.stock().devices
+        self.assertEqual('CUSTOM_DOUBLE', device.resource_class)
+
     def test_the_parents_share_what_the_operator_wants(self) -> None:
         """Functions of a card are parents that make one device each, and the card holds fewer than it has functions."""
         self.node.functions = [f'pci_0000_84_00_{number}' for number in range(4)]

@@ -244,13 +244,22 @@ class VFTypesTestCase(base.TestCase):
                     'max_instances': 24}})
         self.assertEqual(['559', '559', '558'], [
             found.id for address in ('0000:3d:00.0', '0000:41:00.0', '0000:84:00.0')
-            if (found := read.type_of(address)) is not None])
+            for found in read.types_of(address)])
         self.assertEqual([('VGPU', None), ('CUSTOM_BIG', 24)],
                          [(one.resource_class, one.max_instances) for one in read.types.values()])
 
+    def test_of_two_classes_for_one_card(self) -> None:
+        of_type: dict[str, Any] = {
+            '558': {'device_addresses': ['0000:3d:00.0']},
+            '559': {'device_addresses': ['0000:3d:00.0', '0000:41:00.0'], 'resource_class': 'CUSTOM_BIG'}}
+        read = vf(self, ['558', '559'], **of_type)
+        self.assertEqual([['558', '559'], ['559'], []], [
+            [found.id for found in read.types_of(address)] for address in (
+                '0000:3d:00.0', '0000:41:00.0', '0000:84:00.0')])
+
     def test_without_one_for_the_others_they_have_none(self) -> None:
         read = vf(self, ['558'], **{'558': {'device_addresses': ['0000:3d:00.0']}})
-        self.assertIsNone(read.type_of('0000:84:00.0'))
+        self.assertEqual((), read.types_of('0000:84:00.0'))
 
     def test_what_is_not_said(self) -> None:
         read = vf(self, [])

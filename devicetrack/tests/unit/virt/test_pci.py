@@ -227,7 +227,7 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
         [vf] = self.host.make_vfs(CARD, 1)
         self.host.build_interface('br0', self.host.interface_of(CARD))
         kind = self.kind({'vendor_id': '8086'})
-        text = '''<domain type='kvm'>
+        text = """<domain type='kvm'>
   <name>g</name>
   <uuid>{}</uuid>
   <devices>
@@ -236,7 +236,7 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
     </interface>
   </devices>
 </domain>
-'''
+"""
         for name, mode, means in ((self.host.interface_of(vf), 'passthrough', {vf}),
                                   (self.host.interface_of(vf), 'bridge', set()), ('br0', 'passthrough', set()),
                                   ('gone0', 'passthrough', {None})):

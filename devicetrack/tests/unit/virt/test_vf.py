@@ -101,6 +101,24 @@ class StockTestCase(VFTestCase):
             kind = self.make_kind(of_type={'558': {'device_addresses': [address]}})
             self.assertEqual(expected, kind.is_named(self.functions[0], text))
 
+    def test_two_types_of_a_card_share_its_functions(self) -> None:
+        self.make_kind(('558', '559'), of_type={
+            '558': {'device_addresses': [CARD], 'max_instances': 1},
+            '559': {'device_addresses': [CARD], 'resource_class': 'CUSTOM_BIG'}})
+
+        def types() -> list[tuple[str, str]]:
+            return [(device.resource_class, details.from_text(device.details).type)
+                    for _address, device in sorted(self.devices().items())]
+
+        small, big = ('VGPU', '558'), ('CUSTOM_BIG', '559')
+        self.assertEqual([small, big, big, big], types())
+        self.assertEqual({'VGPU', 'CUSTOM_BIG'}, self.kind.resource_classes)
+        wanted = self.assigned(self.functions[1])
+        self.assertTrue(self.kind.is_named(wanted.identifier, details.to_text(wanted.details)))
+        self.kind.realize(wanted)
+        self.assertEqual('559', self.cards.type_of(self.functions[1]))
+        self.assertEqual(big, types()[-1])
+
     def test_another_type_takes_the_card(self) -> None:
         log = self.useFixture(fixtures.FakeLogger())
         for adopt_existing in (False, True):

@@ -86,8 +86,8 @@ class Mdev(api.DeviceKind):
         return bool(self.options.types)
 
     def is_named(self, identifier: str, stored: str) -> bool:
-        return type_options.is_named(stored, lambda *parent: next(iter(self.options.types_of(frozenset(
-            mdev_options.normal_address(name) for name in parent if name))), None))
+        return type_options.is_named(stored, lambda *parent: self.options.types_of(frozenset(
+            mdev_options.normal_address(name) for name in parent if name)))
 
     def own_path(self, assignment: DeviceAssignment) -> str | None:
         return os.path.join(self.devices.kernel.directory, assignment.identifier)
@@ -160,8 +160,8 @@ class Mdev(api.DeviceKind):
         for name in sorted(idle - self._idle):
             if any((made.id, made.device_api) == (name, _NEEDS_ATTRIBUTES) for parent in parents
                    for made in parent.types):
-                LOG.warning('%s = %s: a device of this type is of no use without adapters and domains, so none is made: '
-                            'define such devices with mdevctl and their attributes, and they are adopted',
+                LOG.warning('%s = %s: a device of this type is of no use without adapters and domains, so none is '
+                            'made: define such devices with mdevctl and their attributes, and they are adopted',
                             mdev_options.ENABLED, name)
                 continue
             named = bool(self.options.types[name].addresses)

@@ -25,7 +25,7 @@ class MdevOptions(NamedTuple):
     adopt_existing: bool
 
     def types_of(self, parent_names: frozenset[str]) -> tuple[type_options.TypeOptions, ...]:
-        """Return the type that the parent with these names and addresses may make, as a tuple of one or none."""
+        """Return the types that the parent with these names and addresses may make."""
         return type_options.of(self.types, self.default, parent_names)
 
 

@@ -49,15 +49,14 @@ class Words(NamedTuple):
     no_parent: str
 
 
-def is_named(stored: str, type_of: Callable[[str, str | None], TypeOptions | None]) -> bool:
+def is_named(stored: str, types_of: Callable[[str, str | None], Iterable[TypeOptions]]) -> bool:
     """Whether the options let the parent of a device make its type, by the stored text of its details.
 
-    :param type_of: returns the type that the options give a parent, by its name and its PCI address
+    :param types_of: returns the types that the options give a parent, by its name and its PCI address
     """
     try:
         device = details.peek(stored)
-        may_make = type_of(device.parent, device.parent_address)
-        return may_make is not None and may_make.id == device.type
+        return any(one.id == device.type for one in types_of(device.parent, device.parent_address))
     except (exception.UnknownObject, exception.MalformedObject):
         return True                             # nobody knows its type
 
@@ -65,16 +64,16 @@ def is_named(stored: str, type_of: Callable[[str, str | None], TypeOptions | Non
 def read(conf: cfg.ConfigOpts, names: Iterable[str], words: Words) -> tuple[Mapping[str, TypeOptions], str | None]:
     """Read the group of each enabled type.
 
-    A parent makes devices of the one type that names it. A type without addresses takes every parent that no other
-    type names. A second type without addresses is an error, because a parent cannot make both. Nova, which has the same
-    options for mediated devices, silently enables only the first type. The log names the group of each type that is
-    not enabled.
+    A parent makes devices of the type that names it. Several types may name it if they have different resource classes;
+    then its driver must be able to make both. A type without addresses takes every parent that no other type names. A
+    second type without addresses is an error, because a parent cannot make both. Nova, which has the same options for
+    mediated devices, silently enables only the first type. The log names the group of each type that is not enabled.
 
     :returns: the types by name, and the name of the one without addresses or None
     :raises InvalidConfiguration: an option cannot be used; the message names it, its value and the reason
     """
     types: dict[str, TypeOptions] = {}
-    owners: dict[str, str] = {}
+    owners: dict[tuple[str, str], str] = {}
     for name in map(str.strip, names):
         if not words.is_type.fullmatch(name):
             raise exception.InvalidConfiguration(words.enabled, name, words.no_type)
@@ -104,26 +103,28 @@ def _warn_of_unread_groups(conf: cfg.ConfigOpts, names: Collection[str], words: 
 
 
 def of(types: Mapping[str, TypeOptions], default: str | None, names: frozenset[str]) -> tuple[TypeOptions, ...]:
-    """Return the type that the parent with these names may make, as a tuple of one or none."""
+    """Return the types that the parent with these names may make, one for each resource class, in their order."""
+    found: dict[str, TypeOptions] = {}
     for one in types.values():
         if one.addresses & names:
-            return (one,)
-    return (types[default],) if default is not None else ()
+            found.setdefault(one.resource_class, one)
+    return tuple(found.values()) or ((types[default],) if default is not None else ())
 
 
-def _type(name: str, group_name: str, group: Any, owners: dict[str, str], words: Words) -> TypeOptions:
+def _type(name: str, group_name: str, group: Any, owners: dict[tuple[str, str], str], words: Words) -> TypeOptions:
     addresses = set()
     option = f'[{group_name}] device_addresses'
+    resource_class = group[words.class_option]
     for text in map(str.strip, group.device_addresses):
         address = words.address(text)
         if address is None:
             raise exception.InvalidConfiguration(option, text, words.no_parent)
-        if address in owners:
-            by = 'twice' if owners[address] == group_name else f'by [{owners[address]}] too'
+        owner = owners.setdefault((address, resource_class), group_name)
+        if address in addresses or owner != group_name:
+            by = 'twice' if owner == group_name else (
+                f'by [{owner}] too: it can make both only if they have different resource classes')
             raise exception.InvalidConfiguration(option, text, f'the parent is named {by}')
-        owners[address] = group_name
         addresses.add(address)
-    resource_class = group[words.class_option]
     if not _RESOURCE_CLASS.fullmatch(resource_class):
         raise exception.InvalidConfiguration(
             f'[{group_name}] {words.class_option}', resource_class,

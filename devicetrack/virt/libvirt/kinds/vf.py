@@ -71,7 +71,7 @@ class VF(api.DeviceKind):
         return bool(self.options.types)
 
     def is_named(self, identifier: str, stored: str) -> bool:
-        return type_options.is_named(stored, lambda _name, address: self.options.type_of(address or ''))
+        return type_options.is_named(stored, lambda _name, address: self.options.types_of(address or ''))
 
     def own_path(self, assignment: DeviceAssignment) -> str | None:
         return self.tree.parent_path(assignment.identifier)
@@ -86,8 +86,7 @@ class VF(api.DeviceKind):
     def migration_types(self) -> Sequence[MigrationType]:
         found = []
         for address in sorted(self.tree.parents()):
-            vgpu_type = self.options.type_of(address)
-            if vgpu_type is not None:
+            for vgpu_type in self.options.types_of(address):
                 named = MigrationType(self.name, nodedev_xml.pci_name(address), vgpu_type.id)
                 directory = self.tree.parent_path(address)
                 found.append(self._attributes.read(self.tree.root, named, directory, directory))
@@ -101,10 +100,9 @@ class VF(api.DeviceKind):
         there: set[str] = set()
         by_parent = sorted(functions, key=lambda function: function.parent)
         for parent, siblings in itertools.groupby(by_parent, key=lambda function: function.parent):
-            vgpu_type = self.options.type_of(parent)
-            if vgpu_type is not None:
+            if types := self.options.types_of(parent):
                 silence = self._functions.silence(parent)
-                found = self._devices(parent, vgpu_type, [function._replace(
+                found = self._devices(parent, types, [function._replace(
                     problem=function.problem or silence or self._functions.silence(function.address))
                     for function in siblings])
                 devices += found
@@ -113,19 +111,23 @@ class VF(api.DeviceKind):
         self._warn_of_addresses_without_functions({function.parent for function in functions})
         return api.Stock(tuple(devices))
 
-    def _devices(self, parent: str, vgpu_type: type_options.TypeOptions,
+    def _devices(self, parent: str, types: Sequence[type_options.TypeOptions],
                  siblings: Sequence[vgpu_sysfs.Function]) -> list[InventoryDevice]:
-        """Return the devices of one physical function.
+        """Return the devices of one physical function. Of several types the first ones take what they can.
 
         A function with another type than the options give its card is shown too, because it takes room there.
         """
-        have = [function for function in siblings if function.problem or function.current == vgpu_type.id]
-        can = [function for function in siblings if not function.problem and _can_be_given(function, vgpu_type.id)]
-        if vgpu_type.max_instances is not None:
-            can = can[:max(0, vgpu_type.max_instances - len(have))]
-        others = [function for function in siblings
-                  if not function.problem and function.current not in (vgpu_sysfs.NO_TYPE, vgpu_type.id)]
-        return [self._device(function, parent, vgpu_type) for function in (*have, *can, *others)]
+        found, known = list[InventoryDevice](), {vgpu_type.id for vgpu_type in types}
+        for vgpu_type in types:
+            have = [function for function in siblings if function.current == vgpu_type.id
+                    or (function.problem and function.current not in known)]
+            can = [function for function in siblings if not function.problem and _can_be_given(function, vgpu_type.id)]
+            if vgpu_type.max_instances is not None:
+                can = can[:max(0, vgpu_type.max_instances - len(have))]
+            found += [self._device(function, parent, vgpu_type) for function in (*have, *can)]
+            siblings = [function for function in siblings if function not in have and function not in can]
+        return found + [self._device(function, parent, types[0]) for function in siblings
+                        if function.current != vgpu_sysfs.NO_TYPE]
 
     def _device(self, function: vgpu_sysfs.Function, parent: str,
                 vgpu_type: type_options.TypeOptions) -> InventoryDevice:

@@ -30,9 +30,9 @@ class VFOptions(NamedTuple):
     release_wait_s: int
     sysfs_root: str
 
-    def type_of(self, parent: str) -> type_options.TypeOptions | None:
-        """Return the type for the virtual functions of the physical function with this PCI address."""
-        return next(iter(type_options.of(self.types, self.default, frozenset((parent,)))), None)
+    def types_of(self, parent: str) -> tuple[type_options.TypeOptions, ...]:
+        """Return the types for the virtual functions of the physical function with this PCI address."""
+        return type_options.of(self.types, self.default, frozenset((parent,)))
 
 
 def read(conf: cfg.ConfigOpts) -> VFOptions:
