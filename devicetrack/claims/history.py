@@ -17,6 +17,9 @@ STEP: Final = 1000
 # An audit counts at most this many. In a database that hosts share, counting a million takes some hours of audits.
 COUNTED: Final = 2500
 
+# The newest events of a host. They stay whatever their age, and the oldest of them says at least how late it is.
+NEWEST: Final = 100
+
 _MS_A_DAY: Final = 24 * 60 * 60 * 1000
 
 
@@ -26,6 +29,10 @@ class History:
     Every audit counts some events, the oldest first, because counting a million at once would delay an audit. A SQLite
     file with only this host knows the number at once. Until the count exceeds ``history_events``, only the age of an
     event decides whether it is deleted.
+
+    No clock alone decides it. A clock that is ahead for some audits would erase the history, so the age is also that
+    before the :data:`NEWEST` events, in the order of their numbers. Whatever wrong times some of them have, the
+    earliest time of all of them counts.
 
     :param conf: the options ``history_days`` and ``history_events``
     """
@@ -42,8 +49,10 @@ class History:
 
         :returns: how many events were deleted
         """
-        before_ms = time.time_ns() // 1_000_000 - self._days * _MS_A_DAY
         try:
+            newest = self._store.latest_events(self._host_uuid, NEWEST)
+            now_ms = min((time.time_ns() // 1_000_000, *(one.event.at_ms for one in newest)))
+            before_ms = now_ms - self._days * _MS_A_DAY if len(newest) == NEWEST else 0
             count, self._last = self._store.count_events(self._host_uuid, self._last, COUNTED)
             self._counted += count
             deleted = self._store.trim_events(self._host_uuid, before_ms, max(self._counted - self._kept, 0), STEP)

@@ -56,6 +56,7 @@ class Cause(enum.Enum):
     CONFLICT = 'the database chose this transaction to give way to another one'
     LOCKED = 'another transaction holds the lock for too long'
     GONE = 'no connection to the database'
+    DISK = 'the disk or the file system fails to read, write or lock it'
     READ_ONLY = 'it is read-only'
     FULL = 'it is full'
     NO_SCHEMA = 'a table or column is missing'

@@ -282,7 +282,7 @@ class Committer:
                 return Fault(Cause.IN_DOUBT, Cause.IN_DOUBT.value, error)
             self._sent = ()
             # After an error from elsewhere than the driver, an answer may be on its way.
-            if fault.cause is Cause.GONE or not isinstance(origin, backend.Error):
+            if fault.cause in (Cause.GONE, Cause.DISK) or not isinstance(origin, backend.Error):
                 self._drop()
             else:
                 self._undo()
@@ -343,5 +343,5 @@ class Committer:
 
 
 # Faults of the store, not of one member's changes.
-_OF_ALL: Final = frozenset((Cause.GONE, Cause.READ_ONLY, Cause.FULL, Cause.NO_SCHEMA, Cause.NOT_A_STORE,
+_OF_ALL: Final = frozenset((Cause.GONE, Cause.DISK, Cause.READ_ONLY, Cause.FULL, Cause.NO_SCHEMA, Cause.NOT_A_STORE,
                             Cause.TOO_SLOW, Cause.IN_DOUBT))

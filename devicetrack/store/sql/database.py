@@ -32,6 +32,7 @@ MAKE: Final = f'{SYNC}; if the store was lost, run devicetrack-manage recover --
 
 _REMEDIES: Final = {
     Cause.GONE: 'see that the database runs, and that [devicetrack_database] connection names it and a user of it',
+    Cause.DISK: 'look at the disk first (the log of the kernel, dmesg); the store comes back by itself when it is well',
     Cause.READ_ONLY: 'let this process write to it',
     Cause.FULL: 'make room for it',
     Cause.LOCKED: 'look for the transaction that stays open, or raise [devicetrack_database] busy_timeout_s',
@@ -214,7 +215,9 @@ class Database:
         if fault.cause is Cause.NOT_A_STORE:
             return exception.SchemaMismatch(
                 self.name, 'unreadable', models.REVISION,
-                'it is damaged or no database at all: move it away and restore it, or rebuild it from the guests')
+                'it is damaged or no database at all. SQLite also says so of a disk that it cannot read, so look at '
+                'the disk first (the log of the kernel, dmesg), and try again when it is well. Only if the file is '
+                'damaged, move it away and restore it, or rebuild it from the guests')
         reason, origin = fault.reason, backends.origin_of(fault.error or Exception())
         if isinstance(origin, ownfiles.NotOurs):
             reason, remedy = str(origin.filename), origin.strerror

@@ -28,7 +28,7 @@ _CAUSES: Final = {
     sqlite3.SQLITE_FULL: Cause.FULL,
     sqlite3.SQLITE_IOERR_SHMSIZE: Cause.FULL,   # no room for the index, which the first reader makes beside the file
     sqlite3.SQLITE_CANTOPEN: Cause.GONE,
-    sqlite3.SQLITE_IOERR: Cause.GONE,
+    sqlite3.SQLITE_IOERR: Cause.DISK,
     sqlite3.SQLITE_TOOBIG: Cause.UNFIT,
     sqlite3.SQLITE_NOTADB: Cause.NOT_A_STORE,
     sqlite3.SQLITE_CORRUPT: Cause.NOT_A_STORE,

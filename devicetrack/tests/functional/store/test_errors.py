@@ -384,6 +384,39 @@ class TestFile(base.TestCase):
         self.store.write(insert(record('another')))
 
 
+class TestDisk(base.TestCase):
+    """What SQLite makes of errors of the disk and of the file system's locks."""
+
+    scenarios = base.table(
+        ('a read', sqlite3.SQLITE_IOERR_READ),
+        ('a read of a broken sector', sqlite3.SQLITE_IOERR_CORRUPTFS),
+        ('a write', sqlite3.SQLITE_IOERR_WRITE),
+        ('a sync', sqlite3.SQLITE_IOERR_FSYNC),
+        ('a lock', sqlite3.SQLITE_IOERR_LOCK),
+        ('a lock for reading', sqlite3.SQLITE_IOERR_RDLOCK),
+        ('a lock of the index', sqlite3.SQLITE_IOERR_SHMLOCK),
+        ('the file is damaged, or a page cannot be read', sqlite3.SQLITE_CORRUPT),
+        names=('code',))
+    code: int
+
+    def test_the_disk_comes_first_and_the_store_comes_back(self) -> None:
+        store = self.useFixture(databases.SQLiteStore()).store
+        store.write(insert(record('ns0')))
+        error = sqlite3.OperationalError('disk I/O error')
+        error.sqlite_errorcode, error.sqlite_errorname = self.code, 'SQLITE_X'
+        closed: list[object] = []
+
+        def fail(*_arguments: object) -> None:
+            raise error
+
+        sa.event.listen(store.engine, 'close', lambda *_arguments: closed.append(None))
+        sa.event.listen(store.engine, 'before_cursor_execute', fail)
+        raised = self.assertRaises(exception.StoreError, store.records)
+        self.assertIn('the disk first', str(raised))
+        sa.event.remove(store.engine, 'before_cursor_execute', fail)
+        self.assertEqual(([None], 1), (closed, len(store.records())))
+
+
 class TestServer(base.TestCase):
     scenarios = databases.SERVER_SCENARIOS
     database: type[databases.ServerStore]

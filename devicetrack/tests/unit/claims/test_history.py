@@ -232,13 +232,34 @@ class TrimTestCase(HistoryTestCase):
         self.fill(1)
         self.assertEqual((2, 3), (trim.trim(), len(self.of_device())))
 
+    def go_on(self, days: int) -> None:
+        """Let the clock be ahead from now on."""
+        ahead_s = days * DAY_MS // 1000
+        plain, plain_ns = time.time, time.time_ns
+        self.patch(time, 'time', lambda: plain() + ahead_s)
+        self.patch(time, 'time_ns', lambda: plain_ns() + ahead_s * 1_000_000_000)
+
     def test_what_is_too_old_goes(self) -> None:
+        self.patch(history, 'NEWEST', 2)
         self.fill(2)
         trim = self.keep(history_days=30)
         self.assertEqual(0, trim.trim())
-        later = time.time_ns() + 31 * DAY_MS * 1_000_000
-        self.patch(time, 'time_ns', lambda: later)
-        self.assertEqual((4, []), (trim.trim(), self.of_device()))
+        self.go_on(31)
+        self.assertEqual(0, trim.trim())
+        self.fill(1)
+        self.assertEqual((4, 2), (trim.trim(), len(self.of_device())))
+
+    def test_a_clock_that_is_ahead_erases_nothing(self) -> None:
+        self.fill(60)
+        trim, before = self.keep(), self.of_device()
+        self.go_on(401)
+        self.fill(history.NEWEST // 2 - 1)      # the events of that time have its clock, too
+        deleted = [trim.trim() for _audit in range(3)]
+        self.host.audit()
+        self.assertEqual(([0] * 3, before), (deleted, self.of_device()[:len(before)]))
+        self.go_on(-500)                        # and one that is behind
+        self.fill(1)
+        self.assertEqual(0, trim.trim())
 
     def test_a_step_at_a_time(self) -> None:
         self.patch(history, 'STEP', 4)
@@ -252,6 +273,7 @@ class TrimTestCase(HistoryTestCase):
         self.assertEqual((7, 3), (sum(deleted), len(self.of_device())))
 
     def test_numbers_that_begin_anew_are_counted_anew(self) -> None:
+        self.patch(history, 'NEWEST', 0)        # it would take weeks until none is left
         self.fill(3)
         trim = self.keep(history_days=30, history_events=3)
         later = time.time_ns() + 31 * DAY_MS * 1_000_000
