@@ -102,14 +102,15 @@ class Audit:
         with self._views.reading() as watch:
             looks = [self._views.read()]
             found, left = self._compare(looks[0]), unsettled.left_without_migration(looks[0])
-            forgotten = unsettled.forgotten(looks[0])
-            if (found or left or forgotten or self._ledger.withheld(vocabulary.FOREIGN)
+            forgotten, defined = unsettled.forgotten(looks[0]), unsettled.left_defined(looks[0])
+            if (found or left or forgotten or defined or self._ledger.withheld(vocabulary.FOREIGN)
                     or self._ledger.withheld(vocabulary.IN_DOUBT)):
                 found = self._of_idle(found)
                 looks.append(self._views.read())
                 found = findings.confirmed(found, self._compare(looks[1]))
                 left &= unsettled.left_without_migration(looks[1])
                 forgotten &= unsettled.forgotten(looks[1])
+                defined &= unsettled.left_defined(looks[1])
             views = looks[-1]
             self._views.take_over(looks, watch)
         self._declarations.refresh(views.inventory)
@@ -119,7 +120,7 @@ class Audit:
             self._judge(views)
             self._withheld.try_again(views)
             self._note(views)
-            went_on = self._resume.go_on(views, left, forgotten & before)
+            went_on = self._resume.go_on(views, left, forgotten & before, defined)
         if went_on:
             found = self._still_there(found)
         return self._dated(self._not_under_way(found) + [_in_doubt(doubt) for doubt in self._rows.doubts]

@@ -75,11 +75,17 @@ class Claim:
         if self._over:
             return {}
         migration_uuid = None if self.migration is None else self.migration.uuid
+        def then() -> Fields:
+            self._over = True                   # also if the instance refuses the fields
+            fields = take_off(self._instances, self.instance, self.fields, self.claim_id, migration_uuid)
+            self._over = False                  # the caller may repeat the call until the devices are back
+            return fields
+
         with requests.during(self._request):
-            is_last = self._failed.abort(self.instance.uuid, self.claim_id, migration_uuid,
-                                         takes=bool(self.resources.assignments))
+            fields = self._failed.abort(self.instance.uuid, self.claim_id, migration_uuid,
+                                        takes=bool(self.resources.assignments), then=then)
         self._over = True
-        return take_off(self._instances, self.instance, self.fields, self.claim_id, migration_uuid) if is_last else {}
+        return fields
 
     def __enter__(self) -> Self:
         return self

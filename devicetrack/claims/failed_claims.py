@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims.given_up import GivenUp
 from devicetrack.claims.given_up import GivenUpClaims
+from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.life import Life
 from devicetrack.claims.own_process import OwnProcess
 from devicetrack.claims.rows import Doubt
@@ -83,7 +85,8 @@ class FailedClaims:
             return True
         return bool(usage.unknown) or instance_uuid in usage.domains
 
-    def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None, takes: bool = False) -> bool:
+    def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None, takes: bool = False, *,
+              then: Callable[[], Fields]) -> Fields:
         """Give back what one claim took, and make current again what it made old. Waits for the instance.
 
         What the background gives back already, as another call ended the claim before, is left to it.
@@ -92,7 +95,9 @@ class FailedClaims:
         host has started, it has the claim, and this one orders nothing.
 
         :param takes: whether it is known that the claim is one for devices
-        :returns: False if a later claim of its migration stands, whose devices and migration context stay as they are
+        :param then: takes the devices off the instance, after the transaction; also if some cannot go back yet. It is
+            not called if a later claim of the migration stands, whose devices and migration context stay as they are
+        :returns: the answer of ``then``, or no field
         """
         claim = GivenUp(instance_uuid, claim_id, migration_uuid, takes)
         with contextlib.ExitStack() as working:
@@ -104,15 +109,18 @@ class FailedClaims:
                 taken = [record for record in records if record.claim_id == claim_id]
                 moves = _named({*named_migrations(taken), migration_uuid})
                 stands = self._another_stands(records, taken, moves, claim_id, takes)
-                self._life.settle(_end_of(records, taken, moves, stands))
+                leaving = self._life.advance(_end_of(records, taken, moves, stands))
                 self._given_up.forget(claim_id)
-                return not stands
-            except (exception.DriverError, exception.HostTakenOver):
-                raise                           # its rows are on their way back, or are another manager's
+            except exception.HostTakenOver:
+                raise                           # its rows are another manager's
             except BaseException:               # also while it waits for the instance
                 # Who works on the instance next already knows that the claim failed.
                 self._given_up.remember(claim)
                 raise
+            try:
+                return Fields() if stands else then()
+            finally:
+                self._life.give_back(leaving)
 
     def give_back_claims(self) -> bool:
         """Give back the devices of failed claims that could not be given back before. Every start and audit calls it.

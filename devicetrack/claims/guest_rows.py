@@ -42,7 +42,7 @@ class GuestRows:
             return [record for record in there if record.migration_uuid is None]
         order = (vocabulary.INCOMING, vocabulary.CURRENT, vocabulary.OLD)
         role = next((role for role in order if role in roles), None)
-        if role == vocabulary.OLD and self._moves_to_nothing(there):
+        if role == vocabulary.OLD and self.moves_to_nothing(there):
             return []
         return [record for record in there if record.role == role]
 
@@ -109,7 +109,7 @@ class GuestRows:
         return self._here.is_at(move.source) and (
             move.outcome == migrations.UNDONE or move.status == migrations.REVERTING)
 
-    def _moves_to_nothing(self, old: Sequence[Record]) -> bool:
+    def moves_to_nothing(self, old: Sequence[Record]) -> bool:
         """Whether an instance with only old rows moves on this host to no devices. Then its claim was here."""
         context = self._rows.context(old[0].instance_uuid)
         return context is not None and context.migration_uuid == old[0].migration_uuid

@@ -95,7 +95,9 @@ class Life:
         released = self._guest_rows.is_released(records, before_move)
         used_now = records if released else self._guest_rows.used_by_guest(records, before_move)
         old = tuple(record for record in used_now if record.role == vocabulary.OLD and not released)
-        self.settle(Settlement(arrive=tuple(record for record in used_now if record not in old), settle=old))
+        # If no other row is part of the move that this undoes, nobody else will end it.
+        over = bool(old) and all(record.migration_uuid is None or record in old for record in records)
+        self.settle(Settlement(arrive=tuple(record for record in used_now if record not in old), settle=old, over=over))
         return self._guest_rows.used_by_guest(self._rows.of_instance(instance_uuid), before_move)
 
     def set_aside(self, instance_uuid: str) -> None:
@@ -184,15 +186,20 @@ class Life:
         return all(record.state == vocabulary.RELEASING and record.migration_uuid is None for record in records) \
             and self._wipes.takes(records)
 
-    def release(self, records: Sequence[Record], wait: bool) -> None:
+    def release(self, records: Sequence[Record], wait: bool, then: Callable[[], object] = lambda: None) -> None:
         """Give back everything that an instance holds here, in whatever role.
 
         :param wait: as :meth:`give_back`
+        :param then: called after the transaction, when the instance does not have the devices any more
         """
         if records:
             self._starts.forget(records[0].instance_uuid)
-        self.settle(Settlement(give=tuple(records), over=any(record.migration_uuid is not None for record in records)),
-                    wait)
+        leaving = self.advance(Settlement(give=tuple(records), over=any(
+            record.migration_uuid is not None for record in records)))
+        try:
+            then()
+        finally:
+            self.give_back(leaving, wait)
 
 
 def leaving(record: Record) -> Update:

@@ -74,6 +74,8 @@ class LiveMigrations:
         roles = {record.role for record in there}
         role = next((role for role in _ROLES_AT_SOURCE if role in roles), None)
         records = [record for record in there if record.role == role]
+        if role == vocabulary.OLD and self._moves.left_for_nothing(records):
+            records = []
         kinds = {record.kind for record in records}
         self._check_kinds(kinds)
         self._check_devices(instance, records)

@@ -230,7 +230,8 @@ class ClaimManager:
             and there is less than at the unknown providers, or this host does not know all of its own providers.
             Nothing is held
         :raises BadRequest: the request has no meaning on this host; nothing is held
-        :raises InstanceHasClaim: the instance holds devices already; they stay as they are
+        :raises InstanceHasClaim: the instance holds devices already; they stay as they are. Before that, the call ended
+            moves of the instance that are over, as the next audit would
         :raises NodeUnavailable: the node does not belong to this host, or is disabled
         :raises NothingWritten: the store refused, perhaps to undo an earlier claim of the instance that failed; this
             call holds nothing
@@ -241,11 +242,12 @@ class ClaimManager:
         host = self._open_for(nodename, instance)
         demand = host.views.demand(allocations, getattr(instance, 'flavor', None), instance)
         with Taking(host.failed_claims, instance.uuid, host.claiming.new_claim_id()) as taking:
-            if demand.items:
-                records = host.claiming.take(instance.uuid, demand, taking.claim_id)
-            else:
-                host.failed_claims.make_way(instance.uuid)
-                records = host.claim_none(instance.uuid)
+            try:
+                records = host.take(instance.uuid, demand, taking.claim_id)
+            except exception.InstanceHasClaim:
+                if not host.moves.end_earlier(instance.uuid):
+                    raise
+                records = host.take(instance.uuid, demand, taking.claim_id)
             resources = host.rows.resources(instance.uuid, records)
             taking.claim = Claim(host.failed_claims, host.instances, instance, resources, {'resources': resources},
                                  taking.claim_id, skipped=demand.skipped)
@@ -519,7 +521,8 @@ class ClaimManager:
     def release(self, context: Any, instance: Any, wait: bool = True) -> Fields:
         """Give back all devices of the instance on this host, old and new ones during a move. Idempotent.
 
-        Sets ``instance.resources`` to None. Call it after the guest is gone. Blocks while devices are removed or wiped;
+        Sets ``instance.resources`` to None, also if devices cannot go back yet: they are not the instance's any more.
+        Call it after the guest is gone. Blocks while devices are removed or wiped;
         wiping persistent memory takes as long as writing all of it.
 
         :param wait: False wipes devices in the background, and they stay held until then. :meth:`wipes` returns the
@@ -531,8 +534,7 @@ class ClaimManager:
         """
         host, fields = self._started_for(instance), Fields(resources=None)
         with host.wipes.giving_back(instance.uuid, wait):
-            host.life.release(host.rows.of_instance(instance.uuid), wait)
-            host.instances.set(instance, fields)
+            host.life.release(host.rows.of_instance(instance.uuid), wait, lambda: host.instances.set(instance, fields))
         return fields
 
     @of_request
@@ -552,9 +554,9 @@ class ClaimManager:
         arguments.check_text('claim_id', claim_id)
         if migration_uuid is not None:
             arguments.check_uuid('migration_uuid', migration_uuid)
-        if not host.failed_claims.abort(instance.uuid, claim_id, migration_uuid):
-            return {}
-        return take_off(host.instances, instance, {}, claim_id, migration_uuid)
+        return host.failed_claims.abort(
+            instance.uuid, claim_id, migration_uuid,
+            then=lambda: take_off(host.instances, instance, {}, claim_id, migration_uuid))
 
     # -- moving -------------------------------------------------------------------------------------------------------
 

@@ -194,6 +194,21 @@ class Moves:
             return self._rows.resources(instance.uuid, leaving)
         return self._instances.read(instance).get('resources')
 
+    def end_earlier(self, instance_uuid: str) -> bool:
+        """Before a claim without a move is refused, end moves of the instance that are over, as the next audit would.
+
+        Devices that go back then are wiped in the background. Waits for the instance.
+
+        :returns: whether any row changed
+        :raises StoreError: as :meth:`settle`
+        """
+        with self._wipes.giving_back(instance_uuid, wait=False):
+            records = self._rows.of_instance(instance_uuid)
+            if not named_migrations(record for record in records if record.state != vocabulary.RELEASING):
+                return False
+            self._settle(records, wait=False)
+            return self._rows.of_instance(instance_uuid) != records
+
     # -- the answers of the service and the guest ---------------------------------------------------------------------
 
     def settle(self, instance_uuid: str) -> None:
@@ -297,8 +312,9 @@ class Moves:
         if any(record.migration_uuid == migration_uuid for record in records):
             return
         by_calls = self._service.ends_moves_by_calls
-        if not by_calls and any(_came(record, records) for record in records):
-            self.settle(instance.uuid)
+        # An earlier migration may be over, and what it left for good is not to come back with the end of this one.
+        if not by_calls and named_migrations(records):
+            self._settle(self._rows.of_instance(instance.uuid), wait=False)
             records = self._rows.there(instance.uuid)
         leaving = [record for record in records
                    if migrations.leaves_with(record, records) or (by_calls and _came(record, records))]
@@ -321,8 +337,8 @@ class Moves:
         self._check_not_undone(migration.uuid, move)
         with self._wipes.giving_back(instance.uuid, wait):
             if self._here.is_at(move.source) and not self._here.is_at(move.destination) \
-                    and getattr(instance, 'host', None) != self._here.host \
-                    and self._may_have_left(instance.uuid, migration.uuid):
+                    and self._may_have_left(instance.uuid, migration.uuid,
+                                            getattr(instance, 'host', None) == self._here.host):
                 self.mark_old(instance, migration.uuid, move.ends)
             return self._confirm(instance, migration.uuid, wait, Note(ends=move.ends))
 
@@ -352,17 +368,18 @@ class Moves:
                     and move.is_older_than(other):
                 raise exception.MigrationSuperseded(migration_uuid, other.uuid)
 
-    def _may_have_left(self, instance_uuid: str, migration_uuid: str) -> bool:
-        """Whether an instance may have left, by the service. The caller's object may be older than its return.
+    def _may_have_left(self, instance_uuid: str, migration_uuid: str, is_here: bool) -> bool:
+        """Whether an instance may have left, by the service. The caller's object may be of another time.
 
         If the service does not answer, nobody knows, and an audit gives back what the instance left. The service leaves
         out an instance without a host, which may just come back by a boot: then it has a claim here.
 
+        :param is_here: whether the caller's object has the instance on this host
         :raises DepartureUnknown: the service does not answer, and no audit can do that, since the service reports no
             migrations
         """
         if not self._service.tells_of_instances:
-            return True                         # calls alone end moves
+            return not is_here                  # calls alone end moves
         states = self._service.instances([instance_uuid])
         there = self._rows.there(instance_uuid)
         if states is None and self._service.ends_moves_by_calls and any(
@@ -371,7 +388,8 @@ class Moves:
             raise exception.DepartureUnknown(instance_uuid, migration_uuid)
         if states is None or states.get(instance_uuid) == migrations.INSTANCE_HERE:
             return False
-        return instance_uuid in states or all(record.state != vocabulary.CLAIMED for record in there)
+        return instance_uuid in states or not (
+            is_here or any(record.state == vocabulary.CLAIMED for record in there))
 
     def _confirm(self, instance: Any, migration_uuid: str, wait: bool, note: Note = NO_NOTE) -> Fields:
         """End a move in one transaction, then give back the devices left behind. The caller works on the instance."""
@@ -497,6 +515,16 @@ class Moves:
             self._instances.set(instance, fields)
             return fields
 
+    def left_for_nothing(self, old: Sequence[Record]) -> bool:
+        """Whether an instance that has only these old rows left them by a move on this host to no devices.
+
+        It has them again if the service says that the move was undone.
+        """
+        if not self._guest_rows.moves_to_nothing(old):
+            return False
+        move = (self._service.migrations(named_migrations(old)) or {}).get(old[0].migration_uuid or '')
+        return move is None or move.outcome != migrations.UNDONE
+
     def update_usage(self, instance: Any) -> None:
         """Read a saved change of an instance. At the source of a move, it is the first to name the migration.
 
@@ -514,7 +542,7 @@ class Moves:
             move = (self._service.migrations([named]) or {}).get(named)
             if move is None or move.outcome != migrations.PENDING:
                 return                          # an audit finds a move that goes on
-        with self._rows.working(instance.uuid):
+        with self._wipes.giving_back(instance.uuid, wait=False):
             self.mark_old(instance, named, None if move is None else move.ends)
 
     def _named_by(self, instance: Any) -> str | None:

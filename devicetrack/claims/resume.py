@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 from typing import Any
@@ -52,11 +53,13 @@ class Resume:
         return (not self._boot.is_recorded or self._service.tells_of_evacuations
                 or any(_work_waits(rows, views) for rows in _odd(views)))
 
-    def go_on(self, views: Views, left: Collection[str] = (), forgotten: Collection[Record] = ()) -> bool:
+    def go_on(self, views: Views, left: Collection[str] = (), forgotten: Collection[Record] = (),
+              defined: Collection[str] = ()) -> bool:
         """Finish interrupted work, settle started guests and moves, give back the devices of instances that are over.
 
         :param left: instances that live elsewhere without a migration, as two looks show: they are over here
         :param forgotten: claims of which the service has forgotten everything, as two audits show
+        :param defined: instances that left for good, and whose guests are off and still defined, as two looks show
         :returns: whether it tried anything
         """
         tried = self._definitions.bring_all(views)
@@ -65,10 +68,12 @@ class Resume:
             views = views._replace(records=tuple(self._rows.all()))
         if self._gate.report_only is not None:
             return tried
-        evacuated = self._remove_evacuated(views)
+        removed = self._remove_guests(self.evacuated(views), views, stop=True)
+        removed |= self._remove_guests({rows[0].instance_uuid: rows for rows in by_instance(
+            record for record in views.records if record.instance_uuid in defined)}, views, stop=False)
         for rows in _odd(views):
             instance_uuid = rows[0].instance_uuid
-            if instance_uuid in evacuated or not _work_waits(rows, views):
+            if instance_uuid in removed or not _work_waits(rows, views):
                 continue
             with self._rows.if_idle(instance_uuid) as idle, _unless_lost(instance_uuid):
                 if idle and self._life.are_wiped(rows):
@@ -77,7 +82,7 @@ class Resume:
                 elif idle:
                     tried = True
                     self._go_on_with(instance_uuid, rows, views, instance_uuid in left, forgotten)
-        return tried or bool(evacuated)
+        return tried or bool(removed)
 
     def _go_on_with(self, instance_uuid: str, rows: Sequence[Record], views: Views, left: bool,
                     forgotten: Collection[Record]) -> None:
@@ -123,19 +128,20 @@ class Resume:
         return [record for record in rows
                 if deleted or record.state != vocabulary.CLAIMED or not self._claiming.is_own(record)]
 
-    # -- evacuated guests ---------------------------------------------------------------------------------------------
+    # -- guests that left ---------------------------------------------------------------------------------------------
 
-    def _remove_evacuated(self, views: Views) -> set[str]:
-        """Remove the guests that the service evacuated while this host was down, and give back their devices.
+    def _remove_guests(self, rows_of: Mapping[str, Sequence[Record]], views: Views, stop: bool) -> set[str]:
+        """Remove guests whose instances live elsewhere, and give back their devices.
 
+        :param stop: also if they run: the service evacuated them while this host was down
         :returns: the instances for which it tried that
         """
         tried: set[str] = set()
-        for uuid, rows in sorted(self.evacuated(views).items()):
+        for uuid, rows in sorted(rows_of.items()):
             with self._rows.if_idle(uuid) as idle, _unless_lost(uuid):
                 if idle and sorted(self._rows.of_instance(uuid)) == sorted(rows):
                     tried.add(uuid)
-                    _try(uuid, self._remove, uuid, rows, views)
+                    _try(uuid, self._remove, uuid, rows, views, stop)
         return tried
 
     def evacuated(self, views: Views) -> dict[str, list[Record]]:
@@ -176,10 +182,12 @@ class Resume:
         move = (views.migrations or {}).get(record.migration_uuid or '')
         return move is not None and record.role == vocabulary.CURRENT and self._here.is_at(move.destination)
 
-    def _remove(self, instance_uuid: str, rows: Sequence[Record], views: Views) -> None:
+    def _remove(self, instance_uuid: str, rows: Sequence[Record], views: Views, stop: bool) -> None:
         if instance_uuid in views.usage.domains or views.usage.unknown:
-            LOG.info('Removing the guest of instance %s, which was evacuated from here', instance_uuid)
-            self._driver.destroy_guest(instance_uuid)
+            LOG.info('Removing the guest of instance %(instance)s, which %(why)s', {
+                'instance': instance_uuid,
+                'why': 'was evacuated from here' if stop else 'is off and left by a migration that is done'})
+            self._driver.destroy_guest(instance_uuid, stop)
         self._life.release(rows, wait=False)
 
 

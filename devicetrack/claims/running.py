@@ -58,6 +58,7 @@ from devicetrack.claims.wipes import Wipes
 from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.compatibility.sources import Declarer
 from devicetrack.conf import manager as options
+from devicetrack.engine.demand import Demand
 from devicetrack.engine.findings import Finding
 from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.states import HeldDevice
@@ -256,6 +257,16 @@ class Running:
         doubted = {key for doubt in (*before, *self.rows.doubts) for key in doubt.changes.keys}
         return tuple(held if not doubted else [
             one._replace(in_doubt=(one.kind, one.identifier) in doubted) for one in held])
+
+    def take(self, instance_uuid: str, demand: Demand, claim_id: str) -> list[Record]:
+        """Take the devices of a claim without a move.
+
+        The errors are those of :meth:`.claiming.Claiming.take` and :meth:`claim_none`.
+        """
+        if demand.items:
+            return self.claiming.take(instance_uuid, demand, claim_id)
+        self.failed_claims.make_way(instance_uuid)
+        return self.claim_none(instance_uuid)
 
     def claim_none(self, instance_uuid: str) -> list[Record]:
         """Claim no devices for an instance that boots here. Only if it has some here, this asks the store.

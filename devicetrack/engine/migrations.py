@@ -375,7 +375,8 @@ def may_leave_with(record: Record, migration_uuid: str, instance_uuid: str, know
     """Whether a migration away from here may take an instance off this device, by all that the service tells.
 
     It may not if a newer migration left from here or brought the instance back: what the instance has here since then
-    has nothing to do with the older one. If the service cannot tell, an audit finds out later.
+    has nothing to do with the older one. Nor if an earlier migration is done that left the device: the instance left it
+    for good. If the service cannot tell, an audit finds out later.
 
     :param record: one for which :func:`leaves_with` is true
     """
@@ -384,7 +385,7 @@ def may_leave_with(record: Record, migration_uuid: str, instance_uuid: str, know
         return False
     if record.migration_uuid is not None:
         other = known.get(record.migration_uuid)
-        return other is not None and bool(other.is_older_than(move))
+        return other is not None and other.outcome != DONE and bool(other.is_older_than(move))
     return not any(move.is_older_than(other) and other.instance_uuid == instance_uuid and (
         here.is_at(other.source) or (here.is_at(other.destination) and is_completed(other.status) is not False))
         for other in known.values())

@@ -71,8 +71,8 @@ class _Comparison:
         self._finding, self._unsettled = functools.partial(findings.about, views), Unsettled(views)
         self._suspects: set[str] = set()                # instances that move, or that the service says are elsewhere
         self._replaced: set[Key] = set()               # devices that have the name of a recorded one
-        self._known_owners: dict[Key, str] = {(one.known.kind, one.known.identifier): one.instance_uuid
-                              for one in views.lost if one.known is not None}
+        self._known_owners: dict[Key, str] = {
+            (one.known.kind, one.known.identifier): one.instance_uuid for one in views.lost if one.known is not None}
 
     @functools.cached_property
     def _by_guests(self) -> guest_records.ByGuests:

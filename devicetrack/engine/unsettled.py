@@ -14,6 +14,7 @@ from devicetrack import vocabulary
 from devicetrack.engine import findings
 from devicetrack.engine import migrations
 from devicetrack.engine.findings import Finding
+from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import named_instances
 from devicetrack.engine.views import used
 from devicetrack.engine.views import Views
@@ -48,6 +49,28 @@ def _waits_for_no_move(record: Record, known: Mapping[str, migrations.Move]) -> 
     move = known.get(record.migration_uuid or '')
     return record.migration_uuid is None or (
         record.role == vocabulary.INCOMING and move is not None and move.outcome == migrations.DONE)
+
+
+def left_defined(views: Views) -> frozenset[str]:
+    """The instances that left this host for good, and whose guests are off and still defined here.
+
+    A migration away from here is done and nothing may bring the instance back, by all that the service says; what the
+    instance has here it left for that migration. The service ended, or lost a call, before it removed the guest.
+    """
+    known, usage, here = views.migrations, views.usage, views.here
+    if known is None or usage.unknown:
+        return frozenset()
+    defined = {uuid for uuid, state in (views.instances or {}).items() if state == migrations.INSTANCE_ELSEWHERE
+               and uuid in usage.domains and uuid not in usage.arriving and not usage.runs_here(uuid)}
+    found = set()
+    for rows in by_instance(record for record in views.records if record.instance_uuid in defined):
+        left = {record.migration_uuid for record in rows if record.state != vocabulary.RELEASING}
+        if (left and all(record.role == vocabulary.OLD or record.state == vocabulary.RELEASING for record in rows)
+                and all((move := known.get(uuid or '')) is not None and move.outcome == migrations.DONE
+                        and here.is_at(move.source) and not here.is_at(move.destination) for uuid in left)
+                and not migrations.may_come_back(rows[0].instance_uuid, left, known, here)):
+            found.add(rows[0].instance_uuid)
+    return frozenset(found)
 
 
 def forgotten(views: Views) -> frozenset[Record]:

@@ -358,12 +358,13 @@ class VirtDriver(abc.ABC):
         """
 
     @abc.abstractmethod
-    def destroy_guest(self, domain_uuid: str) -> None:
+    def destroy_guest(self, domain_uuid: str, stop: bool = True) -> None:
         """Stop a guest at once and remove every definition of it, with its firmware variables and saved state.
 
-        Idempotent. The manager calls it for a guest whose instance was evacuated from here, as the compute service
-        says. The guest's devices stay as it left them, and may be given back.
+        Idempotent. The manager calls it for a guest whose instance was evacuated from here, or left by a migration that
+        is done, as the compute service says. The guest's devices stay as it left them, and may be given back.
 
+        :param stop: False leaves a guest that runs as it is, and refuses
         :raises GuestNotRemoved: the guest may be off by now, and something of it is left
         :raises HypervisorUnreachable: no answer; the guest may be off or gone by now. Call again
         """

@@ -580,8 +580,10 @@ class FakeDriver(driver.VirtDriver):
         self.machine.enter('guest_records')
         return self.machine.guest_records(told, unread)
 
-    def destroy_guest(self, domain_uuid: str) -> None:
+    def destroy_guest(self, domain_uuid: str, stop: bool = True) -> None:
         self.machine.enter('destroy_guest')
+        if not stop and self.machine.usage().runs_here(domain_uuid):
+            raise exception.GuestNotRemoved(domain_uuid, 'it runs')
         self.machine.delete_guest(domain_uuid)
 
     def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = (),

@@ -414,8 +414,8 @@ class LibvirtDriver(driver.VirtDriver):
                       unread: Callable[[Unknown], object] | None = None) -> Sequence[GuestRecord]:
         return self._guests.records(told, unread)
 
-    def destroy_guest(self, domain_uuid: str) -> None:
-        self._guests.destroy(domain_uuid)
+    def destroy_guest(self, domain_uuid: str, stop: bool = True) -> None:
+        self._guests.destroy(domain_uuid, stop)
 
     def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = (),
                       is_untracked: driver.IsUntracked = driver.is_never_untracked) -> bool:

@@ -91,7 +91,7 @@ class Guests:
         read = functools.partial(_record, unread=unread)
         return [record for record in self._hypervisor.definitions(read, told) if record is not None]
 
-    def destroy(self, domain_uuid: str) -> None:
+    def destroy(self, domain_uuid: str, stop: bool = True) -> None:
         """As :meth:`devicetrack.virt.driver.VirtDriver.destroy_guest`."""
         try:
             # Somebody may start the guest after the first attempt.
@@ -99,15 +99,17 @@ class Guests:
                 domain = self._hypervisor.domain(domain_uuid)
                 if domain is None:
                     return
-                self._remove(domain)
+                self._remove(domain, stop)
             if self._hypervisor.domain(domain_uuid) is not None:
                 raise exception.GuestNotRemoved(domain_uuid, 'somebody defined or started it again')
         except connection.Refused as error:
             raise exception.GuestNotRemoved(domain_uuid, str(error)) from error
 
-    def _remove(self, domain: connection.Domain) -> None:
+    def _remove(self, domain: connection.Domain, stop: bool) -> None:
         try:
             if domain.is_active():
+                if not stop:
+                    raise exception.GuestNotRemoved(domain.uuid, 'it runs')
                 self._stop(domain)
             if domain.is_persistent():
                 self._undefine(domain)

@@ -101,8 +101,8 @@ class PCIHost(libvirt_hosts.LibvirtHost):
         driver = self.machine.driver
         destroy = driver.destroy_guest
 
-        def destroy_guest(domain_uuid: str) -> None:
-            destroy(domain_uuid)
+        def destroy_guest(domain_uuid: str, stop: bool = True) -> None:
+            destroy(domain_uuid, stop)
             self.functions.end(domain_uuid)
 
         vars(driver)['destroy_guest'] = destroy_guest           # libvirt takes functions back, whoever ends a guest

@@ -223,6 +223,14 @@ class DestroyTestCase(GuestsTestCase):
         self.driver.destroy_guest(A)
         self.assertIsNone(self.raw.domain)
 
+    def test_one_that_runs_is_left_alone_if_it_is_not_to_be_stopped(self) -> None:
+        self.domain(live=xml(), defined=xml())
+        self.assertRaises(exception.GuestNotRemoved, self.driver.destroy_guest, A, stop=False)
+        self.assertIsNotNone(self.raw.domain)
+        self.domain(defined=xml())
+        self.driver.destroy_guest(A, stop=False)
+        self.assertIsNone(self.raw.domain)
+
     def test_but_not_for_ever(self) -> None:
         self.domain(live=xml()).starts_again = 2
         error = self.assertRaises(exception.GuestNotRemoved, self.driver.destroy_guest, A)
