@@ -335,6 +335,8 @@ class FakeHost(fake_machine.Machine):
 
     def containment(self, devices: Sequence[InventoryDevice]) -> list[Exclusions]:
         """Return the tokens of devices by what contains them."""
+        if PCI not in self.kinds and not any(parent.address for parent in self.parents.values()):
+            return [()] * len(devices)          # for hosts with thousands of namespaces
         return [things.exclusions(None if own is None else things.of_function(own), map(things.of_function, within))
                 for own, within in map(self.place_of, devices)]
 

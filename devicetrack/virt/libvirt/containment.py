@@ -52,6 +52,7 @@ class Look:
         self._functions = os.path.join(sysfs, 'bus/pci/devices')
         self._seen: dict[str, Thing] = {}
         self._known_above: dict[str, tuple[str, ...]] = {}
+        self._known_below: dict[str, tuple[str, ...]] = {}
         self.unread: exception.DriverError | None = None        # why things that contain others may be missing here
 
     @functools.cached_property
@@ -159,17 +160,20 @@ class Look:
             return f'path:{os.path.normpath(path)}', ()         # nobody can use it now; its kind says why
         number = f'{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}'
         if stat.S_ISBLK(status.st_mode):
-            return f'block:{number}', tuple(dict.fromkeys(self._below_block(number, status.st_rdev)))
+            return f'block:{number}', self._below_block(number, status.st_rdev)
         if stat.S_ISCHR(status.st_mode):
             return f'char:{number}', self._of_node(stat.S_IFCHR, status.st_rdev)
         # A file is a part of the disk under its file system.
         disk = f'{os.major(status.st_dev)}:{os.minor(status.st_dev)}'
-        within = (f'block:{disk}', *self._below_block(disk, status.st_dev)) if os.path.exists(
-            os.path.join(self._sysfs, 'dev/block', disk)) else ()
-        return f'file:{status.st_dev}:{status.st_ino}', tuple(dict.fromkeys(within))
+        return f'file:{status.st_dev}:{status.st_ino}', (f'block:{disk}', *self._below_block(disk, status.st_dev))
 
-    def _below_block(self, number: str, device: int) -> Iterator[str]:
-        """The tokens of the block devices and functions on which a block device depends."""
+    def _below_block(self, number: str, device: int) -> tuple[str, ...]:
+        """The tokens of the block devices and functions on which a block device depends. Many files are on one."""
+        if (known := self._known_below.get(number)) is None:
+            known = self._known_below[number] = tuple(dict.fromkeys(self._find_below(number, device)))
+        return known
+
+    def _find_below(self, number: str, device: int) -> Iterator[str]:
         directory = os.path.realpath(os.path.join(self._sysfs, 'dev/block', number))
         slaves = os.path.join(directory, 'slaves')
         below = [os.path.join(slaves, name) for name in sorted(_entries(slaves))]

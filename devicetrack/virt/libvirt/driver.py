@@ -14,6 +14,7 @@ import functools
 import hashlib
 import os
 import time
+import types
 from typing import Any
 from typing import Final
 import urllib.parse
@@ -96,7 +97,8 @@ class LibvirtDriver(driver.VirtDriver):
         self._kinds = installed.make(installed.classes(conf) if kinds is None else kinds, conf, self.hypervisor,
                                      state_path, self.boot_id)
         self._unprepared: dict[str, Fault] = {}         # by kind: the error that ended its last preparation
-        self._nodes: Mapping[DeviceKey, str] = {}       # what devices are on the host, as the last inventory had them
+        # What devices are on the host, as the last inventory found it: containment() is asked right after it.
+        self._seen: tuple[Mapping[DeviceKey, str], containment.Look] = {}, containment.Look()
         self._guests = guests.Guests(self.hypervisor, self._kinds, self.boot_id)
         self._usage = DomainUsage(self.hypervisor, self._kinds, self._guests, self.boot_id)
         self._locks = os.path.join(state_path, 'locks')
@@ -191,8 +193,9 @@ class LibvirtDriver(driver.VirtDriver):
                 by_person += [(kind.name, name) for name in stock.by_person]
         if unreachable is not None and not any(self._kinds[name].configured for name in known):
             raise unreachable
-        self._nodes = nodes
-        found, all_devices = overlaps.find(nodes), Compact.joined(InventoryDevice, devices)
+        look = containment.Look(self._sysfs)
+        self._seen = nodes, look
+        found, all_devices = overlaps.find(nodes, look=look), Compact.joined(InventoryDevice, devices)
         return Inventory(overlaps.unhealthy(all_devices, found) if found else all_devices, tuple(capacities),
                          frozenset(known), tuple(unknown), tuple(missing), frozenset(keeping), frozenset(unproven),
                          tuple(found), tuple(faults), self._sockets(), frozenset(by_person))
@@ -343,20 +346,21 @@ class LibvirtDriver(driver.VirtDriver):
         return frozenset(found)
 
     def containment(self, devices: Sequence[InventoryDevice]) -> Sequence[Exclusions]:
-        look = containment.Look(self._sysfs)
-        found = [look.exclusions(*self._place(device)) for device in devices]
+        nodes, look = self._seen
+        found = [look.exclusions(*self._place(device, nodes)) for device in devices]
         if look.unread is not None:
             raise look.unread
         return found
 
-    def _place(self, device: InventoryDevice) -> tuple[str | None, str | None]:
+    def _place(self, device: InventoryDevice,
+               nodes: Mapping[DeviceKey, str] = types.MappingProxyType({})) -> tuple[str | None, str | None]:
         """The thing that a device is on the host, and the one that contains it, as its kind says; or by their names."""
         kind = self._kinds.get(device.kind)
         if not device.kind:
             return device.identifier, None
         try:
             if kind is not None:
-                node = self._nodes.get(device.key)
+                node = nodes.get(device.key)
                 if node is None and device.details:
                     node = installed.nodes(kind, (device,)).get(device.key)
                 return node, None if device.parent is None else installed.container(kind, device.parent)

@@ -16,6 +16,7 @@ import pathlib
 import re
 import time
 from typing import Any
+from typing import ClassVar
 
 from devicetrack import vocabulary
 from devicetrack.testing import fixtures
@@ -23,6 +24,7 @@ from devicetrack.tests import base
 from devicetrack.tests.host import machine
 from devicetrack.tests.host.inside import hosts as kernel_hosts
 from devicetrack.virt.libvirt import nvme_controllers
+from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import pci
 
 SYSFS = pathlib.Path('/sys/bus/pci/devices')
@@ -76,7 +78,7 @@ class Host(kernel_hosts.KernelHost):
     :param vfs: those of ``[devicetrack_pci] vfs``
     """
 
-    kinds = (pci.PCI,)
+    kinds: ClassVar[tuple[type[api.DeviceKind], ...]] = (pci.PCI,)
 
     def __init__(self, *specs: dict[str, Any], cleaning: str | dict[str, Any] = 'zero',
                  unproven: str = vocabulary.VERIFY, vfs: tuple[dict[str, Any], ...] = ()) -> None:
