@@ -42,8 +42,7 @@ def of_ledger(ledger: Ledger) -> list[ExclusiveDevice]:
         unit.key, unit.exclusions, unit.holding.instance_uuid if unit.holding is not None
         else None if unit.state == selection.FREE else 'somebody',
         unit.state == selection.FREE and bool(
-            unit.withheld & {vocabulary.FOREIGN, vocabulary.IN_DOUBT, vocabulary.NOT_ADOPTED,
-                             exclusion.BEING_WIPED}),
+            unit.withheld & {vocabulary.FOREIGN, vocabulary.IN_DOUBT, exclusion.BEING_WIPED}),
         vocabulary.EXCLUDED in unit.withheld) for unit in (
             *ledger._all_units(), *ledger._unnamed.values(), *ledger._strangers.values(),
             *(pool.parent.maker for pool in ledger._pools if pool.parent.maker is not None)) if unit.exclusions]

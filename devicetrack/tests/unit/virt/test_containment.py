@@ -279,14 +279,6 @@ class ForeignTestCase(HostTestCase):
         self.manager.update_available_resource(self.context, 'host')
         self.assertEqual(['1'], [str(len(self.manager.list_withheld()))])
 
-    def test_a_device_that_others_made_keeps_its_parent_from_everybody(self) -> None:
-        self.configuration.set('devices', adopt_existing_mdevs=False)
-        self.node.add_mdev(self.parent, 'nvidia-35')
-        self.start()
-        self.refused(a(WHOLE, 2))
-        self.claim(a(WHOLE))
-        self.assertEqual({CARD}, self.owned())
-
     def test_a_card_that_comes_into_foreign_hands_is_noticed_by_an_audit(self) -> None:
         self.configuration.set('pci', device_spec=[])
         self.start()
