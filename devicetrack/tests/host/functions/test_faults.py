@@ -18,6 +18,7 @@ from unittest import mock
 import uuid
 
 from devicetrack import exception
+from devicetrack.engine import findings
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import fixtures
@@ -58,6 +59,24 @@ class FaultsTestCase(hosts.FunctionsTestCase):
         self.assertEqual([], list(self.compute.records()))
         self.assertEqual(['nvme' for _ in addresses], list(map(driver_of, addresses)))
         self.assertEqual([True for _ in addresses], list(map(self.is_zero, addresses)))
+        self.assertEqual([], list(self.compute.audit()))
+
+    def test_a_card_that_does_not_answer_is_passed_over(self) -> None:
+        """The kernel still shows it with all that it knows, and its registers read as ones."""
+        first = min(self.compute.states())
+        ones = pathlib.Path(self.temp_dir()) / 'ones'
+        ones.write_bytes(b'\xff' * 256)
+        config = str((hosts.SYSFS / first / 'config').resolve())
+        subprocess.run(['mount', '--bind', str(ones), config], check=True)
+        with contextlib.ExitStack() as mounted:
+            mounted.callback(subprocess.run, ['umount', config], check=True)
+            instance, address = self.spawn()
+            self.assertNotEqual(first, address)
+            self.assertEqual({address: instance.uuid}, self.compute.owners())
+            found = [(one.kind, one.device.identifier) for one in self.compute.audit()]
+            self.assertEqual([(findings.UNHEALTHY, first)], found)
+        self.compute.delete(instance)
+        self.wait_until_proven(self.compute)
         self.assertEqual([], list(self.compute.audit()))
 
     def test_guests_that_start_at_once_have_a_disk_of_their_own_and_find_it_clean(self) -> None:

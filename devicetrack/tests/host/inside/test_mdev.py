@@ -20,6 +20,7 @@ from devicetrack.engine import findings
 from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
 from devicetrack.testing import fixtures
+from devicetrack.tests.host.inside.mdevs import BUS
 from devicetrack.tests.host.inside.mdevs import DEFINITIONS
 from devicetrack.tests.host.inside.mdevs import Host
 from devicetrack.tests.host.inside.mdevs import MdevTestCase
@@ -29,6 +30,26 @@ from devicetrack.virt.libvirt.kinds import mdev_patience
 
 # One type of each parent, and what its devices count as.
 EVERY = {'mtty-2': (PARENT, 'VGPU'), 'mdpy-vga': ('mdpy', 'CUSTOM_MDPY'), 'mbochs-small': ('mbochs', 'CUSTOM_MBOCHS')}
+
+
+class BlackHoleTestCase(MdevTestCase):
+
+    def test_a_parent_that_cannot_make_devices_is_passed_over(self) -> None:
+        """It shows room, and each write to ``create`` fails with EINVAL, as with a driver that is half broken."""
+        host = self.host({name: (parent, 'VGPU') for name, (parent, _class) in EVERY.items()})
+        create = os.path.realpath(os.path.join(BUS, 'mbochs', 'mdev_supported_types', 'mbochs-small', 'create'))
+        # A number belongs into this file, and no UUID is one.
+        self.run_program('mount', '--bind', '/proc/sys/vm/swappiness', create)
+        self.addCleanup(self.run_program, 'umount', create)
+        instances = [host.take() for _ in range(4)]
+        self.assertNotIn('mbochs', {details.from_text(record.details).type.partition('-')[0]
+                                    for record in host.records()})
+        self.assert_made(host.devices())
+        found = [one for one in host.audit() if one.kind == findings.NOT_REALIZED]
+        self.assertEqual(['mbochs_mbochs'], [one.device.identifier for one in found])
+        for instance in instances:
+            host.release(instance)
+        self.assert_nothing_left()
 
 
 class ClaimTestCase(MdevTestCase):
