@@ -76,6 +76,7 @@ class FaultsTestCase(hosts.FunctionsTestCase):
             found = [(one.kind, one.device.identifier) for one in self.compute.audit()]
             self.assertEqual([(findings.UNHEALTHY, first)], found)
         self.compute.delete(instance)
+        self.compute.audit()                    # it sees that the card answers again
         self.wait_until_proven(self.compute)
         self.assertEqual([], list(self.compute.audit()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import contextlib
 import functools
 import json
 import os
@@ -11,6 +12,7 @@ import time
 from typing import Any
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.compatibility import host_facts
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Unknown
@@ -36,19 +38,28 @@ class BlackHoleTestCase(MdevTestCase):
 
     def test_a_parent_that_cannot_make_devices_is_passed_over(self) -> None:
         """It shows room, and each write to ``create`` fails with EINVAL, as with a driver that is half broken."""
+        there = self.make('mdpy', 'mdpy-vga')
         host = self.host({name: (parent, 'VGPU') for name, (parent, _class) in EVERY.items()})
-        create = os.path.realpath(os.path.join(BUS, 'mbochs', 'mdev_supported_types', 'mbochs-small', 'create'))
+        host.configuration.set('devicetrack', selection_policy=vocabulary.SPREAD)
+        host.restart()
+        create = os.path.realpath(os.path.join(BUS, 'mtty', 'mdev_supported_types', 'mtty-2', 'create'))
         # A number belongs into this file, and no UUID is one.
         self.run_program('mount', '--bind', '/proc/sys/vm/swappiness', create)
-        self.addCleanup(self.run_program, 'umount', create)
-        instances = [host.take() for _ in range(4)]
-        self.assertNotIn('mbochs', {details.from_text(record.details).type.partition('-')[0]
-                                    for record in host.records()})
-        self.assert_made(host.devices())
-        found = [one for one in host.audit() if one.kind == findings.NOT_REALIZED]
-        self.assertEqual(['mbochs_mbochs'], [one.device.identifier for one in found])
-        for instance in instances:
-            host.release(instance)
+        with contextlib.ExitStack() as mounted:
+            mounted.callback(self.run_program, 'umount', create)
+            instance = host.take()
+            self.assertEqual({there: instance.uuid}, host.owners())
+            self.assertEqual(([there], 12), (self.there(), self.room('mtty', 'mtty-2')))
+            found = [(one.kind, one.device.identifier) for one in host.audit()]
+            self.assertEqual([(findings.NOT_REALIZED, PARENT)], found)
+            self.assertIn(f'parent mdev/{PARENT}', str(self.assertRaises(exception.NoFit, host.take)))
+        host.audit()                            # the second one since: now claims may try it again
+        other = host.take()
+        self.assertEqual(PARENT, host.records(other)[0].parent)
+        self.assertEqual([], host.audit())
+        host.release(instance)
+        host.release(other)
+        self.remove(there)
         self.assert_nothing_left()
 
 
