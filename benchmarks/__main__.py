@@ -21,7 +21,7 @@ from benchmarks.report import Table
 from benchmarks.report import Verdict
 
 SUBJECTS = ('claim', 'guests', 'recovery', 'wipes', 'store', 'memory', 'imports', 'placement', 'heal', 'compatibility',
-            'scheduling', 'functions', 'metrics', 'history')
+            'scheduling', 'functions', 'metrics', 'history', 'use')
 # These need more than the others, so they are measured only by name.
 ON_REQUEST = ('nova',)
 

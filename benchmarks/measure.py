@@ -20,6 +20,8 @@ class Effort(NamedTuple):
     commit_rounds: int                      # rounds of work with a commit; short ones, since the speed of disks varies
     thread_rounds: int                      # rounds of the work of many threads
     guest_rounds: int                       # rounds of the way of a guest to its start
+    boot_rounds: int                        # rounds of the way of a guest until it runs
+    booted_beside: int                      # guests that are defined beside it
     batch: int                              # claims that a round times together
     sizes: tuple[int, ...]                  # devices of a host
     parents: int
@@ -51,14 +53,16 @@ class Effort(NamedTuple):
     durable: bool                           # commits on the servers wait for the disk
 
 
-FULL = Effort(rounds=1500, commit_rounds=150, thread_rounds=25, guest_rounds=60, batch=10,
-              sizes=(10, 100, 1_000, 10_000, 100_000), parents=64, devices_a_parent=100, cards=64, functions_a_card=62,
+FULL = Effort(rounds=1500, commit_rounds=150, thread_rounds=25, guest_rounds=60, boot_rounds=20, booted_beside=50,
+              batch=10, sizes=(10, 100, 1_000, 10_000, 100_000), parents=64, devices_a_parent=100, cards=64,
+              functions_a_card=62,
               held=(1_000, 10_000, 22_000, 100_000), guests=1_000, rows=10, threads=16, rows_a_thread=25,
               fsyncs=50, imports=11, recovered_guests=1_000, recovery_rounds=15, providers=100, placed_instances=1_000,
               nodes=200, instances_a_node=20, kills=6, fleet=10_000, fleet_rounds=60,
               asked_providers=1_000, asked_rounds=15, function_rounds=5, events=1_000_000, historic_guests=200,
               historic_rounds=60, durable=True)
-TINY = Effort(rounds=2, commit_rounds=1, thread_rounds=1, guest_rounds=1, batch=2, sizes=(2, 5), parents=2,
+TINY = Effort(rounds=2, commit_rounds=1, thread_rounds=1, guest_rounds=1, boot_rounds=1, booted_beside=2,
+              batch=2, sizes=(2, 5), parents=2,
               devices_a_parent=3, cards=2, functions_a_card=3, held=(10, 20), guests=3, rows=2, threads=2,
               rows_a_thread=2, fsyncs=2, imports=1, recovered_guests=3, recovery_rounds=1, providers=3,
               placed_instances=4, nodes=2, instances_a_node=2, kills=1, fleet=8, fleet_rounds=1,

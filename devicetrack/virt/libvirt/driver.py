@@ -204,7 +204,7 @@ class LibvirtDriver(driver.VirtDriver):
         """Find the devices whose proofs no longer count: the host uses them, or shows that somebody wrote to them."""
         if not kind.keeps_bytes:
             return stock.written
-        return {*stock.written, *self._proving.written(
+        return {*stock.written, *self._proving.used(
             kind, {device.identifier for device in stock.devices if device.unhealthy is None})}
 
     def _sockets(self) -> numa_sysfs.Sockets:

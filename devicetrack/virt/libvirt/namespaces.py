@@ -31,7 +31,6 @@ from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
 
 _FILE_ALIGN = 2 << 20
-_OPEN = ' open'
 # The kernel's libnvdimm devices. The kernel makes a region read-only when it is no longer persistent, for example
 # because its battery failed. ndctl does not report that.
 REGIONS = '/sys/bus/nd/devices'
@@ -98,14 +97,28 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def evidence(self, names: Collection[str], boot_id: Callable[[], str]) -> dict[str, str]:
-        """As :meth:`.api.DeviceKind.evidence`. A namespace that a process has open counts as written.
+        """As :meth:`.api.DeviceKind.evidence`.
 
         :raises CommandFailed, InvalidDocument: as :meth:`read`
         """
 
     def is_written(self, before: str, now: str) -> bool:
         """As :meth:`.api.DeviceKind.is_written`."""
-        return before != now or now.endswith(_OPEN)
+        return before != now
+
+    def opened(self, names: Collection[str]) -> Collection[str]:
+        """As :meth:`.api.DeviceKind.opened`.
+
+        :raises CommandFailed, InvalidDocument: as :meth:`read`, or their users are unknown
+        """
+        try:
+            return self._opened(names)
+        except OSError as error:
+            raise exception.CommandFailed('see who has namespaces open', str(error.strerror)) from error
+
+    @abc.abstractmethod
+    def _opened(self, names: Collection[str]) -> Collection[str]:
+        """:raises OSError: their users are unknown"""
 
     @abc.abstractmethod
     def open(self, namespace: Namespace, writing: bool = True) -> int:
@@ -166,17 +179,18 @@ class NdctlSource(Source):
     def evidence(self, names: Collection[str], boot_id: Callable[[], str]) -> dict[str, str]:
         # Nothing shows a write to mapped memory. But the kernel makes a new node when a namespace comes back from
         # another mode, in which it may have been a disk or the host's own memory.
-        there = {name: path for path, name in self.paths().items() if name in names}
-        try:
-            opened = privileged.open_daxes([path for path in there.values() if os.path.exists(path)])
-            return {name: f'{boot_id()};{os.stat(path).st_ino}{_OPEN if path in opened else ""}'
-                    for name, path in there.items() if os.path.exists(path)}
-        except OSError as error:
-            raise exception.CommandFailed('see who has namespaces open', str(error.strerror)) from error
+        return {name: f'{boot_id()};{os.stat(path).st_ino}' for path, name in self._nodes(names).items()}
 
     def is_written(self, before: str, now: str) -> bool:
         is_of_this_boot = before.rpartition(';')[0] == now.rpartition(';')[0]
-        return super().is_written(before if is_of_this_boot else now, now)
+        return is_of_this_boot and before != now
+
+    def _opened(self, names: Collection[str]) -> Collection[str]:
+        nodes = self._nodes(names)
+        return [nodes[path] for path in privileged.open_daxes(list(nodes))]
+
+    def _nodes(self, names: Collection[str]) -> dict[str, str]:
+        return {path: name for path, name in self.paths().items() if name in names and os.path.exists(path)}
 
     def open(self, namespace: Namespace, writing: bool = True) -> int:
         # A caller that only reads maps the device for reading alone.
@@ -253,17 +267,19 @@ class DirectorySource(Source):
             return unused_holes(found)
 
     def evidence(self, names: Collection[str], boot_id: Callable[[], str]) -> dict[str, str]:
+        # A program can set the time of the last write, but not that of the last change of the file's attributes.
+        return {os.path.basename(path): f'{status.st_mtime_ns} {status.st_ctime_ns}'
+                for path, status in self._there(names).items()}
+
+    def _opened(self, names: Collection[str]) -> Collection[str]:
+        return [os.path.basename(path) for path in device_users.opened(self._there(names))]
+
+    def _there(self, names: Collection[str]) -> dict[str, os.stat_result]:
         there: dict[str, os.stat_result] = {}
         for name in names:
             with contextlib.suppress(OSError):  # the stock says what is gone
                 there[self.beginning + name] = os.lstat(self.beginning + name)
-        try:
-            opened = device_users.opened(there)
-        except OSError as error:
-            raise exception.CommandFailed('see who has namespaces open', str(error.strerror)) from error
-        # A program can set the time of the last write, but not that of the last change of the file's attributes.
-        return {os.path.basename(path): f'{status.st_mtime_ns} {status.st_ctime_ns}{_OPEN if path in opened else ""}'
-                for path, status in there.items()}
+        return there
 
     def open(self, namespace: Namespace, writing: bool = True) -> int:
         fd = self._open(namespace, os.O_RDWR if writing else os.O_RDONLY)

@@ -100,7 +100,15 @@ class Proving:
         except exception.UnclaimFailed as failed:       # kinds share these questions with their unclaim
             raise exception.RealizeFailed(*key, failed.reason) from failed
 
-    def written(self, kind: api.DeviceKind, names: Collection[str], must: bool = False) -> Collection[str]:
+    def used(self, kind: api.DeviceKind, names: Collection[str]) -> Collection[str]:
+        """Find those devices of a kind that are proven clean, and that somebody has open or wrote to since.
+
+        :raises DriverError: that cannot be read
+        """
+        proven = [name for name in self._proofs.evidence(kind.name) if name in names]
+        return {*installed.opened(kind, proven), *self._written(kind, proven)} if proven else ()
+
+    def _written(self, kind: api.DeviceKind, names: Collection[str], must: bool = False) -> Collection[str]:
         """Find those devices of a kind to which somebody may have written since they were proven clean.
 
         What the host shows of the others may begin anew, for example with a boot. Then their proofs get it.
@@ -122,7 +130,7 @@ class Proving:
         return found | {name for name, text in before.items() if must and text and name not in now}
 
     def _is_written(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> bool:
-        return bool(self.written(kind, (assignment.identifier,), must=True))
+        return bool(self._written(kind, (assignment.identifier,), must=True))
 
     def _is_proven(self, assignment: DeviceAssignment) -> bool:
         return self._proofs.how(assignment.key, details.to_text(assignment.details)) is not None

@@ -440,6 +440,13 @@ class MistakesTestCase(base.TestCase):
             self.says('evidence', error)
             self.assertIsNone(driver._proofs.how(DeviceKey('tape', 'one'), DETAILS))
 
+    def test_opened(self) -> None:
+        for answers in ((), (7,), ('one',), (['other'],)):
+            driver = self.make('opened', *answers, keeps_bytes=True)
+            self.assertEqual([None], list(driver.prove([self.tape], vocabulary.WIPE).values()))
+            self.says('opened', self.assertRaises(exception.DeviceKindFailed, driver._proving.used,
+                                                  driver._kinds['tape'], ['one']))
+
     def test_is_written(self) -> None:
         for answers in ((), (None,), (True,), ('no',)):
             driver = self.make('is_written', *answers, keeps_bytes=True)

@@ -358,6 +358,16 @@ class DeviceKind(abc.ABC):
         """
         return before != now
 
+    def opened(self, identifiers: Collection[str]) -> Collection[str]:
+        """Find those of some free devices that a process has open or mapped now.
+
+        For a kind that keeps bytes. Audits ask, because such a process may write and leave no trace. A kind that names
+        them in ``Stock.written`` already need not do it again. The default finds none.
+
+        :raises DriverError: the users of a device are unknown
+        """
+        return ()
+
     @abc.abstractmethod
     def realize(self, assignment: DeviceAssignment) -> Realized:
         """Make one device ready for its guest: create it, or check that it is there and is the recorded one.

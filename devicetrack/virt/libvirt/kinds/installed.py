@@ -336,6 +336,16 @@ def evidence(kind: api.DeviceKind, identifiers: Collection[str]) -> Mapping[str,
         return dict(found)
 
 
+def opened(kind: api.DeviceKind, identifiers: Collection[str]) -> Collection[str]:
+    """Ask the kind which free devices a process has open, and check that these are some of the given ones.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: as :meth:`.api.DeviceKind.opened`
+    """
+    with mistakes(kind, 'opened'):
+        return _some_of(kind.opened(identifiers), identifiers)
+
+
 def is_written(kind: api.DeviceKind, before: str, now: str) -> bool:
     """Ask the kind whether a device was written to. Any answer but False says so.
 

@@ -168,6 +168,9 @@ class VPMEM(api.DeviceKind):
     def evidence(self, identifiers: Collection[str]) -> Mapping[str, str]:
         return self._source.evidence(identifiers, self.boot_id)
 
+    def opened(self, identifiers: Collection[str]) -> Collection[str]:
+        return self._source.opened(identifiers)
+
     def is_written(self, before: str, now: str) -> bool:
         return self._source.is_written(before, now)
 
