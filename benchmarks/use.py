@@ -2,8 +2,8 @@
 
 Before a guest first gets a device, the driver asks libvirt for all definitions, looks at all processes, and compares
 what the host shows of writes. The host is that of ``recovery``: a libvirtd of the benchmark's own, with other guests
-that are defined, each with 22 KB of XML. The guest itself runs in QEMU, in its firmware. Each round gives it back, which
-takes no part of its time.
+that are defined, each with 22 KB of XML. The guest itself runs in QEMU, in its firmware. Each round gives it back,
+which takes no part of its time.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 
 from devicetrack import exception
@@ -35,6 +36,34 @@ class LibvirtTestDriverTestCase(contract.Contract):
         self.assertEqual({(False, False)}, {(use.live, use.defined) for use in self.uses().values()})
         connection.lookupByUUIDString(self.instance).snapshotLookupByName('s').delete()
         self.assertEqual([None], list(self.driver.unclaim([wanted]).values()))
+
+    def named_by(self, device: str) -> set[str]:
+        """The namespaces that a domain with one device uses, which is off."""
+        assert isinstance(self.world, worlds.LibvirtTestWorld)
+        domain = self.world.node.connect().defineXML(self.world.as_defined(self.instance, GuestConfig((device,))))
+        try:
+            return {key.identifier for key in self.uses()}
+        finally:
+            domain.undefine()
+
+    def test_a_disk_by_a_link_is_a_use(self) -> None:
+        assert isinstance(self.world, worlds.LibvirtTestWorld)
+        links = self.temp_dir()
+        os.symlink(os.path.join(self.world.files, 'ns0'), os.path.join(links, 'disk'))
+        os.symlink(self.world.files, os.path.join(links, 'directory'))
+        for path in (f'{links}/disk', f'{links}/directory/ns0', f'{self.world.files}/./ns0'):
+            for source in (f"<disk type='file'><source file='{path}'/><target dev='vda'/></disk>",
+                           f"<disk type='block'><source dev='{path}'/><target dev='vda'/></disk>"):
+                self.assertEqual({'ns0'}, self.named_by(source))
+
+    def test_a_directory_that_is_shared_with_a_guest_is_a_use_of_all_below_it(self) -> None:
+        assert isinstance(self.world, worlds.LibvirtTestWorld)
+        link, beside = os.path.join(self.temp_dir(), 'link'), self.temp_dir()
+        os.symlink(self.world.files, link)
+        for path, used in ((self.world.files, set(worlds.NAMESPACES)), (link, set(worlds.NAMESPACES)),
+                           (os.path.dirname(self.world.files), set(worlds.NAMESPACES)), (beside, set())):
+            self.assertEqual(used, self.named_by(
+                f"<filesystem type='mount'><source dir='{path}'/><target dir='shared'/></filesystem>"))
 
     def test_a_guest_takes_along_what_plain_maps_say(self) -> None:
         self.start(self.assigned('mdev', self.world.mdev))

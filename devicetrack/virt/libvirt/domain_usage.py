@@ -119,10 +119,14 @@ class DomainUsage:
         for kind in self._kinds.values():
             ours, theirs = ([one for one in each if one[0] == kind.name] for each in (named, in_snapshots))
             means: Mapping[str, str | None] | None = None
+            below: Mapping[str, Collection[str]] = {}
             try:
                 means = installed.identify(kind, {address for _kind, _uuid, _runs, now, later, _surely in ours
                                                   for address in (*now, *later)} | {
                                                       address for one in theirs for address in one[4]})
+                others = {address for *_names, now, later, surely in (*ours, *theirs) if not surely
+                          for address in (*now, *later)} - means.keys()
+                below = installed.below(kind, others) if others else {}
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
@@ -138,6 +142,11 @@ class DomainUsage:
                 uses += [(kind.name, None if means is None else means[address], address, uuid, runs, address in in_now,
                           address in in_later) for address in dict.fromkeys((*now, *later))
                          if (surely if means is None else address in means and (surely or means[address] is not None))]
+            for these, in_snapshot in (ours, False), (theirs, True):
+                uses += [(kind.name, name, address, uuid, runs and not in_snapshot, address in now and not in_snapshot,
+                          address in later and not in_snapshot)
+                         for _kind, uuid, runs, now, later, surely in these if below and not surely
+                         for address in dict.fromkeys((*now, *later)) for name in below.get(address, ())]
             uses += [(kind.name, None if means is None else means[address], address, uuid, False, False, False)
                      for _kind, uuid, _runs, _now, later, surely in theirs for address in later
                      if (surely if means is None else address in means and (surely or means[address] is not None))]

@@ -18,6 +18,7 @@ import errno
 import functools
 import hashlib
 import os
+import pathlib
 import stat
 from typing import Any
 from typing import NamedTuple
@@ -87,6 +88,10 @@ class Source(abc.ABC):
 
         :raises CommandFailed, InvalidDocument: as :meth:`read`
         """
+
+    def directories(self) -> Sequence[str]:
+        """Return the directories by which a guest reaches the bytes of all namespaces, if one is shared with it."""
+        return ()
 
     def blank(self, namespaces: Iterable[Namespace]) -> Sequence[Namespace]:
         """Find the namespaces of which the file system tells, without reading a byte, that all bytes are zero.
@@ -238,6 +243,10 @@ class DirectorySource(Source):
         with self._entries() as entries:
             return {self.beginning + entry.name: entry.name for entry in entries
                     if entry.is_file(follow_symlinks=False)}
+
+    def directories(self) -> Sequence[str]:
+        path = pathlib.PurePath(os.path.realpath(self._directory))
+        return [str(path), *map(str, path.parents)]
 
     @contextlib.contextmanager
     def _entries(self) -> Iterator[Iterator[os.DirEntry[str]]]:

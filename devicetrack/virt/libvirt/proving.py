@@ -429,7 +429,10 @@ class Proving:
         try:
             error = self._obstacle(assignment, self._usage({kind.name}))
             if error is None:
+                before = installed.evidence(kind, [assignment.identifier])
                 installed.read_through(kind, assignment, lock.fd, stop)
+                if before != installed.evidence(kind, [assignment.identifier]):
+                    return exception.NotProven(*assignment.key, 'somebody wrote to it while it was read')
                 error = self._obstacle(assignment, self._usage({kind.name}))       # reading takes long
         except exception.DriverError as failed:
             return failed

@@ -55,6 +55,20 @@ class PCITestCase(hosts.FunctionsTestCase):
         self.assertEqual([], list(host.records()))
         self.assertEqual([], list(host.manager.update_available_resource(None, host.name)))
 
+    def test_disks_that_a_program_wrote_to_between_release_and_claim_go_to_no_guest(self) -> None:
+        host = self.host(*self.disks())
+        addresses = [address_of(serial) for serial in machine.DISKS]
+        for address in addresses:
+            self.addCleanup(self.clear, self.block_device(address))
+            self.fill(address)                  # and ends before anybody looks
+        instance = fixtures.Instance()
+        host.claim(instance, DeviceRequest.of((DISK, 1)))
+        self.assertRaises(exception.DeviceTrackError, host.manager.realize, host.context, instance)
+        self.assertEqual([], list(self.machine.usage().uses))
+        host.manager.update_available_resource(host.context, host.name)
+        self.assertRaises(exception.NoFit, host.claim, fixtures.Instance(), DeviceRequest.of((DISK, 1)))
+        self.assertEqual([False, False], list(map(self.is_zero, addresses)))
+
     def test_each_disk_has_one_owner(self) -> None:
         host = self.host(*self.disks())
 

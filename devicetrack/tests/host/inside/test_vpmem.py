@@ -91,6 +91,18 @@ RELEASES = textwrap.dedent("""
 """)
 
 
+# A database that writes to a namespace, and has it mapped but not open.
+MAPS = textwrap.dedent("""
+    import mmap, os, sys
+    fd = os.open(sys.argv[1], os.O_RDWR)
+    mapped = mmap.mmap(fd, 2 << 20)
+    os.close(fd)
+    mapped[:13] = b'of a database'
+    print('mapped', flush=True)
+    sys.stdin.read()
+""")
+
+
 class Machine(libvirt_hosts.Machine):
     """This host, and what is in its namespaces."""
 
@@ -274,6 +286,25 @@ class NamespaceTestCase(VPMEMTestCase):
         host.manager.admit('vpmem', SECOND, wipe=True)
         self.wait_for(lambda: host.states()[SECOND] == fixtures.FREE)
         self.assertFalse(any(self.machine.read(SECOND)))
+
+    def test_what_a_program_has_mapped_between_release_and_claim_goes_to_no_guest(self) -> None:
+        host = self.host(FIRST, SECOND, unproven=vocabulary.VERIFY)
+        self.wait_for(lambda: [host.states()[name] for name in (FIRST, SECOND)] == [fixtures.FREE] * 2)
+        program = subprocess.Popen((sys.executable, '-c', MAPS, self.machine.path(FIRST)), stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE)
+        self.addCleanup(self.machine.write, FIRST, bytes(64))
+        self.addCleanup(program.communicate)
+        assert program.stdout is not None
+        self.assertEqual(b'mapped\n', program.stdout.readline())
+        instances = [self.owner(host)]
+        host.manager.realize(host.context, instances[0])
+        self.assertEqual([SECOND], [one.identifier for one in host.manager.resources_of(instances[0].uuid)])
+        self.nobody_gets(host, 1)
+        self.assertIn('withheld', host.states()[FIRST])
+        program.communicate()
+        host.manager.update_available_resource(host.context, host.name)
+        self.nobody_gets(host, 1)
+        self.assertTrue(self.machine.read(FIRST).startswith(b'of a database'))
 
     def wait_for(self, condition: Any) -> None:
         while not condition():

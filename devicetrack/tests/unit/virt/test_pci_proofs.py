@@ -92,6 +92,18 @@ class ProofTestCase(pci_hosts.DiskTestCase):
         self.host.write_to('nvme0n1')
         self.check_written(driver, wanted)
 
+    def test_a_disk_that_is_written_while_it_is_read_is_not_proven(self) -> None:
+        driver = self.driver('zero')
+        read = driver._kinds['pci'].read_through
+
+        def reads(*arguments: Any) -> None:
+            read(*arguments)
+            self.host.write_to('nvme0n1')
+
+        self.patch(driver._kinds['pci'], 'read_through', reads)
+        self.assertIn('while it was read', str(self.proves(driver, vocabulary.READ)))
+        self.assertTrue(self.is_unproven(driver))
+
     def test_nor_does_one_that_left_its_driver_for_a_while(self) -> None:
         driver = self.driver('zero')
         wanted = self.proven(driver)

@@ -308,6 +308,20 @@ def identify(kind: api.DeviceKind, addresses: Collection[str]) -> Mapping[str, s
         return found
 
 
+def below(kind: api.DeviceKind, addresses: Collection[str]) -> Mapping[str, Collection[str]]:
+    """Ask the kind which devices are below directories, and check the answer.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: the devices are unknown
+    """
+    with mistakes(kind, 'below'):
+        found = kind.below(addresses)
+        _some_of(list(found), addresses)
+        if any(isinstance(names, str) or not set(map(type, names)) <= {str} for names in found.values()):
+            raise TypeError(f'{found!r} does not have the names of devices')
+        return found
+
+
 def own_path(kind: api.DeviceKind, assignment: DeviceAssignment) -> str | None:
     """Ask the kind for the node or file that is a device on the host.
 

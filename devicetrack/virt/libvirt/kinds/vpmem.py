@@ -123,13 +123,25 @@ class VPMEM(api.DeviceKind):
         return domain.memory_paths
 
     def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
-        if not domain.arguments:
-            return domain.other_paths
-        return (*domain.other_paths, *(path for text in domain.arguments for path in _PATHS.findall(text)))
+        # A file of any name may be a link to a namespace.
+        return tuple(dict.fromkeys((*domain.other_paths, *domain.files, *(
+            path for text in domain.arguments for path in _PATHS.findall(text)))))
 
     @property
     def path_hints(self) -> Sequence[str]:
         return (self._source.beginning,)
+
+    @property
+    def reads_files(self) -> bool:
+        return self.configured
+
+    def below(self, addresses: Collection[str]) -> Mapping[str, Collection[str]]:
+        directories = self._source.directories() if self.configured else ()
+        if not directories:
+            return {}
+        above = set(self._paths.files(directories).values())
+        shared = [address for address, file in self._paths.files(addresses).items() if file in above]
+        return dict.fromkeys(shared, tuple(self._source.paths().values())) if shared else {}
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         wanted = list(addresses)
