@@ -31,7 +31,8 @@ class Shortage(NamedTuple):
     wiped or removed, or wait for another try after that failed; ``withheld``; or free on a ``wrong_numa_node``.
     ``withheld`` counts each device once, by its reasons, and also the devices that a cordoned parent, one without a
     provider, or one that failed to make a device, could make. ``failed`` names the devices that could not be made ready
-    for a guest, and these parents, each with the cause. Each parent in ``full_parents`` can make no more.
+    for a guest, and these parents, each with the cause. Each parent in ``full_parents`` can make no more; ``taken_by``
+    says what takes their room, if these are no devices that count.
     ``wrong_provider`` devices of the class are free at other providers, ``wrong_type`` devices of the same provider
     count as another class. ``unread`` means that a part of the host could not be read, and may have some.
 
@@ -56,6 +57,7 @@ class Shortage(NamedTuple):
     unread: bool = False
     not_meant: int = 0
     failed: tuple[str, ...] = ()
+    taken_by: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -79,7 +81,8 @@ class Shortage(NamedTuple):
         if self.not_meant:
             parts.append(self._not_meant())
         if self.full_parents:
-            parts.append(f'no room left on {", ".join(self.full_parents)}')
+            parts.append(f'no room left on {", ".join(self.full_parents)}'
+                         + (f' ({"; ".join(self.taken_by[:_SHOWN])})' if self.taken_by else ''))
         if self.wrong_provider:
             parts.append(f'{self.wrong_provider} free at other providers')
         return ', '.join(parts + self._failed()) + self._wrong_type()
@@ -161,6 +164,7 @@ def shortage(item: Item, affinity: Affinity, all_pools: Iterable[Pool],
                                    and not (vocabulary.CORDONED in pool.parent.closed and pool.total)})),
         not_meant=sum(pool.room() for pool in of_class if pool not in pools
                       and provider_uuid in (None, pool.provider_uuid)),
+        taken_by=tuple(sorted({pool.taken_by for pool in ours if pool.taken_by})),
         failed=tuple(sorted(f'{target}: {why}' for target, why in failed.items() if _is_of(target, ours, units))))
 
 

@@ -85,6 +85,7 @@ class Intake(Stock):
                                    capacity.parent, capacity.numa_node)
             added = added or new
             pool.available, pool.details, pool.creatable = capacity.available, capacity.details, True
+            pool.taken_by = capacity.taken_by
             pool.grew()
         if added:
             self._pools.index()

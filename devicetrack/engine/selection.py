@@ -67,13 +67,15 @@ class Pool:
     """Devices that a request cannot tell apart, and how many more of them can be made (``available``)."""
 
     __slots__ = ('kind', 'provider_uuid', 'resource_class', 'parent', 'numa_node', 'features', 'details', 'creatable',
-                 'available', 'free', 'free_count', 'held_count', 'releasing_count', 'total', 'index', 'scopes')
+                 'taken_by', 'available', 'free', 'free_count', 'held_count', 'releasing_count', 'total', 'index',
+                 'scopes')
 
     def __init__(self, kind: str, provider_uuid: str, resource_class: str, parent: Parent, numa_node: int | None,
                  features: Features = NO_FEATURES) -> None:
         self.kind, self.provider_uuid, self.resource_class = kind, provider_uuid, resource_class
         self.parent, self.numa_node, self.features = parent, numa_node, features
         self.details = ''                       # of a device made here, or else of one in the pool
+        self.taken_by = ''                      # what takes the room of a parent that has none left
         self.creatable = False                  # whether the parent makes devices of this pool at all
         self.available = 0                      # how many more it could make when it was last read
         self.free: Line[Unit] = Line()

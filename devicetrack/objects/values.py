@@ -138,7 +138,7 @@ class Capacity(NamedTuple):
 
     The types of one parent share its capacity, and not linearly: one device of a type may cost any number of devices of
     another type. No two of these types have one resource class. Every device that the parent makes starts with the text
-    ``details``.
+    ``details``. ``taken_by`` says what takes the room of a parent that has none left, '' if only such devices do.
     """
 
     kind: str
@@ -149,6 +149,7 @@ class Capacity(NamedTuple):
     numa_node: int | None
     available: int
     details: str
+    taken_by: str = ''
 
 
 class Unknown(NamedTuple):

@@ -54,6 +54,8 @@ REFUSALS = base.table(
      ['1 VGPU wanted, 0 of 1 free: 1 held by 1 instance, no room left on p0, p1']),
     ('full of what others made', [capacity('p0', 0)], [], wants((VGPU, 1)),
      ['1 VGPU wanted, 0 of 0 free: no room left on p0']),
+    ('full of what no option enables', [capacity('p0', 0)._replace(taken_by='mdev/a takes it')], [], wants((VGPU, 1)),
+     ['1 VGPU wanted, 0 of 0 free: no room left on p0 (mdev/a takes it)']),
     ('two classes', FOUR, [take(4)], wants((PMEM, 1), (VGPU, 1)),
      [f'1 {PMEM} wanted, 0 of 4 free: 4 held by 1 instance', '1 VGPU wanted, this host has none']),
     ('two items of a class', FOUR, [], wants((PMEM, 3), (PMEM, 3)), [f'6 {PMEM} wanted, 4 of 4 free']),

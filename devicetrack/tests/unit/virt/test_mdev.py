@@ -35,7 +35,7 @@ class StockTestCase(MdevTestCase):
         self.node.add('mtty-2')
         stock = self.kind.stock()
         capacity, = stock.capacities
-        self.assertEqual((PARENT, 'mtty-2', PARENT, 'VGPU', None, 11), capacity[1:-1])
+        self.assertEqual((PARENT, 'mtty-2', PARENT, 'VGPU', None, 11), capacity[1:7])
         device, = stock.devices
         self.assertEqual((PARENT, 'VGPU', PARENT, None, None), (*device[2:6], device.unhealthy))
         found = details.from_text(device.details)
@@ -114,6 +114,23 @@ class StockTestCase(MdevTestCase):
         for addresses, expected in ((['0000:84:00.0'], False), ([found.parent], True)):
             self.configuration.set('mdev_mtty-2', device_addresses=addresses)
             self.assertEqual(expected, self.make_kind().is_named(device.identifier, found.details), str(addresses))
+
+    def test_an_idle_device_of_another_type_that_takes_the_room_is_named(self) -> None:
+        self.node.units = 2
+        kind = self.make_kind(types=['mtty-1'])
+        device = self.node.add('mtty-2')
+        stock = kind.stock()
+        [capacity], [fault] = stock.capacities, stock.faults
+        self.assertEqual((0, f'mdev/{device.identifier} of a type that is not enabled there takes it'),
+                         (capacity.available, capacity.taken_by))
+        self.assertEqual(device.identifier, fault.key.identifier)
+        self.assertIn('its type mtty-2 is not enabled there', fault.reason)
+        # With room left it is nobody's business, and neither is one that somebody uses.
+        self.node.units = 24
+        self.assertEqual(((), ''), (kind.stock().faults, kind.stock().capacities[0].taken_by))
+        self.node.units = 2
+        self.patch(mdev_sysfs.Kernel, 'is_open', lambda _kernel, _uuid: True)
+        self.assertEqual((), kind.stock().faults)
 
     def test_a_type_whose_own_parents_do_not_make_it_is_said(self) -> None:
         self.make_kind()

@@ -135,14 +135,37 @@ class Mdev(api.DeviceKind):
                 if mdev_type.id == device.type:
                     devices.append(self._inventory_device(
                         device, mdev_type, parents, waiting, silences))
-        capacities = self._capacities(parents, counts, waiting, silences)
+        strangers = self._strangers(everything)
+        capacities = [capacity if capacity.available or capacity.parent not in strangers else capacity._replace(
+            taken_by=f'mdev/{strangers[capacity.parent][0].uuid} of a type that is not enabled there takes it')
+                      for capacity in self._capacities(parents, counts, waiting, silences)]
+        taking = {device.uuid: (
+            f'it takes the room of its parent {capacity.parent}, which can make no {capacity.device_type}: its type '
+            f'{device.type} is not enabled there. Enable that type, or remove the device if nobody has it: mdevctl '
+            f'stop --uuid {device.uuid}') for capacity in capacities if capacity.taken_by
+            for device in strangers[capacity.parent]}
         self._warn_of_types_that_nothing_makes(parents, {capacity.device_type for capacity in capacities}
                                                | counts.keys())
         return api.Stock(tuple(sorted(devices)), tuple(capacities), faults=tuple(
             Fault(DeviceKey(self.name, name), mdev_options.ENABLED, problem)
-            for name, problem in sorted({**silences, **parents.problems, **{
+            for name, problem in sorted({**taking, **silences, **parents.problems, **{
                 os.path.basename(path): f'mdevctl cannot read {path}, and lists no definition of this host until it is '
                 'repaired or removed' for path in mdevctl.lost()}}.items())))
+
+    def _strangers(self, everything: Iterable[Device]) -> Mapping[str, Sequence[Device]]:
+        """Find the idle devices whose type the options do not enable at their parent, by the parent's name."""
+        found: dict[str, list[Device]] = {}
+        for device in everything:
+            allowed = self.options.types_of(mdev_devices.names(device.parent)) if device.active else ()
+            if allowed and device.type not in {one.id for one in allowed} and not self._is_open(device.uuid):
+                found.setdefault(device.parent.name, []).append(device)
+        return found
+
+    def _is_open(self, uuid: str) -> bool:
+        try:
+            return self.devices.kernel.is_open(uuid)
+        except OSError:
+            return False                        # for people only, who look before they remove it
 
     def _silences(self, parents: Iterable[nodedev_xml.Parent]) -> Mapping[str, str]:
         """Find the parents that do not answer on their bus, with what shows that."""
