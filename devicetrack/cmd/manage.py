@@ -25,6 +25,7 @@ from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.running import Parts
 from devicetrack.claims.running import Running
 from devicetrack.cmd import base
+from devicetrack.cmd import complete
 from devicetrack.cmd import helping
 from devicetrack.cmd import kinds
 from devicetrack.conf import manager as manager_options
@@ -67,6 +68,7 @@ class Manage(app.App):
                          metadata.version('devicetrack'),
                          commandmanager.CommandManager(NAMESPACE), stdout=stdout, stderr=stderr,
                          deferred_help=True)    # so that --help after a command is about that command
+        self.command_manager.add_command('complete', complete.Complete)
         self._conf, self._conf_is_read = conf, False
         self._kinds_are_loaded = False
         self._store: SQLStore | None = None

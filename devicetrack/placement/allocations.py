@@ -21,6 +21,9 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 import enum
+import random
+import reprlib
+import time
 from typing import Final
 from typing import NamedTuple
 from typing import Protocol
@@ -45,6 +48,8 @@ LOG = log.logger(__name__)
 # The generation of a consumer that a server was just making when it was killed. Placement refuses to make that consumer
 # again, and does not show it.
 _HALF_MADE: Final = 0
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 2.0
 
 
 class Policy(enum.Enum):
@@ -93,6 +98,7 @@ class AllocationClient:
     :param policies: for each operation, its policy about conflicts
     :param leftovers: keeps a note of each confirm and revert until it is done; None keeps no notes
     :param attempts: how often an operation writes at most, for conflicts and lost answers together
+    :param pause: called with the seconds before each attempt after the first; at random, and longer each time
 
     Errors of every operation, in addition to those that its docstring names:
 
@@ -105,8 +111,8 @@ class AllocationClient:
     """
 
     def __init__(self, client: Client, policies: Policies | None = None, leftovers: Leftovers | None = None,
-                 attempts: int = 4) -> None:
-        self._client, self._leftovers, self._attempts = client, leftovers, attempts
+                 attempts: int = 4, pause: Callable[[float], object] = time.sleep) -> None:
+        self._client, self._leftovers, self._attempts, self._pause = client, leftovers, attempts, pause
         self._policies = policies or Policies()
         if self._policies.spawn is Policy.MERGE:
             raise ValueError('a spawn is never merged into what is there')
@@ -315,7 +321,8 @@ class AllocationClient:
 
     def _apply(self, operation: operations.Operation, policy: Policy | None = None) -> values.Result:
         """Read and write; after a conflict or a lost answer, read again and decide."""
-        run = _Run(self._client, operation, policy or getattr(self._policies, operation.name), self._attempts)
+        run = _Run(self._client, operation, policy or getattr(self._policies, operation.name), self._attempts,
+                   self._pause)
         try:
             return values.Result(operation.name, run())
         except errors.PlacementError as error:
@@ -364,19 +371,30 @@ def forget(leftovers: Leftovers, leftover: Leftover) -> None:
 
 
 def _ask(question: Callable[[str], bool | None], uuid: str) -> bool | None:
-    """Return the service's answer about one move. An error is no answer, and the other moves go on."""
+    """Return the service's answer about one move. An error is no answer, and the other moves go on.
+
+    Neither is anything but True, False and None: a word such as ``reverted`` would count as True, and end the move in the
+    wrong way.
+    """
     try:
-        return question(uuid)
+        answer = question(uuid)
     except Exception:
         LOG.exception('The service failed to tell what became of %s', uuid)
         return None
+    if answer is None or isinstance(answer, bool):
+        return answer
+    LOG.warning('The service says neither True nor False nor None of %(uuid)s, so its answer counts as unknown: '
+                '%(answer)s', {'uuid': uuid, 'answer': reprlib.repr(answer)})
+    return None
 
 
 class _Run:
     """Applies one operation. It is ``unsure`` while a write had no answer and nothing proves whether it happened."""
 
-    def __init__(self, client: Client, operation: operations.Operation, policy: Policy, attempts: int) -> None:
+    def __init__(self, client: Client, operation: operations.Operation, policy: Policy, attempts: int,
+                 pause: Callable[[float], object]) -> None:
         self._client, self._operation, self._policy, self._attempts = client, operation, policy, attempts
+        self._pause = pause
         self.unsure = False
 
     def __call__(self) -> values.Outcome:
@@ -387,12 +405,15 @@ class _Run:
         if not operation.is_as_believed(views):         # perhaps because of an earlier call: the others tell
             views |= self._read(uuid for uuid in operation.consumers if uuid not in operation.read_first)
         failure: errors.PlacementError | None = None
-        written = 0
+        written, is_question = 0, False
         while not operation.is_done(views):
             writes = [consumer.typed(types[consumer.uuid]) for consumer in operation.plan(views)]
             self._check_policy(failure, views, written)
+            if written:
+                # Whoever was faster is perhaps one of many that were refused at the same moment.
+                self._pause(random.uniform(0.5, 1) * min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (written - 1)))
             failure = self._write(writes)
-            written += 1
+            written += not is_question
             if failure is None:
                 return values.Outcome.DONE
             self.unsure = self.unsure or isinstance(failure, errors.PlacementUnavailable)
@@ -401,9 +422,10 @@ class _Run:
                 break                           # placement writes all consumers or none, so one is proof enough
             failure = self._named(failure, writes, before, views)
             half_made = [consumer.uuid for consumer in writes if consumer.generation is None]
-            if half_made and isinstance(failure, errors.ProviderConflict):
+            is_question = bool(half_made) and isinstance(failure, errors.ProviderConflict)
+            if is_question:                     # one more write will show whether it happened; it is no attempt
                 views |= {uuid: Consumer(uuid, {}, _HALF_MADE) for uuid in half_made}
-                failure = None                  # one more attempt will show whether it happened
+                failure = None
         return values.Outcome.DONE if self.unsure else values.Outcome.REPEATED
 
     def _check_policy(self, failure: errors.PlacementError | None, views: operations.Views, written: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pathlib
 import pty
@@ -43,6 +44,16 @@ setopt no_list_beep
 PS1=
 print >$PIPE
 """
+
+
+class PrintedTestCase(base.TestCase):
+
+    def test_the_program_prints_what_each_shell_loads(self) -> None:
+        for shell, has in (('zsh', (_FUNCTIONS / '_devicetrack-manage').read_text('utf-8')),
+                           ('bash', 'complete -F _devicetrack_manage devicetrack-manage'), ('none', "cmds_device='")):
+            out = io.StringIO()
+            self.assertEqual(0, manage.Manage(cfg.ConfigOpts(), out).run(['complete', '--shell', shell]))
+            self.assertIn(has, out.getvalue())
 
 
 class BashTestCase(base.TestCase):

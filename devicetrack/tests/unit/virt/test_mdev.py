@@ -380,6 +380,18 @@ class RealizeTestCase(MdevTestCase):
             device, = (device for device in self.node.existing.values() if device.identifier == wanted.identifier)
             self.assertEqual((True, True, False), (device.active, device.persistent, device.autostart))
 
+    def test_a_definition_that_only_mdevctl_sees_serves_although_it_will_not_start_with_the_host(self) -> None:
+        """This process sees no definition of mdevctl's, or an empty directory in the place of the host's."""
+        self.node.fail = {'autostart': connection.Refused('virNodeDeviceSetAutostart', 'no'),
+                          'define': connection.Refused('virNodeDeviceDefineXML', 'Cowardly refusing to overwrite')}
+        for directory, active in ((os.path.join(self.temp_dir(), 'none'), False), (self.temp_dir(), True)):
+            wanted = self.to_create()
+            self.node.add('mtty-2', identifier=wanted.identifier, active=active, persistent=True)
+            self.patch(mdevctl, 'DIRECTORY', directory)
+            self.kind.realize(wanted)
+            device, = (device for device in self.node.existing.values() if device.identifier == wanted.identifier)
+            self.assertEqual((True, False), (device.active, device.autostart))
+
     def test_what_libvirt_forgets_for_a_moment_is_asked_for_again(self) -> None:
         self.kind.patience.settle_s = 60
         for call in ('autostart', 'start'):

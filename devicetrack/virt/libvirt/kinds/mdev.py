@@ -378,12 +378,19 @@ class Mdev(api.DeviceKind):
             for silence in self._silences((parent,)).values():
                 raise exception.RealizeFailed(self.name, assignment.identifier, silence)
         handle = None if device is None else self.devices.definition(assignment, parents)
-        # If libvirt still has a handle for a removed definition, it has not heard of the removal yet.
-        if handle is not None and (self._autostart(assignment, handle) or mdevctl.parents_of(assignment.identifier)):
+        # If libvirt still has a handle for a removed definition, it has not heard of the removal yet. Where this process
+        # cannot see mdevctl's definitions, a refusal says nothing about that: the guest needs the device, not the start
+        # with the host.
+        if handle is not None and (self._autostart(assignment, handle) or not mdevctl.lacks(assignment.identifier)):
             return handle
-        handle = self._define_anew(assignment, parents)
-        self._autostart(assignment, handle)
-        return handle
+        try:
+            made = self._define_anew(assignment, parents)
+        except connection.Refused:
+            if handle is None:
+                raise
+            return handle                       # mdevctl keeps its definitions elsewhere, and has this one
+        self._autostart(assignment, made)
+        return made
 
     def _autostart(self, assignment: DeviceAssignment, handle: connection.NodeDevice) -> bool:
         """Let a device start with the host. This is optional: the manager's start makes devices that a boot did not."""
