@@ -136,6 +136,15 @@ class Exclusion:
                                 for _name, mode_of, one in self._excluding(other)):
                             yield other
 
+    def groups(self) -> Iterator[list[Unit]]:
+        """The free devices of each group that goes together and that nobody has a part of, if there are two or more."""
+        for token in self._tokens.values():
+            together = token.members[vocabulary.TOGETHER]
+            if len(together) > 1 and not token.taken[vocabulary.TOGETHER]:
+                free = [unit for unit in together if unit.state == FREE and not unit.withheld]
+                if len(free) > 1:
+                    yield free
+
     def _excluding(self, unit: Unit) -> Iterator[tuple[str, str, Unit]]:
         """The devices that somebody has and that exclude a device, each with the token and the device's own mode."""
         for name, mode in unit.exclusions:

@@ -314,11 +314,11 @@ class Taking(Intake):
         while len(units) < amount:
             unit = None
             if own:
-                unit = self._take_one(scope, item, demand, own)
+                unit = self._take_one(scope, item, demand, own, amount - len(units))
             elif accepts is not None:
                 unit = self._take_accepted(scope, affinity, accepts)
-            elif (pool := scope.best(*affinity)) is not None:
-                unit = self._take_from(pool)
+            else:
+                unit = self._take_best(scope, item, affinity, amount - len(units))
             if unit is None:
                 self._put_back(units)
                 return None
@@ -328,7 +328,42 @@ class Taking(Intake):
                 own.append(unit)
         return units
 
-    def _take_one(self, scope: Scope, item: Item, demand: Demand, own: Sequence[Unit]) -> Unit | None:
+    def _take_best(self, scope: Scope, item: Item, affinity: Affinity, wanted: int) -> Unit | None:
+        """Take the device that the policy chooses or, if some go together, one that leaves no part of a group behind.
+
+        For several devices this is one of the smallest group that has them all, and for one device a lone one: nobody
+        else can have what is left of a group.
+
+        :param wanted: how many devices the item still needs, this one included
+        """
+        groups = list(self._exclusion.groups()) if self._exclusion else []
+        if groups and wanted > 1:
+            near = ([unit for unit in group if self._is_near(item, unit, affinity)] for group in groups)
+            fits = [(len(meant), meant[0].pool.index, meant[0]) for meant in near if len(meant) >= wanted]
+            if fits:
+                return self._take_in_line(min(fits, key=lambda one: one[:2])[2])
+        if (pool := scope.best(*affinity)) is None:
+            return None
+        unit = self._take_from(pool)
+        if groups and wanted == 1 and any(unit in group for group in groups):
+            together = set().union(*groups)
+            alone = next((other for pool in scope.pools for other in pool.free
+                          if other not in together and other.state == FREE and not other.withheld
+                          and self._is_near(item, other, affinity)), None)
+            if alone is not None:
+                self._put_back([unit])
+                return self._take_in_line(alone)
+        return unit
+
+    @staticmethod
+    def _is_near(item: Item, unit: Unit, affinity: Affinity) -> bool:
+        """Whether an item may take a device, and no nearer one comes before it."""
+        nodes, policy, _on_socket = affinity
+        return (_is_meant(item, unit.pool) and item.provider_uuid in (None, unit.pool.provider_uuid)
+                and (policy == vocabulary.NONE or not nodes or unit.pool.numa_node in nodes))
+
+    def _take_one(self, scope: Scope, item: Item, demand: Demand, own: Sequence[Unit],
+                  wanted: int = 1) -> Unit | None:
         """Take a device for an instance that has devices which exclude others.
 
         Devices that only its own exclude come first, because nobody else can have them; but a near device comes before
@@ -338,8 +373,8 @@ class Taking(Intake):
         unit = self._take_beside(item, affinity, own, near=True) if own else None
         if unit is None and item.accepts is not None:
             unit = self._take_accepted(scope, affinity, item.accepts)
-        elif unit is None and (pool := scope.best(*affinity)) is not None:
-            unit = self._take_from(pool)
+        elif unit is None:
+            unit = self._take_best(scope, item, affinity, wanted)
         return self._take_beside(item, affinity, own, near=False) if unit is None and own else unit
 
     def _take_beside(self, item: Item, affinity: Affinity, own: Sequence[Unit], near: bool) -> Unit | None:
@@ -367,11 +402,14 @@ class Taking(Intake):
         _far, _made, pool, identifier = min(found, key=lambda one: one[:2])
         if identifier is None:
             return self._make(pool)
-        unit = self._units[pool.kind][identifier]
-        # It stays in its line, and claims pass over it.
-        pool.free_count -= 1
+        return self._take_in_line(self._units[pool.kind][identifier])
+
+    @staticmethod
+    def _take_in_line(unit: Unit) -> Unit:
+        """Take a free device from anywhere in its line. It stays there, and claims pass over it."""
+        unit.pool.free_count -= 1
         unit.state = HELD
-        pool.held_count += 1
+        unit.pool.held_count += 1
         return unit
 
     def name(self, hold: Hold, candidates: Sequence[Candidate]) -> Hold:

@@ -373,8 +373,8 @@ def forget(leftovers: Leftovers, leftover: Leftover) -> None:
 def _ask(question: Callable[[str], bool | None], uuid: str) -> bool | None:
     """Return the service's answer about one move. An error is no answer, and the other moves go on.
 
-    Neither is anything but True, False and None: a word such as ``reverted`` would count as True, and end the move in the
-    wrong way.
+    Neither is anything but True, False and None: a word such as ``reverted`` would count as True, and end the move in
+    the wrong way.
     """
     try:
         answer = question(uuid)

@@ -378,9 +378,9 @@ class Mdev(api.DeviceKind):
             for silence in self._silences((parent,)).values():
                 raise exception.RealizeFailed(self.name, assignment.identifier, silence)
         handle = None if device is None else self.devices.definition(assignment, parents)
-        # If libvirt still has a handle for a removed definition, it has not heard of the removal yet. Where this process
-        # cannot see mdevctl's definitions, a refusal says nothing about that: the guest needs the device, not the start
-        # with the host.
+        # If libvirt still has a handle for a removed definition, it has not heard of the removal yet. Where this
+        # process cannot see mdevctl's definitions, a refusal says nothing about that: the guest needs the device, not
+        # the start with the host.
         if handle is not None and (self._autostart(assignment, handle) or not mdevctl.lacks(assignment.identifier)):
             return handle
         try:
