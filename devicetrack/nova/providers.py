@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
@@ -57,11 +58,26 @@ class Providers:
             self._in_placement = {one['name']: one['uuid'] for one in found}
         return self._in_placement
 
+    def _allocated(self, uuid: str) -> Mapping[str, int]:
+        """Return what is allocated at a provider, by class; nothing if placement does not say."""
+        try:
+            found = self._driver.virtapi.reportclient.get_allocations_for_resource_provider(
+                nova_context.get_admin_context(), uuid).allocations
+        except (keystoneauth1_exceptions.ClientException, nova_exception.NovaException) as error:
+            LOG.warning('Placement did not list the allocations at provider %(provider)s: %(error)s',
+                        {'provider': uuid, 'error': error})
+            return {}
+        allocated: Counter[str] = Counter()
+        for one in found.values():
+            allocated.update(one['resources'])
+        return allocated
+
     def mark(self, tree: Any, ours: Iterable[Provider]) -> None:
         """Reserve in Nova's tree the devices that nobody may be scheduled to, and set the devices' traits.
 
         Totals stay as Nova sets them. Devices that the manager would not hand out are reserved: those that are
-        cordoned, unhealthy, foreign, or being wiped.
+        cordoned, unhealthy, foreign, or being wiped. What is allocated is never reserved: placement before 14.0 would
+        refuse every later change of such an allocation, and the instance could not leave.
         """
         for provider in ours:
             name = provider.name
@@ -74,6 +90,9 @@ class Providers:
                     usable = total - provider.reserved.get(resource_class, 0)
                     counts = inventory[resource_class]
                     counts['reserved'] = max(0, counts['total'] - max(0, usable))
+                    if counts['reserved']:
+                        unused = counts['total'] - self._allocated(data.uuid).get(resource_class, 0)
+                        counts['reserved'] = max(0, min(counts['reserved'], unused))
             tree.update_inventory(name, inventory)
             stale = {trait for trait in data.traits if traits.is_ours(trait)}.difference(provider.traits)
             tree.remove_traits(name, *stale)

@@ -377,7 +377,7 @@ def _ask(question: Callable[[str], bool | None], uuid: str) -> bool | None:
     the wrong way.
     """
     try:
-        answer = question(uuid)
+        answer: object = question(uuid)
     except Exception:
         LOG.exception('The service failed to tell what became of %s', uuid)
         return None

@@ -227,7 +227,9 @@ class ProvidersTestCase(base.TestCase):
         self.driver = mock.Mock(provider_tree=self.tree)
         self.providers = providers.Providers(self.driver, 'node')
 
-    def mark(self, **facts):
+    def mark(self, allocated=0, **facts):
+        self.driver.virtapi.reportclient.get_allocations_for_resource_provider.return_value = mock.Mock(
+            allocations={uuids.instance: {'resources': {'VGPU': allocated}}})
         self.providers.mark(self.tree, [Provider(uuid=uuids.any, name='node_pci_0000_84_00_0', parent_uuid=uuids.node,
                                                  **{'totals': {'VGPU': 4}, 'reserved': {}, 'traits': [], **facts})])
         return self.tree.data('node_pci_0000_84_00_0')
@@ -263,6 +265,15 @@ class ProvidersTestCase(base.TestCase):
         self.assertEqual(3, self.mark(reserved={'VGPU': 1}).inventory['VGPU']['reserved'])
         self.inventory(2)
         self.assertEqual(0, self.mark(reserved={'VGPU': 1}).inventory['VGPU']['reserved'])
+
+    def test_what_is_allocated_is_never_reserved(self):
+        for allocated, reserved in ((0, 3), (1, 3), (2, 2), (4, 0), (5, 0)):
+            self.inventory(4)
+            self.assertEqual(reserved, self.mark(allocated, reserved={'VGPU': 3}).inventory['VGPU']['reserved'])
+        ask = self.driver.virtapi.reportclient.get_allocations_for_resource_provider
+        ask.side_effect = nova_exception.ResourceProviderAllocationRetrievalFailed(rp_uuid=uuids.any, error='no')
+        self.inventory(4)
+        self.assertEqual(3, self.mark(reserved={'VGPU': 3}).inventory['VGPU']['reserved'])
 
     def test_our_traits_are_replaced_and_those_of_others_stay(self):
         self.inventory(4)

@@ -12,6 +12,7 @@ from devicetrack.placement import errors
 from devicetrack.placement.allocations import AllocationClient
 from devicetrack.placement.allocations import Policies
 from devicetrack.placement.allocations import Policy
+from devicetrack.placement.client import Client
 from devicetrack.placement.values import Consumer
 from devicetrack.tests import base
 
@@ -34,16 +35,18 @@ class TestPolicies(base.TestCase):
         self.assertEqual('', answer.stdout.strip())
 
 
-class Refusing:
+class Refusing(Client):
     """A client whose writes others are always faster than, and that has no consumer."""
 
     def __init__(self, *errors_of_writes: errors.PlacementError) -> None:
-        self.errors, self.written = list(errors_of_writes), []
+        self.errors = list(errors_of_writes)
+        self.written: list[list[int | None]] = []
 
     def get_allocations(self, consumer_uuid: str) -> Consumer:
         return Consumer(consumer_uuid, {}, None)
 
     def replace_allocations(self, consumers: Sequence[Consumer]) -> None:
+        """Refuse, as often as was said."""
         self.written.append([consumer.generation for consumer in consumers])
         if self.errors:
             raise self.errors.pop(0)
@@ -78,6 +81,12 @@ class TestAttempts(base.TestCase):
         class Kept:
             def kept(self) -> list[Leftover]:
                 return [Leftover('instance', 'migration', vocabulary.REVERT)]
+
+            def record(self, leftover: Leftover) -> None:
+                raise AssertionError(leftover)
+
+            def remove(self, leftover: Leftover) -> None:
+                raise AssertionError(leftover)
 
         class Holding(Refusing):
             def get_allocations(self, consumer_uuid: str) -> Consumer:
