@@ -114,6 +114,16 @@ class GuestContract(base.KindTestCase):
         self.assertIn(ours, nodes, 'the kind names no node')
         self.assertTrue(overlaps.find({ours: nodes[ours], DeviceKey('of another kind', name): address}))
 
+    def test_what_a_device_is_and_what_contains_it_asks_nobody(self) -> None:
+        """The driver asks of the devices of rows too, which the host may not have."""
+        devices = list(self.stock().values())
+        with watch.watching() as seen:
+            installed.nodes(self.kind, devices)
+            for device in devices:
+                if device.parent is not None:
+                    installed.container(self.kind, device.parent)
+        self.assertEqual([], list(seen))
+
     def test_reading_a_definition_asks_nobody(self) -> None:
         domain = domain_xml.parse(self.definition(self.elements(*self.world.devices[:2])))
         with watch.watching() as seen:

@@ -221,7 +221,8 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
         'no look at disks': ({'other_addresses': lambda self, domain: []},
                              ('element_of_another_sort',)),
         'no hints': ({'path_hints': ()}, ('element_of_another_sort',)),
-        'I/O while a definition is read': ({'addresses': asks}, ('asks_nobody',)),
+        'I/O while a definition is read': ({'addresses': asks}, ('reading_a_definition_asks_nobody',)),
+        'I/O while it says what a device is': ({'node': asks}, ('contains_it_asks_nobody',)),
         'another form': ({'form': guest_xml.MDEV}, ('takes_the_place',)),
         'any file of the name': ({'_check_is_the_device': any_file, '_status': any_status}, (
             'another_device_of_the_name_has_no_element', 'of_the_name_is_not_touched', 'went_away_is_gone',
