@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence
 import time
+from typing import Final
 
 from devicetrack import exception
 from devicetrack import log
@@ -35,6 +36,9 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 
 LOG = log.logger(__name__)
+
+# A finding that stays is in the log again after so many audits: an hour, if a service audits once a minute.
+AUDITS_A_REMINDER: Final = 60
 
 # The audit itself continues these. If the row is gone or has changed since, there is nothing to report.
 _GOES_ON = (findings.RELEASE_PENDING, findings.ABANDONED, findings.STALE_MIGRATION, findings.UNKNOWN_OWNER)
@@ -210,10 +214,26 @@ def _in_doubt(doubt: Doubt) -> Finding:
                    'the devices of the commit', 'none: the next audit asks the store again')
 
 
-def log_findings(host: str, found: Iterable[Finding]) -> None:
-    """Write findings to the log."""
-    for finding in found:
-        log = LOG.info if finding.severity == vocabulary.NOTE else LOG.warning
-        log('Host %(host)s: %(severity)s: %(finding)s; held: %(held)s; proposed: %(proposal)s', {
-            'host': host, 'severity': finding.severity, 'finding': finding, 'held': finding.held,
-            'proposal': finding.proposal})
+class FindingsLog:
+    """Writes a finding to the log when it appears, changes or ends, and now and then while it stays."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._audits: dict[tuple[str, ...], int] = {}           # how many had the finding, in these words
+
+    def tell(self, found: Iterable[Finding]) -> None:
+        """Write the findings of an audit."""
+        before, self._audits = self._audits, {}
+        for finding in found:
+            words = finding.severity, str(finding), str(finding.held), str(finding.proposal)
+            if words in self._audits:
+                continue
+            audits = self._audits[words] = before.get(words, 0) + 1
+            if audits % AUDITS_A_REMINDER != 1:
+                continue
+            log = LOG.info if finding.severity == vocabulary.NOTE else LOG.warning
+            log('Host %(host)s: %(severity)s: %(finding)s; held: %(held)s; proposed: %(proposal)s', dict(zip(
+                ('host', 'severity', 'finding', 'held', 'proposal'), (self._host, *words), strict=True)))
+        for gone in before.keys() - self._audits.keys():
+            LOG.info('Host %(host)s: over, or other by now: %(severity)s: %(finding)s', {
+                'host': self._host, 'severity': gone[0], 'finding': gone[1]})

@@ -16,7 +16,7 @@ from devicetrack.claims import locks
 from devicetrack.claims import scheduling
 from devicetrack.claims import withheld
 from devicetrack.claims.audit import Audit
-from devicetrack.claims.audit import log_findings
+from devicetrack.claims.audit import FindingsLog
 from devicetrack.claims.boot import Boot
 from devicetrack.claims.claiming import Claiming
 from devicetrack.claims.declarations import Declarations
@@ -149,6 +149,7 @@ class Running:
                                 here, driver, service, self.rows, self.gate, boot, self.life, self.claiming,
                                 self.definitions, self.moves))
         self._audited: Audited | None = None    # assigned as one value
+        self._findings_log = FindingsLog(here.host)
         self._history = History(here.host, host.uuid, store, conf)
         self._auditing = locks.FairLock(locks.AUDITING)
         self._held = contextlib.ExitStack()
@@ -179,7 +180,7 @@ class Running:
             undo.callback(running.wipes.close)
             running._note_audit(began, findings)
             running._held = undo.pop_all()
-        log_findings(parts.here.host, findings)
+        running._findings_log.tell(findings)
         return running, findings
 
     def close(self) -> None:
@@ -208,7 +209,7 @@ class Running:
         self._note_audit(began, findings)
         self.unproven.go_on()
         self.wipes.go_on()
-        log_findings(self.gate.host, findings)
+        self._findings_log.tell(findings)
         return findings
 
     def _run_audit(self) -> list[Finding]:

@@ -1,4 +1,8 @@
-"""Makes tuples from rows, and parameters from tuples: both have the same fields in the same order."""
+"""Makes tuples from rows, and parameters from tuples: both have the same fields in the same order.
+
+SQLite keeps a value of any type in any column, so a row that a broken program or disk changed may have a BLOB or a text
+in the place of a number. Such a row costs itself alone: see :func:`sound`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,11 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 import operator
 from typing import Any
+from typing import Final
 
+import sqlalchemy as sa
+
+from devicetrack import log
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.event import Event
 from devicetrack.objects.values import Leftover
@@ -15,49 +23,97 @@ from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.store.sql import models
 
+LOG = log.logger(__name__)
+
 _PREFIX_NEW = 'new_'
 _PREFIX_OLD = 'old_'
 _WIDTH = len(Record._fields)
 
+# The types of the values in each column of each table.
+_TYPES: Final = {table: [frozenset((int if isinstance(column.type, sa.Integer) else str,
+                                    *[type(None)] * bool(column.nullable))) for column in table.columns]
+                 for table in models.metadata.tables.values()}
+# The generation of a row with a wrong value. No write names it, so the row stays as it is.
+UNKNOWN_GENERATION: Final = -1
+
+_told: set[tuple[Any, ...]] = set()
+
+
+def sound(table: sa.Table, rows: list[Any]) -> list[Any]:
+    """Return rows, all columns in their order, whose values have the types of the columns.
+
+    In a row with a wrong value, a text has the place of bytes, and 0 or None that of a number. A row of a device stays
+    owned: nobody can read its details or write it, and the log names it once.
+    """
+    wanted = _TYPES[table]
+    columns = zip(*rows, strict=True)
+    if not rows or all(types.issuperset(map(type, column)) for types, column in zip(wanted, columns, strict=True)):
+        return rows
+    return [row if all(type(value) in types for types, value in zip(wanted, row, strict=True)) else _mended(table, row)
+            for row in rows]
+
+
+def _mended(table: sa.Table, row: Sequence[Any]) -> tuple[Any, ...]:
+    names = list(table.columns.keys())
+    wrong = {name for name, types, value in zip(names, _TYPES[table], row, strict=True) if type(value) not in types}
+    mended = {name: value if name not in wrong else _stand_in(types, value)
+              for name, types, value in zip(names, _TYPES[table], row, strict=True)}
+    key = tuple(mended[column.name] for column in table.primary_key)
+    if (table.name, *key) not in _told:
+        _told.add((table.name, *key))
+        LOG.error('The row %(key)s of %(table)s has a value of another type in %(columns)s: repair the row by hand, it '
+                  'is not written', {'key': ' '.join(map(str, key)), 'table': table.name,
+                                     'columns': ', '.join(sorted(wrong))})
+    if table is models.assignments:
+        mended |= {'details': f'a value of another type in {", ".join(sorted(wrong))}',
+                   'generation': UNKNOWN_GENERATION}
+    return tuple(mended.values())
+
+
+def _stand_in(types: frozenset[type], value: Any) -> Any:
+    if str in types:
+        return value.decode('utf-8', 'backslashreplace') if isinstance(value, bytes) else str(value)
+    return None if type(None) in types else 0
+
 
 def records(rows: Iterable[tuple[Any, ...]]) -> Sequence[Record]:
     """Rows of ``assignments``, all columns in their order, as records. A host has thousands."""
-    return Compact(Record, rows)
+    return Compact(Record, sound(models.assignments, list(rows)))
 
 
 def hosts(rows: Iterable[Sequence[Any]]) -> list[api.Host]:
     """Rows of ``hosts``, all columns in their order."""
-    return list(map(api.Host._make, rows))
+    return list(map(api.Host._make, sound(models.hosts, list(rows))))
 
 
 def contexts(rows: Iterable[Sequence[Any]]) -> list[api.StoredContext]:
     """Rows of ``migration_contexts``, all columns in their order."""
-    return list(map(api.StoredContext._make, rows))
+    return list(map(api.StoredContext._make, sound(models.migration_contexts, list(rows))))
 
 
 def operator_requests(rows: Iterable[Sequence[Any]]) -> list[api.OperatorRequest]:
     """Rows of ``operator_requests``, all columns in their order."""
-    return [api.OperatorRequest._make(row[1:]) for row in rows]
+    return [api.OperatorRequest._make(row[1:]) for row in sound(models.operator_requests, list(rows))]
 
 
 def withheld(rows: Iterable[Sequence[Any]]) -> list[api.WithheldRow]:
     """Rows of ``withheld``, all columns in their order."""
-    return list(map(api.WithheldRow._make, rows))
+    return list(map(api.WithheldRow._make, sound(models.withheld, list(rows))))
 
 
 def declarations(rows: Iterable[Sequence[Any]]) -> list[api.StoredDeclaration]:
     """Rows of ``declarations``, all columns in their order."""
-    return list(map(api.StoredDeclaration._make, rows))
+    return list(map(api.StoredDeclaration._make, sound(models.declarations, list(rows))))
 
 
 def leftovers(rows: Iterable[Sequence[Any]]) -> list[Leftover]:
     """Rows of ``leftovers``, all columns in their order."""
-    return [Leftover._make(row[1:]) for row in rows]
+    return [Leftover._make(row[1:]) for row in sound(models.leftovers, list(rows))]
 
 
 def events(rows: Iterable[Sequence[Any]]) -> list[api.StoredEvent]:
     """Rows of ``events``, all columns in their order."""
-    return [api.StoredEvent(row[0], Event._make(row[1:])) for row in rows]
+    return [api.StoredEvent(row[0], Event._make(row[1:])) for row in sound(models.events, list(rows))]
 
 
 def new(column: str) -> str:

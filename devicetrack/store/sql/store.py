@@ -17,6 +17,7 @@ from oslo_db import exception as db_exc
 import sqlalchemy as sa
 
 from devicetrack import exception
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.event import Event
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Leftover
@@ -92,6 +93,10 @@ class SQLStore(database.Database, api.Store):
         return convert.hosts(self.rows(queries.HOSTS))
 
     def add_host(self, host: api.Host) -> None:
+        if not host.name or not host.name.isprintable():
+            raise exception.InvalidConfiguration(
+                'host', repr(host.name), 'it is empty, or has characters that no log and no terminal shows on one '
+                                         'line: give the host another name')
         if host.name != host.name.strip(' '):
             raise exception.InvalidConfiguration(
                 'host', f'"{host.name}"', 'it begins or ends with a blank, and MariaDB takes names for one that differ '
@@ -195,10 +200,11 @@ class SQLStore(database.Database, api.Store):
             with connection.execute(statement, given) as result:
                 assert result.cursor is not None
                 rows = list(result.cursor.fetchall())
+        rows = convert.sound(models.assignments, rows)          # before they are compared
         # Sorted here: the database would sort whole rows, and each database has its own order.
         for field in _IN_ORDER:
             rows.sort(key=field)
-        return convert.records(rows)
+        return Compact(Record, rows)
 
     def contexts(self, host_uuid: str) -> list[api.StoredContext]:
         return self._contexts(queries.CONTEXTS, {'host_uuid': host_uuid})
@@ -359,16 +365,21 @@ class SQLStore(database.Database, api.Store):
         # At nearly every audit there is nothing to delete, and the oldest event shows it.
         for at_most in (limit,) if surplus else (1, limit):
             oldest = self.rows(queries.OLDEST_EVENTS, {'host_uuid': host_uuid, 'at_most': at_most})
-            if not oldest or (not surplus and oldest[0].at_ms >= before_ms):
+            if not oldest or (not surplus and _is_since(before_ms, oldest[0].at_ms)):
                 return 0
         # Up to the first event that stays, because a clock that was set back must not make holes.
         count = next((place for place, (_number, at_ms) in enumerate(oldest)
-                      if at_ms >= before_ms and place >= surplus), len(oldest))
+                      if _is_since(before_ms, at_ms) and place >= surplus), len(oldest))
         return self._execute(queries.DELETE_EVENTS, {'host_uuid': host_uuid, 'last': oldest[count - 1][0]})
 
     def _execute(self, statement: sa.Insert | sa.Update | sa.Delete, given: Mapping[str, Any]) -> int:
         """Run one statement in a transaction of its own; returns how many rows it matched. Raises as transact does."""
         return self._transact_at_epoch(lambda connection: connection.execute(statement, given).rowcount)
+
+
+def _is_since(before_ms: int, at_ms: Any) -> bool:
+    """Whether an event stays. One whose time is damaged goes with those around it."""
+    return isinstance(at_ms, int) and at_ms >= before_ms
 
 
 def _try_to_write(connection: sa.Connection) -> None:

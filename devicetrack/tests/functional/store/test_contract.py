@@ -41,6 +41,12 @@ class TestHosts(StoreTestCase):
         self.assertEqual(host, self.store.host('compute-1'))
         self.assertIsNone(self.store.host('compute-2'))
 
+    def test_a_host_without_a_name_or_with_one_of_several_lines_is_refused(self) -> None:
+        for name in ('', 'compute\n1', 'compute\x1b[2J'):
+            self.assertRaises(exception.InvalidConfiguration, self.store.add_host,
+                              api.Host(records.HOST_UUID, name, 'digest'))
+        self.assertEqual([], self.store.hosts())
+
     def test_hosts_come_by_name(self) -> None:
         made = [api.Host(f'{number:036}', f'compute-{number}', 'digest') for number in (3, 1, 2)]
         for host in made:

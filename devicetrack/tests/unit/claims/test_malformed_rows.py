@@ -1,13 +1,17 @@
 """A row whose details cannot be read: it is its own problem, and no other instance's."""
 
 import json
+import sqlite3
+from typing import Any
 
 from devicetrack import exception
+from devicetrack.claims import operator_requests
 from devicetrack.objects import details
 from devicetrack.store.api import Changes
 from devicetrack.store.api import Update
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
+from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
 
 GONE = object()
@@ -69,3 +73,54 @@ class DamagedRowTestCase(base.TestCase):
             self.host.restart()
             self.assertEqual({self.after.identifier: 'releasing'}, {
                 name: state for name, state in self.host.states().items() if state != FREE})
+
+
+class WrongTypeTestCase(base.TestCase):
+    """SQLite keeps a value of any type in any column: whoever changed the file, one row is lost and not the host."""
+
+    scenarios = base.table(
+        ('position', 'assignments', "position = 'first'"),
+        ('generation', 'assignments', "generation = x'01'"),
+        ('time', 'assignments', "created_at = 'today'"),
+        ('NUMA node', 'assignments', "numa_node = x'00'"),
+        ('details', 'assignments', 'details = CAST(details AS BLOB)'),
+        ('owner', 'assignments', 'instance_uuid = CAST(instance_uuid AS BLOB)'),
+        ('identifier', 'assignments', 'identifier = CAST(identifier AS BLOB)'),
+        ('role', 'assignments', "role = x'ff'"),
+        ('state', 'assignments', "state = x'00'"),
+        ('claim', 'assignments', "claim_id = x'ff'"),
+        ('time of an event', 'events', "at_ms = 'today'"),
+        ('details of an event', 'events', "details = x'ff'"),
+        ('name of an event', 'events', "event = x'ff'"),
+        ('why', 'withheld', "reasons = x'ff'"),
+        ('generation of a mark', 'withheld', "generation = 'x'"),
+        ('document', 'declarations', "document = x'ff'"),
+        ('boot', 'hosts', "boot_id = x'ff'"),
+        ('providers', 'hosts', "nested_version = 'x'"),
+        ('question', 'operator_requests', "arguments = x'ff'"),
+        ('time of a request', 'operator_requests', "created_at = 'x'"),
+        names=('table', 'change'))
+    table: str
+    change: str
+
+    def test_audits_and_starts_go_on_and_the_device_stays_with_its_owner(self):
+        host = self.useFixture(fixtures.Host(devices=4, parents={'p0': 2}))
+        instance = host.spawn(pmem=1)
+        host.manager.cordon('vpmem', 'd3')
+        request = operator_requests.make(host.manager.host_uuid, operator_requests.REPAIR, accept=False)
+        host.store.store.add_operator_request(request)
+        store: Any = host.store.store
+        with sqlite3.connect(store.path) as connection:
+            connection.execute(f'UPDATE {self.table} SET {self.change}')
+        connection.close()
+        for _ in range(2):
+            host.audit()
+            host.restart()
+        host.manager.list_withheld()
+        host.manager.providers()
+        host.store.store.events_of_device('d0')
+        others = [Instance() for _ in range(2)]
+        for other in others:
+            host.claim(other, pmem=1)
+        self.assertEqual({'d1', 'd2'}, {name for name, owner in host.held().items() if owner != instance.uuid})
+        self.assertEqual(instance.uuid, host.held()['d0'])

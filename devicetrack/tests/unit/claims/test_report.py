@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import fixtures as testing_fixtures
+
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import audit
 from devicetrack.claims import repairs
 from devicetrack.claims import report
 from devicetrack.engine import findings
@@ -356,3 +359,21 @@ class LocateTestCase(base.TestCase):
         self.assertEqual('this machine is several hosts in the store (compute-7, compute-7b): name one with --host',
                          str(error))
         self.assertEqual(second, self.locate(host, 'compute-7b'))
+
+
+class FindingsLogTestCase(base.TestCase):
+
+    def test_a_finding_is_logged_when_it_appears_and_ends_and_now_and_then(self) -> None:
+        log = self.useFixture(testing_fixtures.FakeLogger())
+        host = self.useFixture(fixtures.Host(devices=2))
+        host.spawn(pmem=1)
+        host.machine.remove(DeviceKey('vpmem', 'd0'))
+        for _ in range(audit.AUDITS_A_REMINDER):
+            self.assertNotEqual([], host.audit())
+        self.assertEqual(1, log.output.count('proposed:'))
+        host.audit()
+        self.assertEqual(2, log.output.count('proposed:'))
+        self.assertNotIn('over, or other by now', log.output)
+        host.machine.add_namespace('d0')
+        host.audit()
+        self.assertEqual(1, log.output.count('over, or other by now'))

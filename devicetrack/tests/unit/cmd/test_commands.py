@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import glob
+import io
 import os
 import re
 import sqlite3
 
 import fixtures as base_fixtures
+from oslo_config import cfg
 import sqlalchemy as sa
 
 from devicetrack import exception
@@ -15,6 +17,7 @@ from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
+from devicetrack.cmd import manage
 from devicetrack.cmd import records
 from devicetrack.engine import findings
 from devicetrack.objects import DeviceRequest
@@ -226,6 +229,15 @@ class HostTestCase(CommandTestCase):
         self.assertEqual((2, {'VGPU': 4, fixtures.PMEM: 0}), (
             shown['withheld_entries'], {one['resource_class']: one['withheld'] for one in shown['classes']}))
         self.assertIn('4 withheld', self.program.run('host', 'map').out)
+
+    def test_a_map_for_a_terminal_that_has_only_ascii_escapes_the_rest(self) -> None:
+        self.host.manager.cordon('vpmem', 'd0', reason='dañado')
+        raw = io.BytesIO()
+        out = io.TextIOWrapper(raw, encoding='ascii')
+        arguments = ['--config-file', self.program.config_file, 'host', 'map']
+        self.assertEqual(0, manage.Manage(cfg.ConfigOpts(), out, io.StringIO()).run(arguments))
+        out.flush()
+        self.assertIn(b'da\\xf1ado', raw.getvalue())
 
     def test_of_another_machine_it_says_what_it_cannot_know(self) -> None:
         self.host.store.store.add_host(store_api.Host('7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0008', 'compute-8', 'another'))
