@@ -22,6 +22,7 @@ import time
 from typing import Any
 from typing import Final
 from typing import TypeVar
+import weakref
 
 from devicetrack import threads
 
@@ -56,8 +57,21 @@ class _Call:
         return max(0.0, self.deadline - time.monotonic())
 
 
+class _Idle(collections.deque[queue.SimpleQueue[_Call | None]]):
+    """The threads that wait for a call, by the queues in which they wait."""
+
+    is_over = False
+
+    def end(self) -> None:
+        """End these threads now, and those that work as soon as they have answered."""
+        self.is_over = True
+        while self:
+            with contextlib.suppress(IndexError):       # a caller was faster
+                self.pop().put(None)
+
+
 class Calls:
-    """Makes calls.
+    """Makes calls. Its threads end with it, or by :meth:`close`.
 
     :param timeout_s: how long each may take
     :param into_c: the calls do nothing but call a C library: they may run in a native thread beside eventlet's
@@ -67,9 +81,19 @@ class Calls:
         self.timeout_s, self._into_c = timeout_s, into_c
         self._begin()
 
+    def close(self) -> None:
+        """End the threads; that of a late call ends when its answer has come. The next call starts others."""
+        over = self._idle
+        self._start_anew()
+        over.end()
+
+    def _start_anew(self) -> None:
+        self._idle = _Idle()
+        weakref.finalize(self, self._idle.end).atexit = False
+
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._idle: collections.deque[queue.SimpleQueue[_Call]] = collections.deque()
+        self._start_anew()
         self._unanswered: dict[int, _Call] = {}
         self._placing = threading.RLock()      # a signal handler may come in the middle
 
@@ -89,7 +113,7 @@ class Calls:
                 calls = self._idle.pop()
             except IndexError:
                 calls = queue.SimpleQueue()
-                threads.Thread('devicetrack-libvirt', self._work, (calls,)).start()
+                threads.Thread('devicetrack-libvirt', _work, (calls, self._idle, self._unanswered)).start()
             calls.put(call)
         except threads.NotStarted as unstarted:
             self._unanswered.pop(id(call), None)
@@ -151,26 +175,28 @@ class Calls:
         with eventlet.Timeout(call.left_s, Late(f'no answer within {self.timeout_s} s')):
             return eventlet.tpool.execute(carried_out)
 
-    def _work(self, calls: queue.SimpleQueue[_Call]) -> None:
-        idle, unanswered = self._idle, self._unanswered
-        try:
-            while True:
-                call = calls.get()
-                answer: Any = None
-                error: BaseException | None = None
-                try:
-                    answer = call.work()
-                except BaseException as raised:
-                    error = raised
-                finally:
-                    unanswered.pop(id(call), None)
-                idle.append(calls)
-                call.answer.put((answer, error))
-                # The next call may be long in coming. The objects of this call must not stay in memory until then.
-                del call, answer, error
-        finally:                                # no memory left: nobody may give this thread another call
-            with contextlib.suppress(ValueError):
-                idle.remove(calls)
+
+def _work(calls: queue.SimpleQueue[_Call | None], idle: _Idle, unanswered: dict[int, _Call]) -> None:
+    """Carry out calls. This has no reference to their :class:`Calls`, which ends with its last user."""
+    try:
+        while (call := calls.get()) is not None:
+            answer: Any = None
+            error: BaseException | None = None
+            try:
+                answer = call.work()
+            except BaseException as raised:
+                error = raised
+            finally:
+                unanswered.pop(id(call), None)
+            idle.append(calls)
+            call.answer.put((answer, error))
+            # The next call may be long in coming. The objects of this call must not stay in memory until then.
+            del call, answer, error
+            if idle.is_over:
+                return
+    finally:                                # no memory left: nobody may give this thread another call
+        with contextlib.suppress(ValueError):
+            idle.remove(calls)
 
 
 def _green() -> Any:

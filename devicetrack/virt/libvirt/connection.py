@@ -253,6 +253,7 @@ class Connection:
         if raw is not None and not self._shared:
             with contextlib.suppress(libvirt.libvirtError, bounded.Late):
                 self._calls.call(raw.close)
+        self._calls.close()
 
     def definitions(self, read: Callable[[Definitions | Unreadable], _Answer],
                     told: Callable[[int, int], None] | None = None,

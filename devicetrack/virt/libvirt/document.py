@@ -12,9 +12,9 @@ from lxml import etree
 
 from devicetrack import exception
 
-# REMOTE_STRING_MAX of libvirt's wire protocol (src/remote/remote_protocol.x): no daemon can send a longer
-# document.
-MAX_LENGTH = 4 * 1024 * 1024
+# VIR_NET_MESSAGE_MAX of libvirt's wire protocol (src/rpc/virnetprotocol.x): no daemon can send a longer document. A
+# shorter limit would help nobody: a domain whose definition nobody reads may have any device, so all stay withheld.
+MAX_LENGTH = 32 * 1024 * 1024
 
 
 def parse(text: str, document: str, root: str, everything: bool = False) -> etree._Element:
