@@ -17,6 +17,7 @@ from oslo_db import exception as db_exc
 import sqlalchemy as sa
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.event import Event
 from devicetrack.objects.values import DeviceKey
@@ -93,7 +94,7 @@ class SQLStore(database.Database, api.Store):
         return convert.hosts(self.rows(queries.HOSTS))
 
     def add_host(self, host: api.Host) -> None:
-        if not host.name or not host.name.isprintable():
+        if not host.name or (vocabulary.is_text(host.name) and not host.name.isprintable()):
             raise exception.InvalidConfiguration(
                 'host', repr(host.name), 'it is empty, or has characters that no log and no terminal shows on one '
                                          'line: give the host another name')
