@@ -34,7 +34,8 @@ class ComputeService(Protocol):
     """The service's view of its instances and migrations, handed to the manager.
 
     An answer of None, an exception or a state that is not listed means unknown, and the manager gives nothing back
-    because of it. An answer with an entry that cannot be read is unknown as a whole. A UUID may be a string or a
+    because of it. An answer with an entry that cannot be read (no UUID, a state that is no text) is unknown as a whole,
+    because an instance that is left out is one that the service does not know. A UUID may be a string or a
     ``uuid.UUID``. Every method is optional: the answer of a missing one is unknown, and ``doc/source/user/moves.rst``
     says what happens without each. The manager asks during a start, an audit, ``realize``, ``started`` and the calls of
     a move, and never under its lock. A call asks about an instance or a migration once, and goes by that answer to its
@@ -210,12 +211,13 @@ class _Unreadable(Exception):
 
 
 def _states(answer: Any) -> dict[str, str]:
-    """Read the states of instances. One that is no text means nothing, as one that is not listed."""
+    """Read the states of instances. Without one that is no text, its instance would look like one that is left out."""
     states: dict[str, str] = {}
     for key, state in _form(answer, Mapping).items():
         uuid = _uuid(key, states)
-        if isinstance(state, str):
-            states[uuid] = state
+        if not isinstance(state, str):
+            raise _Unreadable(f'instance {uuid}: its state is {reprlib.repr(state)}')
+        states[uuid] = state
     return states
 
 
@@ -240,7 +242,10 @@ def _moves(asked: frozenset[str], answer: Any) -> dict[str, Move]:
 
 
 def _evacuated(answer: Any) -> set[str]:
-    return {_uuid(one) for one in _form(answer, Collection)}
+    uuids = {_uuid(one) for one in _form(answer, Collection)}
+    if isinstance(answer, Mapping):             # its values may say of whom this is not so
+        raise _Unreadable(type(answer).__name__)
+    return uuids
 
 
 def _form(answer: Any, form: Any) -> Any:

@@ -254,10 +254,36 @@ class GoneTestCase(base.TestCase):
 
 class StateTestCase(base.TestCase):
 
-    def test_a_state_that_is_no_text_is_unknown_for_its_instance_alone(self):
+    def test_a_state_that_is_no_text_makes_the_answer_unknown_and_the_log_says_whose_it_is(self):
         other = str(uuid.uuid4())
-        view = ServiceView(types.SimpleNamespace(instances=lambda _uuids: {INSTANCE: 'here', other: None}))
-        self.assertEqual({INSTANCE: 'here'}, view.instances([INSTANCE, other]))
+        logged = self.useFixture(fixtures_of_tests.FakeLogger())
+        for odd in (None, 7, b'deleted', ['here']):
+            view = ServiceView(types.SimpleNamespace(
+                instances=lambda _uuids, odd=odd: {INSTANCE: 'here', other: odd}))
+            self.assertIsNone(view.instances([INSTANCE, other]))
+            self.assertIn(f'instance {other}: its state is {odd!r}', logged.output)
+
+    def test_an_instance_with_such_a_state_is_not_one_that_the_service_has_forgotten(self):
+        """A move whose instance and migration are both left out is one that failed, and its claim goes back."""
+        region = self.useFixture(Region())
+        moving = fixtures.Instance(host='one')
+        migration = region.migration(moving, 'two')
+        region.two.resize(moving, pmem=1, migration=migration)
+        region.migrations.remove(migration)
+        before = region.two.records(moving)
+        region.two.service.known = {moving.uuid: None}
+        for _ in range(3):
+            region.two.audit()
+        region.two.restart()
+        self.assertEqual((1, before), (len(before), region.two.records(moving)))
+        region.two.service.known = {}
+        region.two.audit()
+        region.two.audit()
+        self.assertEqual([], region.two.records(moving))
+
+    def test_a_mapping_is_no_list_of_the_evacuated(self):
+        view = ServiceView(types.SimpleNamespace(evacuated_from_here=lambda: {INSTANCE: False}))
+        self.assertEqual(set(), view.evacuated_from_here())
 
     def test_an_entry_of_no_instance_makes_the_answer_unknown(self):
         for odd in (7, 'x', None):
