@@ -210,14 +210,14 @@ class HostViews:
 
         :param in_doubt: as :meth:`.locked_ledger.LockedLedger.open`
         """
-        self._known.resolve(views.inventory.providers | {''})
+        self._known.resolve(views.inventory.providers | {''} | self._driver.possible_parents())
         lost = [one.known for one in views.lost if one.known is not None and one.shown is None]
         self._ledger.open(views, marks, [*in_doubt, *lost])
         self._refresh(views.inventory)
 
     def take_over(self, looks: list[Views], watch: int) -> None:
         """Update the ledger and the snapshot from an audit's looks. The caller is :meth:`reading`."""
-        self._known.resolve(looks[-1].inventory.providers | {''})
+        self._known.resolve(looks[-1].inventory.providers | {''} | self._driver.possible_parents())
         self._ledger.read_inventory(looks, watch)
         self._refresh(looks[-1].inventory)
 

@@ -105,6 +105,15 @@ class VirtDriver(abc.ABC):
         """
         return None
 
+    def possible_parents(self) -> frozenset[str]:
+        """Return the stable names of parents that the host has, with and without devices for guests by the options.
+
+        Their providers are this host's: what is allocated there is claimed or refused, though options that are lost may
+        have named its class. The manager asks at its start and in each audit. By default there are none. Never an
+        error: a parent that cannot be found is left out.
+        """
+        return frozenset()
+
     def aliases(self) -> Mapping[str, PCIAlias] | None:
         """Return the names by which flavors ask for PCI functions of the driver (``pci_passthrough:alias``).
 

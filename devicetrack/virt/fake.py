@@ -426,6 +426,9 @@ class FakeDriver(driver.VirtDriver):
     def resource_classes(self) -> frozenset[str]:
         return frozenset(self.machine.resource_classes)
 
+    def possible_parents(self) -> frozenset[str]:
+        return frozenset(self.machine.idle_parents)
+
     def aliases(self) -> Mapping[str, PCIAlias] | None:
         return self.machine.aliases
 

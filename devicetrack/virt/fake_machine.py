@@ -101,6 +101,7 @@ class Machine:
         self.unnamed: set[DeviceKey] = set()
         self.overlaps: tuple[Overlap, ...] = ()
         self.resource_classes: set[str] = set()
+        self.idle_parents: set[str] = set()
         self.aliases: dict[str, PCIAlias] | None = None
         self.sockets: tuple[tuple[int, int], ...] = ()
         self._declared: dict[tuple[str, str | None, str], MigrationType] = {}

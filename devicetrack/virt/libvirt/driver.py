@@ -134,6 +134,9 @@ class LibvirtDriver(driver.VirtDriver):
         said = {kind.may_count(resource_class) for kind in self._kinds.values()} - {None}
         return any(said) if said else None
 
+    def possible_parents(self) -> frozenset[str]:
+        return frozenset().union(*map(installed.possible_parents, self._kinds.values()))
+
     def aliases(self) -> Mapping[str, PCIAlias] | None:
         return next((found for kind in self._kinds.values() if (found := kind.aliases) is not None), None)
 

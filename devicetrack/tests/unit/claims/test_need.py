@@ -77,6 +77,26 @@ class NeedTestCase(base.TestCase):
             'CUSTOM_NVIDIA_36': 1}}})
         self.assertIn('CUSTOM_NVIDIA_36', str(error))
 
+    def test_a_custom_class_whose_option_is_lost_counts_at_a_parent_that_the_host_still_has(self) -> None:
+        """No row, no option and no device name the class, and no device is left at the parent."""
+        host = self.useFixture(fixtures.Host(name='other', devices=1))
+        host.machine.add_parent('card', resource_class='CUSTOM_NVIDIA_36')
+        host.audit()
+        [card] = [one.uuid for one in host.manager.providers() if one.parent_uuid is not None]
+        [root] = [one.uuid for one in host.manager.providers() if one.parent_uuid is None]
+        host.machine.parents.clear()
+        host.machine.resource_classes.clear()
+        host.machine.idle_parents.add('card')
+        host.restart()
+        self.assertNotIn(card, [one.uuid for one in host.manager.providers()])
+        wanted = {root: {'resources': {'VCPU': 1}}, card: {'resources': {'CUSTOM_NVIDIA_36': 1}}}
+        for flavor in (None, a_flavor(resources__CUSTOM_NVIDIA_36='1')):
+            error = self.assertRaises(exception.NoFit, host.claim, fixtures.Instance(flavor=flavor), wanted)
+            self.assertIn('CUSTOM_NVIDIA_36', str(error))
+        self.assertRaises(exception.NoFit, host.claim, fixtures.Instance(), DeviceRequest.of(
+            ('CUSTOM_NVIDIA_36', 1, card)))
+        self.assertEqual([], host.records())
+
     def test_what_a_row_names_counts_while_the_row_is_there(self) -> None:
         host = self.useFixture(fixtures.Host(name='other'))
         host.machine.add_parent('card', resource_class='CUSTOM_NVIDIA_36')

@@ -271,7 +271,8 @@ class StateTestCase(base.TestCase):
         region.two.resize(moving, pmem=1, migration=migration)
         region.migrations.remove(migration)
         before = region.two.records(moving)
-        region.two.service.known = {moving.uuid: None}
+        unreadable: Any = {moving.uuid: None}
+        region.two.service.known = unreadable
         for _ in range(3):
             region.two.audit()
         region.two.restart()

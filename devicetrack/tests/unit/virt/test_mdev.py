@@ -47,6 +47,13 @@ class StockTestCase(MdevTestCase):
         stock = self.kind.stock()
         self.assertEqual(((), 11), (stock.devices, stock.capacities[0].available))
 
+    def test_a_parent_of_no_enabled_type_is_there_all_the_same(self) -> None:
+        kind = self.make_kind(types=[])
+        self.assertEqual([], list(kind.possible_parents()))
+        kind.devices.kernel = mdev_sysfs.Kernel(self.temp_dir())
+        os.makedirs(kind.devices.kernel.parent_path('0000:84:00.0'))
+        self.assertEqual((False, ['pci_0000_84_00_0']), (kind.configured, list(kind.possible_parents())))
+
     def test_no_more_than_the_operator_wants(self) -> None:
         kind = self.make_kind()
         self.configuration.set('mdev_mtty-2', max_instances=2)

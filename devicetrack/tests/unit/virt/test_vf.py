@@ -73,6 +73,11 @@ class VFTestCase(base.TestCase):
 
 class StockTestCase(VFTestCase):
 
+    def test_a_card_of_no_enabled_type_is_there_all_the_same(self) -> None:
+        kind = self.make_kind(types=())
+        self.assertEqual((False, ['pci_' + CARD.replace(':', '_').replace('.', '_')]),
+                         (kind.configured, list(kind.possible_parents())))
+
     def test_every_function_that_can_be_given_the_type(self) -> None:
         found = self.devices()
         self.assertEqual(self.functions, list(found))

@@ -163,6 +163,14 @@ class DeviceKind(abc.ABC):
         """As :meth:`devicetrack.virt.driver.VirtDriver.may_count`; by default None. No I/O, and no error."""
         return None
 
+    def possible_parents(self) -> Collection[str]:
+        """Return the providers' names of parents that the host has, whatever the options say; by default none.
+
+        As :meth:`devicetrack.virt.driver.VirtDriver.possible_parents`. A kind without options is asked too, so look
+        only where such devices would be.
+        """
+        return ()
+
     @property
     def aliases(self) -> Mapping[str, PCIAlias] | None:
         """As :meth:`devicetrack.virt.driver.VirtDriver.aliases`; by default None. At most one kind has aliases."""

@@ -201,6 +201,16 @@ def stock(kind: api.DeviceKind) -> api.Stock:
         return _without_identity_unhealthy(found, of_each)
 
 
+def possible_parents(kind: api.DeviceKind) -> Collection[str]:
+    """Ask the kind for parents that the host has, also one without options. Nothing if it cannot tell."""
+    try:
+        with mistakes(kind, 'possible_parents'):
+            return [str(name) for name in kind.possible_parents()]
+    except exception.DriverError as error:
+        LOG.debug('The parents of kind %s are unknown: %s', kind.name, error)
+        return ()
+
+
 def is_named(kind: api.DeviceKind, identifier: str, stored: str) -> bool:
     """Ask the kind whether its options name a device.
 

@@ -9,6 +9,7 @@ the assignment and nothing else has that UUID.
 from __future__ import annotations
 
 import collections
+from collections.abc import Collection
 from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -95,6 +96,10 @@ class Mdev(api.DeviceKind):
     @property
     def resource_classes(self) -> frozenset[str]:
         return frozenset(mdev_type.resource_class for mdev_type in self.options.types.values())
+
+    def possible_parents(self) -> Collection[str]:
+        kernel = self.devices.kernel
+        return [nodedev_xml.name_of(kernel.subsystem(address), address) for address in kernel.parents()]
 
     def live_migration_obstacle(self) -> str | None:
         return vfio_migration.obstacle(self.hypervisor.versions())

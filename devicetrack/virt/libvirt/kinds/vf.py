@@ -80,6 +80,9 @@ class VF(api.DeviceKind):
     def resource_classes(self) -> frozenset[str]:
         return frozenset(vgpu_type.resource_class for vgpu_type in self.options.types.values())
 
+    def possible_parents(self) -> Collection[str]:
+        return [nodedev_xml.pci_name(address) for address in self.tree.parents()]
+
     def live_migration_obstacle(self) -> str | None:
         return vfio_migration.obstacle(self.hypervisor.versions())
 
