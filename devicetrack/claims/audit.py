@@ -127,6 +127,7 @@ class Audit:
             went_on = self._resume.go_on(views, left, forgotten & before, defined)
         if went_on:
             found = self._still_there(found)
+        found = self._not_over(found)
         return self._dated(self._not_under_way(found) + [_in_doubt(doubt) for doubt in self._rows.doubts]
                            + self._without_provider())
 
@@ -186,6 +187,11 @@ class Audit:
         now = {record.key: record.generation for record in self._rows.all()}
         return [finding for finding in found
                 if finding.kind not in _GOES_ON or now.get(finding.device) == finding.generation]
+
+    def _not_over(self, found: Sequence[Finding]) -> list[Finding]:
+        """Leave out what claims may try again since this audit."""
+        held_back = {(target.kind, target.name) for target in self._withheld.not_realized}
+        return [finding for finding in found if finding.kind != findings.NOT_REALIZED or finding.device in held_back]
 
     def _judge(self, views: Views) -> None:
         """Check whether the store is older than the guests. If so, the host claims nothing and gives nothing back."""

@@ -293,10 +293,11 @@ class Claiming:
     def _withhold(self, record: Record, error: exception.DeviceError | exception.ParentFull) -> None:
         """Keep further claims from a device that could not be made ready, or from the parent that could not make it.
 
-        A parent that is full, and says so when it is read again, needs nothing more.
+        A parent that is full, and says so when it is read again, needs nothing more. Neither does a device that a guest
+        had before: no claim can choose it, and whoever starts the guest gets the error.
         """
         device = self._ledger.device(record.key)
-        if device is None:
+        if device is None or record.generation != values.CLAIMED and not device.unborn:
             return
         is_full = isinstance(error, exception.ParentFull)
         if is_full or device.unborn:

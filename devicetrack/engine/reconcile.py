@@ -456,8 +456,9 @@ class _Comparison:
     def not_realized(self, causes: Mapping[Target, Cause]) -> Iterable[Finding]:
         for target, cause in causes.items():
             key, of_parent = (target.kind, target.name), target.scope == vocabulary.PARENT
-            if not of_parent and (there := self.devices.get(key)) is not None and there.unhealthy:
-                continue                        # that finding says it
+            if not of_parent and target.kind in self.inventory.known_kinds and (
+                    (there := self.devices.get(key)) is None or there.unhealthy or key in self._replaced):
+                continue                        # another finding says it, or the host has no such device
             yield self._finding(
                 findings.NOT_REALIZED, vocabulary.WARNING, key,
                 f'{"this parent could not make a device" if of_parent else "it could not be made ready for a guest"}: '

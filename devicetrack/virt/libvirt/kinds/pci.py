@@ -293,6 +293,9 @@ class PCI(api.DeviceKind):
     def node(self, device: InventoryDevice) -> str | None:
         return str(details.peek(device.details).address)
 
+    def container(self, parent: str) -> str | None:
+        return None             # the host shows it, also for a card that moved, whose rows name the parent of the claim
+
     # -- usage --------------------------------------------------------------------------------------------------------
 
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
