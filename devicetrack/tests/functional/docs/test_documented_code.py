@@ -224,12 +224,11 @@ class InterruptedBootsTestCase(base.TestCase):
 
     def test_an_instance_that_cannot_boot_is_released_and_the_next_one_boots(self) -> None:
         self.wants = [self.wanted, self.unwanted]
-        error = exception.RealizeFailed('vpmem', 'd0', 'no')
+        error = exception.RealizeUnknown('vpmem', 'd0', 'no')
         self.host.machine.before('realize', error, times=1)
         self.go_on()
         first, second = sorted(one.uuid for one in self.wants)
-        [(failed, why)] = self.failed
-        self.assertEqual((first, error, [second]), (failed, why.__cause__, list(self.host.owners().values())))
+        self.assertEqual(([(first, error)], [second]), (self.failed, list(self.host.owners().values())))
         self.assertEqual(['active'], [row.state for row in self.host.records()])
 
     def test_a_guest_that_runs_is_recorded_and_may_be_started_again(self) -> None:
@@ -548,6 +547,11 @@ class PagesTestCase(base.TestCase):
         names = re.findall(r'``(devicetrack\.tests\.[\w.]+)``', self.text('admin', 'security.rst'))
         self.assertLess(50, len(names))
         self.assertEqual([], [name for name in names if not is_test(name)])
+
+    def test_every_test_of_a_fault_from_the_field_exists(self) -> None:
+        names = re.findall(r'``((?:unit|functional|drivers|host)\.[\w.]+)``', self.text('contributor', 'field.rst'))
+        self.assertLess(50, len(names))
+        self.assertEqual([], [name for name in names if not is_test(f'devicetrack.tests.{name}')])
 
     def test_every_status_of_the_inventory_is_explained(self) -> None:
         page = self.text('admin', 'commands.rst')

@@ -114,7 +114,7 @@ class ReadTestCase(base.TestCase):
         self.assertIsInstance(driver.unclaim([wanted])[KEY], exception.UnclaimFailed)
 
     def test_without_the_word_of_the_disk_no_guest_gets_a_proven_device(self) -> None:
-        self.fill(bytes(MIB))
+        self.fill(bytes(8 * MIB))
         self.assertIsNone(self.prove())
         driver = self.driver()
         wanted = self.assigned(driver)
