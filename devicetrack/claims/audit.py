@@ -68,6 +68,7 @@ class Audit:
         :raises InvalidConfiguration: an option does not fit what the host has
         :raises HypervisorUnreachable, StoreError: no answer
         """
+        damaged = self._damaged()               # before any of them is written anew
         self._views.prepare(self._rows.all)
         self._views.check_host()
         views = self._views.read()
@@ -91,7 +92,7 @@ class Audit:
             went_on = self._resume.waits(views) and self._resume.go_on(views)
         if went_on:
             views = self._views.read()
-        return self._dated(self._not_under_way(self._compare(views)) + self._without_provider())
+        return self._dated(self._not_under_way(self._compare(views)) + damaged + self._without_provider())
 
     def run(self) -> list[Finding]:
         """Audit a started host.
@@ -99,6 +100,7 @@ class Audit:
         :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
         """
         self._wipes.next_audit()
+        damaged = self._damaged()
         self._failed.settle_doubts()
         if self._gate.report_only is None:
             self._failed.give_back_claims()
@@ -129,7 +131,7 @@ class Audit:
             found = self._still_there(found)
         found = self._not_over(found)
         return self._dated(self._not_under_way(found) + [_in_doubt(doubt) for doubt in self._rows.doubts]
-                           + self._without_provider())
+                           + damaged + self._without_provider())
 
     def _compare(self, views: Views) -> list[Finding]:
         found = repairs.proposed(
@@ -162,6 +164,12 @@ class Audit:
                         'devices', 'every free device of this provider',
                         'none: the next audit asks the compute service again')
                 for name in sorted(self._views.providers.missing)]
+
+    def _damaged(self) -> list[Finding]:
+        return [Finding(findings.ROW_DAMAGED, vocabulary.WARNING, findings.NO_DEVICE, None, (), 0,
+                        f'{row.table}: the row {row.key} has a value of a wrong type in {row.columns}', 'nothing',
+                        'look at the disk. Repair the row by hand or restore the store, with the service stopped, '
+                        'unless the service has written it anew by the next audit') for row in self._rows.damaged()]
 
     def _note(self, views: Views) -> None:
         """Prove the withheld devices that can be proven at once, and record the rest in the store."""

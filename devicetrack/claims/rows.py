@@ -33,6 +33,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes
 from devicetrack.store.api import ContextChange
+from devicetrack.store.api import DamagedRow
 from devicetrack.store.api import Store
 from devicetrack.store.api import StoredContext
 
@@ -86,6 +87,10 @@ class Rows:
     def all(self) -> Sequence[Record]:
         """Every row of the host, those of one instance together."""
         return self._store.records_of_host(self._host_uuid)
+
+    def damaged(self) -> list[DamagedRow]:
+        """The rows of the host in other tables than that of its devices in which a value has a wrong type."""
+        return self._store.damaged(self._host_uuid)
 
     def of_instance(self, instance_uuid: str) -> list[Record]:
         """The rows of one instance, in the order of the request.

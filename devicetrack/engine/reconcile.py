@@ -34,6 +34,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
+from devicetrack.objects.values import UNKNOWN_GENERATION
 from devicetrack.objects.values import Use
 
 Failures = Mapping[DeviceKey, Cause]
@@ -54,8 +55,9 @@ def compare(views: Views, failures: Failures = NO_FAILURES, retired: Set[DeviceK
     :returns: findings, worst first; each difference once
     """
     seen = _Comparison(views, failures, retired)
-    found = [*seen.lost(), *seen.unknown(), *seen.missing_guests(), *seen.used(), *seen.recorded(), *seen.unsettled(),
-             *seen.stock(), *seen.exclusions(), *seen.faults(), *seen.not_realized(not_realized)]
+    found = [*seen.lost(), *seen.damaged(), *seen.unknown(), *seen.missing_guests(), *seen.used(),
+             *seen.recorded(), *seen.unsettled(), *seen.stock(), *seen.exclusions(), *seen.faults(),
+             *seen.not_realized(not_realized)]
     return sorted(found, key=lambda one: (vocabulary.SEVERITIES.index(one.severity), one.kind, one.device))
 
 
@@ -106,6 +108,17 @@ class _Comparison:
                 'see whether the store was restored, or one of its servers lags behind. If it will not show the row '
                 'again by itself, have this service write it again, and do not restart the service before that',
                 repair=findings.WRITE_AGAIN)._replace(recorded_owner=row.instance_uuid, generation=row.generation)
+
+    def damaged(self) -> Iterable[Finding]:
+        records = Compact(Record, self.views.records)
+        if UNKNOWN_GENERATION not in set(records.column('generation')):
+            return
+        for row in records:
+            if row.generation == UNKNOWN_GENERATION:
+                yield self._finding(
+                    findings.ROW_DAMAGED, vocabulary.CRITICAL, (row.kind, row.identifier),
+                    f'its row, of instance {row.instance_uuid}, has {row.details}',
+                    'stop the service, repair the row by hand or restore the store, and look at the disk')
 
     def unknown(self) -> Iterable[Finding]:
         for unknown in (*self.usage.unknown, *self.inventory.unknown):

@@ -38,6 +38,10 @@ ONLY_CLAIMED: Final = 2
 OF_A_GUEST: Final = 3
 
 
+# The generation of a row with a value of a wrong type. No write names it, so the row stays as it is.
+UNKNOWN_GENERATION: Final = -1
+
+
 class Record(NamedTuple):
     """One row of the store: one assignment.
 

@@ -123,6 +123,14 @@ class OperatorRequest(NamedTuple):
     answer: str | None = None
 
 
+class DamagedRow(NamedTuple):
+    """A row with values of other types than those of the columns, for people."""
+
+    table: str
+    key: str
+    columns: str
+
+
 class WithheldRow(NamedTuple):
     """A device or a parent of a host that is withheld (``scope``, ``name``).
 
@@ -387,6 +395,13 @@ class Store(abc.ABC):
         :raises ValueError: one of them belongs to another host; nothing was written
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have been written; call again
+        """
+
+    @abc.abstractmethod
+    def damaged(self, host_uuid: str) -> list[DamagedRow]:
+        """The rows of a host in which a value has a wrong type. Assignments and events are not looked at.
+
+        Such a row is read with stand-ins; a damaged assignment has :data:`.UNKNOWN_GENERATION`.
         """
 
     @abc.abstractmethod

@@ -201,6 +201,10 @@ class StagedStore(api.Store):
     def set_declarations(self, host_uuid: str, declarations: Sequence[api.StoredDeclaration]) -> None:
         self._call('set_declarations', host_uuid, declarations)
 
+    def damaged(self, host_uuid: str) -> list[api.DamagedRow]:
+        found: list[api.DamagedRow] = self._call('damaged', host_uuid)
+        return found
+
     def leftovers(self, host_uuid: str) -> list[Leftover]:
         found: list[Leftover] = self._call('leftovers', host_uuid)
         return found

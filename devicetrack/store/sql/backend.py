@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import enum
 import functools
 import itertools
@@ -291,6 +292,11 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def code_of(self, error: BaseException) -> str:
         """The code of an error of the driver, for messages."""
+
+    def with_bytes(self, connection: sa.Connection,
+                   error: BaseException) -> contextlib.AbstractContextManager[None] | None:
+        """A block in which a connection returns texts that are none as bytes; None if ``error`` was not about one."""
+        return None
 
     @abc.abstractmethod
     def undone_in_commit(self, error: BaseException) -> bool:

@@ -20,6 +20,7 @@ from devicetrack.objects.compact import Compact
 from devicetrack.objects.event import Event
 from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
+from devicetrack.objects.values import UNKNOWN_GENERATION
 from devicetrack.store import api
 from devicetrack.store.sql import models
 
@@ -33,17 +34,15 @@ _WIDTH = len(Record._fields)
 _TYPES: Final = {table: [frozenset((int if isinstance(column.type, sa.Integer) else str,
                                     *[type(None)] * bool(column.nullable))) for column in table.columns]
                  for table in models.metadata.tables.values()}
-# The generation of a row with a wrong value. No write names it, so the row stays as it is.
-UNKNOWN_GENERATION: Final = -1
-
-_told: set[tuple[Any, ...]] = set()
+# Damaged events that the log has named. Every audit names the damaged rows of the other tables.
+_told: set[str] = set()
 
 
 def sound(table: sa.Table, rows: list[Any]) -> list[Any]:
     """Return rows, all columns in their order, whose values have the types of the columns.
 
     In a row with a wrong value, a text has the place of bytes, and 0 or None that of a number. A row of a device stays
-    owned: nobody can read its details or write it, and the log names it once.
+    owned: nobody can read its details or write it, and audits name it.
     """
     wanted = _TYPES[table]
     columns = zip(*rows, strict=True)
@@ -53,24 +52,33 @@ def sound(table: sa.Table, rows: list[Any]) -> list[Any]:
             for row in rows]
 
 
+def wrong_columns(table: sa.Table, row: Sequence[Any]) -> list[str]:
+    """The columns of a row, all in their order, with values of other types."""
+    return [name for name, types, value in zip(table.columns.keys(), _TYPES[table], row, strict=True)
+            if type(value) not in types]
+
+
+def key_of(table: sa.Table, row: Sequence[Any]) -> str:
+    """The primary key of a row, all columns in their order, for people."""
+    mended = map(_stand_in, _TYPES[table], row)
+    return ' '.join(str(value) for column, value in zip(table.columns, mended, strict=True) if column.primary_key)
+
+
 def _mended(table: sa.Table, row: Sequence[Any]) -> tuple[Any, ...]:
-    names = list(table.columns.keys())
-    wrong = {name for name, types, value in zip(names, _TYPES[table], row, strict=True) if type(value) not in types}
-    mended = {name: value if name not in wrong else _stand_in(types, value)
-              for name, types, value in zip(names, _TYPES[table], row, strict=True)}
-    key = tuple(mended[column.name] for column in table.primary_key)
-    if (table.name, *key) not in _told:
-        _told.add((table.name, *key))
-        LOG.error('The row %(key)s of %(table)s has a value of another type in %(columns)s: repair the row by hand, it '
-                  'is not written', {'key': ' '.join(map(str, key)), 'table': table.name,
-                                     'columns': ', '.join(sorted(wrong))})
+    wrong, mended = ', '.join(wrong_columns(table, row)), tuple(map(_stand_in, _TYPES[table], row))
     if table is models.assignments:
-        mended |= {'details': f'a value of another type in {", ".join(sorted(wrong))}',
-                   'generation': UNKNOWN_GENERATION}
-    return tuple(mended.values())
+        return Record._make(mended)._replace(
+            details=f'a value of a wrong type in {wrong}', generation=UNKNOWN_GENERATION)
+    if table is models.events and (key := key_of(table, row)) not in _told:
+        _told.add(key)
+        LOG.error('The row %(key)s of events has a value of another type in %(columns)s', {
+            'key': key, 'columns': wrong})
+    return mended
 
 
 def _stand_in(types: frozenset[type], value: Any) -> Any:
+    if type(value) in types:
+        return value
     if str in types:
         return value.decode('utf-8', 'backslashreplace') if isinstance(value, bytes) else str(value)
     return None if type(None) in types else 0

@@ -101,15 +101,25 @@ class Database:
 
     # -- transactions --------------------------------------------------------------------------------------------------
 
-    def rows(self, statement: sa.Executable, given: Mapping[str, Any] | None = None) -> Sequence[Any]:
-        """Read all rows that a statement finds.
+    def rows(self, statement: sa.Executable, given: Mapping[str, Any] | None = None,
+             fetch: Callable[[sa.CursorResult[Any]], Sequence[Any]] = sa.CursorResult.all) -> Sequence[Any]:
+        """Read all rows that a statement finds. A text that is no UTF-8 comes as bytes.
 
+        :param fetch: takes them from the result
         :raises StoreUnavailable, SchemaMismatch: the database cannot be read
         """
         # The cursor is closed however the block ends: while an exception's traceback keeps it, SQLite keeps what it
         # reads from.
-        with self.reading() as connection, connection.execute(statement, given) as result:
-            return result.all()
+        with self.reading() as connection:
+            try:
+                with connection.execute(statement, given) as result:
+                    return fetch(result)
+            except self._foreign as error:
+                again = self.backend.with_bytes(connection, backends.origin_of(error))
+                if again is None:
+                    raise
+            with again, connection.execute(statement, given) as result:
+                return fetch(result)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:

@@ -109,6 +109,11 @@ DECLARATIONS_OF_HOST: Final = _select(models.declarations, ['host_uuid'], _key(m
 ADD_DECLARATIONS: Final = sa.insert(models.declarations)
 DELETE_DECLARATIONS: Final = sa.delete(models.declarations).where(*_where(models.declarations, ['host_uuid']))
 
+# The tables of a host in which a damaged row is looked for.
+OF_HOST: Final = {table: _select(table, ['host_uuid']) for table in (
+    models.migration_contexts, models.operator_requests, models.withheld, models.declarations, models.leftovers)}
+OF_HOST[models.hosts] = sa.select(models.hosts).where(models.hosts.c.uuid == sa.bindparam('host_uuid'))
+
 LEFTOVERS: Final = _select(models.leftovers, ['host_uuid'], ['migration_uuid'])
 ADD_LEFTOVER: Final = sa.insert(models.leftovers)
 SET_LEFTOVER: Final = sa.update(models.leftovers).where(

@@ -259,8 +259,7 @@ def _page(store: Database, after: tuple[str, ...] | None, size: int) -> list[Rec
     statement = sa.select(models.assignments).order_by(*key).limit(size)
     if after is not None:
         statement = statement.where(sa.tuple_(*key) > after)
-    with store.reading() as connection:
-        return list(convert.records(map(tuple, connection.execute(statement))))
+    return list(convert.records(map(tuple, store.rows(statement))))
 
 
 def _write(connection: sa.Connection, changed: list[tuple[Record, str]]) -> int:

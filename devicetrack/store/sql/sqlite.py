@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 import errno
 import os
 import re
@@ -53,6 +55,23 @@ _STEP_NS: Final = 100_000_000
 _SECOND_NS: Final = 1_000_000_000
 
 
+@contextlib.contextmanager
+def _with_bytes(connection: Any) -> Iterator[None]:
+    # Not always: a call for each text would double the time of a read.
+    connection.text_factory = _text
+    try:
+        yield
+    finally:
+        connection.text_factory = str
+
+
+def _text(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
 class SQLite(backend.Backend):
     """The standard library's sqlite3. oslo.db leaves BEGIN and COMMIT to us: its isolation level is None."""
 
@@ -89,6 +108,12 @@ class SQLite(backend.Backend):
                 if self.cause_of(error) is not Cause.LOCKED or time.monotonic() >= deadline:
                     raise
             time.sleep(_TRIES_EVERY_S)
+
+    def with_bytes(self, connection: sa.Connection,
+                   error: BaseException) -> contextlib.AbstractContextManager[None] | None:
+        # It comes from Python's own module and has no code of SQLite.
+        is_no_text = str(error).startswith('Could not decode to UTF-8')
+        return _with_bytes(connection.connection.dbapi_connection) if is_no_text else None
 
     def ping(self, connection: Any) -> None:
         """Do nothing: there is no server that could be gone."""

@@ -195,13 +195,7 @@ class SQLStore(database.Database, api.Store):
                                   queries.of_devices(host_uuid, of_kinds)))
 
     def _records(self, statement: sa.Select[Any], given: Mapping[str, Any]) -> Sequence[Record]:
-        with self.reading() as connection:
-            # From the driver's own cursor: SQLAlchemy would make an object of each row, which takes longer than reading
-            # it, and no column here needs a conversion.
-            with connection.execute(statement, given) as result:
-                assert result.cursor is not None
-                rows = list(result.cursor.fetchall())
-        rows = convert.sound(models.assignments, rows)          # before they are compared
+        rows = convert.sound(models.assignments, list(self.rows(statement, given, _plain)))
         # Sorted here: the database would sort whole rows, and each database has its own order.
         for field in _IN_ORDER:
             rows.sort(key=field)
@@ -318,6 +312,19 @@ class SQLStore(database.Database, api.Store):
                 if not left:
                     raise self.unavailable(self.backend.fault(error)) from error
 
+    # -- damaged rows --------------------------------------------------------------------------------------------------
+
+    def damaged(self, host_uuid: str) -> list[api.DamagedRow]:
+        if self.engine.dialect.name in models.SERVERS:          # they refuse values of other types
+            return []
+        found = []
+        for table, statement in queries.OF_HOST.items():
+            for row in self.rows(statement, {'host_uuid': host_uuid}):
+                wrong = convert.wrong_columns(table, row)
+                if wrong:
+                    found.append(api.DamagedRow(table.name, convert.key_of(table, row), ', '.join(wrong)))
+        return found
+
     # -- leftovers -----------------------------------------------------------------------------------------------------
 
     def leftovers(self, host_uuid: str) -> list[Leftover]:
@@ -376,6 +383,15 @@ class SQLStore(database.Database, api.Store):
     def _execute(self, statement: sa.Insert | sa.Update | sa.Delete, given: Mapping[str, Any]) -> int:
         """Run one statement in a transaction of its own; returns how many rows it matched. Raises as transact does."""
         return self._transact_at_epoch(lambda connection: connection.execute(statement, given).rowcount)
+
+
+def _plain(result: sa.CursorResult[Any]) -> Sequence[tuple[Any, ...]]:
+    """Fetch rows from the driver's own cursor.
+
+    SQLAlchemy would make an object of each row, which takes longer than reading it, and no column needs a conversion.
+    """
+    assert result.cursor is not None
+    return result.cursor.fetchall()
 
 
 def _is_since(before_ms: int, at_ms: Any) -> bool:

@@ -4,9 +4,15 @@ import json
 import sqlite3
 from typing import Any
 
+import sqlalchemy as sa
+
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims import operator_requests
+from devicetrack.engine import findings
 from devicetrack.objects import details
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Leftover
 from devicetrack.store.api import Changes
 from devicetrack.store.api import Update
 from devicetrack.testing import fixtures
@@ -89,6 +95,15 @@ class WrongTypeTestCase(base.TestCase):
         ('role', 'assignments', "role = x'ff'"),
         ('state', 'assignments', "state = x'00'"),
         ('claim', 'assignments', "claim_id = x'ff'"),
+        ('a role that is no text', 'assignments', "role = CAST(x'ff' AS TEXT)"),
+        ('details that are no text', 'assignments', "details = CAST(x'7bff' AS TEXT)"),
+        ('a boot that is no text', 'hosts', "boot_id = CAST(x'ff' AS TEXT)"),
+        ('an event that is no text', 'events', "details = CAST(x'ff' AS TEXT)"),
+        ('reasons that are no text', 'withheld', "reasons = CAST(x'ff' AS TEXT)"),
+        ('a document that is no text', 'declarations', "document = CAST(x'ff' AS TEXT)"),
+        ('a question that is no text', 'operator_requests', "arguments = CAST(x'ff' AS TEXT)"),
+        ('a context that is no text', 'migration_contexts', "context = CAST(x'ff' AS TEXT)"),
+        ('an allocation that is no text', 'leftovers', "own = CAST(x'ff' AS TEXT)"),
         ('time of an event', 'events', "at_ms = 'today'"),
         ('details of an event', 'events', "details = x'ff'"),
         ('name of an event', 'events', "event = x'ff'"),
@@ -109,18 +124,31 @@ class WrongTypeTestCase(base.TestCase):
         host.manager.cordon('vpmem', 'd3')
         request = operator_requests.make(host.manager.host_uuid, operator_requests.REPAIR, accept=False)
         host.store.store.add_operator_request(request)
+        uuid = host.manager.host_uuid
+        host.store.store.add_leftover(uuid, Leftover(Instance().uuid, 'move', 'confirm', '{}'))
         store: Any = host.store.store
         with sqlite3.connect(store.path) as connection:
+            connection.execute('INSERT INTO migration_contexts VALUES (?, ?, ?, ?)',
+                               (uuid, instance.uuid, 'move', '{}'))
             connection.execute(f'UPDATE {self.table} SET {self.change}')
         connection.close()
+        found = host.audit()
+        if self.table != 'events':
+            named, *others = [one for one in found if one.kind == findings.ROW_DAMAGED]
+            self.assertIn(self.change.split(' =')[0], named.detail)
+            self.assertEqual(self.table == 'declarations', bool(others))        # a host has several
+        if self.table == 'assignments':
+            self.assertEqual((DeviceKey('vpmem', 'd0'), instance.uuid, vocabulary.CRITICAL),
+                             (named.device, named.recorded_owner, named.severity))
         for _ in range(2):
             host.audit()
             host.restart()
         host.manager.list_withheld()
         host.manager.providers()
         host.store.store.events_of_device('d0')
-        others = [Instance() for _ in range(2)]
-        for other in others:
-            host.claim(other, pmem=1)
+        for _ in range(2):
+            host.claim(Instance(), pmem=1)
+        self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
+        store.transact(lambda connection: connection.execute(sa.text('DELETE FROM migration_contexts')))
         self.assertEqual({'d1', 'd2'}, {name for name, owner in host.held().items() if owner != instance.uuid})
         self.assertEqual(instance.uuid, host.held()['d0'])
