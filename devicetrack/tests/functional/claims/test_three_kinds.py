@@ -13,6 +13,7 @@ import uuid
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack import vocabulary
 from devicetrack.compatibility.facts import facts_as_data
 from devicetrack.conf import libvirt as libvirt_options
 from devicetrack.objects import DeclaredDevice
@@ -180,21 +181,39 @@ class UnrealizedTestCase(ThreeKindsTestCase):
             with self.cards.opened(self.functions[0][0]):
                 yield
 
+    def alone(self) -> str:
+        """Let claims have only one device of the kind; returns its name."""
+        name = {'vpmem': 'ns0', 'mdev': self.mdev, 'vf': self.functions[0][0]}[self.kind]
+        for kind, identifier in [(one.kind, one.identifier) for one in self.host.running.ledger.devices()]:
+            if kind == self.kind and identifier != name:
+                self.host.manager.cordon(kind, identifier)
+        return name
+
     def test_leaves_nothing_of_the_others(self) -> None:
         wanted = {'vpmem': (PMEM, 1), 'mdev': (MDEV, 1), 'vf': (VF, 1)}
         last = wanted.pop(self.kind)
         request = DeviceRequest.of(*[*wanted.values(), last][::-self.order])
-        instance = Instance()
+        instance, name = Instance(), self.alone()
 
         def boot() -> None:
             with self.host.claim(instance, request):
                 with self.unable():
-                    self.assertRaises(self.error, self.host.manager.realize, self.context, instance)
-                if self.kind == 'vpmem' or self.order == -1:        # else nobody was to have it
+                    short = self.assertRaises(exception.NoFit, self.host.manager.realize, self.context, instance)
+                self.assertIsInstance(short.__cause__, self.error)
+                if self.kind != 'vpmem' and self.order == -1:       # else nobody was to have it
                     self.host.machine.write('ns0', b'what a guest may have left')
                 raise InterruptedError
 
         self.assertRaises(InterruptedError, boot)
+        self.host.wait()
+        self.assertEqual([(self.kind, name)], [
+            (one.target.kind, one.target.name) for one in self.host.manager.list_withheld()
+            if vocabulary.NOT_REALIZED in one.causes])
+        for one in self.host.manager.list_withheld():
+            if vocabulary.CORDONED in one.causes:
+                self.host.manager.uncordon(one.target.kind, one.target.name)
+        for _audit in range(2):                 # after these, claims try again what failed once
+            self.host.audit()
         self.assert_nothing_left()
         self.assertEqual([], self.host.audit())
         self.host.spawn(request=ALL)            # nothing of it is in anybody's way
