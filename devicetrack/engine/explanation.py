@@ -17,6 +17,7 @@ from devicetrack.engine.selection import Pool
 from devicetrack.engine.selection import Unit
 from devicetrack.objects.choice import Choice
 from devicetrack.objects.choice import classes
+from devicetrack.objects.traits import is_of_device
 
 # A text names at most this many devices.
 _SHOWN: Final = 10
@@ -38,7 +39,7 @@ class Shortage(NamedTuple):
 
     If the part asks by an alias, it counts only devices that the alias means. ``resource_class`` then names all classes
     of the alias, and ``not_meant`` counts their free devices that the alias does not mean: they are of another product
-    or type, or lack its traits.
+    or type, or lack its traits. ``by_traits`` says that no alias but traits of devices limit them.
     """
 
     resource_class: str
@@ -58,6 +59,7 @@ class Shortage(NamedTuple):
     not_meant: int = 0
     failed: tuple[str, ...] = ()
     taken_by: tuple[str, ...] = ()
+    by_traits: bool = False
 
     @property
     def fits(self) -> bool:
@@ -98,6 +100,8 @@ class Shortage(NamedTuple):
         return f'{wanted}, {self.free} of {self.exist} free' + (why if why.startswith(' ') else why and f': {why}')
 
     def _not_meant(self) -> str:
+        if self.by_traits:
+            return f'{self.not_meant} free of another product or type than the traits of the request allow'
         return f'{self.not_meant} free of another product or type than the alias means, or without its traits'
 
     def _failed(self) -> list[str]:
@@ -164,6 +168,8 @@ def shortage(item: Item, affinity: Affinity, all_pools: Iterable[Pool],
                                    and not (vocabulary.CORDONED in pool.parent.closed and pool.total)})),
         not_meant=sum(pool.room() for pool in of_class if pool not in pools
                       and provider_uuid in (None, pool.provider_uuid)),
+        by_traits=bool(item.choices) and all(is_of_device(word) for choice in choices
+                                             for word in choice.needs | choice.refuses),
         taken_by=tuple(sorted({pool.taken_by for pool in ours if pool.taken_by})),
         failed=tuple(sorted(f'{target}: {why}' for target, why in failed.items() if _is_of(target, ours, units))))
 

@@ -160,6 +160,7 @@ def limited(extra_specs: Mapping[str, str]) -> list[Limited]:
 
     A host knows the traits that the types of its devices have by themselves. Only placement knows whether a provider
     has any other trait, since an operator may have set it there. So any other trait is refused, required or forbidden.
+    So is a group of several devices: they come from one provider, which nobody has chosen.
 
     :raises BadRequest: nobody here can follow a trait or a group; the error names the extra spec
     """
@@ -177,6 +178,11 @@ def limited(extra_specs: Mapping[str, str]) -> list[Limited]:
     if extra_specs.get(_GROUP_POLICY) == 'isolate' and len(groups) > 1:
         raise exception.BadRequest(_GROUP_POLICY, 'isolate', 'no scheduler has chosen providers that differ: let one '
                                                              'choose, and pass its allocations')
+    for group, of_group in amounts.items():
+        if group and sum(of_group.values()) > 1:
+            raise exception.BadRequest(f'resources{group}', of_group, (
+                'the devices of a group come from one provider, and no scheduler has chosen it: let one choose, and '
+                'pass its allocations, or ask without a group'))
     found = []
     for group, asked in traits.items():
         devices = {name: amount for name, amount in amounts.get(group, {}).items() if amount}

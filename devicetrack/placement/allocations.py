@@ -21,7 +21,6 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 import enum
-import random
 import reprlib
 import time
 from typing import Final
@@ -38,6 +37,7 @@ from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
 from devicetrack.placement import notes
 from devicetrack.placement import operations
+from devicetrack.placement import pauses
 from devicetrack.placement import values
 from devicetrack.placement.client import Client
 from devicetrack.placement.values import Consumer
@@ -48,8 +48,6 @@ LOG = log.logger(__name__)
 # The generation of a consumer that a server was just making when it was killed. Placement refuses to make that consumer
 # again, and does not show it.
 _HALF_MADE: Final = 0
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 2.0
 
 
 class Policy(enum.Enum):
@@ -410,8 +408,7 @@ class _Run:
             writes = [consumer.typed(types[consumer.uuid]) for consumer in operation.plan(views)]
             self._check_policy(failure, views, written)
             if written:
-                # Whoever was faster is perhaps one of many that were refused at the same moment.
-                self._pause(random.uniform(0.5, 1) * min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (written - 1)))
+                self._pause(pauses.after(written))
             failure = self._write(writes)
             written += not is_question
             if failure is None:

@@ -17,6 +17,7 @@ from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.placement import errors
 from devicetrack.placement import healing
+from devicetrack.placement import pauses
 from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.client import Client
@@ -36,10 +37,6 @@ LEFT: Final = 'left as it is'
 EMPTY: Final = 'flat and empty'
 GUESTS: Final = 'flat with guests'
 DRIFTED: Final = 'drifted'
-
-# Pauses before a write is repeated that placement answered with a failure.
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 2.0
 
 # Called with the number of a node's consumers that have been read, and the number of all.
 Progress = Callable[[int, int], None]
@@ -84,7 +81,7 @@ class Healer:
     tries again. It also tries again when others hold so much at a provider that there is no room, and asks how much.
 
     :param attempts: how often it writes to a node at most when others change it at the same time
-    :param sleep: waits for so many seconds before the next attempt when placement is overloaded or fails
+    :param sleep: waits for so many seconds before the next attempt
     """
 
     def __init__(self, client: Client, attempts: int = 20, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -157,8 +154,7 @@ class Healer:
                 LOG.info('%s; reading again', error)
                 if isinstance(error, errors.PlacementUnavailable):
                     lost = moved                    # perhaps only the answer was lost
-                    if error.status is not None:
-                        self._sleep(min(_FIRST_PAUSE_S * 2 ** (failures - 1), _LONGEST_PAUSE_S))
+                self._sleep(pauses.longest(failures))
                 run.read_below()
             else:
                 return Healing(HEALED, moved)

@@ -9,12 +9,14 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 import contextlib
 import threading
+import time
 from typing import Final
 from typing import NamedTuple
 
 from devicetrack import log
 from devicetrack.objects import Provider
 from devicetrack.placement import errors
+from devicetrack.placement import pauses
 from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.client import Client
@@ -57,10 +59,11 @@ class PlacementReporter:
     again only if that changed, for example by an allocation.
 
     :param attempts: how often a report writes to one provider at most when others change it at the same time
+    :param pause: called with the seconds before each attempt after the first; at random, and longer each time
     """
 
-    def __init__(self, client: Client, attempts: int = 5) -> None:
-        self._client, self._attempts = client, attempts
+    def __init__(self, client: Client, attempts: int = 5, pause: Callable[[float], object] = time.sleep) -> None:
+        self._client, self._attempts, self._pause = client, attempts, pause
         self._lock = threading.Lock()
         self._seen: dict[str, tree.ProviderState] = {}
         self._strangers: set[str] = set()       # others' providers in the tree
@@ -119,6 +122,8 @@ class PlacementReporter:
                         if uuid == wanted.root and change.before is None:
                             raise               # without the node the other providers have no parent
                         refused[uuid] = error
+                    else:
+                        self._pause(pauses.after(conflicts[uuid]))
                 except errors.PlacementRefused as error:
                     self._classes.clear()
                     self._traits.clear()

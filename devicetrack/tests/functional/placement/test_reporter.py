@@ -71,7 +71,8 @@ class ReporterTestCase(base.TestCase):
         self.placement = self.useFixture(placements.Placement(self.server))
         self.direct = self.placement.direct
         self.node = Node()
-        self.reporter = PlacementReporter(self.placement.client)
+        self.pauses: list[float] = []
+        self.reporter = PlacementReporter(self.placement.client, pause=self.pauses.append)
 
     def sync(self, *providers: Provider, **options: Any) -> Any:
         """Report; the requests of that are in ``asked`` then."""
@@ -339,6 +340,8 @@ class TestConflict(ReporterTestCase):
                          {one: type(error) for one, error in report.refused.items()})
         self.assertEqual({VGPU: ours(4)}, self.said('card000')[0])
         self.assertEqual({VGPU: ours(3)}, self.said('card001')[0])
+        for pause, most in zip(self.pauses, (0.1, 0.2, 0.4, 0.8), strict=True):
+            self.assertTrue(most / 2 <= pause <= most, self.pauses)
         self.assertEqual(({}, 0), (self.sync(*self.node.cards(2, VGPU=3)).refused, self.placement.proxy.staged))
         self.assertEqual({VGPU: ours(3)}, self.said('card000')[0])
 

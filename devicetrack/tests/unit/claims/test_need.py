@@ -169,7 +169,7 @@ class TypesTestCase(base.TestCase):
     def test_get_no_other_instead(self) -> None:
         error = self.assertRaises(exception.NoFit, self.claim, resources__VGPU='1',
                                   trait__CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_37='required')
-        self.assertIn('2 free of another product or type', str(error))
+        self.assertIn('2 free of another product or type than the traits of the request allow', str(error))
 
     def test_get_no_other_instead_of_one_that_cannot_be_made(self) -> None:
         """A service that starts anew no longer has the request, but the row says the type."""

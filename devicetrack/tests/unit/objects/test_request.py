@@ -255,9 +255,9 @@ class TraitsTestCase(base.TestCase):
     scenarios = base.table(
         ('of a type', {'resources:VGPU': '1', f'trait:{TYPE_36}': 'required'}, [('VGPU', 1, [TYPE_36], [])]),
         ('forbidden', {'resources:VGPU': '2', f'trait:{TYPE_36}': 'forbidden'}, [('VGPU', 2, [], [TYPE_36])]),
-        ('of groups', {'resources1:VGPU': '1', f'trait1:{TYPE_35}': 'required', 'resources_B:VGPU': '2',
+        ('of groups', {'resources1:VGPU': '1', f'trait1:{TYPE_35}': 'required', 'resources_B:VGPU': '1',
                        f'trait_B:{TYPE_36}': 'required', 'resources:VGPU': '1'},
-         [('VGPU', 1, [TYPE_35], []), ('VGPU', 2, [TYPE_36], []), ('VGPU', 1)]),
+         [('VGPU', 1, [TYPE_35], []), ('VGPU', 1, [TYPE_36], []), ('VGPU', 1)]),
         ('beside namespaces and functions', {'hw:pmem': '4GB', 'resources:VGPU': '1', f'trait:{TYPE_36}': 'required',
                                              ALIAS: 'qat:1'},
          [(A, 1), (QAT, 1, ['type-VF'], []), ('VGPU', 1, [TYPE_36], [])]),
@@ -302,6 +302,22 @@ class TraitsNobodyKnowsTestCase(base.TestCase):
         error = self.assertRaises(exception.BadRequest, objects.DeviceRequest.from_extra_specs,
                                   {**self.beside, self.name: self.value}, aliases=ALIASES)
         self.assertEqual((self.name, self.value), (error.where, error.value))
+
+
+class GroupTestCase(base.TestCase):
+    """The devices of a group come from one provider, and without a scheduler nobody has chosen it."""
+
+    def test_of_several_devices_is_refused_by_name(self):
+        for specs, group in (({'resources1:VGPU': '2'}, 'resources1'), ({'resources_A:VGPU': '2'}, 'resources_A'),
+                             ({'resources1:VGPU': '1', 'resources1:CUSTOM_A': '1'}, 'resources1'),
+                             ({'resources1:VGPU': '2', f'trait1:{TYPE_36}': 'required'}, 'resources1')):
+            error = self.assertRaises(exception.BadRequest, objects.DeviceRequest.from_extra_specs, specs)
+            self.assertEqual(group, error.where)
+
+    def test_of_one_device_or_of_namespaces_of_the_node_is_served(self):
+        for specs in ({'resources1:VGPU': '1', 'resources2:VGPU': '1', 'resources1:PCPU': '4'}, {'resources:VGPU': '2'},
+                      {'resources1:CUSTOM_PMEM_NAMESPACE_4GB': '2'}):
+            self.assertEqual(2, sum(one.amount for one in objects.DeviceRequest.from_extra_specs(specs).wanted))
 
 
 class OlderPeerTestCase(base.TestCase):
