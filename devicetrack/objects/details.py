@@ -271,7 +271,9 @@ class PCIDetails(DeviceDetails):
     hexadecimal digits. ``subsystem`` has the same two ids of the card's maker, or is empty. ``serial`` is empty for a
     function without a serial number. For a disk it is None while the host cannot read it. Other functions are handed
     out without it, and it is empty then, too: ``no_serial`` says that the card was asked, and has none. For a virtual
-    function it says that of ``parent_serial``.
+    function it says that of ``parent_serial``. ``nvm_subsystem`` is the name of the NVM subsystem, as the kernel tells
+    it, and for a virtual function that of its card. It is empty if the kernel told none. Some vendors give all their
+    disks one serial number.
 
     For a virtual function, ``vf_number`` is its number at its physical function, and ``parent_address`` is the physical
     function's address in this boot. ``parent_card`` says which sort of card that is and which function on it, and
@@ -291,12 +293,13 @@ class PCIDetails(DeviceDetails):
     that the physical function had then, or empty.
 
     1.1 added ``physical_network``, ``mac``, ``vlan`` and ``trusted``. 1.2 added ``interfaces`` and ``claimed_parent``.
-    1.3 added ``no_serial``.
+    1.3 added ``no_serial``. 1.4 added ``nvm_subsystem``.
     """
 
-    VERSION = '1.3'
+    VERSION = '1.4'
     # A card may come to another address at a boot. A virtual function is known by its card and its number there.
-    IDENTITY = ('vendor_id', 'product_id', 'subsystem', 'serial', 'parent_card', 'parent_serial', 'vf_number')
+    IDENTITY = ('vendor_id', 'product_id', 'subsystem', 'serial', 'parent_card', 'parent_serial', 'vf_number',
+                'nvm_subsystem')
     # The host's own driver is visible only while no guest has the function. It goes back to the one that the claim saw.
     # The port comes from the request, whatever the options call the network by now.
     # While a guest has the function, it has no interface, and nobody asks its card.
@@ -325,6 +328,7 @@ class PCIDetails(DeviceDetails):
         'interfaces': ovo_fields.ListOfStringsField(nullable=True, default=None),     # type: ignore[arg-type]
         'claimed_parent': ovo_fields.StringField(default=''),
         'no_serial': ovo_fields.BooleanField(default=False),
+        'nvm_subsystem': ovo_fields.StringField(default=''),
     }
     _NO_PORT: ClassVar[Mapping[str, object]] = {'physical_network': '', 'mac': '', 'vlan': 0, 'trusted': False}
 
@@ -332,14 +336,19 @@ class PCIDetails(DeviceDetails):
         super().obj_make_compatible(primitive, target_version)
         target = versionutils.convert_version_to_tuple(target_version)
         for version, names in (((1, 1), self._NO_PORT), ((1, 2), ('interfaces', 'claimed_parent')),
-                               ((1, 3), ('no_serial',))):
+                               ((1, 3), ('no_serial',)), ((1, 4), ('nvm_subsystem',))):
             for name in names if target < version else ():
                 primitive.pop(name, None)
 
     @classmethod
     def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
         return {**cls._NO_PORT, 'interfaces': None, 'claimed_parent': data.get('parent_address', ''),
-                'no_serial': False, **data}
+                'no_serial': False, 'nvm_subsystem': '', **data}
+
+    @classmethod
+    def means_same(cls, name: str, one: Any, other: Any) -> bool:
+        # Rows and proofs of earlier releases do not have the name. The other fields have to tell then, as before.
+        return name == 'nvm_subsystem' and '' in (one, other)
 
     @property
     def unknown_identity(self) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ HASHES = {
     'devicetrack.RequestedDevices': '1.2-c8e0848e59d01800ed708c409fd2d2be',
     'devicetrack.PCIDevice': '1.0-66a5736c874193b69593e5a1fe2ec8ea',
     'devicetrack.PCIDeviceList': '1.0-15ecf022a68ddbb8c2a6739cfc9f8f5e',
-    'devicetrack.PCIDetails': '1.3-bba9122e5e051cecf39367bda2224e38',
+    'devicetrack.PCIDetails': '1.4-8f82f9e45d94b39ad1ef75dc3d617fdf',
     'devicetrack.VFDetails': '1.0-57916d9dc62a604a088002a9a162a0d1',
     'devicetrack.VPMEMDetails': '1.0-808c311127a19643fafa92de6aeb67a4',
 }

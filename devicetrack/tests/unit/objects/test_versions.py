@@ -256,7 +256,7 @@ class NetworkDetailsTestCase(base.TestCase):
         known = self.function(mac='52:54:00:aa:bb:01', vlan=41, trusted=True).obj_to_primitive(target_version='1.0')
         self.assertEqual('1.0', known['versioned_object.version'])
         self.assertEqual(set(objects.PCIDetails.fields) - {'physical_network', 'mac', 'vlan', 'trusted', 'interfaces',
-                                                           'claimed_parent', 'no_serial'},
+                                                           'claimed_parent', 'no_serial', 'nvm_subsystem'},
                          set(known['versioned_object.data']))
 
     def test_what_1_0_stored_is_no_port(self):
@@ -293,7 +293,8 @@ class NamedDetailsTestCase(base.TestCase):
         function.interfaces, function.claimed_parent = ['enp3s0'], '0000:03:00.0'
         known = function.obj_to_primitive(target_version='1.1')
         self.assertEqual('1.1', known['versioned_object.version'])
-        self.assertEqual(set(objects.PCIDetails.fields) - {'interfaces', 'claimed_parent', 'no_serial'},
+        self.assertEqual(set(objects.PCIDetails.fields) - {'interfaces', 'claimed_parent', 'no_serial',
+                                                           'nvm_subsystem'},
                          set(known['versioned_object.data']))
         self.assertEqual(function.obj_to_primitive(), objects.PCIDetails.obj_from_primitive(
             function.obj_to_primitive()).obj_to_primitive())
@@ -319,7 +320,8 @@ class AskedDetailsTestCase(base.TestCase):
         function.serial, function.no_serial = '', True
         known = function.obj_to_primitive(target_version='1.2')
         self.assertEqual('1.2', known['versioned_object.version'])
-        self.assertEqual(set(objects.PCIDetails.fields) - {'no_serial'}, set(known['versioned_object.data']))
+        self.assertEqual(set(objects.PCIDetails.fields) - {'no_serial', 'nvm_subsystem'},
+                         set(known['versioned_object.data']))
 
     def test_of_what_1_2_stored_without_a_serial_number_nobody_knows(self):
         function = samples.pci_details()
@@ -328,3 +330,21 @@ class AskedDetailsTestCase(base.TestCase):
             text = json.dumps(function.obj_to_primitive(target_version='1.2'))
             for read in (details.from_text, details.peek):
                 self.assertEqual((False, unknown), (read(text).no_serial, read(text).unknown_identity))
+
+
+class SubsystemDetailsTestCase(base.TestCase):
+    """``PCIDetails`` 1.4, which tells disks apart that have one serial number."""
+
+    @staticmethod
+    def function(name, version=None):
+        function = samples.pci_details()
+        function.nvm_subsystem = name
+        return json.dumps(function.obj_to_primitive(target_version=version))
+
+    def test_what_1_3_stored_is_the_same_device_whatever_its_subsystem(self):
+        older = self.function('nqn.a', '1.3')
+        self.assertEqual('', details.from_text(older).nvm_subsystem)
+        self.assertIs(True, identity.same_device(older, self.function('nqn.a')))
+
+    def test_another_subsystem_is_another_device(self):
+        self.assertIs(False, identity.same_device(self.function('nqn.a'), self.function('nqn.b')))

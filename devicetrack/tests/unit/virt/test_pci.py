@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import contextlib
 import json
 import os
@@ -14,6 +15,7 @@ import fixtures
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import details
+from devicetrack.objects import identity
 from devicetrack.testing import nvme
 from devicetrack.testing import pci as made
 from devicetrack.testing import pci_models
@@ -174,6 +176,32 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
             self.assertEqual(set(addresses[2:]), {
                 address for address, device in self.devices(kind).items() if device.exclusions})
             self.give_to_guest(addresses[guests])
+
+    def test_a_row_knows_its_disk_by_the_name_of_the_subsystem(self) -> None:
+        other = '0000:02:00.0'
+
+        def attach(names: Mapping[str, str]) -> None:
+            for address, name in names.items():
+                self.host.add_nvme(address, 'nvme_card')
+                with open(self.host.path(address, f'nvme/{self.host.controller_of(address)}/subsysnqn'), 'w') as file:
+                    file.write(f'nqn.2014-08.org.nvmexpress:uuid:{name}\n')
+
+        attach({DISK: 'a', other: 'b'})
+        kind = self.kind(NVME)
+        assignments = {address: self.realized(kind, address) for address in (DISK, other)}
+        proven = self.devices(kind)[other].details
+        rows = {address: details.to_text(one.details) for address, one in assignments.items()}
+        for address in (DISK, other):
+            self.host.remove(address)
+        self.boot = 'the next boot'
+        attach({DISK: 'b', other: 'a'})
+        kind = self.kind(NVME)
+        for one in assignments.values():
+            self.assertIn('nvm subsystem', str(self.assertRaises(exception.DeviceGone, kind.realize, one)))
+        self.assertFalse(identity.same_device(proven, self.devices(kind)[other].details))
+        kind.prepare(rows, lambda _name: contextlib.nullcontext(True))
+        self.assertEqual({DISK: other, other: DISK}, {
+            name: details.from_text(device.details).address for name, device in self.devices(kind).items()})
 
     def test_controllers_of_several_ports_stay_together_beside_such_disks(self) -> None:
         addresses = [self.host.add_nvme(f'0000:0{number}:00.0', 'nvme_card') for number in range(1, 4)]

@@ -110,6 +110,20 @@ class MoreTestCase(base.TestCase):
         self.assertEqual(found.problem(card), found.problem(part))
         self.assertIsNotNone(found.problem(card))
 
+    def test_of_one_serial_number_the_name_of_the_subsystem_tells_which(self) -> None:
+        def followed(*rows: Any) -> tuple[dict[str, str], list[str]]:
+            functions = {address: disk(address) for address in (ONE, TWO, THREE)}
+            names = dict(zip(functions, ('nqn.b', 'nqn.a', 'nqn.c'), strict=True))
+            found = pci_places.follow(
+                {one.address: one for one in rows}, NOWHERE, functions, lambda function, before: pci_serials.evidence(
+                    function, None, dict.fromkeys(functions, 'S1'), before, names), ())
+            return found.moved, sorted(found.withheld)
+
+        self.assertEqual(({ONE: TWO, TWO: ONE}, []), followed(row(ONE, nvm_subsystem='nqn.a'),
+                                                              row(TWO, nvm_subsystem='nqn.b')))
+        self.assertEqual(({}, []), followed(row(ONE, nvm_subsystem='nqn.gone')))
+        self.assertEqual(({}, []), followed(row(ONE)))                  # an earlier release recorded no name
+
     def test_names_and_addresses(self) -> None:
         places = pci_places.Places({ONE: TWO, TWO: THREE})
         self.assertEqual([f'at-{ONE}', ONE, TWO], list(map(places.name, (ONE, TWO, THREE))))

@@ -35,7 +35,8 @@ class Identity:
         if serials is None:
             serials = self._serials.of([function] if physfn is None else [physfn])
         return pci_serials.evidence(function, physfn, serials,
-                                    None if recorded is None else pci_serials.of_row(recorded))
+                                    None if recorded is None else pci_serials.of_row(recorded),
+                                    self._serials.subsystems)
 
     def there(self, assignment: DeviceAssignment) -> pci_sysfs.Function:
         """Read the assignment's function.
@@ -66,7 +67,8 @@ class Identity:
                                    pci_row.Before('', ''), ())
         for name in PCIDetails.IDENTITY:
             before, now = getattr(recorded, name), getattr(found, name)
-            if before != now and None not in (before, now) and name not in recorded.unknown_identity:
+            if (before != now and None not in (before, now) and name not in recorded.unknown_identity
+                    and not PCIDetails.means_same(name, before, now)):
                 raise exception.DeviceGone(assignment.kind, assignment.identifier,
                                            f'another function is there: its {name.replace("_", " ")} is {_said(now)}, '
                                            f'recorded was {_said(before)}')

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Final
@@ -128,7 +129,8 @@ class Follower:
         memory = self._memory()
         self.followed = follow(
             recorded_now, places, functions, lambda function, before: pci_serials.evidence(
-                function, functions.get(function.physfn or ''), serials, before), memory.given_in_this_boot)
+                function, functions.get(function.physfn or ''), serials, before, self._serials.subsystems),
+            memory.given_in_this_boot)
         if self.followed.moved:
             memory.move(self.followed.moved)
         self._seen = links, sorted(recorded_now) if self.followed.lost else []
@@ -152,7 +154,7 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
     _withhold_for_unread(recorded, places, functions, found)
     if not missed:
         return found
-    by_key: dict[Key, list[str]] = {}
+    by_key: dict[Key, list[tuple[str, str]]] = {}      # addresses, each with the name of the NVM subsystem
     for address, function in functions.items():
         if _sort(function) in found.lost:
             evidence = evidence_of(function, _ALL)
@@ -163,24 +165,26 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
             key = _key(function.vendor_id, function.product_id, function.subsystem or '', evidence,
                        function.vf_number, address)
             if key is not None:
-                by_key.setdefault(key, []).append(address)
-    rows: dict[Key, list[str]] = {}
+                by_key.setdefault(key, []).append((address, evidence.nvm_subsystem))
+    rows: dict[Key, list[tuple[str, str]]] = {}
     for name, row in recorded.items():
         if (of_row := _key_of(row)) is not None:
-            rows.setdefault(of_row, []).append(name)
+            rows.setdefault(of_row, []).append((name, row.nvm_subsystem))
     served = {places.address(name) for name in recorded.keys() - missed.keys()}
     for name, row in sorted(missed.items()):
         of_row = _key_of(row)
-        where = [] if of_row is None else by_key.get(of_row, [])
-        if of_row is None or not where or where == [places.address(name)]:
+        if of_row is None:
+            continue
+        where, alike = (_may_be(row.nvm_subsystem, named.get(of_row, ())) for named in (by_key, rows))
+        if not where or where == [places.address(name)]:
             continue
         # A guest may have it, at the address of the row. Then nobody can read its number.
         here = functions.get(places.address(name))
         is_unread = here is not None and _is_like(row, here) and None in evidence_of(here, pci_serials.of_row(row))
         if is_unread and len(where) > 1:
             continue                            # a number that several others have identifies none of them
-        if is_unread or len(where) > 1 or len(rows[of_row]) > 1:
-            _withhold(name, row, where, rows[of_row], served, found)
+        if is_unread or len(where) > 1 or len(alike) > 1:
+            _withhold(name, row, where, alike, served, found)
         else:
             _follow_one(name, row, where[0], name in stays, found)
     return found
@@ -223,7 +227,15 @@ def _is_there(row: PCIDetails, function: pci_sysfs.Function | None, evidence_of:
     if function is None or not _is_like(row, function):
         return False
     before = pci_serials.of_row(row)
-    return None not in before and evidence_of(function, before) == before
+    if None in before:
+        return False
+    now = evidence_of(function, before)
+    return now == before or now._replace(nvm_subsystem='') == before
+
+
+def _may_be(subsystem: str, named: Iterable[tuple[str, str]]) -> list[str]:
+    """Return what may be in an NVM subsystem: what is in it by name, and what has no name."""
+    return [one for one, its in named if PCIDetails.means_same('nvm_subsystem', its, subsystem) or its == subsystem]
 
 
 def _is_like(row: PCIDetails, function: pci_sysfs.Function | None) -> bool:

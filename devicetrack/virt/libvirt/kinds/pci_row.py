@@ -44,7 +44,7 @@ def as_details(function: pci_sysfs.Function, evidence: pci_serials.Evidence, bef
         driver=before.driver, disks=before.disks, config=before.config, traits_of_spec=sorted(traits),
         physical_network=before.physical_network, mac=port.mac, vlan=port.vlan, trusted=port.trusted,
         interfaces=None if before.interfaces is None else list(before.interfaces), claimed_parent=before.claimed_parent,
-        no_serial=evidence.no_serial)
+        no_serial=evidence.no_serial, nvm_subsystem=evidence.nvm_subsystem)
 
 
 def as_text(function: pci_sysfs.Function, evidence: pci_serials.Evidence, disks: str | None,

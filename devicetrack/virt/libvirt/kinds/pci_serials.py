@@ -36,17 +36,19 @@ class Evidence(NamedTuple):
     ``serial`` is '' for a function without a serial number, and for a virtual one. For a virtual function,
     ``parent_card`` has the ids of its physical function and that one's number on the card, and ``parent_serial`` has
     the physical function's serial number; both are '' for other functions. ``no_serial`` says that the card was asked
-    and has no serial number; without that, an empty one says nothing.
+    and has no serial number; without that, an empty one says nothing. ``nvm_subsystem`` is the name of the card's NVM
+    subsystem, '' if nothing tells it.
     """
 
     serial: str | None
     parent_card: str | None
     parent_serial: str | None
     no_serial: bool = False
+    nvm_subsystem: str = ''
 
 
 class SerialNumbers:
-    """Reads the serial numbers of functions. ``subsystems`` has the names of all NVM subsystems by address.
+    """Reads the serial numbers of functions. ``subsystems`` has the names of NVM subsystems by address.
 
     The host's driver tells the number of a disk. For other functions the kernel reads Vital Product Data, or the
     configuration space. A card may be slow to answer, or broken. So a card is asked once in a boot, and this process
@@ -82,9 +84,10 @@ class SerialNumbers:
             return {}
         known = self._memory().complete(read, all_of_them)
         asked: dict[str, tuple[int, str | None]] = {}
-        if all_of_them:
-            self.subsystems = {name.removesuffix(_SUBSYSTEM): found for name, found in known.items()
-                               if name.endswith(_SUBSYSTEM)}
+        others = {} if all_of_them else {address: name for address, name in self.subsystems.items()
+                                         if address not in wanted}
+        self.subsystems = {**others, **{name.removesuffix(_SUBSYSTEM): found for name, found in known.items()
+                                        if name.endswith(_SUBSYSTEM)}}
         for address in wanted.keys() & read.keys():
             function, directory = wanted[address], read[address][0]
             if (address not in known and not is_nvme(function) and not pci_variants.is_vfio(function.driver)
@@ -106,23 +109,26 @@ class SerialNumbers:
 
 
 def evidence(function: pci_sysfs.Function, physfn: pci_sysfs.Function | None, serials: Serials,
-             recorded: Evidence | None = None) -> Evidence:
+             recorded: Evidence | None = None, subsystems: Mapping[str, str] | None = None) -> Evidence:
     """Return the evidence of the card to which a function belongs.
 
     :param physfn: for a virtual function, its physical function; None if that cannot be read
     :param serials: the serial numbers of both functions, as far as they have any
     :param recorded: the evidence in a row. A serial number that cannot be read now counts as unknown if the row has
         one, and else as the row has it
+    :param subsystems: the names of NVM subsystems, by the addresses of both functions. One that nothing tells counts as
+        the row has it
     """
     before = recorded or Evidence('', '', '')
+    subsystem = (subsystems or {}).get(function.physfn or function.address, before.nvm_subsystem)
     if function.physfn is None:
         serial, no_serial = _serial(function, serials, before.serial, before.no_serial)
-        return Evidence(serial, '', '', no_serial)
+        return Evidence(serial, '', '', no_serial, subsystem)
     if physfn is None or physfn.problem is not None:
-        return Evidence('', None, None)
+        return Evidence('', None, None, nvm_subsystem=subsystem)
     card = f'{physfn.vendor_id}:{physfn.product_id} {physfn.subsystem or "none"} {physfn.address.rpartition(".")[2]}'
     serial, no_serial = _serial(physfn, serials, before.parent_serial, before.no_serial)
-    return Evidence('', card, serial, no_serial)
+    return Evidence('', card, serial, no_serial, subsystem)
 
 
 def _serial(function: pci_sysfs.Function, serials: Serials, recorded: str | None,
@@ -135,7 +141,8 @@ def _serial(function: pci_sysfs.Function, serials: Serials, recorded: str | None
 
 
 def of_row(recorded: PCIDetails) -> Evidence:
-    return Evidence(recorded.serial, recorded.parent_card, recorded.parent_serial, recorded.no_serial)
+    return Evidence(recorded.serial, recorded.parent_card, recorded.parent_serial, recorded.no_serial,
+                    recorded.nvm_subsystem)
 
 
 def unread(recorded: PCIDetails, evidence: Evidence) -> str | None:
