@@ -441,21 +441,18 @@ class Stock:
         self._standing.discard(Target.of(key), reason)
         self.admit(key, reason)
 
-    def cordon(self, kind: str, parent: str) -> None:
-        """Withhold all devices of a parent, and let it make no more, until :meth:`uncordon`, even if it is away."""
-        self.close_parent(kind, parent, vocabulary.CORDONED)
-
-    def uncordon(self, kind: str, parent: str) -> None:
-        """End what :meth:`cordon` began. Devices that are withheld themselves stay so."""
-        self.reopen_parent(kind, parent, vocabulary.CORDONED)
-
     def close_parent(self, kind: str, parent: str, reason: str, why: str = '') -> None:
-        """Let a parent make no more devices until :meth:`reopen_parent`. Only a cordon withholds those that it has."""
+        """Let a parent make no more devices until :meth:`reopen_parent`, even if it is away.
+
+        Only a cordon withholds those that it has, too.
+
+        :param why: as for :meth:`stand`
+        """
         self._standing.add(Target.named(kind, parent, parent=True), reason, why)
         self._of_parent(kind, parent)
 
     def reopen_parent(self, kind: str, parent: str, reason: str) -> None:
-        """End what :meth:`close_parent` began."""
+        """End what :meth:`close_parent` began. Devices that are withheld themselves stay so."""
         self._standing.discard(Target.named(kind, parent, parent=True), reason)
         self._of_parent(kind, parent)
 

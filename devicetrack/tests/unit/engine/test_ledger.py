@@ -43,7 +43,7 @@ class HoldingTestCase(base.TestCase):
     def test_a_device_without_a_name_is_cordoned_with_its_parent(self):
         ledger = hosts.ledger(hosts.capacity('p0', 1))
         hold = ledger.take('i', wants((VGPU, 1)))
-        ledger.cordon('mdev', 'p0')
+        ledger.close_parent('mdev', 'p0', vocabulary.CORDONED)
         [key] = hosts.name_all(ledger, hold).keys
         ledger.realized(key, 'made')
         ledger.free([key])

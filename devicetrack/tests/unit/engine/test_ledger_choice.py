@@ -272,7 +272,7 @@ class CreatableTestCase(base.TestCase):
 
     def test_a_device_that_had_no_name_when_its_parent_was_cordoned_is_withheld_once_it_is_seen(self):
         hold = self.ledger.take('i', wants((VGPU, 1)))
-        self.ledger.cordon('mdev', 'p0')
+        self.ledger.close_parent('mdev', 'p0', vocabulary.CORDONED)
         [key] = hosts.name_all(self.ledger, hold).keys
         self.ledger.realized(key, 'details')
         self.ledger.read_inventory(inventory(capacity('p0', 1), mdev(key.identifier, 'p0')._replace(details='details')))

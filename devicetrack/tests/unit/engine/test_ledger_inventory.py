@@ -298,45 +298,45 @@ class StandingTestCase(base.TestCase):
 
     def test_a_parent_makes_no_more_and_its_devices_are_withheld(self):
         self.assertEqual(3, self.room(VGPU))
-        self.ledger.cordon('mdev', 'p0')
+        self.ledger.close_parent('mdev', 'p0', vocabulary.CORDONED)
         error = self.assertRaises(exception.NoFit, self.ledger.take, 'i', wants((VGPU, 1)))
         [shortage] = error.shortages
         self.assertEqual((3, 0, (('cordoned', 3),), ()), (shortage.exist, shortage.free, shortage.withheld,
                                                          shortage.full_parents))
         self.assertEqual(f'1 {VGPU} wanted, 0 of 3 free: 3 withheld (cordoned)', str(shortage))
-        self.ledger.uncordon('mdev', 'p0')
+        self.ledger.reopen_parent('mdev', 'p0', vocabulary.CORDONED)
         self.assertEqual(3, self.room(VGPU))
         self.ledger.take('i', wants((VGPU, 3)))
 
     def test_what_comes_back_to_a_cordoned_parent_is_withheld(self):
         hold = hosts.name_all(self.ledger, self.ledger.take('i', wants((VGPU, 2))))
-        self.ledger.cordon('mdev', 'p0')
+        self.ledger.close_parent('mdev', 'p0', vocabulary.CORDONED)
         self.ledger.free(hold.keys)
         self.assertEqual(0, self.room(VGPU))
 
     def test_another_kind_with_a_parent_of_this_name_goes_on(self):
-        self.ledger.cordon('vpmem', 'p0')
+        self.ledger.close_parent('vpmem', 'p0', vocabulary.CORDONED)
         self.assertEqual(3, self.room(VGPU))
 
     def test_a_parent_that_comes_later_is_cordoned(self):
-        self.ledger.cordon('mdev', 'p1')
+        self.ledger.close_parent('mdev', 'p1', vocabulary.CORDONED)
         self.ledger.read_inventory(inventory(capacity('p1', 2), hosts.mdev('n', 'p1')))
         self.assertEqual(0, self.room(VGPU))
 
     def test_a_device_of_its_own_stays_cordoned_when_its_parent_is_not(self):
         key = values.DeviceKey('mdev', 'm')
-        self.ledger.cordon('mdev', 'p0')
+        self.ledger.close_parent('mdev', 'p0', vocabulary.CORDONED)
         self.ledger.stand(key, vocabulary.CORDONED)
-        self.ledger.uncordon('mdev', 'p0')
+        self.ledger.reopen_parent('mdev', 'p0', vocabulary.CORDONED)
         self.assertEqual(2, self.room(VGPU))
-        self.ledger.cordon('mdev', 'p0')
+        self.ledger.close_parent('mdev', 'p0', vocabulary.CORDONED)
         self.ledger.stand_down(key, vocabulary.CORDONED)
         self.assertEqual(0, self.room(VGPU))
-        self.ledger.uncordon('mdev', 'p0')
+        self.ledger.reopen_parent('mdev', 'p0', vocabulary.CORDONED)
         self.assertEqual(3, self.room(VGPU))
 
     def test_a_device_that_moves_follows_its_parents(self):
-        self.ledger.cordon('vpmem', 'region0')
+        self.ledger.close_parent('vpmem', 'region0', vocabulary.CORDONED)
         self.assertEqual(0, self.room())
         self.ledger.read_inventory(inventory(namespace('a', parent='region1')))
         self.assertEqual(1, self.room())
@@ -347,7 +347,7 @@ class StandingTestCase(base.TestCase):
         hold = hosts.name_all(self.ledger, self.ledger.take('i', wants((VGPU, 3))))
         for key in hold.keys:
             self.ledger.realized(key, 'details')
-        self.ledger.cordon('mdev', 'p0')
+        self.ledger.close_parent('mdev', 'p0', vocabulary.CORDONED)
         self.ledger.free(hold.keys, removed=hold.keys)
         self.ledger.read_capacities([capacity('p0', 3)])
         self.assertEqual(0, self.room(VGPU))

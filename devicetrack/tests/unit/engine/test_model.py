@@ -247,7 +247,8 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(parent=st.sampled_from([('mdev', 'p0'), ('mdev', 'p2'), ('vpmem', 'r0')]))
     def an_operator_cordons_a_parent_or_not_any_more(self, parent):
-        (self.ledger.uncordon if parent in self.cordoned else self.ledger.cordon)(*parent)
+        (self.ledger.reopen_parent if parent in self.cordoned else self.ledger.close_parent)(
+            *parent, vocabulary.CORDONED)
         self.cordoned ^= {parent}
 
     # -- the record ---------------------------------------------------------------------------------------------------
@@ -275,7 +276,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
             for reason in reasons:
                 self.ledger.stand(key, reason)
         for parent in self.cordoned:
-            self.ledger.cordon(*parent)
+            self.ledger.close_parent(*parent, vocabulary.CORDONED)
         self.ledger.read_inventory(self.world.inventory())
         self.anywhere.clear()
         for records in rows:
