@@ -12,18 +12,16 @@ Documentation/driver-api/vfio-mediated-device.rst in Linux):
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from lxml import etree
 
 from devicetrack import exception
 from devicetrack.objects import details
+from devicetrack.objects import things
 from devicetrack.virt.libvirt import document as documents
-from devicetrack.virt.libvirt import pci_sysfs
 
 ROOT_DEVICE = 'computer'
-_PCI_NAME = re.compile(r'pci_([0-9a-f]{4,8})_([0-9a-f]{2})_([01][0-9a-f])_([0-7])')
 
 
 class MdevType(NamedTuple):
@@ -62,18 +60,6 @@ class Mdev(NamedTuple):
     iommu_group: int | None
 
 
-def pci_address(text: str) -> str | None:
-    """Read a PCI address or libvirt's name of a PCI device, and return the form of sysfs (``0000:84:00.0``).
-
-    None if the text is neither.
-    """
-    text = text.lower()
-    if pci_sysfs.ADDRESS.fullmatch(text):
-        return text
-    named = _PCI_NAME.fullmatch(text)
-    return '{}:{}:{}.{}'.format(*named.groups()) if named else None
-
-
 def pci_name(address: str) -> str:
     """Return libvirt's node-device name of a PCI device, by its address in the form of sysfs."""
     return 'pci_' + details.NOT_IN_NAMES.sub('_', address)
@@ -84,7 +70,7 @@ def name_of(subsystem: str | None, address: str) -> str:
 
     It is the address if the subsystem is unknown (udevGenerateDeviceName in libvirt's node-device driver).
     """
-    if pci_address(address) == address:
+    if things.address_in(address) == address:
         return pci_name(address)
     if subsystem is None:
         return address

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import things
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt import mdevctl
@@ -55,7 +56,7 @@ class Parents:
             return self._by_address[address]
         if name == nodedev_xml.ROOT_DEVICE and address:
             name = nodedev_xml.name_of(self._kernel.subsystem(address), address)
-        is_pci = address is not None and nodedev_xml.pci_address(address) == address
+        is_pci = address is not None and things.address_in(address) == address
         return nodedev_xml.Parent(name, address, is_pci, self._kernel.numa_node(address) if address else None, ())
 
     def assigned(self, assignment: DeviceAssignment) -> nodedev_xml.Parent | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from oslo_config import cfg
 
 from devicetrack.conf import libvirt as options
-from devicetrack.virt.libvirt import nodedev_xml
+from devicetrack.objects import things
 from devicetrack.virt.libvirt.kinds import type_options
 
 ENABLED = f'[{options.DEVICES_GROUP}] enabled_mdev_types'
@@ -31,13 +31,13 @@ class MdevOptions(NamedTuple):
 
 def normal_address(text: str) -> str:
     """Return a PCI address in the form of sysfs, and the name of any other parent as it is."""
-    return nodedev_xml.pci_address(text) or text
+    return things.address_in(text) or text
 
 
 _WORDS = type_options.Words(
     ENABLED, options.register_mdev_type, options.mdev_group, 'mdev_class',
     re.compile(r'[A-Za-z0-9][A-Za-z0-9_.+-]*'), 'not the name of a type of mediated devices',
-    lambda text: nodedev_xml.pci_address(text) or (text if _PARENT_NAME.fullmatch(text) else None),
+    lambda text: things.address_in(text) or (text if _PARENT_NAME.fullmatch(text) else None),
     'neither a PCI address like 0000:84:00.0 nor the name of a node device')
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from oslo_config import cfg
 
 from devicetrack.conf import libvirt as options
-from devicetrack.virt.libvirt import nodedev_xml
+from devicetrack.objects import things
 from devicetrack.virt.libvirt.kinds import type_options
 
 ENABLED = f'[{options.VF_GROUP}] enabled_types'
@@ -18,7 +18,7 @@ ENABLED = f'[{options.VF_GROUP}] enabled_types'
 _WORDS = type_options.Words(
     ENABLED, options.register_vf_type, options.vf_group, 'resource_class', re.compile('[1-9][0-9]{0,9}'),
     'not the number of a vGPU type, as creatable_vgpu_types of a virtual function lists it',
-    nodedev_xml.pci_address, 'not a PCI address like 0000:3d:00.0')
+    things.address_in, 'not a PCI address like 0000:3d:00.0')
 
 
 class VFOptions(NamedTuple):
