@@ -13,6 +13,7 @@ from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import libvirt
 from devicetrack.testing.kinds import base
 from devicetrack.testing.kinds import watch
+from devicetrack.virt.libvirt import containment
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import overlaps
@@ -112,7 +113,8 @@ class GuestContract(base.KindTestCase):
         nodes = installed.nodes(self.kind, self.stock().values())
         ours = DeviceKey(self.kind.name, name)
         self.assertIn(ours, nodes, 'the kind names no node')
-        self.assertTrue(overlaps.find({ours: nodes[ours], DeviceKey('of another kind', name): address}))
+        self.assertTrue(overlaps.find({ours: nodes[ours], DeviceKey('of another kind', name): address},
+                                      containment.Look()))
 
     def test_what_a_device_is_and_what_contains_it_asks_nobody(self) -> None:
         """The driver asks of the devices of rows too, which the host may not have."""

@@ -97,8 +97,6 @@ class LibvirtDriver(driver.VirtDriver):
         self._kinds = installed.make(installed.classes(conf) if kinds is None else kinds, conf, self.hypervisor,
                                      state_path, self.boot_id)
         self._unprepared: dict[str, Fault] = {}         # by kind: the error that ended its last preparation
-        # What devices are on the host, as the last inventory found it: containment() is asked right after it.
-        self._seen: tuple[Mapping[DeviceKey, str], containment.Look] = {}, containment.Look()
         self._guests = guests.Guests(self.hypervisor, self._kinds, self.boot_id)
         self._usage = DomainUsage(self.hypervisor, self._kinds, self._guests, self.boot_id)
         self._locks = os.path.join(state_path, 'locks')
@@ -106,6 +104,8 @@ class LibvirtDriver(driver.VirtDriver):
         self._trusts = conf[manager_options.GROUP].unproven_devices == vocabulary.TRUST
         pci_options.register(conf)
         self._sysfs = conf[pci_options.GROUP].sysfs_root
+        # What devices are on the host, as the last inventory found it: containment() is asked right after it.
+        self._seen: tuple[Mapping[DeviceKey, str], containment.Look] = {}, containment.Look(self._sysfs)
         self._topology = numa_sysfs.Topology(self._sysfs)
         self._proofs = proofs.Proofs(state_path)
         self._proving = proving.Proving(self._kinds, self._proofs, self._lock, self.own_lock, self._usage.read,
@@ -198,7 +198,7 @@ class LibvirtDriver(driver.VirtDriver):
             raise unreachable
         look = containment.Look(self._sysfs)
         self._seen = nodes, look
-        found, all_devices = overlaps.find(nodes, look=look), Compact.joined(InventoryDevice, devices)
+        found, all_devices = overlaps.find(nodes, look), Compact.joined(InventoryDevice, devices)
         return Inventory(overlaps.unhealthy(all_devices, found) if found else all_devices, tuple(capacities),
                          frozenset(known), tuple(unknown), tuple(missing), frozenset(keeping), frozenset(unproven),
                          tuple(found), tuple(faults), self._sockets(), frozenset(by_person))

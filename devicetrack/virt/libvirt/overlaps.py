@@ -17,17 +17,14 @@ from devicetrack.objects.values import Overlap
 from devicetrack.virt.libvirt import containment
 
 
-def find(offered: Mapping[DeviceKey, str], sysfs: str = containment.SYSFS,
-         look: containment.Look | None = None) -> Sequence[Overlap]:
+def find(offered: Mapping[DeviceKey, str], look: containment.Look) -> Sequence[Overlap]:
     """Find the pairs among these devices that are one thing, or where a node's device lies behind the other.
 
     :param offered: what each device is: a PCI address, or the path of a device node or of a file
-    :param sysfs: where the kernel says on which PCI functions a device node depends
-    :param look: a look at that, which may know of them already
+    :param look: finds the PCI functions on which a device node depends
     """
     if len({key.kind for key in offered}) < 2:
         return ()
-    look = look or containment.Look(sysfs)
     found: list[Overlap] = []
     first: dict[str, DeviceKey] = {}
     behind: list[tuple[DeviceKey, str, str]] = []

@@ -16,6 +16,7 @@ from devicetrack.testing import fixtures
 from devicetrack.tests import base
 from devicetrack.tests.unit.virt.test_installed import DETAILS
 from devicetrack.tests.unit.virt.test_installed import Tape
+from devicetrack.virt.libvirt import containment
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt import overlaps
 from devicetrack.virt.libvirt.kinds import vpmem
@@ -41,7 +42,8 @@ class FindTestCase(base.TestCase):
         os.symlink(disk, os.path.join(self.sysfs, 'dev/char/1:3'))       # /dev/null, of which every host has one
 
     def found(self, *nodes: str) -> list[tuple[DeviceKey, DeviceKey]]:
-        return [overlap.devices for overlap in overlaps.find(dict(zip((A, B, C), nodes, strict=False)), self.sysfs)]
+        return [overlap.devices for overlap in overlaps.find(
+            dict(zip((A, B, C), nodes, strict=False)), containment.Look(self.sysfs))]
 
     def test_one_address(self) -> None:
         self.assertEqual([(A, B)], self.found(FUNCTION, '00000000:3D:00.1', '0000:3d:00.2'))
