@@ -38,7 +38,7 @@ from devicetrack.objects.values import Record
 LOG = log.logger(__name__)
 
 # A finding that stays is in the log again after so many audits: an hour, if a service audits once a minute.
-AUDITS_A_REMINDER: Final = 60
+AUDITS_PER_REMINDER: Final = 60
 
 # The audit itself continues these. If the row is gone or has changed since, there is nothing to report.
 _GOES_ON = (findings.RELEASE_PENDING, findings.ABANDONED, findings.STALE_MIGRATION, findings.UNKNOWN_OWNER)
@@ -243,11 +243,12 @@ class FindingsLog:
             if words in self._audits:
                 continue
             audits = self._audits[words] = before.get(words, 0) + 1
-            if audits % AUDITS_A_REMINDER != 1:
+            if audits % AUDITS_PER_REMINDER != 1:
                 continue
             log = LOG.info if finding.severity == vocabulary.NOTE else LOG.warning
-            log('Host %(host)s: %(severity)s: %(finding)s; held: %(held)s; proposed: %(proposal)s', dict(zip(
-                ('host', 'severity', 'finding', 'held', 'proposal'), (self._host, *words), strict=True)))
-        for gone in before.keys() - self._audits.keys():
-            LOG.info('Host %(host)s: over, or other by now: %(severity)s: %(finding)s', {
-                'host': self._host, 'severity': gone[0], 'finding': gone[1]})
+            log('Host %(host)s: %(severity)s: %(finding)s; held: %(held)s; proposed: %(proposal)s', {
+                'host': self._host, 'severity': finding.severity, 'finding': finding, 'held': finding.held,
+                'proposal': finding.proposal})
+        for severity, text, *_more in sorted(before.keys() - self._audits.keys()):
+            LOG.info('Host %(host)s: ended or changed: %(severity)s: %(finding)s', {
+                'host': self._host, 'severity': severity, 'finding': text})

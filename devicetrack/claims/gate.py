@@ -31,15 +31,15 @@ def behind(views: Views, left: Collection[str] = ()) -> StoreBehind | None:
     if known:
         return StoreBehind('its store does not show rows that it had confirmed: '
                            f'{sum(one.known is not None for one in views.lost)}, of instance '
-                           f'{", ".join(sorted(known)[:3])}{", …" if known - set(sorted(known)[:3]) else ""}; see '
+                           f'{_some(known)}; see '
                            'whether it was restored, or one of its servers lags behind; do not restart this service, '
                            'which knows them; devicetrack-manage audit --repair --accept has it write them again',
                            frozenset(known | {record.instance_uuid for record in lost.values()}))
     if not lost:
         return None
-    guests = sorted({record.instance_uuid for record in lost.values()})
+    guests = frozenset(record.instance_uuid for record in lost.values())
     reason = (f'its store is older than its guests: devices that lack the row of their guest: {len(lost)}, of guest '
-              f'{", ".join(guests[:3])}{", …" if guests[3:] else ""}')
+              f'{_some(guests)}')
     if not views.records or any(record.host_uuid != views.host_uuid for record in lost.values()):
         reason += ('; it has no rows at all, or belongs to another host, so it was lost: stop this service and run '
                    f'devicetrack-manage recover --from-hypervisor --host {views.host}')
@@ -47,7 +47,11 @@ def behind(views: Views, left: Collection[str] = ()) -> StoreBehind | None:
         reason += '; run devicetrack-manage audit to see them, and audit --repair --accept to record them'
         if any(key in views.owners for key in lost):
             reason += ', with --accept-move for each device whose row belongs to another instance'
-    return StoreBehind(reason, frozenset(guests))
+    return StoreBehind(reason, guests)
+
+
+def _some(instances: Collection[str]) -> str:
+    return ', '.join(sorted(instances)[:3]) + (', …' if len(instances) > 3 else '')
 
 
 class Gate:

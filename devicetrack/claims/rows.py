@@ -242,7 +242,7 @@ class Rows:
         except exception.NothingWritten:
             self.known.note(left)
             raise
-        self._note(changes)
+        self.known.note(_written(changes), changes.contexts)
 
     def _send(self, changes: Changes) -> None:
         if self._metering.meter is None:
@@ -255,10 +255,6 @@ class Rows:
             self._metering.tell(Meter.committed, time.perf_counter() - began, error)
             raise
         self._metering.tell(Meter.committed, time.perf_counter() - began, None)
-
-    def _note(self, changes: Changes) -> None:
-        """Note that a commit happened."""
-        self.known.note(_written(changes), changes.contexts)
 
     def begin(self, records: Sequence[Record]) -> None:
         """Note the rows that a start finds. Nobody has changed one since."""

@@ -368,12 +368,12 @@ class FindingsLogTestCase(base.TestCase):
         host = self.useFixture(fixtures.Host(devices=2))
         host.spawn(pmem=1)
         host.machine.remove(DeviceKey('vpmem', 'd0'))
-        for _ in range(audit.AUDITS_A_REMINDER):
+        for _ in range(audit.AUDITS_PER_REMINDER):
             self.assertNotEqual([], host.audit())
         self.assertEqual(1, log.output.count('proposed:'))
         host.audit()
         self.assertEqual(2, log.output.count('proposed:'))
-        self.assertNotIn('over, or other by now', log.output)
+        self.assertNotIn('ended or changed', log.output)
         host.machine.add_namespace('d0')
         host.audit()
-        self.assertEqual(1, log.output.count('over, or other by now'))
+        self.assertEqual(1, log.output.count('ended or changed'))
