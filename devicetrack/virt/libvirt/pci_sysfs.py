@@ -125,26 +125,6 @@ class Function(NamedTuple):
         return self.class_code.startswith(_BRIDGES)
 
 
-def has_left(root: str, address: str, driver: str) -> bool:
-    """Whether a card is certainly no longer at an address: its bus is empty, or another driver has what is there now.
-
-    A function of the card may come late, a driver may bind late, and a virtual function is made late. So anything else
-    proves nothing.
-
-    :param root: where sysfs is
-    :param driver: the card's own driver
-    """
-    devices = os.path.join(root, 'bus/pci/devices')
-    try:
-        there = [name for name in os.listdir(devices) if ADDRESS.fullmatch(name)]
-        if there and not any(name.startswith(f'{address.rpartition(":")[0]}:') for name in there):
-            return True
-        found = os.path.basename(os.readlink(os.path.join(devices, address, 'driver')))
-    except OSError:
-        return False
-    return found != driver and 'vfio' not in found
-
-
 class Look(NamedTuple):
     """The facts about all functions that a few listings show, without reading any function.
 
@@ -291,6 +271,23 @@ class Tree:
         except (OSError, ValueError):
             pass
         return None
+
+    def has_left(self, address: str, driver: str) -> bool:
+        """Whether a card is certainly no longer at an address: its bus is empty, or another driver has what is there.
+
+        A function of the card may come late, a driver may bind late, and a virtual function is made late. So anything
+        else proves nothing.
+
+        :param driver: the card's own driver
+        """
+        try:
+            there = [name for name in os.listdir(self._devices) if ADDRESS.fullmatch(name)]
+            if there and not any(name.startswith(f'{address.rpartition(":")[0]}:') for name in there):
+                return True
+            found = os.path.basename(os.readlink(os.path.join(self.path(address), 'driver')))
+        except OSError:
+            return False
+        return found != driver and 'vfio' not in found
 
     def silence(self, address: str) -> str | None:
         """Say that a function does not answer on its bus; None if it answers, sleeps, or shows no registers.

@@ -172,9 +172,12 @@ class Mdev(api.DeviceKind):
         except OSError:
             return False                        # for people only, who look before they remove it
 
+    def _functions(self) -> pci_sysfs.Tree:
+        return pci_sysfs.Tree(self.devices.kernel.root)
+
     def _silences(self, parents: Iterable[nodedev_xml.Parent]) -> Mapping[str, str]:
         """Find the parents that do not answer on their bus, with what shows that."""
-        functions = pci_sysfs.Tree(self.devices.kernel.root)
+        functions = self._functions()
         return {parent.name: silence for parent in parents
                 if parent.pci and parent.address and self.options.types_of(mdev_devices.names(parent))
                 and (silence := functions.silence(parent.address)) is not None}
@@ -202,15 +205,12 @@ class Mdev(api.DeviceKind):
     def _inventory_device(self, device: Device, mdev_type: type_options.TypeOptions, parents: mdev_devices.Parents,
                           waiting: _Waiting, silences: Mapping[str, str]) -> InventoryDevice:
         parent = device.parent
-        unhealthy = silences.get(parent.name)
-        api = self._device_api(device)
-        if unhealthy is not None:
-            pass
-        elif api is None:
+        unhealthy, device_api = silences.get(parent.name), self._device_api(device)
+        if unhealthy is None and device_api is None:
             # libvirt is late after a boot. Until it knows the parent, nobody knows all of the device.
             unhealthy = (f'libvirt does not know its parent {parent.name} yet' if parents.named(parent.name) is None
                          else f'its parent {parent.name} does not list its type {device.type}')
-        elif not device.active:
+        elif unhealthy is None and not device.active:
             # The first ones get what room there is.
             of_parent = waiting.get((parent.name, device.type), [])
             if device.uuid not in of_parent:
@@ -219,7 +219,7 @@ class Mdev(api.DeviceKind):
                 unhealthy = 'it is defined and not started, and its parent has no room for it'
         return InventoryDevice(
             self.name, device.uuid, parent.name, mdev_type.resource_class, parent.name, parent.numa_node,
-            _text_of(device.type, parent.name, _pci_address(parent), api or _DEVICE_API, device.iommu_group),
+            _text_of(device.type, parent.name, _pci_address(parent), device_api or _DEVICE_API, device.iommu_group),
             unhealthy, self.options.adopt_existing)
 
     def _device_api(self, device: Device) -> str | None:
@@ -297,13 +297,13 @@ class Mdev(api.DeviceKind):
 
     def _details(self, device: Device, recorded: MdevDetails) -> MdevDetails:
         """Return the details of a device that is ready. A view that does not tell its parent replaces nothing."""
-        parent, api = device.parent, self._device_api(device)
-        if api is None:
+        parent, device_api = device.parent, self._device_api(device)
+        if device_api is None:
             return MdevDetails(
                 type=recorded.type, parent=recorded.parent, parent_address=recorded.parent_address,
                 device_api=recorded.device_api, iommu_group=device.iommu_group, origin=recorded.origin)
         return MdevDetails(
-            type=device.type, parent=parent.name, parent_address=_pci_address(parent), device_api=api,
+            type=device.type, parent=parent.name, parent_address=_pci_address(parent), device_api=device_api,
             iommu_group=device.iommu_group, origin=recorded.origin)
 
     def _make_ready(self, assignment: DeviceAssignment) -> Device:
@@ -336,8 +336,8 @@ class Mdev(api.DeviceKind):
         wanted = assignment.details
         # The name of a type begins with that of the driver that makes it.
         if (wanted.origin == vocabulary.CREATED and (device is None or not device.active) and wanted.parent_address
-                and parents.assigned(assignment) is None and pci_sysfs.has_left(
-                    self.devices.kernel.root, wanted.parent_address, wanted.type.partition('-')[0])):
+                and parents.assigned(assignment) is None and self._functions().has_left(
+                    wanted.parent_address, wanted.type.partition('-')[0])):
             self.removal.remove(assignment)
             raise exception.ParentGone(self.name, wanted.parent, wanted.type, 'nothing of it is at its address')
 

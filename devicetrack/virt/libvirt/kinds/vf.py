@@ -194,8 +194,8 @@ class VF(api.DeviceKind):
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
         wanted = assignment.details
-        if self.tree.card(assignment.identifier) is None and pci_sysfs.has_left(
-                self.tree.root, wanted.parent_address, _DRIVER):
+        if self.tree.card(assignment.identifier) is None and self._functions.has_left(
+                wanted.parent_address, _DRIVER):
             raise exception.ParentGone(self.name, wanted.parent, wanted.type, 'nothing of it is at its address')
         function, origin = self._there(assignment, exception.RealizeFailed), wanted.origin
         for address in (function.parent, function.address):
