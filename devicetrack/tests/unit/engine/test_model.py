@@ -248,7 +248,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(parent=st.sampled_from([('mdev', 'p0'), ('mdev', 'p2'), ('vpmem', 'r0')]))
     def an_operator_cordons_a_parent_or_not_any_more(self, parent):
         (self.ledger.reopen_parent if parent in self.cordoned else self.ledger.close_parent)(
-            *parent, vocabulary.CORDONED)
+            parent[0], parent[1], vocabulary.CORDONED)
         self.cordoned ^= {parent}
 
     # -- the record ---------------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
             for reason in reasons:
                 self.ledger.stand(key, reason)
         for parent in self.cordoned:
-            self.ledger.close_parent(*parent, vocabulary.CORDONED)
+            self.ledger.close_parent(parent[0], parent[1], vocabulary.CORDONED)
         self.ledger.read_inventory(self.world.inventory())
         self.anywhere.clear()
         for records in rows:
