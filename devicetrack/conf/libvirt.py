@@ -57,9 +57,10 @@ different resource classes and its driver can make both.
     cfg.StrOpt('mdev_class', default='VGPU', help="""
 Resource class of the devices of this type: ``VGPU`` or a name that starts with ``CUSTOM_``.
 """),
-    cfg.IntOpt('max_instances', min=0, help="""
-Maximum number of devices of this type on this host, on all its parents together. Unset means as many as the parents can
-make. If the parents can make more than this, the first parents by name make the devices.
+    cfg.IntOpt('max_instances', min=1, help="""
+Maximum number of devices of this type on this host, on all its parents together, as in Nova. Unset means as many as the
+parents can make. A parent makes all that it can, or none if that is more than is left of the maximum. So set it to the
+sum of what whole parents can make.
 """),
 ]
 

@@ -56,11 +56,19 @@ class StockTestCase(MdevTestCase):
 
     def test_no_more_than_the_operator_wants(self) -> None:
         kind = self.make_kind()
-        self.configuration.set('mdev_mtty-2', max_instances=2)
+        self.configuration.set('mdev_mtty-2', max_instances=12)
         kind = self.make_kind()
-        for wanted in (2, 1, 0, 0):
+        for wanted in (12, 11, 10):
             self.assertEqual(wanted, kind.stock().capacities[0].available)
             self.node.add('mtty-2')
+
+    def test_a_parent_that_could_make_more_than_the_operator_wants_makes_none_and_says_why(self) -> None:
+        """As Nova counts, which has the option of this name."""
+        self.configuration.set('mdev_mtty-2', max_instances=2)
+        stock = self.make_kind().stock()
+        why = ('[mdev_mtty-2] max_instances leaves 2 of the 12 that it could make, and a parent makes all or none')
+        self.assertEqual([(0, why)], [(one.available, one.taken_by) for one in stock.capacities])
+        self.assertEqual([(PARENT, why)], [(one.key.identifier, one.reason) for one in stock.faults])
 
     def test_two_types_of_one_parent_are_counted_apart(self) -> None:
         for name in ('mtty-1', 'mtty-2'):
@@ -344,11 +352,11 @@ class RealizeTestCase(MdevTestCase):
 
     def test_other_devices_count_where_an_option_limits_them(self) -> None:
         self.make_kind()
-        self.configuration.set('mdev_mtty-2', max_instances=3)
+        self.configuration.set('mdev_mtty-2', max_instances=12)
         self.kind = self.make_kind()
         wanted = self.to_create()
         self.node.add('mtty-2')
-        self.assertEqual([1], [capacity.available for capacity in self.kind.realize(wanted).capacities])
+        self.assertEqual([10], [capacity.available for capacity in self.kind.realize(wanted).capacities])
 
     def test_a_crash_between_any_two_steps_is_finished(self) -> None:
         for active, persistent in ((False, True), (True, True), (True, False)):

@@ -148,7 +148,9 @@ class Mdev(api.DeviceKind):
             f'it takes the room of its parent {capacity.parent}, which can make no {capacity.device_type}: its type '
             f'{device.type} is not enabled there. Enable that type, or remove the device if nobody has it: mdevctl '
             f'stop --uuid {device.uuid}') for capacity in capacities if capacity.taken_by
-            for device in strangers[capacity.parent]}
+            for device in strangers.get(capacity.parent, ())}
+        taking |= {capacity.parent: capacity.taken_by for capacity in capacities
+                   if capacity.taken_by and capacity.parent not in strangers}
         self._warn_of_types_that_nothing_makes(parents, {capacity.device_type for capacity in capacities}
                                                | counts.keys())
         return api.Stock(tuple(sorted(devices)), tuple(capacities), faults=tuple(
@@ -231,8 +233,8 @@ class Mdev(api.DeviceKind):
                     silences: Mapping[str, str], of: str | None = None) -> list[Capacity]:
         """Return the capacities that the parents have left, beside those devices that are defined and not started.
 
-        ``max_instances`` limits all parents together. The first parents with room share what is left of the limit,
-        those that failed last. So a device that one of them makes takes nothing from the others.
+        ``max_instances`` limits all parents together, as in Nova: in their order, those that failed last, each counts
+        with all of its room, or with none if that is more than is left of the limit.
 
         :param counts: how many devices of each type the host has
         :param of: return only the capacities of the parent with this name; None for all parents
@@ -247,7 +249,11 @@ class Mdev(api.DeviceKind):
                     continue
                 available = 0 if parent.name in silences else max(
                     0, made.available - len(waiting.get((parent.name, made.id), ())))
-                available = min(available, left.get(made.id, available))
+                tight = ''
+                if available > (most := left.get(made.id, available)):
+                    tight = (f'[{options.mdev_group(made.id)}] max_instances leaves {most} of the {available} that it '
+                             'could make, and a parent makes all or none') if most else ''
+                    available = 0
                 if made.id in left:
                     left[made.id] -= available
                 if of in (None, parent.name):
@@ -255,7 +261,7 @@ class Mdev(api.DeviceKind):
                         self.name, parent.name, made.id, parent.name, allowed[made.id].resource_class,
                         parent.numa_node, available, details.to_text(MdevDetails(
                             type=made.id, parent=parent.name, parent_address=_pci_address(parent),
-                            device_api=made.device_api, iommu_group=None, origin=vocabulary.CREATED))))
+                            device_api=made.device_api, iommu_group=None, origin=vocabulary.CREATED)), tight))
         return found
 
     # -- usage -------------------------------------------------------------------------------------------------
