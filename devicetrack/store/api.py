@@ -401,7 +401,7 @@ class Store(abc.ABC):
     def damaged(self, host_uuid: str) -> list[DamagedRow]:
         """The rows of a host in which a value has a wrong type. Assignments and events are not looked at.
 
-        Such a row is read with stand-ins; a damaged assignment has :data:`.UNKNOWN_GENERATION`.
+        Such a row is read with stand-ins; a damaged assignment has the generation -1.
         """
 
     @abc.abstractmethod
