@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence
+import itertools
 import time
+from typing import Any
 from typing import Final
 
 from devicetrack import exception
@@ -233,22 +235,28 @@ class FindingsLog:
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._audits: dict[tuple[str, ...], int] = {}           # how many had the finding, in these words
+        # How many audits had the finding, by its kind, its device and its words.
+        self._audits: dict[tuple[Any, ...], int] = {}
 
     def tell(self, found: Iterable[Finding]) -> None:
         """Write the findings of an audit."""
+        now = [(finding.kind, finding.device, finding.severity, str(finding), str(finding.held), str(finding.proposal))
+               for finding in found]
         before, self._audits = self._audits, {}
-        for finding in found:
-            words = finding.severity, str(finding), str(finding.held), str(finding.proposal)
-            if words in self._audits:
-                continue
-            audits = self._audits[words] = before.get(words, 0) + 1
+        over: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}         # by the kind and the device
+        for one in (one for one in before if one not in now):
+            over.setdefault(one[:2], []).append(one)
+        for one in dict.fromkeys(now):
+            audits = self._audits[one] = before.get(one, 0) + 1
             if audits % AUDITS_PER_REMINDER != 1:
                 continue
-            log = LOG.info if finding.severity == vocabulary.NOTE else LOG.warning
-            log('Host %(host)s: %(severity)s: %(finding)s; held: %(held)s; proposed: %(proposal)s', {
-                'host': self._host, 'severity': finding.severity, 'finding': finding, 'held': finding.held,
-                'proposal': finding.proposal})
-        for severity, text, *_more in sorted(before.keys() - self._audits.keys()):
-            LOG.info('Host %(host)s: ended or changed: %(severity)s: %(finding)s', {
-                'host': self._host, 'severity': severity, 'finding': text})
+            # It says both, so it is true as well if one finding is over and another one has come.
+            was = over[one[:2]].pop() if audits == 1 and over.get(one[:2]) else None
+            severity, words, held, proposal = one[2:]
+            log = LOG.info if severity == vocabulary.NOTE else LOG.warning
+            log('Host %(host)s: %(severity)s: %(finding)s; held: %(held)s; proposed: %(proposal)s%(was)s', {
+                'host': self._host, 'severity': severity, 'finding': words, 'held': held, 'proposal': proposal,
+                'was': '' if was is None else f'; changed, it was {was[2]}: {was[3]}'})
+        for gone in itertools.chain.from_iterable(over.values()):
+            LOG.info('Host %(host)s: over: %(severity)s: %(finding)s', {
+                'host': self._host, 'severity': gone[2], 'finding': gone[3]})

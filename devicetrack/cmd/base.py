@@ -109,6 +109,7 @@ def run_to_the_end(name: str, run: Callable[[], int], lost: int = ERROR) -> int:
 
     :param lost: the exit code if the output cannot be written
     """
+    screen.escape_what_is_lacking(sys.stdout, sys.stderr)
     try:
         code = run()
         sys.stdout.flush()

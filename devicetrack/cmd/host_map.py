@@ -58,10 +58,8 @@ class Map(base.Command):
         is_terminal = out.isatty()
         width = min(shutil.get_terminal_size((_NO_TERMINAL, 24)).columns, _WIDEST) if is_terminal else _NO_TERMINAL
         pen = terminal.pen_for(getattr(out, 'encoding', None), is_terminal, width, os.environ)
-        encoding = getattr(out, 'encoding', None) or 'ascii'
         for line in pen.hosts(hosts):
-            # Findings and names have characters that not every terminal has.
-            out.write(line.encode(encoding, 'backslashreplace').decode(encoding) + '\n')
+            out.write(f'{line}\n')
         if self._first_start is not None:
             out.flush()
             self.say(self._first_start)

@@ -28,6 +28,7 @@ from devicetrack.cmd import base
 from devicetrack.cmd import complete
 from devicetrack.cmd import helping
 from devicetrack.cmd import kinds
+from devicetrack.cmd import screen
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
 from devicetrack.engine.migrations import Endpoint
@@ -68,6 +69,7 @@ class Manage(app.App):
                          metadata.version('devicetrack'),
                          commandmanager.CommandManager(NAMESPACE), stdout=stdout, stderr=stderr,
                          deferred_help=True)    # so that --help after a command is about that command
+        screen.escape_what_is_lacking(self.stdout, self.stderr)
         self.command_manager.add_command('complete', complete.Complete)
         self._conf, self._conf_is_read = conf, False
         self._kinds_are_loaded = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence
 import datetime
+import io
 import os
 import shutil
 import textwrap
@@ -33,6 +34,13 @@ _COLOURS: Final[Mapping[str, int]] = {
     'yes': _GREEN, 'yes*': _YELLOW, 'no': _RED,
     'done': _GREEN, 'partly done': _YELLOW, 'waiting': _CYAN, 'refused': _RED, 'failed': _RED,
 }
+
+
+def escape_what_is_lacking(*streams: TextIO) -> None:
+    """Let streams escape the characters that their encoding lacks. They would raise an error."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors='backslashreplace')
 
 
 def is_terminal(stream: TextIO) -> bool:

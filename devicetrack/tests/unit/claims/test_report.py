@@ -373,7 +373,20 @@ class FindingsLogTestCase(base.TestCase):
         self.assertEqual(1, log.output.count('proposed:'))
         host.audit()
         self.assertEqual(2, log.output.count('proposed:'))
-        self.assertNotIn('ended or changed', log.output)
+        self.assertNotIn(': over: ', log.output)
         host.machine.add_namespace('d0')
         host.audit()
-        self.assertEqual(1, log.output.count('ended or changed'))
+        self.assertEqual(1, log.output.count(': over: '))
+
+    def test_a_finding_that_changes_is_one_line_that_says_what_it_was(self) -> None:
+        log = self.useFixture(testing_fixtures.FakeLogger())
+        host = self.useFixture(fixtures.Host(devices=2))
+        for why in ('too hot', 'too cold'):
+            for name in ('d0', 'd1'):
+                host.machine.change(DeviceKey('vpmem', name), unhealthy=f'{name} is {why}')
+            for _ in range(2):
+                host.audit()
+        [*_first, one, other] = lines = [line for line in log.output.splitlines() if 'proposed:' in line]
+        self.assertEqual((4, False), (len(lines), ': over: ' in log.output))
+        self.assertIn('changed, it was warning: vpmem d0: unhealthy: d0 is too hot', one)
+        self.assertIn('changed, it was warning: vpmem d1: unhealthy: d1 is too hot', other)

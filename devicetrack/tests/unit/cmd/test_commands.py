@@ -230,14 +230,21 @@ class HostTestCase(CommandTestCase):
             shown['withheld_entries'], {one['resource_class']: one['withheld'] for one in shown['classes']}))
         self.assertIn('4 withheld', self.program.run('host', 'map').out)
 
-    def test_a_map_for_a_terminal_that_has_only_ascii_escapes_the_rest(self) -> None:
+    def test_a_terminal_that_has_only_ascii_gets_the_rest_escaped(self) -> None:
         self.host.manager.cordon('vpmem', 'd0', reason='dañado')
-        raw = io.BytesIO()
-        out = io.TextIOWrapper(raw, encoding='ascii')
-        arguments = ['--config-file', self.program.config_file, 'host', 'map']
-        self.assertEqual(0, manage.Manage(cfg.ConfigOpts(), out, io.StringIO()).run(arguments))
-        out.flush()
-        self.assertIn(b'da\\xf1ado', raw.getvalue())
+        for words in (('host', 'map'), ('host', 'show'), ('device', 'list', '--withheld'), ('device', 'show', 'd0'),
+                      ('device', 'history', 'd0'), ('device', 'list', '--withheld', '-f', 'json')):
+            raw, errors = io.BytesIO(), io.BytesIO()
+            out, err = io.TextIOWrapper(raw, encoding='ascii'), io.TextIOWrapper(errors, encoding='ascii')
+            self.addCleanup(out.close)
+            self.addCleanup(err.close)
+            code = manage.Manage(cfg.ConfigOpts(), out, err).run(['--config-file', self.program.config_file, *words])
+            out.flush()
+            err.flush()
+            self.assertEqual((0, b''), (code, errors.getvalue()))
+            raw.getvalue().decode('ascii')
+            if words != ('host', 'show'):
+                self.assertRegex(raw.getvalue(), rb'da\\(xf1|u00f1)ado')
 
     def test_of_another_machine_it_says_what_it_cannot_know(self) -> None:
         self.host.store.store.add_host(store_api.Host('7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0008', 'compute-8', 'another'))
