@@ -121,6 +121,10 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
                 f'allocations[{provider}]', allocation, "must be {'resources': {CLASS: amount}}")
         is_own = provider in providers and bool(below) and provider not in below
         for resource_class, amount in resources.items():
+            # Other software has no such class either, so to skip it would leave out what somebody asked for.
+            if not isinstance(resource_class, str) or vocabulary.PLACEMENT_NAME.fullmatch(resource_class) is None:
+                raise exception.BadRequest(f'allocations[{provider}]', resource_class,
+                                           'a resource class must be of capital letters, digits and _ only')
             if resource_class in counted or (
                     is_own and resource_class.startswith(_CUSTOM) and may_count(resource_class) is None):
                 if type(amount) is not int or not 0 < amount <= vocabulary.MAX_AMOUNT:

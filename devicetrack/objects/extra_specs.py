@@ -28,8 +28,11 @@ from devicetrack.objects.traits import is_of_device
 # The compute service's own tracker counts these on every host.
 OF_THE_SERVICE = frozenset(('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB'))
 
-_RESOURCES = re.compile(r'resources(?:\d+|_[A-Za-z0-9_-]{1,64})?:(?P<resource_class>.+)')
-_GROUPED = re.compile(r'(?P<what>resources|trait)(?P<group>\d*|_[A-Za-z0-9_-]{1,64}):(?P<name>.+)')
+# A group has any name that the scheduler reads as one. A line break in what follows is part of the name, so that the
+# name is refused, and its devices are not left out.
+_GROUP = '[A-Za-z0-9_-]{0,64}'
+_RESOURCES = re.compile(f'resources{_GROUP}:(?P<resource_class>.+)', re.DOTALL)
+_GROUPED = re.compile(f'(?P<what>resources|trait)(?P<group>{_GROUP}):(?P<name>.+)', re.DOTALL)
 _GROUP_POLICY = 'group_policy'
 # What a host is, by os-traits. It says nothing about a device, and is for the service's own tracker.
 _OF_HOSTS = ('HW_CPU_', 'HW_ARCH_', 'COMPUTE_', 'STORAGE_')

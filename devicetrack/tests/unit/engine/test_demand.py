@@ -49,6 +49,8 @@ class BadAllocationsTestCase(base.TestCase):
         ('no mapping of a provider', {HERE: 1}),
         ('none of a provider', {HERE: None}),
         ('a list of a provider', {HERE: [VGPU]}),
+        ('a class that is no text', {HERE: {'resources': {None: 1}}}),
+        ('a class in small letters', {HERE: {'resources': {'vgpu': 1}}}),
         ('resources that are no mapping', {HERE: {'resources': [VGPU]}}),
         ('a text as resources', {HERE: {'resources': VGPU}}),
         ('negative', {HERE: {'resources': {VGPU: -1}}}),

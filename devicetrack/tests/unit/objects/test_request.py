@@ -37,6 +37,8 @@ class ExtraSpecsTestCase(base.TestCase):
         ('a resource class', {'resources:VGPU': '2'}, (), {'VGPU': 2}, None),
         ('of a numbered group', {'resources1:VGPU': '1', 'resources2:VGPU': '1'}, (), {'VGPU': 2}, None),
         ('of a named group', {'resources_gpu-1:VGPU': '1'}, (), {'VGPU': 1}, None),
+        ('of a group with any name of placement',
+         {'resourcesA:VGPU': '1', 'resources-a:VGPU': '2', 'resources_:VGPU': '4'}, (), {'VGPU': 7}, None),
         ('none of a class', {'resources:VGPU': '0'}, (), {'VGPU': 0}, None),
         ('of another service, in its own unit', {'resources:NET_BW_EGR_KILOBIT_PER_SEC': '2000000'}, (),
          {'NET_BW_EGR_KILOBIT_PER_SEC': 2_000_000}, None),
@@ -44,7 +46,7 @@ class ExtraSpecsTestCase(base.TestCase):
         ('both ways', {'hw:pmem': '4GB', f'resources:{A}': '1'}, (A,), {A: 2}, None),
         ('a policy', {'hw:pci_numa_affinity_policy': 'legacy'}, (), {}, 'legacy'),
         ('a policy about sockets', {'hw:pci_numa_affinity_policy': 'socket'}, (), {}, 'socket'),
-        ('not quite a resource', {'resources': '1', 'resourcesX': '1', 'resources_:VGPU': '1'}, (), {}, None),
+        ('not quite a resource', {'resources': '1', 'resourcesX': '1', 'resources.A:VGPU': '1'}, (), {}, None),
         names=('specs', 'order', 'amounts', 'policy'))
 
     def test_say(self):
@@ -63,6 +65,7 @@ class BadExtraSpecsTestCase(base.TestCase):
         ('digits of another script', 'resources:VGPU', '١'),
         ('thousands of digits', 'resources:VGPU', '9' * 10_000),
         ('a class in small letters', 'resources:vgpu', '1'),
+        ('a class and a line break', 'resources:VGPU\n', '1'),
         ('no such policy', 'hw:pci_numa_affinity_policy', 'sometimes'),
         names=('name', 'value'))
 
@@ -286,6 +289,8 @@ class TraitsNobodyKnowsTestCase(base.TestCase):
         ("an operator's, forbidden", 'trait:CUSTOM_GOLD', 'forbidden', {'resources:VGPU': '1'}),
         ('of a group', 'trait1:CUSTOM_GOLD', 'required', {'resources1:VGPU': '1'}),
         ('of a named group', 'trait_GPU:CUSTOM_GOLD', 'required', {'resources_GPU:VGPU': '1'}),
+        ('of a group without an underscore', 'traitGPU:CUSTOM_GOLD', 'required', {'resourcesGPU:VGPU': '1'}),
+        ('with a line break', f'trait:{TYPE_36}\n', 'required', {'resources:VGPU': '1'}),
         ('of os-traits, about a device', 'trait:HW_GPU_API_VULKAN', 'required', {'resources:VGPU': '1'}),
         ('of a host, in a group of devices', 'trait1:HW_CPU_X86_AVX2', 'required', {'resources1:VGPU': '1'}),
         ('of a migration', 'trait:CUSTOM_MIG_MDEV_NVIDIA_36_ANY', 'required', {'resources:VGPU': '1'}),
