@@ -139,8 +139,8 @@ class Audit:
         found = repairs.proposed(
             reconcile.compare(views, self._withheld.failures, withholding.retired(self._withheld.marks),
                               self._withheld.not_realized), views)
-        # One look is enough: a missing proof costs only a wipe. Without this, an owner that never used its device would
-        # give it back as clean, although another guest has written to it.
+        # One look is enough: a missing proof costs only a wipe, or a person's look. Without this, an owner that never
+        # used its device would give it back as clean, although another guest has written to it.
         used = {finding.device for finding in found if finding.kind in _USED_BY_ANOTHER}
         if used:
             self._unproven.disprove(used)

@@ -218,9 +218,10 @@ class VirtDriver(abc.ABC):
 
         Idempotent: it does not repeat work that is done, except a wipe without proof. A device of an assignment that
         was only claimed (:attr:`~devicetrack.objects.DeviceAssignment.was_only_claimed`) is not wiped, if a proof on
-        this host says that it is clean, and nobody uses it. If others use or changed such a device, the answer is
-        :class:`NotProven`, and the device and its proof stay as they are. When somebody uses another device, the driver
-        removes its proof, so that the device is wiped once that use ends. The driver holds the devices' locks, and asks
+        this host says that it is clean, and nobody uses it. If others use or changed such a device, or it has lost its
+        proof otherwise than by :meth:`realize`, the answer is :class:`NotProven`, and the device and its proof stay as
+        they are. When somebody uses another device, the driver removes its proof, so that the device is wiped once that
+        use ends. The driver holds the devices' locks, and asks
         the hypervisor right before it changes each device and once more after the last one: a guest may have been
         started meanwhile. For devices that keep bytes, the driver durably records that a device is clean before it says
         that the device may be given to somebody else.

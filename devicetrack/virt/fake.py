@@ -265,7 +265,7 @@ class FakeHost(fake_machine.Machine):
         if error is None and key in self.written:
             error = exception.NotProven(*key, driver.WRITTEN)
         if isinstance(error, exception.DeviceInUse | exception.NotProven):
-            self.unproven.update({key} if key.kind in KEEPING else ())
+            self.disprove((key,))
         if error is not None:
             raise error
 
@@ -275,7 +275,7 @@ class FakeHost(fake_machine.Machine):
             raise exception.RealizeFailed(*key, self.broken[key.identifier])
         if key.kind in KEEPING:
             there = self._there(assignment)
-            self.unproven.add(key)
+            self.give((key,))
             port = assignment.details.port
             if port is None:
                 if assignment.details.needs_port:
@@ -311,7 +311,7 @@ class FakeHost(fake_machine.Machine):
             self.lent.discard(key)
             self.ports.pop(key, None)
             self.enter('wipe')
-            self.unproven.add(key)
+            self.give((key,))                   # a wipe that ends half-way goes on with the next try
             self.contents.pop(key, None)
             self.written.discard(key)
             self.enter('wiped')
@@ -361,12 +361,17 @@ class FakeHost(fake_machine.Machine):
         if assignment.key in self.lent or not self.was_never_ready(assignment):
             return False
         self._there(assignment)
-        return True
+        return assignment.key not in self.unproven
 
-    def was_never_ready(self, assignment: DeviceAssignment) -> bool:
-        """Whether a device that keeps bytes was claimed, and still has its proof."""
+    def was_never_ready(self, assignment: DeviceAssignment, trusts: bool = False) -> bool:
+        """Whether a device that keeps bytes was claimed, and no guest of ours got it since it was proven clean."""
         key = assignment.key
-        return key.kind in KEEPING and key not in self.unproven and assignment.was_only_claimed
+        return key.kind in KEEPING and assignment.was_only_claimed and (
+            key not in self.unproven or not trusts and self.lost_its_proof(key))
+
+    def lost_its_proof(self, key: DeviceKey) -> bool:
+        """Whether a device has no proof, though it had one and went to no guest of ours since."""
+        return key in self.unproven and key not in self.given
 
     def check_clean(self, assignment: DeviceAssignment, how: str) -> None:
         """Check that a namespace or a function is clean."""
@@ -481,7 +486,7 @@ class FakeDriver(driver.VirtDriver):
                 usage = self.machine.usage(guarding=True)
                 results.update((key, self.machine.obstacle(one, usage, one.instance_uuid)) for key, one in done.items())
                 # Not earlier: a guest that used a device meanwhile may have written to it after its wipe.
-                self.machine.unproven.difference_update(key for key in done if results[key] is None)
+                self.machine.prove(key for key in done if results[key] is None)
                 self.disprove(key for key in done if results[key] is not None)
         return results
 
@@ -495,15 +500,19 @@ class FakeDriver(driver.VirtDriver):
         self._wipes.pop(key, None)
         usage = self.machine.usage(guarding=True)
         obstacle = self.machine.obstacle(assignment, usage, assignment.instance_uuid)
-        written = key in self.machine.written
-        if (obstacle is not None or written) and self.machine.was_never_ready(assignment) and driver.is_of_others(
-                key, usage, assignment.instance_uuid):
+        of_others = driver.is_of_others(key, usage, assignment.instance_uuid)
+        try:
+            untouched = obstacle is None and self.machine.is_untouched(assignment)
+        except exception.DeviceError as error:
+            return error
+        changed = key in self.machine.written or key in self.machine.unproven
+        if (of_others if obstacle is not None else changed) and self.machine.was_never_ready(assignment, self._trusts):
             return exception.NotProven(*key, driver.WRITTEN if obstacle is None else obstacle.reason)
-        if obstacle is not None:
-            self.disprove((key,))               # its user may write to it, and be gone at the next try
+        if obstacle is not None:                # its user may write to it, and be gone at the next try
+            (self.machine.disprove if of_others or usage.unknown else self.machine.give)((key,))
             return obstacle
         try:
-            if not self.machine.is_untouched(assignment):
+            if not untouched:
                 self._unrealize(assignment)
         except exception.DeviceError as error:
             return error
@@ -559,7 +568,7 @@ class FakeDriver(driver.VirtDriver):
             return error
         used = self.machine.obstacle(assignment, self.machine.usage(guarding=True))      # reading and wiping take long
         if used is None:
-            self.machine.unproven.discard(key)
+            self.machine.prove((key,))
             self.machine.written.discard(key)
         return used
 
@@ -568,14 +577,13 @@ class FakeDriver(driver.VirtDriver):
             return frozenset(self.machine.busy.intersection(one.key for one in assignments))
 
     def disprove(self, keys: Iterable[DeviceKey]) -> None:
-        with self.machine.lock:
-            self.machine.unproven.update(key for key in keys if key.kind in KEEPING)
+        self.machine.disprove(keys)
 
     def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None,
                      beside: Sequence[DeviceAssignment] = ()) -> GuestConfig:
         self.machine.enter('guest_config')
         # For a caller that starts a guest without realizing its devices first: the guest writes to them all the same.
-        self.disprove(assignment.key for assignment in assignments)
+        self.machine.give(assignment.key for assignment in assignments)
         elements = tuple(fake_guests.element(assignment.kind, self.machine.address_of(assignment))
                          for assignment in assignments)
         return GuestConfig(elements, metadata.element(assignments, flavor, beside, self.machine.boot))

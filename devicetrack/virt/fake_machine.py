@@ -63,13 +63,14 @@ class Machine:
     reason in ``disconnected`` the hypervisor gives no answer at all. ``live_migration_obstacles`` (kind to reason)
     keeps guests from moving, and ``migration_obstacles`` (device to reason) one guest. ``unproven`` are the namespaces
     and functions that no proof on this machine calls clean; the machine keeps its proofs when managers and stores are
-    gone. ``by_person`` are those that only a person can clean. ``opened`` (device to user) are devices that a process
-    beside the guests has open, and ``written`` those that somebody wrote to since they were proven clean, as the host's
-    counters show. ``wiping`` holds the progress of wipes, for tests that look at it. ``sockets`` are pairs of a NUMA
-    node and its socket. ``lent`` are the functions that are bound to the driver for guests. The hypervisor binds them
-    when it starts a guest and never unbinds them, as libvirt does when it is killed at the wrong moment. ``ports`` has
-    the network port that each function is. ``broken`` are the devices that cannot be made ready for a guest, and the
-    parents that can make none although they show room, by name, each with the error of the host.
+    gone. Of those, our guests got the ``given`` ones since their proof. ``by_person`` are those that only a person can
+    clean. ``opened`` (device to user) are devices that a process beside the guests has open, and ``written`` those that
+    somebody wrote to since they were proven clean, as the host's counters show. ``wiping`` holds the progress of wipes,
+    for tests that look at it. ``sockets`` are pairs of a NUMA node and its socket. ``lent`` are the functions that are
+    bound to the driver for guests. The hypervisor binds them when it starts a guest and never unbinds them, as libvirt
+    does when it is killed at the wrong moment. ``ports`` has the network port that each function is. ``broken`` are the
+    devices that cannot be made ready for a guest, and the parents that can make none although they show room, by name,
+    each with the error of the host.
     """
 
     _hosts: dict[str, Self] = {}
@@ -89,6 +90,7 @@ class Machine:
         self.domains: dict[str, fake_guests.Domain] = {}
         self.contents: dict[DeviceKey, bytes] = {}
         self.unproven: set[DeviceKey] = set()
+        self.given: set[DeviceKey] = set()
         self.by_person: set[DeviceKey] = set()
         self.opened: dict[DeviceKey, str] = {}
         self.written: set[DeviceKey] = set()
@@ -207,6 +209,27 @@ class Machine:
             self._create(key, self.parents[parent], device_type)
         return key
 
+    def prove(self, keys: Iterable[DeviceKey]) -> None:
+        """Note that devices are clean."""
+        with self.lock:
+            done = set(keys)
+            self.unproven -= done
+            self.given -= done
+
+    def give(self, keys: Iterable[DeviceKey]) -> None:
+        """Note that devices which keep bytes are not clean, and that a guest of ours writes on those that were."""
+        with self.lock:
+            keeping = {key for key in keys if key.kind in KEEPING}
+            self.given |= keeping - self.unproven
+            self.unproven |= keeping
+
+    def disprove(self, keys: Iterable[DeviceKey]) -> None:
+        """Note that somebody else may have written to devices which keep bytes."""
+        with self.lock:
+            keeping = {key for key in keys if key.kind in KEEPING}
+            self.unproven |= keeping
+            self.given -= keeping
+
     def remove(self, key: DeviceKey) -> None:
         """Take a device away, as broken hardware or an operator does."""
         with self.lock:
@@ -227,7 +250,7 @@ class Machine:
             of_device = {name: values.pop(name) for name in ('unhealthy', 'adoptable', 'exclusions') if name in values}
             device = device._replace(**of_device)
             if {'namespace_uuid', 'size_bytes', *fake_functions.IDENTITY} & values.keys():
-                self.unproven.add(key)                  # the proof was for another namespace or function
+                self.disprove((key,))                   # the proof was for another namespace or function
             self._put(device._replace(details=changed(device.details, **values)), self._addresses[key])
 
     def reboot(self) -> None:

@@ -77,7 +77,7 @@ class Machine(fake.FakeHost):
     def clean(self, key: DeviceKey) -> None:
         """Wipe a device without an owner, and prove that, as an operator has it done."""
         self.contents.pop(key, None)
-        self.unproven.discard(key)
+        self.prove((key,))
         self.lent.discard(key)
 
     def leave_to_child(self) -> Callable[[], None]:

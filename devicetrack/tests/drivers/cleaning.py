@@ -205,9 +205,35 @@ class CleaningContract(case.DriverTestCase):
         self.assertTrue(self.world.is_clean('ns0'))
         self.assertNotIn('ns0', self.unproven())
 
-    def test_what_was_only_claimed_is_wiped_without_a_proof(self) -> None:
+    def check_is_left_alone(self, assignment: DeviceAssignment) -> None:
+        [error] = self.driver.unclaim([assignment]).values()
+        self.assertIsInstance(error, exception.NotProven)
+        self.assertFalse(self.world.is_clean('ns0'))
+        self.assertIn('ns0', self.unproven())
+
+    def test_what_was_only_claimed_and_has_lost_its_proof_is_theirs(self) -> None:
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
         self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        self.world.write('ns0', b'of a database')
+        for driver in (self.driver, self.world.driver()):
+            self.driver = driver
+            self.check_is_left_alone(self.released('ns0'))
+
+    def test_what_another_used_and_left_before_its_guest_got_it_is_theirs(self) -> None:
+        wanted = self.free()
+        self.world.write_beside('ns0', b'of a database')
+        self.assertRaises(exception.NotProven, self.driver.realize, wanted)
+        self.check_is_left_alone(self.released('ns0'))
+
+    def test_what_was_given_to_its_guest_is_wiped_until_somebody_else_used_it(self) -> None:
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        self.driver.realize(self.assigned('vpmem', 'ns0'))
+        self.driver = self.world.driver()
         self.check_is_wiped(self.released('ns0'))
+        self.driver.realize(self.assigned('vpmem', 'ns0'))
+        self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        self.world.write('ns0', b'of a database')
+        self.check_is_left_alone(self.released('ns0'))
 
     def test_what_was_realized_is_wiped_whatever_its_row_says(self) -> None:
         self.driver.unclaim([self.assigned('vpmem', 'ns0')])
@@ -239,8 +265,7 @@ class CleaningContract(case.DriverTestCase):
         released = self.released('ns0')
         self.world.replace('ns0')
         self.assertIsInstance(self.driver.unclaim([released])[DeviceKey('vpmem', 'ns0')], exception.DeviceGone)
-        self.assertFalse(self.world.is_clean('ns0'))
-        self.check_is_wiped(self.released('ns0'))
+        self.check_is_left_alone(self.released('ns0'))
 
     def test_what_another_uses_is_proven_no_more(self) -> None:
         self.driver.unclaim([self.assigned('vpmem', 'ns0')])

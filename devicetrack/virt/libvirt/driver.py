@@ -109,7 +109,7 @@ class LibvirtDriver(driver.VirtDriver):
         self._topology = numa_sysfs.Topology(self._sysfs)
         self._proofs = proofs.Proofs(state_path)
         self._proving = proving.Proving(self._kinds, self._proofs, self._lock, self.own_lock, self._usage.read,
-                                        self._part_in_use)
+                                        self._part_in_use, self._trusts)
 
     def boot_id(self) -> str:
         try:

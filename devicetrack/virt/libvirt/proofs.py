@@ -4,6 +4,8 @@ A proof says which device was clean (its details, with its identity), since when
 host showed of writes to it. It counts while the host has the same device by that identity, and shows no further write,
 until the device is made ready for a guest. Taking a proof
 back returns only when that is on the disk. So after a crash at any moment, a device has no proof or no guest has it.
+A device whose proof was taken back for a guest of ours is noted as given until it is proven clean again. So the bytes
+on a device without a proof are those of our guest, or of somebody unknown.
 
 The file has a line with a checksum for each proof; the last line of a device counts. It is written anew when a proof is
 taken back, and when it has become long. If the file cannot be trusted, devices are read again. Before a guest gets one
@@ -53,6 +55,7 @@ LOG = log.logger(__name__)
 
 _FORM: Final = 'devicetrack proofs 1'
 _PROVEN: Final = '+'
+_GIVEN: Final = '-'
 # The digits of a line's checksum. A tab follows them.
 _CHECKSUM: Final = 8
 # The file is written anew when it has this many lines more than twice the number of proofs that count.
@@ -85,6 +88,7 @@ class Proofs:
         self._path = os.path.join(state_path, 'proofs')
         self._mutex = threading.Lock()
         self._known: _Known = {}
+        self._given: frozenset[_Key] = frozenset()      # none of these has a proof
         self._lines = 0                         # lines in the file; 0: it must be written anew before a line is added
         # The state of the file when it was last read or written here. It is the last to change, so that the file is
         # read again after an error or an interrupt anywhere before.
@@ -190,18 +194,31 @@ class Proofs:
                                for key, text in proven.items()}
                 self._write({**self._known, **new}, [_line(key, proof) for key, proof in new.items()])
 
-    def take_back(self, keys: Iterable[_Key]) -> None:
+    def is_given(self, key: DeviceKey) -> bool:
+        """Whether the last proof of a device was taken back for a guest of ours, and nothing else is known of it since.
+
+        After an error of the file, which is logged, the answer is no.
+        """
+        with self._mutex:
+            self._refresh()
+            return (key.kind, key.identifier) in self._given
+
+    def take_back(self, keys: Iterable[_Key], given: Iterable[_Key] = ()) -> None:
         """Take the proofs of devices back: after this returns, no crash and no restart brings the proofs back.
 
+        :param given: those of the devices that are for a guest of ours. Without a proof before, they are not noted
         :raises OSError: the devices may still count as clean
         """
         wanted = {(kind, identifier) for kind, identifier in keys}
+        ours = {(kind, identifier) for kind, identifier in given}
         with self._mutex:
-            if self._refresh() is None and wanted.isdisjoint(self._known):
+            if self._refresh() is None and wanted.isdisjoint(self._known) and self._given.isdisjoint(wanted - ours):
                 return                          # nearly always when a device is given back
         with self._writing():
-            if not wanted.isdisjoint(self._known):
-                self._replace({key: proof for key, proof in self._known.items() if key not in wanted})
+            now = frozenset({one for one in self._given if one not in wanted or one in ours}
+                            | {one for one in ours if one in self._known})
+            if now != self._given or not wanted.isdisjoint(self._known):
+                self._replace({key: proof for key, proof in self._known.items() if key not in wanted}, now)
 
     # -- the file -----------------------------------------------------------------------------------------------------
 
@@ -235,18 +252,18 @@ class Proofs:
             now = self._state()
             if now == self._read:
                 return self._unread
-            known, unread = ({}, None) if now == _NO_FILE else self._load()
+            known, given, unread = ({}, set(), None) if now == _NO_FILE else self._load()
             # Whoever replaced or deleted the file may have been killed before that was durable. After a power cut the
             # old file would be back, with proofs that are not known here.
             ownfiles.sync_directory(os.path.dirname(self._path))
         except OSError as error:
-            self._read, self._known, self._lines = None, {}, 0
+            self._read, self._known, self._given, self._lines = None, {}, frozenset(), 0
             if self._logged != str(error):      # not again for each device
                 LOG.error('%(path)s proves no device clean: %(error)s', {'path': self._path, 'error': error})
                 self._logged = str(error)
             return error
         self._read = None                       # of the file before
-        self._known, self._unread, self._lines = known, unread, 0
+        self._known, self._given, self._unread, self._lines = known, frozenset(given), unread, 0
         self._read, self._logged = now, None
         return unread
 
@@ -258,10 +275,11 @@ class Proofs:
             return _NO_FILE
         return _state_of(status)
 
-    def _load(self) -> tuple[_Known, OSError | None]:
+    def _load(self) -> tuple[_Known, set[_Key], OSError | None]:
         """Read the file.
 
-        :returns: the proofs that count, and an error if lines that cannot be read hide others
+        :returns: the proofs that count, the devices that were given to guests, and an error if lines that cannot be
+            read hide others
         :raises OSError: nothing counts
         """
         ownfiles.check_file(self._path)
@@ -271,6 +289,7 @@ class Proofs:
         if _text(lines[0]) != f'{_FORM}\t{itself}':
             raise _NotProofs(errno.EINVAL, 'it is not a file of proofs, or is a copy of one')
         known: _Known = {}
+        given: set[_Key] = set()
         # After the last newline there is nothing, or a line that a crash tore.
         unread = lines[-1] != b''
         for number, line in enumerate(lines[1:-1], 2):
@@ -278,14 +297,18 @@ class Proofs:
             done = fields[0]
             if len(fields) in (6, 7) and done == _PROVEN:       # without evidence there are six
                 _done, kind, name, when, how, details, *evidence = fields
-                known[kind, urllib.parse.unquote(name) if '%' in name else name] = (
-                    details, when, how, evidence[0] if evidence else '')
+                key = kind, urllib.parse.unquote(name) if '%' in name else name
+                known[key] = details, when, how, evidence[0] if evidence else ''
+                given.discard(key)
+            elif len(fields) == 3 and done == _GIVEN:
+                given.add((fields[1], urllib.parse.unquote(fields[2])))
             else:
                 LOG.error('Line %(line)d of %(path)s cannot be read: no line before it proves a device clean',
                           {'line': number, 'path': self._path})
                 known.clear()
+                given.clear()
                 unread = True
-        return known, _NotProofs(errno.EINVAL, 'lines of it cannot be read') if unread else None
+        return known, given, _NotProofs(errno.EINVAL, 'lines of it cannot be read') if unread else None
 
     def _write(self, known: _Known, lines: list[str]) -> None:
         """Write proofs to the file. The caller is in :meth:`_writing`.
@@ -305,20 +328,25 @@ class Proofs:
             status = os.fstat(fd)
         finally:
             os.close(fd)
-        self._known, self._lines = known, before + len(lines)
+        self._known, self._lines, self._given = known, before + len(lines), self._given.difference(known)
         self._read = _state_of(status)
 
-    def _replace(self, known: _Known) -> None:
+    def _replace(self, known: _Known, given: frozenset[_Key] | None = None) -> None:
         """Write a new file that has these proofs and no others. The caller is in :meth:`_writing`.
+
+        :param given: the devices that were given to guests; as before without it
 
         :raises OSError: as :meth:`_write`
         """
+        given = (self._given if given is None else given).difference(known)
         self._read, new = None, f'{self._path}.new'
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new)
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             text = ''.join([_checked(f'{_FORM}\t{_itself(fd)}'),
+                            *(_checked('\t'.join((_GIVEN, kind, urllib.parse.quote(name, safe=''))))
+                              for kind, name in sorted(given)),
                             *(_line(key, proof) for key, proof in known.items())])
             _write_all(fd, text.encode())
             os.fsync(fd)
@@ -327,7 +355,7 @@ class Proofs:
         finally:
             os.close(fd)
         ownfiles.sync_directory(os.path.dirname(self._path))
-        self._known, self._unread, self._lines = known, None, 1 + len(known)
+        self._known, self._given, self._unread, self._lines = known, given, None, 1 + len(given) + len(known)
         self._read = _state_of(status)
 
 

@@ -55,15 +55,16 @@ class Proving:
     :param own_lock: holds the lock on the node or file that is the device; see :meth:`.LibvirtDriver.own_lock`
     :param usage: asks the hypervisor which domains name devices; its argument are the kinds that must be able to tell
     :param part_in_use: finds the domain that has a part of a device, or a thing that contains it
+    :param trusts: whether devices without a proof count as clean
     """
 
     def __init__(self, kinds: Mapping[str, api.DeviceKind], known: proofs.Proofs,
                  lock: Callable[[DeviceAssignment, float], filelock.FileLock],
                  own_lock: Callable[[DeviceAssignment, api.DeviceKind], contextlib.AbstractContextManager[object]],
                  usage: Callable[[Container[str]], Usage],
-                 part_in_use: Callable[[DeviceAssignment, Usage], _Obstacle]) -> None:
+                 part_in_use: Callable[[DeviceAssignment, Usage], _Obstacle], trusts: bool) -> None:
         self._kinds, self._proofs, self._lock, self._own_lock, self._usage = kinds, known, lock, own_lock, usage
-        self._part_in_use = part_in_use
+        self._part_in_use, self._trusts = part_in_use, trusts
         self._wipes: dict[DeviceKey, Wiped] = {}       # what the last call that may wipe a device wiped
         self._reading: list[threading.Event] = []       # one for each device that is being read; setting it ends that
 
@@ -135,29 +136,39 @@ class Proving:
     def _is_proven(self, assignment: DeviceAssignment) -> bool:
         return self._proofs.how(assignment.key, details.to_text(assignment.details)) is not None
 
+    def _lost_its_proof(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> bool:
+        """Whether a device that keeps bytes has no proof, though it had one and went to no guest of ours since.
+
+        What is on it is somebody else's then.
+        """
+        return kind.keeps_bytes and not self._trusts and not self._proofs.is_given(assignment.key) \
+            and not self._is_proven(assignment)
+
     def give_back(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
                   usage: Usage) -> exception.DriverError | None:
         """Take one device back, if nobody uses it. A device that was never made ready for a guest is left as it is.
 
         After this the device is clean; :meth:`proven` records that. If the device was never made ready, and others use
-        or changed it, the answer is NotProven, since what is on it is theirs.
+        or changed it, or it has lost its proof, the answer is NotProven, since what is on it is theirs.
         """
         key = assignment.key
         self._wipes.pop(key, None)
         try:
             error: exception.DeviceError | None = self._obstacle(assignment, usage, assignment.instance_uuid)
-            never_ready = kind.keeps_bytes and assignment.was_only_claimed and self._has_proof(key)
+            never_ready = kind.keeps_bytes and assignment.was_only_claimed and (
+                self._has_proof(key) or self._lost_its_proof(assignment, kind))
             try:
                 if error is None and self._is_untouched(assignment, kind):
                     return None
             except exception.DeviceError as failed:
                 error = failed
-            if never_ready and (error is None or isinstance(error, exception.DeviceInUse)) and is_of_others(
-                    key, usage, assignment.instance_uuid):
+            of_others = is_of_others(key, usage, assignment.instance_uuid)
+            if never_ready and (error is None or isinstance(error, exception.DeviceInUse) and of_others):
                 return exception.NotProven(
                     *key, 'it is not as it was when it was proven' if error is None else error.reason)
             if error is not None:
-                self.take_back((key,))          # its user may write to it, and be gone at the next try
+                # Its user may write to it, and be gone at the next try.
+                self.take_back((key,), () if of_others or usage.unknown else (key,))
                 return error
         except exception.DriverError as failed:
             return exception.UnclaimFailed(*key, str(failed))
@@ -215,7 +226,7 @@ class Proving:
         key = assignment.key
         try:
             # Usually the device has no proof. A state directory that is older than the guests may have one.
-            self.take_back((key,))
+            self.take_back((key,), (key,))      # a wipe that ends half-way goes on with the next try
             began = time.monotonic()
             installed.unclaim(kind, assignment, lock.fd)
             if kind.keeps_bytes:
@@ -280,7 +291,7 @@ class Proving:
             if kind is not None and kind.keeps_bytes and (proven := self._proven(name)):
                 owned = [details.to_text(one.details) for one in assignments if one.kind == name]
                 keys.update(DeviceKey(name, one) for one in installed.within_reach(kind, owned, proven))
-        self.take_back(keys)
+        self.take_back(keys, {assignment.key for assignment in assignments})
 
     def _has_proof(self, key: DeviceKey) -> bool:
         """Whether there is a proof of a device, valid or not. Before a device is made ready for a guest, it ends."""
@@ -292,13 +303,14 @@ class Proving:
         except OSError as error:
             raise _no_proof(error) from error
 
-    def take_back(self, keys: Iterable[DeviceKey]) -> None:
+    def take_back(self, keys: Iterable[DeviceKey], given: Iterable[DeviceKey] = ()) -> None:
         """Forget durably that devices are clean.
 
+        :param given: those of them on which our own guests write, or may have written
         :raises CommandFailed: they may still count as clean
         """
         try:
-            self._proofs.take_back(keys)
+            self._proofs.take_back(keys, given)
         except OSError as error:
             raise _no_proof(error) from error
 

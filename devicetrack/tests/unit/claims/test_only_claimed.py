@@ -1,6 +1,7 @@
 """Devices that were claimed and never made ready go back as they are, unless a guest may have had them all the same."""
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
 from devicetrack.testing import fixtures
@@ -8,6 +9,7 @@ from devicetrack.testing.compute_service import Migration
 from devicetrack.testing.fixtures import a_request
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
+from devicetrack.testing.fixtures import WITHHELD
 from devicetrack.tests import base
 from devicetrack.virt import fake_guests
 
@@ -69,6 +71,44 @@ class GoesBackTestCase(OnlyClaimedTestCase):
         self.check_was_wiped(False)
 
 
+class IsSomebodyElsesTestCase(OnlyClaimedTestCase):
+    """Somebody else may have written to it, and no guest of ours did: its row ends, and nothing wipes it."""
+
+    def check_is_left_alone(self):
+        self.host.wait()
+        self.assertIn(WITHHELD + vocabulary.UNPROVEN, self.host.states()['d0'])
+        self.assertEqual(([], True), (self.host.records(), D0 in self.host.machine.contents))
+
+    def test_after_another_guest_used_it(self):
+        self.host.claim(self.instance, pmem=1)
+        [device] = self.host.machine.devices.values()
+        self.host.machine.start_guest('another', [fake_guests.element('vpmem', fixtures.path_of(device))])
+        self.host.audit()
+        self.host.stop_guest('another')
+        self.host.delete_guest('another')
+        self.host.manager.release(self.host.context, self.instance)
+        self.check_is_left_alone()
+
+    def test_after_a_crash_between_the_end_of_its_proof_and_that_of_its_row(self):
+        self.host.claim(self.instance, pmem=1)
+        self.host.machine.written.add(D0)
+        self.host.driver.disprove((D0,))
+        self.host.machine.written.discard(D0)
+        self.host.restart()
+        self.host.manager.release(self.host.context, self.instance)
+        self.check_is_left_alone()
+
+    def test_after_realize_found_a_user_and_the_store_did_not_answer(self):
+        self.host.claim(self.instance, pmem=1)
+        self.host.machine.written.add(D0)
+        self.host.store.before('write', exception.StoreUnavailable('store', 'gone'), times=1)
+        self.assertRaises(exception.StoreUnavailable, self.host.manager.realize, self.host.context, self.instance)
+        self.host.machine.written.discard(D0)
+        self.host.restart()
+        self.host.manager.release(self.host.context, self.instance)
+        self.check_is_left_alone()
+
+
 class IsWipedTestCase(OnlyClaimedTestCase):
     """A guest may have written to it."""
 
@@ -123,16 +163,6 @@ class IsWipedTestCase(OnlyClaimedTestCase):
         self.host.store.store.write(Changes(delete=(row,)))
         self.host.store.store.write(Changes(insert=(before,)))
         self.host.restart()
-        self.host.manager.release(self.host.context, self.instance)
-        self.check_was_wiped(True)
-
-    def test_after_another_guest_used_it(self):
-        self.host.claim(self.instance, pmem=1)
-        [device] = self.host.machine.devices.values()
-        self.host.machine.start_guest('another', [fake_guests.element('vpmem', fixtures.path_of(device))])
-        self.host.audit()
-        self.host.stop_guest('another')
-        self.host.delete_guest('another')
         self.host.manager.release(self.host.context, self.instance)
         self.check_was_wiped(True)
 

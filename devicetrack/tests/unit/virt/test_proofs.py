@@ -56,6 +56,41 @@ class ProofsTestCase(base.TestCase):
             file.writelines(lines)
 
 
+class GivenTestCase(ProofsTestCase):
+    """A device whose proof was taken back for a guest is noted, until it is proven again or somebody else uses it."""
+
+    def given(self) -> list[str]:
+        """By name, what is given as another process reads it."""
+        reads = proofs.Proofs(self.state_path)
+        return [key.identifier for key in keys(*NAMES) if reads.is_given(key)]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.record(*NAMES[1:])
+        self.proofs.take_back(keys(*NAMES), keys(*NAMES))
+
+    def test_what_had_no_proof_is_not_noted(self) -> None:
+        self.assertEqual((list(NAMES[1:]), list(NAMES)), (self.given(), self.unproven()))
+
+    def test_a_proof_ends_it(self) -> None:
+        self.record('b')
+        self.assertEqual([NAMES[2]], self.given())
+        self.proofs.take_back(keys('b'))
+        self.assertEqual([NAMES[2]], self.given())
+
+    def test_another_user_ends_it(self) -> None:
+        self.proofs.take_back(keys('b'))
+        self.assertEqual([NAMES[2]], self.given())
+
+    def test_its_own_guest_keeps_it(self) -> None:
+        self.proofs.take_back(keys('b'), keys('b'))
+        self.assertEqual(list(NAMES[1:]), self.given())
+
+    def test_a_line_that_cannot_be_read_hides_it(self) -> None:
+        self.rewrite([*self.lines(), b'torn\n'])
+        self.assertEqual([], self.given())
+
+
 class RecordTestCase(ProofsTestCase):
 
     def test_without_a_file_nothing_is_proven(self) -> None:
