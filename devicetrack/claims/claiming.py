@@ -335,7 +335,7 @@ class Claiming:
             except exception.NoFit as none:
                 none.__cause__, reason = error, none
         if chosen is None and theirs:
-            self._rows.write(Changes(delete=(record,)))
+            self._rows.write(self._last(record))
         if left is None and (chosen is not None or theirs):
             self._ledger.retire(record.instance_uuid, record.key, theirs)
         elif left is not None and chosen is not None:
@@ -343,6 +343,13 @@ class Claiming:
         if chosen is None:
             raise reason
         return chosen
+
+    def _last(self, record: Record) -> Changes:
+        """The changes that end a row without another device. The last row of a move takes its context with it."""
+        stays = record.migration_uuid is None or any(
+            other.migration_uuid == record.migration_uuid and other.state != vocabulary.RELEASING
+            and other.key != record.key for other in self._rows.of_instance(record.instance_uuid))
+        return Changes(delete=(record,), contexts=() if stays else (self._rows.end_of_move(record.instance_uuid),))
 
     def _take_instead(self, record: Record, left: Update | None,
                       accepts: Callable[[str | None, str], bool] | None, parent_gone: bool) -> Record | None:

@@ -22,7 +22,7 @@ DEPTH: Final = 3
 # Whether also the states of the greatest depth are finished: once is enough, and it takes longer than all else.
 SEARCHES: Final = (
     (Shape(shared=True), True),
-    (Shape(shared=False), False),
+    (Shape(shared=False, failing=True), False),
     (Shape(devices=0, mdevs=2, shared=False), False),
     (Shape(devices=3, shared=False, sizes=(1, 2), card=True), False),
     (Shape(devices=0, mdevs=2, shared=False, sizes=(1, 2), whole=True), False),

@@ -27,7 +27,7 @@ _REMEMBERED: Final = {
     'views': ('providers',),
     'views._known': ('_uuids',),
     'declarations': ('known',),
-    'withheld': ('_stored', 'marks'),
+    'withheld': ('_stored', 'marks', '_audits', '_tried', '_due', '_reported'),
     'wipes': ('_waiting', '_working', '_refused', '_due', '_audits', '_begun', '_closed'),
     'life._starts': ('_said',),
     '_audit': ('_since',),

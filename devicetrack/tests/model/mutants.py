@@ -41,6 +41,7 @@ NAMESPACES: Final = Shape(devices=2)
 MDEVS: Final = Shape(devices=0, mdevs=2)
 CARD: Final = Shape(devices=3, shared=False, card=True)
 PART_AND_WHOLE: Final = Shape(devices=0, mdevs=2, shared=False, whole=True)
+FAILING: Final = Shape(devices=2, shared=False, failing=True)
 GROUP: Final = Shape(devices=3, shared=False, group=2)
 
 
@@ -163,6 +164,24 @@ def frees_before_the_row_is_gone() -> Iterator[None]:
         ledger.free(list(keys))
 
     with _in_place_of(Ledger, 'releasing', releasing):
+        yield
+
+
+# -- devices that fail ------------------------------------------------------------------------------------------------
+
+
+@mutant('another one takes the place of a device that fails → it goes back', 'it frees it, and its row stays', FAILING)
+def frees_what_fails() -> Iterator[None]:
+    def give_back_replaced(_original: Any, life: Life, leaving: Sequence[Record], *_wait: Any) -> None:
+        _giving(life)['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
+
+    with _in_place_of(Life, 'give_back_replaced', give_back_replaced):
+        yield
+
+
+@mutant('a device fails → claims do not get it', 'it does not withhold it', FAILING)
+def withholds_nothing_that_fails() -> Iterator[None]:
+    with mock.patch.object(Claiming, '_withhold', lambda claiming, record, error: None):
         yield
 
 

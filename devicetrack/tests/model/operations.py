@@ -165,7 +165,11 @@ def _run_guest(world: World, guest: Guest, host: str, new: bool = False) -> None
     """Realize, define and start the guest on its instance's devices on a host: with ``new`` those that it moves to."""
     manager = world.hosts[host].manager
     instance = guest.instance()
-    manager.realize(world.context, instance)
+    made = manager.realize(world.context, instance)
+    if new:
+        guest.new = world.instead(guest.new, host, made)
+    else:
+        guest.current = world.instead(guest.current, host, made)
     config = manager.guest_config(instance)
     world.start_guest(guest, host, config.devices, config.metadata, guest.new if new else guest.current)
     manager.started(world.context, instance)
@@ -212,6 +216,32 @@ def _boot(world: World, guest: Guest, host: str, refused: str,
         world.point()
         _run_new_guest(world, guest, host)
     guest.state = service.ACTIVE
+
+
+# How devices may fail: the error, and how many of them.
+_FAILURES: Final[dict[str, tuple[type[exception.DeviceError], int | None]]] = {
+    'one that fails': (exception.RealizeFailed, 1),
+    'one that others use': (exception.DeviceInUse, 1),
+    'all': (exception.DeviceInUse, None),
+}
+
+
+def _may_fail(world: World) -> bool:
+    """Whether devices may fail now: one failure at a time, or a search would take twice as long."""
+    return world.shape.failing and not any(memory.running(world.hosts[name].manager).withheld.not_realized
+                                           for name in _alive(world))
+
+
+@operation(lambda world: ((*arguments, how) for arguments in _first_guest(world) for how in _FAILURES
+                          if _may_fail(world)))
+def boot_past(world: World, name: str, host: str, how: str) -> None:
+    """A device of a new guest cannot be made ready. Another one takes its place, or the service gives the boot up."""
+    guest, _ = _named(world, name)
+    with world.failing(host, *_FAILURES[how]):
+        try:
+            boot(world, name, host)
+        except (exception.NoFit, exception.DeviceError):
+            guest.state, guest.host, guest.resources, guest.current = states.ABSENT, None, None, frozenset()
 
 
 @operation(lambda world: ((guest.name, name) for guest in world.service.guests.values()
@@ -517,9 +547,13 @@ def _other(world: World, host: str | None) -> str:
     return next(name for name in world.hosts if name != host)
 
 
-@operation(lambda world: ((guest.name,) for guest in _at_rest(world)
-                          if world.hosts[str(guest.host)].lives(guest) and guest.host in _alive(world)
-                          and _other(world, guest.host) in _alive(world) and guest.size))
+def _may_move_live(world: World) -> Iterator[Arguments]:
+    return ((guest.name,) for guest in _at_rest(world)
+            if world.hosts[str(guest.host)].lives(guest) and guest.host in _alive(world)
+            and _other(world, guest.host) in _alive(world) and guest.size)
+
+
+@operation(_may_move_live)
 def live_claim(world: World, name: str) -> None:
     """At the destination: partners for the guest's devices are claimed and made ready."""
     guest, _ = _named(world, name)
@@ -534,9 +568,23 @@ def live_claim(world: World, name: str) -> None:
         return
     with claim:
         instance = guest.instance()
-        manager.realize(world.context, instance)
+        guest.new = world.instead(guest.new, host, manager.realize(world.context, instance))
+        guest.context = instance.migration_context
         move.device_map = manager.device_map(instance, move)
     move.phase, move.status, move.boot = states.CLAIMED, 'preparing', world.hosts[host].machine.boot
+
+
+@operation(lambda world: ((*arguments, how) for arguments in _may_move_live(world) for how in _FAILURES
+                          if _may_fail(world)))
+def live_claim_past(world: World, name: str, how: str) -> None:
+    """A partner cannot be made ready. Another one takes its place, or the service gives the move up."""
+    guest, _ = _named(world, name)
+    with world.failing(_other(world, guest.host), *_FAILURES[how]):
+        try:
+            live_claim(world, name)
+        except (exception.NoFit, exception.DeviceError):
+            guest.context, guest.new = None, frozenset()
+            _end(_named(world, name)[1], 'failed')
 
 
 @operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.LIVE_MIGRATION,), states.CLAIMED)

@@ -75,6 +75,7 @@ class Result:
             kind += ' that exclude one another'
         if self.shape.whole:
             kind += ', or the whole card that makes them,'
+        kind += ' that may fail' if self.shape.failing else ''
         return (f'{kind} a host, {store}: depth {self.depth}{"" if self.complete else " (not all of it)"}, '
                 f'{self.states} states, {self.transitions} transitions, {self.finished} ends, '
                 f'{self.seconds:.0f} s, {len(self.violations)} violations')

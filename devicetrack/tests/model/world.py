@@ -25,9 +25,11 @@ import weakref
 import fixtures
 import sqlalchemy as sa
 
+from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import workers
 from devicetrack.claims.manager import ClaimManager
+from devicetrack.engine import selection
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import traits
 from devicetrack.objects.values import DeviceKey
@@ -245,6 +247,7 @@ class Shape(NamedTuple):
     :param card: the last namespace is the whole of a card, and the others are its parts
     :param group: so many of the last namespaces go together
     :param whole: the parent of mediated devices is a PCI function, which another kind gives to guests as a whole
+    :param failing: devices may fail when they are made ready
     """
 
     devices: int = 2
@@ -255,6 +258,7 @@ class Shape(NamedTuple):
     card: bool = False
     group: int = 0
     whole: bool = False
+    failing: bool = False
 
     def exclusions(self, number: int) -> tuple[tuple[str, str], ...]:
         """Those of a namespace of each host."""
@@ -282,6 +286,7 @@ class World(fixtures.Fixture):
         self.failures = False               # whether a test lets calls fail: then not all can be done at once
         self.acting = ''                    # the host on which something is done
         self.starting = False               # whether its manager starts: its ledger is not whole yet
+        self.failed: set[DeviceKey] = set()                # what could not be made ready in this step
         self.service = ModelService(self.shape.guests)
         self.hosts: dict[str, ModelHost] = {}
         self.databases: list[Database] = []
@@ -387,6 +392,40 @@ class World(fixtures.Fixture):
         self.acting = host
         return self.hosts[host].manager.update_available_resource(self.context, host)
 
+    @contextlib.contextmanager
+    def failing(self, host: str, error: type[exception.DeviceError], times: int | None) -> Iterator[None]:
+        """Let no device of a host be made ready for the next ``times`` calls (None: all) during the block.
+
+        :raises GivenOut: after that, claims can have a device that failed
+        """
+        machine = self.hosts[host].machine
+
+        def fail() -> None:
+            [key] = machine.busy
+            self.failed.add(key)
+            raise error(*key, 'it does not answer')
+
+        machine.before('realize', fail, times)
+        try:
+            yield
+            ledger = memory.ledger(self.hosts[host].manager)
+            for device in map(ledger.device, self.failed):
+                if device is not None and device.state == selection.FREE and not device.withheld:
+                    raise GivenOut(f'claims can have {device.key[1]} of host {host}, which has just failed')
+        finally:
+            machine.clear()
+            self.failed.clear()
+
+    def instead(self, had: frozenset[HostDevice], host: str, resources: Any) -> frozenset[HostDevice]:
+        """The devices of a guest for which a host has made devices ready: those that failed are others now."""
+        if not self.failed:
+            return had
+        failed = {(host, key) for key in self.failed}
+        has = host_devices(host, resources)
+        if has & failed or not had - failed <= has or len(has) != len(had):
+            raise WrongDevices(f'the host says {sorted(has)}, instead of {sorted(had)} without {sorted(failed)}')
+        return has
+
     # -- what happens to guests ---------------------------------------------------------------------------------------
 
     def request(self, size: int) -> DeviceRequest:
@@ -434,6 +473,10 @@ class World(fixtures.Fixture):
 
 class WrongDevices(AssertionError):
     """A guest was to be started on other devices than those that it owns."""
+
+
+class GivenOut(AssertionError):
+    """A device that fails can be had."""
 
 
 class Leak(AssertionError):

@@ -271,6 +271,16 @@ class UsedByOthersTestCase(HostTestCase):
         self.check_is_untouched()
         self.assertEqual({'d1': instance.uuid}, self.here.owners())
 
+    def test_a_move_that_gets_no_other_leaves_nothing_in_the_store(self) -> None:
+        self.here.machine.before('realize', self.error, times=2)       # also for the device in its place
+        instance = Instance(host='elsewhere')
+        migration = fixtures.Migration('elsewhere', self.here.name, instance.uuid)
+        request = fixtures.a_request(pmem=1)
+        with self.assertRaises(exception.NoFit), \
+                self.here.manager.rebuild_claim(None, instance, self.here.name, request, migration=migration):
+            self.here.manager.realize(None, instance)
+        self.assertEqual(([], []), (self.here.records(), self.here.store.contexts(self.here.manager.host_uuid)))
+
     def test_a_claim_that_is_given_back_never_wipes_it(self) -> None:
         claim = self.here.claim(Instance(), pmem=1)
         self.use()
