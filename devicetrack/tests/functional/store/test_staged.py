@@ -41,6 +41,7 @@ _CALLS: list[tuple[str, tuple[Any, ...], Any]] = [
     ('records_of_host', (_HOST.uuid,), [_ROW]),
     ('records_of_instance', (_HOST.uuid, _ROW.instance_uuid), [_ROW]),
     ('records_everywhere', (_ROW.instance_uuid,), [_ROW]),
+    ('damaged', (_HOST.uuid,), []),
     ('records_of_devices', (_HOST.uuid, [_ROW.key]), [_ROW]),
     ('contexts', (_HOST.uuid,), [context(_ROW)]),
     ('context', (_HOST.uuid, _ROW.instance_uuid), context(_ROW)),
