@@ -75,6 +75,23 @@ class StartTestCase(ThreadsTestCase):
         self.assertEqual(['x'], done)
 
 
+class PrivateNamesTestCase(base.TestCase):
+    """What :mod:`devicetrack.threads` takes of CPython's threads, which promise none of it."""
+
+    scenarios = base.table(
+        ('the event that start waits for', threading.Thread(), '_started', threading.Event),
+        ('the list of threads that start', threading, '_limbo', dict),
+        ('the lock of this list', threading, '_active_limbo_lock', type(threading.RLock())),
+        names=('owner', 'name', 'type'))
+    owner: object
+    name: str
+    type: type
+
+    def test_start_uses_it(self) -> None:
+        self.assertIsInstance(getattr(self.owner, self.name, None), self.type, self.name)
+        self.assertIn(self.name, threading.Thread.start.__code__.co_names)
+
+
 class UsersTestCase(ThreadsTestCase):
 
     def remember(self) -> None:

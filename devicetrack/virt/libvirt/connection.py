@@ -472,7 +472,7 @@ class Connection:
             code = error.get_error_code()
             if code == libvirt.VIR_ERR_NO_DOMAIN and domain_uuid is not None:
                 raise exception.DomainGone(domain_uuid) from error
-            if self._is_lost(error):
+            if self._is_lost(error, domain_uuid):
                 self._drop(used)
                 raise exception.HypervisorUnreachable(self._name, _code_of(error)) from error
             text = error.get_error_message() or ''
@@ -493,8 +493,11 @@ class Connection:
             if self._raw is lost:
                 self._raw = None
 
-    def _is_lost(self, error: libvirt.libvirtError) -> bool:
-        if error.get_error_domain() in _LOST_DOMAINS and error.get_error_code() in _LOST_CODES:
+    def _is_lost(self, error: libvirt.libvirtError, domain_uuid: str | None) -> bool:
+        code = error.get_error_code()
+        # A daemon that cannot send a domain's definition, which is too long, must not hide all the other domains.
+        maybe = code == libvirt.VIR_ERR_RPC and domain_uuid is not None
+        if error.get_error_domain() in _LOST_DOMAINS and code in _LOST_CODES and not maybe:
             return True
         raw = self._raw
         try:

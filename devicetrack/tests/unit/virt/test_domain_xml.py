@@ -221,8 +221,8 @@ class HugeDocumentTestCase(base.TestCase):
         self.assertEqual('length', error.where)
         self.assertLess(time.thread_time() - started, 0.1)
 
-    def test_the_longest_that_libvirt_can_send_is_read(self) -> None:
-        # The parser takes ten million characters of one text, and libvirt sends more in a whole definition.
+    def test_the_longest_message_of_libvirt_is_read(self) -> None:
+        # The parser takes ten million characters of one text, and more in a whole document.
         some = '<description>' + 'x' * (4 << 20) + '</description>'
         frame = domain(rest=some * 7 + '<title></title>')
         text = frame.replace('<title>', '<title>' + 'x' * (documents.MAX_LENGTH - len(frame)))

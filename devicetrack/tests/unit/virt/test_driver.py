@@ -268,6 +268,15 @@ class UsageTestCase(DriverTestCase):
         self.raw.domains = [Domain(A, xml(A)), Domain(B, lost)]
         self.assertRaises(exception.HypervisorUnreachable, self.driver.get_usage)
 
+    def test_a_definition_that_the_daemon_cannot_send_hides_no_other(self) -> None:
+        too_long = libvirt_error(libvirt.VIR_ERR_RPC, 'Unable to encode message payload', libvirt.VIR_FROM_RPC)
+        self.raw.domains = [Domain(A, too_long), Domain(B, xml(B, '/b', live=True))]
+        usage = self.driver.get_usage()
+        self.assertEqual(([f'domain {A}'], [B]), (
+            [one.what for one in usage.unknown], [use.domain_uuid for use in usage.uses]))
+        self.raw.alive = False
+        self.assertRaises(exception.HypervisorUnreachable, self.driver.get_usage)
+
     def test_another_error_on_a_dead_connection_is_no_answer(self) -> None:
         self.raw.domains = [Domain(A, libvirt_error(libvirt.VIR_ERR_OPERATION_FAILED))]
         self.raw.alive = False
