@@ -67,8 +67,9 @@ this option. Any other service calls ``devicetrack.metrics.register`` instead, a
     cfg.IntOpt('history_days', default=400, min=1, max=36500, help="""
 Days that the events of this host's devices are kept (``devicetrack-manage device history``). The default covers a year
 and the month in which somebody asks about it. Lower it where the law limits how long such data may be kept. Every audit
-deletes at most 1000 events that are older. The newest 100 events stay, and the days are counted back from the earliest
-of them: a clock that is ahead for a while must not erase the history.
+deletes at most 1000 events that are older. The newest 100 events of the host stay whatever this option says, so a host
+where little happens keeps events for longer. The days are counted back from the earliest of these 100: a clock that is
+ahead for a while must not erase the history.
 """),
     cfg.IntOpt('history_events', default=1_000_000, min=1000, max=1_000_000_000, help="""
 Maximum number of events of this host's devices that are kept. The newest stay. An event takes about 0.25 KB in SQLite
