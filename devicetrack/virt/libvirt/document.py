@@ -12,10 +12,10 @@ from lxml import etree
 
 from devicetrack import exception
 
-# No daemon of libvirt can send more: VIR_NET_MESSAGE_MAX in src/rpc/virnetprotocol.x, 32 MiB. One document is a string
-# of at most REMOTE_STRING_MAX in src/remote/remote_protocol.x, now 4 MiB; it was 64 KiB and 1 MiB before. Drivers within
-# the process (test:///) have no limit. So this one does not repeat that of the strings: a domain whose definition nobody
-# reads may have any device, and all stay withheld.
+# No daemon of libvirt can send more: VIR_NET_MESSAGE_MAX in src/rpc/virnetprotocol.x. A document is a string of at most
+# REMOTE_STRING_MAX in src/remote/remote_protocol.x, which was 64 KiB and 1 MiB and is now 4 MiB, and test:/// has no
+# limit. So this one is not that of strings: a domain whose definition nobody reads may have any device, and all stay
+# withheld.
 MAX_LENGTH = 32 * 1024 * 1024
 
 
