@@ -165,9 +165,10 @@ def _updates(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
 
 
 def _merged(recorded: str, found: str) -> str:
-    """The host's details, with the fields that only the row knows."""
+    """The host's details, with the fields that only the row knows, and those that the host does not tell now."""
     ours, merged = details.from_text(recorded), details.from_text(found)
-    for name in merged.OF_THE_ROW:
+    compared = identity.compare(recorded, found)
+    for name in (*merged.OF_THE_ROW, *(() if compared is None else compared.untold)):
         setattr(merged, name, getattr(ours, name))
     return details.to_text(merged)
 

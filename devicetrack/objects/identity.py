@@ -28,12 +28,15 @@ class Comparison(NamedTuple):
 
     ``itself`` has the fields of the identity, ``others`` the rest. ``unread`` are fields of the identity that one side
     could not read. ``learned`` are fields of the identity, among ``others``, that the row has the device without.
+    ``untold`` are fields of the identity that the host has empty and that are no difference for their class: the row
+    keeps its values.
     """
 
     itself: Fields
     unread: tuple[str, ...]
     others: Fields
     learned: tuple[str, ...] = ()
+    untold: tuple[str, ...] = ()
 
     @property
     def is_same(self) -> bool:
@@ -61,25 +64,27 @@ def compare(recorded: str, found: str) -> Comparison | None:
     differ = [name for name in sorted(one.fields) if name not in one.OF_THE_ROW and ours.get(name) != theirs.get(name)]
     unread = tuple(sorted(name for name in one.IDENTITY or () if ours.get(name) is None or theirs.get(name) is None
                           or (name in other.unknown_identity and name in differ)))
-    different = {name: (ours.get(name), theirs.get(name)) for name in differ if name not in unread}
+    untold = tuple(name for name in differ if name in (one.IDENTITY or ()) and theirs.get(name) == ''
+                   and one.means_same(name, ours.get(name), ''))
+    different = {name: (ours.get(name), theirs.get(name)) for name in differ if name not in {*unread, *untold}}
     learned = tuple(name for name in different if name in one.unknown_identity)
     itself = {name for name, values in different.items() if name in one.identity_fields()
               and name not in learned and not one.means_same(name, *values)}
     return Comparison({name: values for name, values in different.items() if name in itself}, unread,
-                      {name: values for name, values in different.items() if name not in itself}, learned)
+                      {name: values for name, values in different.items() if name not in itself}, learned, untold)
 
 
 def kept(recorded: str, made: str) -> str:
     """The details of a row whose device was made ready: what the host shows now, and the recorded identity.
 
     A declared field of the identity changes only if nobody could read it when it was recorded, or if it is only spelled
-    in another way.
+    in another way. An empty text is no spelling of another.
     """
     compared = None if alike(recorded, made) else compare(recorded, made)
-    if compared is None or compared.is_same:
+    if compared is None or (compared.is_same and not compared.untold):
         return made
     before, after = details.from_text(recorded), details.from_text(made)
-    for name in {*compared.itself, *compared.unread}.intersection(before.IDENTITY or ()):
+    for name in {*compared.itself, *compared.unread, *compared.untold}.intersection(before.IDENTITY or ()):
         if getattr(before, name) is not None:
             setattr(after, name, getattr(before, name))
     return details.to_text(after)

@@ -52,6 +52,13 @@ def function(serial: str, no_serial: bool = False, card: str = '') -> str:
     return details.to_text(made)
 
 
+def disk(**changed: object) -> str:
+    made = samples.pci_details()
+    for name, value in changed.items():
+        setattr(made, name, value)
+    return details.to_text(made)
+
+
 class SerialNumberTestCase(base.TestCase):
     """A card of which one side could not read whether it has a serial number."""
 
@@ -89,6 +96,10 @@ class KeptTestCase(base.TestCase):
         ('a serial that could not be read then', disks.text(None), disks.text('A'), disks.text('A')),
         ('a serial number that nobody could read then', function(''), function('S1'), function('S1')),
         ('a serial number that cannot be read now', function('S1'), function(''), function('S1')),
+        ('a subsystem that the host does not tell now', disk(nvm_subsystem='nqn.a'), disk(device_type='x'),
+         disk(nvm_subsystem='nqn.a', device_type='x')),
+        ('a subsystem that an earlier release did not record', disk(), disk(nvm_subsystem='nqn.a'),
+         disk(nvm_subsystem='nqn.a')),
         ('a class that declares nothing', PLAIN[0], PLAIN[1], PLAIN[1]),
         ('a parent by its name and then by its address', mdev(parent='pci_0000_3d_00_4').details,
          mdev(parent='0000:3d:00.4').details, mdev(parent='0000:3d:00.4').details),
@@ -98,6 +109,27 @@ class KeptTestCase(base.TestCase):
 
     def test_a_view_replaces_no_recorded_identity(self) -> None:
         self.assertEqual(self.kept, identity.kept(self.recorded, self.made))
+
+
+class UntoldTestCase(base.TestCase):
+    """The name of an NVM subsystem, which the host tells or does not."""
+
+    NAMED = disk(nvm_subsystem='nqn.a')
+
+    scenarios = base.table(
+        ('the host tells none now', NAMED, disk(), None),
+        ('the host tells none now, and something else changed', NAMED, disk(address='0000:02:00.0'),
+         disk(nvm_subsystem='nqn.a', address='0000:02:00.0')),
+        ('an earlier release recorded none', disk(), NAMED, NAMED),
+        ('another one', NAMED, disk(nvm_subsystem='nqn.b'), None),
+        names=('recorded', 'found', 'written'))
+
+    def test_no_repair_writes_an_empty_name_over_a_recorded_one(self) -> None:
+        device = hosts.namespace('0000:01:00.0')._replace(details=self.found)
+        seen = views(there=[device], rows=[hosts.row(device._replace(details=self.recorded), 'i', 'active')])
+        plan = repair_plan.plan(reconcile.compare(seen), seen)
+        self.assertEqual([] if self.written is None else [('update details', self.written)],
+                         [(one.verb, one.after.details) for one in plan if one.after is not None])
 
 
 class ParentTestCase(base.TestCase):
