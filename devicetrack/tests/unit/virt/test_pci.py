@@ -203,6 +203,28 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
         self.assertEqual({DISK: other, other: DISK}, {
             name: details.from_text(device.details).address for name, device in self.devices(kind).items()})
 
+    def test_its_row_gets_the_name_while_a_guest_has_the_disk_and_keeps_it_when_the_kernel_tells_none(self) -> None:
+        def attach(name: str | None) -> str:
+            self.host.add_nvme(DISK, 'S1')
+            path = self.host.path(DISK, f'nvme/{self.host.controller_of(DISK)}/subsysnqn')
+            with open(path, 'w') as file:
+                file.write(name or '')
+            return self.devices(self.kind(NVME))[DISK].details
+
+        self.assertEqual('nqn.a', details.from_text(attach('nqn.a')).nvm_subsystem)
+        older = self.realized(self.kind(NVME)).details
+        older.nvm_subsystem = ''
+        self.give_to_guest()
+        shown = self.devices(self.kind(NVME))[DISK].details
+        compared = identity.compare(details.to_text(older), shown)
+        assert compared is not None
+        self.assertEqual({'nvm_subsystem': ('', 'nqn.a')}, compared.others)             # update details writes it
+        self.host.remove(DISK)
+        self.boot = 'the next boot'
+        compared = identity.compare(shown, attach(None))
+        assert compared is not None
+        self.assertEqual((True, {}), (compared.is_same, compared.others))
+
     def test_controllers_of_several_ports_stay_together_beside_such_disks(self) -> None:
         addresses = [self.host.add_nvme(f'0000:0{number}:00.0', 'nvme_card') for number in range(1, 4)]
         controllers = self.useFixture(nvme.Controllers(self.host))
