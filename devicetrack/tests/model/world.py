@@ -393,10 +393,11 @@ class World(fixtures.Fixture):
         return self.hosts[host].manager.update_available_resource(self.context, host)
 
     @contextlib.contextmanager
-    def failing(self, host: str, error: type[exception.DeviceError], times: int | None) -> Iterator[None]:
+    def failing(self, host: str, error: Callable[[str, str, str], exception.DeviceError],
+                times: int | None) -> Iterator[None]:
         """Let no device of a host be made ready for the next ``times`` calls (None: all) during the block.
 
-        :raises GivenOut: after that, claims can have a device that failed
+        :raises AssertionError: after that, claims can have a device that failed
         """
         machine = self.hosts[host].machine
 
