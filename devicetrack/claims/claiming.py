@@ -30,6 +30,7 @@ from devicetrack.engine import demand as demands
 from devicetrack.engine import lifecycle
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.states import Hold
+from devicetrack.engine.views import kinds_with_unread_names
 from devicetrack.engine.views import used
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import details
@@ -191,7 +192,9 @@ class Claiming:
         if not distrusted:
             return False
         usage = self._driver.get_usage()
-        owned = {record.key for record in self._rows.all()}
+        records = self._rows.all()
+        unread = kinds_with_unread_names(records)
+        owned = {record.key for record in records} | {key for key in distrusted if key.kind in unread}
         free = distrusted - owned - used(usage) if not usage.unknown else set()
         self._ledger.admit(free, vocabulary.IN_DOUBT)
         return bool(free)

@@ -12,6 +12,7 @@ from devicetrack.engine import withholding
 from devicetrack.engine.ledger import Ledger
 from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import foreign
+from devicetrack.engine.views import kinds_with_unread_names
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
@@ -86,8 +87,10 @@ def withhold_by_sight(ledger: Ledger, looks: Sequence[Views]) -> None:
     """Withhold free devices that a domain names without a row, or whose users are unknown; admit the others.
 
     Do this under the same lock as reading an inventory with new devices. A device is withheld when every look with a
-    known usage shows it in use. It is admitted when every look has a known usage and none shows it.
+    known usage shows it in use. It is admitted when every look has a known usage and none shows it. While a row's
+    identifier is no text, no free device of its kind is admitted: the row may be of this one.
     """
+    unread = kinds_with_unread_names(looks[-1].records)
     seen = [(foreign(look), bool(look.usage.unknown)) for look in looks]
     suspected = {key for named, _ in seen for key in named}
     confirmed = {key for key in suspected if all(key in named or unknown for named, unknown in seen)}
@@ -99,12 +102,15 @@ def withhold_by_sight(ledger: Ledger, looks: Sequence[Views]) -> None:
         # The owner of a device is certain once the ledger holds the device for the owner in its row.
         taken = {record.key for record in ledger.not_held(looks[-1].records)} if doubtful else set()
         for key in doubtful:
-            if key not in taken and (key not in suspected or key in confirmed):
+            if key not in taken and key.kind not in unread and (key not in suspected or key in confirmed):
                 ledger.admit(key, vocabulary.IN_DOUBT)
     for key in confirmed:
         ledger.withhold(key, vocabulary.FOREIGN)
     if all(unknown for _, unknown in seen):
         ledger.doubt_all_free()
+    elif unread:
+        ledger.withhold_free([DeviceKey(device.kind, device.identifier) for device in ledger.devices()
+                              if device.kind in unread and device.identifier is not None], vocabulary.IN_DOUBT)
 
 
 def stand(ledger: Ledger, target: Target, reason: str, why: str = '') -> None:

@@ -23,11 +23,13 @@ from devicetrack.objects.compact import Key
 from devicetrack.objects.things import Exclusions
 from devicetrack.objects.values import Containment
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import ESCAPE
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import NOTHING_CONTAINED
 from devicetrack.objects.values import Record
+from devicetrack.objects.values import UNKNOWN_GENERATION
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
 
@@ -253,3 +255,12 @@ def lost_rows(views: Views) -> dict[DeviceKey, GuestRecord]:
                 (device.kind, device.identifier) == key and not device.beside for device in record.devices):
             lost[key] = record
     return lost
+
+
+def kinds_with_unread_names(records: Sequence[Record]) -> frozenset[str]:
+    """The kinds of rows whose identifier is no text: each may be the row of any device of its kind."""
+    found = Compact(Record, records)
+    if UNKNOWN_GENERATION not in set(found.column('generation')):
+        return frozenset()
+    return frozenset(kind for kind, identifier, generation in found.columns('kind', 'identifier', 'generation')
+                     if generation == UNKNOWN_GENERATION and ESCAPE in identifier)

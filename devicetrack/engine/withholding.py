@@ -15,6 +15,7 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import vocabulary
+from devicetrack.engine.views import kinds_with_unread_names
 from devicetrack.engine.views import Views
 from devicetrack.objects import event as events
 from devicetrack.objects.compact import Compact
@@ -35,6 +36,7 @@ _ORDER: Final = {reason: number for number, reason in enumerate(vocabulary.WITHH
 UNREADABLE: Final = 'its reasons in the store cannot be read'
 UNREAD: Final = 'who uses it could not be read'
 OWNED: Final = 'the store says that it has an owner'
+UNNAMED: Final = 'it may be the device of a row whose identifier is damaged'
 
 
 class Target(NamedTuple):
@@ -210,9 +212,9 @@ def details_of(reasons: Mapping[DeviceKey, frozenset[str]], views: Views,
         if use.identifier is not None and (use.kind, use.identifier) in reasons:
             users.setdefault(DeviceKey(use.kind, use.identifier), set()).add(use.domain_uuid)
     found.update(((key, vocabulary.UNPROVEN), why) for key, why in (unproven or {}).items())
-    doubt = UNREAD if views.usage.unknown else OWNED
+    doubt, unread = UNREAD if views.usage.unknown else OWNED, kinds_with_unread_names(views.records)
     for key in reasons:
-        found[key, vocabulary.IN_DOUBT] = doubt
+        found[key, vocabulary.IN_DOUBT] = UNNAMED if key.kind in unread else doubt
         if key in users:
             found[key, vocabulary.FOREIGN] = f'named by domain {", ".join(sorted(users[key]))}'
     return found

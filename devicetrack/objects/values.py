@@ -40,6 +40,8 @@ OF_A_GUEST: Final = 3
 
 # The generation of a row with a value of a wrong type. No write names it, so the row stays as it is.
 UNKNOWN_GENERATION: Final = -1
+# Begins the escape of each byte in such a row that is no text.
+ESCAPE: Final = '\\x'
 
 
 class Record(NamedTuple):

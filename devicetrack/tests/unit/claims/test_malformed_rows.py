@@ -10,6 +10,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import operator_requests
 from devicetrack.engine import findings
+from devicetrack.engine import withholding
 from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Leftover
@@ -79,6 +80,38 @@ class DamagedRowTestCase(base.TestCase):
             self.host.restart()
             self.assertEqual({self.after.identifier: 'releasing'}, {
                 name: state for name, state in self.host.states().items() if state != FREE})
+
+
+class UnreadNameTestCase(base.TestCase):
+    """A row whose identifier is no text may be of any device of its kind."""
+
+    scenarios = base.table(
+        ('bytes', "identifier = x'64ff'"),
+        ('text that is none', "identifier = CAST(x'64ff' AS TEXT)"),
+        names=('change',))
+    change: str
+
+    def test_no_other_instance_gets_its_device(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=2, parents={'p0': 2}))
+        instance = Instance()
+        host.claim(instance, pmem=1)
+        store: Any = host.store.store
+        with sqlite3.connect(store.path) as connection:
+            connection.execute(f'UPDATE assignments SET {self.change}')
+        connection.close()
+        for happens in (host.restart, host.audit):
+            happens()
+            self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
+        self.assertEqual([('d0', withholding.UNNAMED), ('d1', withholding.UNNAMED)], [
+            (one.target.name, one.causes[vocabulary.IN_DOUBT].detail) for one in host.manager.list_withheld()
+            if vocabulary.IN_DOUBT in one.causes])
+        host.claim(Instance(), vgpu=1)
+        with sqlite3.connect(store.path) as connection:
+            connection.execute("UPDATE assignments SET identifier = 'd0' WHERE kind = 'vpmem'")
+        connection.close()
+        host.restart()
+        host.claim(Instance(), pmem=1)
+        self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
 
 
 class WrongTypeTestCase(base.TestCase):
