@@ -352,6 +352,8 @@ class PCIDetails(DeviceDetails):
 
     @property
     def unknown_identity(self) -> tuple[str, ...]:
+        if not self.product_id:
+            return self.IDENTITY             # the host could not read which function it is
         name = 'serial' if self.vf_number < 0 else 'parent_serial'
         return (name,) if getattr(self, name) == '' and not self.no_serial else ()
 

@@ -226,6 +226,18 @@ class UsageTestCase(DriverTestCase):
         self.assertEqual(5, len(usage.domains))
         self.assertNotIn('secret', str(usage))
 
+    def test_what_a_file_of_arguments_names_is_unknown(self) -> None:
+        for argument in ('-readconfig', '--readconfig'):
+            own = ("<qemu:commandline xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>"
+                   f"<qemu:arg value='{argument}'/><qemu:arg value='/etc/qemu.cfg'/></qemu:commandline></domain>")
+            for live in (True, False):
+                self.raw.domains = [Domain(A, xml(A, '/a', live=live).replace('</domain>', own))]
+                usage = self.driver.get_usage()
+                self.assertEqual([Unknown(f'domain {A}', 'qemu:commandline: a file that it names may name devices')],
+                                 list(usage.unknown))
+                self.assertEqual(['/a'], [use.identifier for use in usage.uses])
+                self.assertIn(A, str(self.driver.unclaim([self.device])[self.key]))
+
     def test_addresses_that_nobody_can_identify_are_unknown(self) -> None:
         self.raw.domains = [Domain(A, xml(A, '/a', live=True))]
         self.kind.error = exception.CommandFailed('ndctl', 'failed')

@@ -82,6 +82,8 @@ class TestNamespace(FormsTestCase):
         ('serial port', "    <serial type='dev'>\n      <source path='PATH'/>\n      <target port='0'/>\n"
                         '    </serial>\n', (), False),
         ('argument', '', ('-object', 'memory-backend-file,id=m,mem-path=PATH,size=1G'), True),
+        ('block device in arguments', '', ('-blockdev', 'driver=host_device,filename=PATH,node-name=n'), True),
+        ('block device in JSON', '', ('-blockdev', '{"driver":"host_device","filename":"PATH","node-name":"n"}'), True),
         names=('element', 'arguments', 'linked'))
 
     def test_is_seen(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping
 import contextlib
 import json
@@ -16,6 +17,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import identity
+from devicetrack.objects import network_port
 from devicetrack.testing import nvme
 from devicetrack.testing import pci as made
 from devicetrack.testing import pci_models
@@ -265,12 +267,100 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
             os.mkdir(path)
             found = self.devices(self.kind({'vendor_id': '8086'}))
             self.assertIsNone(found[other].unhealthy)
-            if CARD in found:                   # without its product no option names it
-                self.assertIn(os.path.basename(name), str(found[CARD].unhealthy))
+            self.assertIn(os.path.basename(name), str(found[CARD].unhealthy))
             os.rmdir(path)
             os.rename(f'{path}.before', path)
         self.assertEqual({None}, {device.unhealthy for device in self.devices(
             self.kind({'vendor_id': '8086'})).values()})
+
+    def unreadable(self, address: str) -> Callable[[], None]:
+        """Let nobody read which function it is; gives what undoes that."""
+        path = self.host.path(address, 'modalias')
+        os.rename(path, f'{path}.before')
+        os.mkdir(path)
+
+        def undo() -> None:
+            os.rmdir(path)
+            os.rename(f'{path}.before', path)
+        return undo
+
+    def test_a_function_whose_product_cannot_be_read_is_there_by_its_name_where_an_option_may_mean_it(self) -> None:
+        self.host.add_igb(CARD)
+        [vf] = self.host.make_vfs(CARD, 1)
+        for address in (CARD, vf):
+            self.unreadable(address)
+        card, part = {'vendor_id': '8086', 'product_id': '10c9'}, {'vendor_id': '8086', 'product_id': '10ca'}
+        network = {**part, 'physical_network': 'net'}
+        for specs, functions, there in (
+                ((card,), 'all', {CARD: 'CUSTOM_PCI_8086_10C9', vf: 'CUSTOM_PCI_8086_10C9'}),
+                (({'vendor_id': '8086'},), 'all', {CARD: 'CUSTOM_PCI_8086_UNKNOWN', vf: 'CUSTOM_PCI_8086_UNKNOWN'}),
+                (({**card, 'resource_class': 'nic'},), 'all', {CARD: 'CUSTOM_NIC', vf: 'CUSTOM_NIC'}),
+                ((network,), 'all', {vf: network_port.resource_class_of('net')}),
+                ((network, card), 'all', {vf: network_port.resource_class_of('net'), CARD: 'CUSTOM_PCI_8086_10C9'}),
+                (({**card, 'address': '0000:04:00.0'},), 'all', {}),
+                ((card,), json.dumps({**card, 'address': '0000:04:00.0'}), {}),
+                ((card,), json.dumps(card), {CARD: 'CUSTOM_PCI_8086_10C9', vf: 'CUSTOM_PCI_8086_10C9'})):
+            kind = self.kind(*specs, functions=functions)
+            kind.check_host()
+            found = self.devices(kind)
+            self.assertEqual(there, {address: device.resource_class for address, device in found.items()})
+            for device in found.values():
+                self.assertIn('modalias', str(device.unhealthy))
+                self.assertIn(device.resource_class, kind.resource_classes)
+            self.assertEqual(there.keys(), set(kind.identify((CARD, vf)).values()))
+        # Placement may still have the class when they can be read again.
+        self.assertTrue(self.kind({'vendor_id': '8086'}).may_count('CUSTOM_PCI_8086_UNKNOWN'))
+
+    def test_a_row_whose_function_cannot_be_read_is_uncertain_and_counts_where_it_did(self) -> None:
+        other = '0000:02:00.0'
+        for address, serial in ((DISK, 'S1'), (other, 'S2')):
+            self.host.add_nvme(address, serial)
+        kind = self.kind({'vendor_id': '1b36'})
+        before, assignment = self.devices(kind), self.assigned(kind)
+        recorded = {DISK: details.to_text(assignment.details)}
+        undo = self.unreadable(DISK)
+        self.boot = 'the next boot'
+        kind = self.kind({'vendor_id': '1b36'})
+        for _audit in range(2):
+            kind.prepare(recorded, lambda _name: contextlib.nullcontext(True))
+            found = self.devices(kind)
+            self.assertEqual({other}, {name for name, device in found.items() if device.unhealthy is None})
+            compared = identity.compare(recorded[DISK], found[DISK].details)
+            assert compared is not None
+            self.assertEqual(({}, False), (compared.itself, compared.is_same))
+            self.assertEqual(before[DISK][:6], found[DISK][:6])
+        self.assertRaises(exception.CommandFailed, kind.realize, assignment)
+        undo()
+        kind.prepare(recorded, lambda _name: contextlib.nullcontext(True))
+        found = self.devices(kind)
+        self.assertEqual({None}, {device.unhealthy for device in found.values()})
+        self.assertTrue(identity.same_device(recorded[DISK], found[DISK].details))
+
+    def test_a_row_whose_function_cannot_be_read_follows_no_other_disk_of_its_serial_number(self) -> None:
+        other = '0000:02:00.0'
+        self.host.add_nvme(DISK, 'S1')
+        recorded = {DISK: details.to_text(self.assigned(self.kind(NVME)).details)}
+        self.host.add_nvme(other, 'S1')
+        self.unreadable(DISK)
+        self.boot = 'the next boot'
+        kind = self.kind(NVME)
+        kind.prepare(recorded, lambda _name: contextlib.nullcontext(True))
+        found = self.devices(kind)
+        self.assertEqual({DISK, other}, set(found))
+        self.assertIn(DISK, str(found[other].unhealthy))
+        # They may be one disk, which goes to one guest.
+        self.assertEqual({DISK: found[other].exclusions, other: found[other].exclusions}, {
+            name: device.exclusions for name, device in found.items()})
+
+    def test_a_function_whose_product_cannot_be_read_keeps_something(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind({'vendor_id': '1b36'}, cleaning='none')
+        self.assertEqual({DISK}, kind.stock().nothing_kept)
+        self.unreadable(DISK)
+        self.assertEqual(set(), kind.stock().nothing_kept)
+        # With the driver for guests it may be a disk to which somebody wrote.
+        self.give_to_guest()
+        self.assertEqual([DISK], list(kind.stock().written))
 
     def test_a_guest_that_is_off_and_has_an_interface_to_itself_names_its_function(self) -> None:
         self.host.add_igb(CARD)

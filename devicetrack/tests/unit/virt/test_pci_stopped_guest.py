@@ -81,6 +81,20 @@ class StoppedGuestTestCase(base.TestCase):
             str(uuid.uuid4()), 'pci', self.address, device.parent, device.details)], vocabulary.WIPE).values()
         self.assertIsInstance(error, exception.DeviceInUse)
 
+    def test_so_is_one_in_the_arguments_of_qemu_by_a_link(self) -> None:
+        """libvirt's test driver keeps no arguments, so its answer is replaced."""
+        self.define('file', "file='/tmp/none'")
+        [domain] = self.connection.listAllDomains()
+        text = domain.XMLDesc()
+        for argument in ('driver=host_device,filename={},node-name=n',
+                         '{{"driver":"host_device","filename":"{}","node-name":"n"}}'):
+            own = ("<qemu:commandline xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>"
+                   "<qemu:arg value='-blockdev'/>"
+                   f"<qemu:arg value='{argument.format(self.link('/dev/nvme0n1'))}'/></qemu:commandline></domain>")
+            with mock.patch.object(type(domain), 'XMLDesc', autospec=True,
+                                   return_value=text.replace('</domain>', own)):
+                self.assertEqual([('pci', self.address)], self.uses(), argument)
+
     def test_so_is_one_by_a_node_of_another_name(self) -> None:
         for name in ('nvme0n1', 'ng0n1'):
             self.host.make_node(name)

@@ -38,6 +38,7 @@ from devicetrack import exception
 from devicetrack.conf import libvirt as libvirt_options
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import PCIDetails
 from devicetrack.objects import values
 from devicetrack.objects.network_port import Port
 from devicetrack.objects.pci_alias import PCIAlias
@@ -125,7 +126,7 @@ class PCI(api.DeviceKind):
         self._offered: Sequence[tuple[pci_sysfs.Function, pci_options.DeviceSpec]] = ()
         self._differing: Mapping[str, str] = {}
         self._apart: frozenset[str] = frozenset()       # names of disks that only share their serial number with others
-        self._recorded_serials: Mapping[str, str | None] = {}       # by name, of rows
+        self._recorded: Mapping[str, PCIDetails] = {}       # by name, the details of rows
 
     @functools.cached_property
     def _memory(self) -> pci_memory.Memory:
@@ -184,8 +185,7 @@ class PCI(api.DeviceKind):
         self._vfs.make(is_held, locked_there)
         self._secondaries.bring_online(self._rereading, self._health.spec_of, is_held, locked_there)
         self._follower.follow(recorded, places)
-        rows = pci_places.rows(recorded)
-        self._recorded_serials = {name: row.serial for name, row in rows.items()}
+        self._recorded = rows = pci_places.rows(recorded)
         # Compare ports last, because follow() may just have found functions at other addresses than their rows say.
         self._differing = dict(pci_ports.differences(self.tree, rows, self._in_guest))
 
@@ -199,7 +199,8 @@ class PCI(api.DeviceKind):
     def check_host(self) -> None:
         functions = {function.address: function for function in self.tree.functions()}
         for address, function in functions.items():
-            if function.is_bridge or self.options.ours(function, functions.get(function.physfn or '')) is None:
+            if function.is_bridge or not function.product_id or self.options.ours(
+                    function, functions.get(function.physfn or '')) is None:
                 continue
             with contextlib.suppress(OSError):          # the stock reports a controller that cannot be asked
                 if (mistake := self._cleaner.mistake(function, functions.get)) is not None:
@@ -211,14 +212,16 @@ class PCI(api.DeviceKind):
 
     def stock(self) -> api.Stock:
         functions = {function.address: function for function in self._rereading.functions()}
-        offered = {address: (function, spec) for address, function in functions.items() if not function.is_bridge
+        places = self._places
+        known = {address: self._as_recorded(function, places) for address, function in functions.items()}
+        offered = {address: (function, spec) for address, function in known.items() if not function.is_bridge
                    and (spec := self.options.ours(function, functions.get(function.physfn or ''))) is not None}
         cards = {function.physfn or address for address, (function, _spec) in offered.items()}
         serials = self._serials.of([functions[address] for address in sorted(cards) if address in functions], True)
         use = self.host_use()
         used = {address: said for address, (function, _spec) in offered.items()
                 if (said := self._health.use_of(function, use, functions.get)) is not None}
-        places, followed, told = self._places, self._follower.followed, self._health.nothing_told()
+        followed, told = self._follower.followed, self._health.nothing_told()
         problems = {address: places.problem(address) or followed.problem(function)
                     or self._health.problem(function, used.get(address), functions.get, told)
                     for address, (function, _spec) in offered.items()}
@@ -231,7 +234,8 @@ class PCI(api.DeviceKind):
             InventoryDevice(
                 self.name, places.name(address), self._provider(function),
                 pci_options.resource_class_of(spec, function), function.physfn or address, function.numa_node,
-                self._details_text(function, self._identity.evidence(function, functions.get, serials),
+                self._details_text(functions[address],
+                                   self._identity.evidence(functions[address], functions.get, serials),
                                    self._disks(function), pci_options.traits_of(spec), spec.physical_network or '',
                                    pci_names.interfaces(function, functions.get(function.physfn or ''))),
                 problems[address] or pci_groups.problem(function, groups, problems), True,
@@ -245,9 +249,11 @@ class PCI(api.DeviceKind):
         self._offered = tuple(offered.values())
         # A disk that has the driver for guests now may have been written to by a guest that nobody saw.
         guests = {address for address, (function, _spec) in offered.items()
-                  if pci_serials.is_nvme(function) and pci_variants.is_vfio(function.driver)}
+                  if (pci_serials.is_nvme(function) or not function.class_code)
+                  and pci_variants.is_vfio(function.driver)}
+        # The options may leave a function to a person by its product, so none that cannot be read keeps nothing.
         policies = {address: self._cleaner.policy(function, functions.get).name
-                    for address, (function, _spec) in offered.items()}
+                    for address, (function, _spec) in offered.items() if functions[address].product_id}
         return api.Stock(devices, written=tuple(map(places.name, guests.union(used))),
                          faults=tuple(self._faults(functions.values(), places)),
                          nothing_kept=frozenset(places.name(address) for address, policy in policies.items()
@@ -264,8 +270,14 @@ class PCI(api.DeviceKind):
 
     def _with_recorded(self, serials: pci_serials.Serials, places: pci_places.Places) -> pci_serials.Serials:
         """Return serial numbers, and those in rows for the functions whose numbers cannot be read now."""
-        return {address: self._recorded_serials.get(places.name(address)) if serial is None else serial
+        return {address: row.serial if serial is None and (row := self._recorded.get(places.name(address))) else serial
                 for address, serial in serials.items()}
+
+    def _as_recorded(self, function: pci_sysfs.Function, places: pci_places.Places) -> pci_sysfs.Function:
+        """Return a function that cannot be read with the sort and the card in its row, which count it in placement."""
+        row = None if function.product_id else self._recorded.get(places.name(function.address))
+        return function if row is None else function._replace(
+            vendor_id=row.vendor_id, product_id=row.product_id, physfn=function.physfn or row.parent_address or None)
 
     def _faults(self, functions: Iterable[pci_sysfs.Function], places: pci_places.Places) -> Iterator[Fault]:
         for address, fault in sorted(self._vfs.faults.items()):

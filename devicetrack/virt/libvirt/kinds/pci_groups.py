@@ -70,7 +70,8 @@ def subsystems(functions: Iterable[pci_sysfs.Function], serials: pci_serials.Ser
     by_token: dict[str, list[pci_sysfs.Function]] = {}
     for function in functions:
         serial = serials.get(function.address)
-        if serial and function.physfn is None and pci_serials.is_nvme(function):
+        # A function whose class cannot be read may be a disk.
+        if serial and function.physfn is None and (pci_serials.is_nvme(function) or not function.class_code):
             by_token.setdefault(f'nvm:{function.vendor_id}:{serial}', []).append(function)
 
     def may_share(one: pci_sysfs.Function, other: pci_sysfs.Function) -> bool:

@@ -89,6 +89,13 @@ class Match(NamedTuple):
         """
         if self.vendor_id not in (None, function.vendor_id) or self.product_id not in (None, function.product_id):
             return False
+        return self._is_at(function, physfn)
+
+    def may_match(self, function: Function, physfn: Function | None = None) -> bool:
+        """As :meth:`matches`, but a function without a product, which nobody can read, may be any product."""
+        return self.matches(function, physfn) if function.product_id else self._is_at(function, physfn)
+
+    def _is_at(self, function: Function, physfn: Function | None) -> bool:
         if self.devname is not None:
             return self.devname in function.net or (physfn is not None and function.physfn == physfn.address
                                                     and self.devname in physfn.net)

@@ -59,7 +59,8 @@ class DeviceSpec(NamedTuple):
 
 def resource_class_of(spec: DeviceSpec, function: Function) -> str:
     """Return the resource class of a function that a spec matches."""
-    return _own_class(spec) or placement_names.of_product(function.vendor_id, function.product_id)
+    return _own_class(spec) or placement_names.of_product(function.vendor_id or spec.match.vendor_id or '',
+                                                          function.product_id or spec.match.product_id or '')
 
 
 def _own_class(spec: DeviceSpec) -> str | None:
@@ -129,15 +130,21 @@ class PCIOptions(NamedTuple):
     def ours(self, function: Function, physfn: Function | None = None) -> DeviceSpec | None:
         """Return the spec of a function that this library hands out; None for any other.
 
-        Among functions with a physical network, it hands out only virtual functions: see :meth:`not_a_port`.
+        Among functions with a physical network, it hands out only virtual functions: see :meth:`not_a_port`. Any spec
+        that may mean a function whose product cannot be read counts, so that the function stays known by its name.
         """
-        spec = self._meant(function, physfn)
-        return None if spec is None or (spec.physical_network and function.physfn is None) else spec
+        if function.product_id:
+            spec = self._meant(function, physfn)
+            return None if spec is None or (spec.physical_network and function.physfn is None) else spec
+        if not any(match.may_match(function, physfn) for match in self.functions):
+            return None
+        return next((spec for spec in self.specs if spec.match.may_match(function, physfn)
+                     and not (spec.physical_network and function.physfn is None)), None)
 
     def of_service(self, function: Function, physfn: Function | None = None) -> DeviceSpec | None:
         """Return the spec of a function that the service hands out itself; None for any other."""
         spec = self.spec_of(function, physfn)
-        return None if any(match.matches(function, physfn) for match in self.functions) else spec
+        return None if any(match.may_match(function, physfn) for match in self.functions) else spec
 
     @property
     def devnames(self) -> frozenset[str]:

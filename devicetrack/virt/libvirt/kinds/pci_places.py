@@ -75,7 +75,7 @@ class Followed:
     ``moved`` has, by name, the new addresses of rows that follow their cards. ``withheld`` says, by address, why a
     function is not handed out. ``lost`` are the sorts (vendor and product) of functions that rows miss. ``compared``
     are the addresses of functions that could be compared with the missing ones. ``unread`` has the other functions of
-    these sorts, with the drivers that they had then.
+    these sorts, and those whose sort cannot be read, each with its driver and product then.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Followed:
         self.withheld: dict[str, str] = {}
         self.lost: set[tuple[str, str]] = set()
         self.compared: set[str] = set()
-        self.unread: dict[str, str | None] = {}
+        self.unread: dict[str, tuple[str | None, str]] = {}
 
     def problem(self, function: pci_sysfs.Function) -> str | None:
         """Return why nobody gets a function now; None if it is certainly not one that a row misses."""
@@ -119,8 +119,8 @@ class Follower:
         """
         recorded_now, links = rows(recorded), self._tree.links()
         if self._seen == (links, sorted(recorded_now) if self.followed.lost else []) and not any(
-                (function := self._tree.function(address)) is None or function.driver != driver
-                for address, driver in self.followed.unread.items()):
+                (function := self._tree.function(address)) is None or (function.driver, function.product_id) != then
+                for address, then in self.followed.unread.items()):
             return
         functions = {function.address: function for function in self._rereading.functions()}
         sorts = {(row.vendor_id, row.product_id) for row in recorded_now.values()}
@@ -147,6 +147,8 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
     :param stays: the names of functions that were given to guests in this boot: their rows follow no card
     """
     found = Followed()
+    found.unread.update((address, (function.driver, '')) for address, function in functions.items()
+                        if not function.product_id)
     # A card without a serial number cannot be found again.
     missed = {name: row for name, row in recorded.items() if _key_of(row) is not None and not _is_there(
         row, functions.get(places.address(name)), evidence_of)}
@@ -159,7 +161,7 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
         if _sort(function) in found.lost:
             evidence = evidence_of(function, _ALL)
             if None in evidence:
-                found.unread[address] = function.driver
+                found.unread[address] = function.driver, function.product_id
                 continue
             found.compared.add(address)
             key = _key(function.vendor_id, function.product_id, function.subsystem or '', evidence,
@@ -180,7 +182,8 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
             continue
         # A guest may have it, at the address of the row. Then nobody can read its number.
         here = functions.get(places.address(name))
-        is_unread = here is not None and _is_like(row, here) and None in evidence_of(here, pci_serials.of_row(row))
+        is_unread = here is not None and (not here.product_id or (
+            _is_like(row, here) and None in evidence_of(here, pci_serials.of_row(row))))
         if is_unread and len(where) > 1:
             continue                            # a number that several others have identifies none of them
         if is_unread or len(where) > 1 or len(alike) > 1:

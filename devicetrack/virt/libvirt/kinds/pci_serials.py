@@ -78,7 +78,7 @@ class SerialNumbers:
                 read[address] = os.stat(self._tree.path(address)).st_ino, function.serial
             except OSError:
                 continue                        # it has just vanished
-            if is_nvme(function):
+            if is_nvme(function) or not function.class_code:
                 read[address + _SUBSYSTEM] = read[address][0], self._tree.nvm_subsystem(address)
         if not wanted:
             return {}
@@ -90,8 +90,8 @@ class SerialNumbers:
                                         if name.endswith(_SUBSYSTEM)}}
         for address in wanted.keys() & read.keys():
             function, directory = wanted[address], read[address][0]
-            if (address not in known and not is_nvme(function) and not pci_variants.is_vfio(function.driver)
-                    and self._unread.get(address) != directory):
+            if (address not in known and function.class_code and not is_nvme(function)
+                    and not pci_variants.is_vfio(function.driver) and self._unread.get(address) != directory):
                 asked[address] = directory, self._ask(address)
                 if asked[address][1] is None:
                     self._unread[address] = directory

@@ -15,7 +15,8 @@ from devicetrack import vocabulary
 from devicetrack.objects.extra_specs import OF_THE_SERVICE
 
 _CUSTOM: Final = 'CUSTOM_'
-_PRODUCT: Final = re.compile('CUSTOM_PCI_([0-9A-F]{4})_([0-9A-F]{4})')
+_PRODUCT: Final = re.compile('CUSTOM_PCI_([0-9A-F]{4}|UNKNOWN)_([0-9A-F]{4}|UNKNOWN)')
+_UNKNOWN: Final = 'UNKNOWN'
 _BETWEEN: Final = re.compile('[^0-9A-Z]+')
 
 
@@ -34,8 +35,11 @@ def resource_class(text: str) -> str:
 
 
 def of_product(vendor_id: str, product_id: str) -> str:
-    """Return the resource class of a product without one of its own. The ids have four hexadecimal digits."""
-    return f'{_CUSTOM}PCI_{vendor_id}_{product_id}'.upper()
+    """Return the resource class of a product without one of its own. The ids have four hexadecimal digits.
+
+    An empty id is one that nobody can read.
+    """
+    return f'{_CUSTOM}PCI_{vendor_id or _UNKNOWN}_{product_id or _UNKNOWN}'.upper()
 
 
 def product_of(resource_class: str) -> tuple[str, str] | None:
