@@ -52,6 +52,8 @@ IsUntracked = Callable[[DeviceKey], bool]
 # Why a device is not proven clean any more.
 WRITTEN = 'somebody wrote to it since it was proven clean'
 
+NO_PROOF = 'it has lost the proof that it is clean, and no guest of ours got it'
+
 
 def is_never_untracked(_key: DeviceKey) -> bool:
     """Say of every device that it is tracked, for callers who know of no others."""
@@ -201,7 +203,8 @@ class VirtDriver(abc.ABC):
         proof and changes nothing.
 
         :raises DeviceInUse: a domain of another instance names it, or a process or the host uses it
-        :raises NotProven: somebody wrote to it since it was proven clean
+        :raises NotProven: somebody wrote to it since it was proven clean, or it was never made ready before and has
+            neither a proof nor a note that a guest of ours got it, unless devices without a proof count as clean
         :raises UsersUnknown: its users are unknown; the device keeps its proof
         :raises ParentFull: the parent can make no more; nothing is left behind
         :raises ParentGone: the parent is certainly away, and the device keeps nothing; nothing is left behind

@@ -247,7 +247,7 @@ class FakeHost(fake_machine.Machine):
             with self.lock:
                 self.busy.discard(key)
 
-    def check_free(self, assignment: DeviceAssignment) -> None:
+    def check_free(self, assignment: DeviceAssignment, trusts: bool = False) -> None:
         """Check before a guest first gets a device that nobody else uses it, or wrote to it since it was proven clean.
 
         :raises DeviceInUse, UsersUnknown, NotProven: as :meth:`.driver.VirtDriver.realize`
@@ -264,6 +264,9 @@ class FakeHost(fake_machine.Machine):
             error = exception.DeviceInUse(*key, f'open in process {self.opened[key]}')
         if error is None and key in self.written:
             error = exception.NotProven(*key, driver.WRITTEN)
+        if error is None and key.kind in KEEPING and not trusts:
+            self._there(assignment)
+            error = exception.NotProven(*key, driver.NO_PROOF) if self.lost_its_proof(key) else None
         if isinstance(error, exception.DeviceInUse | exception.NotProven):
             self.disprove((key,))
         if error is not None:
@@ -461,7 +464,7 @@ class FakeDriver(driver.VirtDriver):
     def realize(self, assignment: DeviceAssignment) -> Realized:
         with self.machine.working_on(assignment.kind, assignment.identifier):
             self.machine.enter('realize')
-            self.machine.check_free(assignment)
+            self.machine.check_free(assignment, self._trusts)
             return self.machine.realize(assignment)
 
     def unclaim(self, assignments: Sequence[DeviceAssignment],

@@ -68,11 +68,28 @@ class CleaningContract(case.DriverTestCase):
         self.assertIn(by, error.reason)
         self.assertIn('ns0', self.unproven())
 
+    def check_has_lost_its_proof(self, wanted: DeviceAssignment) -> None:
+        """Its user has left, and nobody knows what it has written."""
+        for driver in (self.driver, self.world.driver()):
+            error = self.assertRaises(exception.NotProven, driver.realize, wanted)
+            self.assertIn('lost the proof', str(error))
+            self.assertIn('ns0', self.unproven())
+        self.driver.unclaim([wanted])
+        self.driver.realize(wanted)
+
+    def test_what_was_disproved_before_its_guest_got_it_goes_to_no_guest(self) -> None:
+        wanted = self.free()
+        self.world.write('ns0', b'of a database')
+        self.driver.disprove([wanted.key])
+        self.assertRaises(exception.NotProven, self.driver.realize, wanted)
+        self.assertFalse(self.world.is_clean('ns0'))
+        self.check_has_lost_its_proof(wanted)
+
     def test_what_a_process_has_open_goes_to_no_guest(self) -> None:
         wanted = self.free()
         with self.world.opened('ns0'):
             self.check_in_use(wanted, 'process')
-        self.driver.realize(wanted)
+        self.check_has_lost_its_proof(wanted)
 
     def test_what_another_domain_names_goes_to_no_guest(self) -> None:
         wanted, other = self.free(), str(uuid.uuid4())
@@ -84,7 +101,7 @@ class CleaningContract(case.DriverTestCase):
         self.world.stop_guest(other)
         self.check_in_use(wanted, other)
         self.world.delete_guest(other)
-        self.driver.realize(wanted)
+        self.check_has_lost_its_proof(wanted)
 
     def test_an_existing_device_that_another_domain_names_goes_to_no_guest(self) -> None:
         wanted, other = self.assigned('mdev', self.world.mdev), str(uuid.uuid4())

@@ -37,6 +37,7 @@ from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import pci as made
 from devicetrack.testing import pci_guests
 from devicetrack.tests import base
+from devicetrack.tests.drivers import case
 from devicetrack.tests.drivers import contract
 from devicetrack.virt import driver as interface
 from devicetrack.virt import fake
@@ -271,6 +272,7 @@ class FunctionsContract(base.TestCase):
         self.driver = self.world.driver()
         self.addCleanup(self.driver.close)
         self.instance = str(uuid.uuid4())
+        case.prove_all(self.driver)
 
     def devices(self) -> dict[str, InventoryDevice]:
         return {device.identifier: device for device in self.driver.get_inventory().devices}

@@ -146,7 +146,7 @@ class _View:
         stored = self.withheld.get((key.kind, vocabulary.DEVICE, key.identifier))
         there = self.machine.devices.get(key)
         return repr((of_row, None if data is None else naming.tokens[data], users, of_unit, stored,
-                     key in self.machine.unproven, there and there.exclusions)), \
+                     key in self.machine.unproven, key in self.machine.given, there and there.exclusions)), \
             self.free.index(key) if key in self.free else -1, key in self.machine.devices
 
     def form(self, naming: _Naming) -> tuple:

@@ -75,16 +75,17 @@ class Machine(fake.FakeHost):
     def snapshot(self) -> tuple[Any, ...]:
         return (self.boot, dict(self.devices), {name: parent.used for name, parent in self.parents.items()},
                 {name: dataclasses.replace(domain) for name, domain in self.domains.items()}, dict(self.contents),
-                dict(self._addresses), dict(self._owners_of_addresses), set(self.unproven), set(self.lent))
+                dict(self._addresses), dict(self._owners_of_addresses), set(self.unproven), set(self.given),
+                set(self.lent))
 
     def restore(self, snapshot: tuple[Any, ...]) -> None:
-        boot, devices, used, domains, contents, addresses, owners, unproven, lent = snapshot
+        boot, devices, used, domains, contents, addresses, owners, unproven, given, lent = snapshot
         self.boot, self.devices, self.contents = boot, dict(devices), dict(contents)
         for name, units in used.items():
             self.parents[name].used = units
         self.domains = {name: dataclasses.replace(domain) for name, domain in domains.items()}
         self._addresses, self._owners_of_addresses = dict(addresses), dict(owners)
-        self._devices, self.unproven, self.lent = None, set(unproven), set(lent)
+        self._devices, self.unproven, self.given, self.lent = None, set(unproven), set(given), set(lent)
         self.busy.clear()
 
     def key_at(self, address: str) -> DeviceKey | None:

@@ -30,6 +30,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Usage
 from devicetrack.virt.driver import Confirm
 from devicetrack.virt.driver import is_of_others
+from devicetrack.virt.driver import NO_PROOF
 from devicetrack.virt.driver import obstacle
 from devicetrack.virt.driver import WRITTEN
 from devicetrack.virt.libvirt import proofs
@@ -75,7 +76,7 @@ class Proving:
         proof: the user may write to it, and be gone at the next look.
 
         :raises DeviceInUse: another domain names it, or a process or the host uses it
-        :raises NotProven: somebody wrote to it since it was proven clean
+        :raises NotProven: somebody wrote to it since it was proven clean, or it has lost its proof
         :raises UsersUnknown: a definition cannot be read
         :raises DriverError: as :meth:`.api.DeviceKind.check_free`
         """
@@ -93,6 +94,8 @@ class Proving:
             installed.check_free(kind, assignment)
             if self._is_written(assignment, kind):
                 raise exception.NotProven(*key, WRITTEN)
+            if self._lost_its_proof(assignment, kind):
+                raise exception.NotProven(*key, NO_PROOF)
         except (exception.DeviceInUse, exception.NotProven):
             self.take_back((key,))
             raise

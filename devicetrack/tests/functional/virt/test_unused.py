@@ -12,6 +12,7 @@ from devicetrack import filelock
 from devicetrack import vocabulary
 from devicetrack.tests import base
 from devicetrack.tests import processes
+from devicetrack.tests.drivers import case
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.functional.virt import test_wipe
 from devicetrack.virt.libvirt import device_users
@@ -128,6 +129,7 @@ class TestOwnLock(UnusedTestCase):
     def test_a_device_that_another_manager_wipes_goes_to_no_guest(self) -> None:
         driver = self.elsewhere()
         wanted = self.assigned(driver)
+        case.prove_all(driver)
         driver.realize(wanted)
         self.held()
         self.assertRaises(exception.DeviceBusy, driver.realize, wanted)

@@ -109,6 +109,35 @@ class IsSomebodyElsesTestCase(OnlyClaimedTestCase):
         self.check_is_left_alone()
 
 
+class GoesToNoGuestTestCase(OnlyClaimedTestCase):
+    """A stranger used it and left, before our guest first got it."""
+
+    def setUp(self):
+        super().setUp()
+        self.host.claim(self.instance, pmem=1)
+        [device] = self.host.machine.devices.values()
+        self.host.machine.start_guest('another', [fake_guests.element('vpmem', fixtures.path_of(device))])
+        self.host.audit()
+        self.host.machine.write(D0, b'of a stranger')
+        self.host.stop_guest('another')
+        self.host.delete_guest('another')
+
+    def test_it_is_left_alone(self):
+        self.host.restart()
+        self.assertRaises(exception.NoFit, self.host.manager.realize, self.host.context, self.instance)
+        self.assertEqual(b'of a stranger', self.host.machine.read(D0))
+        self.assertIn(WITHHELD + vocabulary.UNPROVEN, self.host.states()['d0'])
+        self.assertEqual([], self.host.records())
+
+    def test_its_claim_goes_on_with_another_one(self):
+        self.host.machine.add_namespace('d1')
+        self.host.audit()
+        self.host.manager.realize(self.host.context, self.instance)
+        self.assertEqual(['d1'], [record.identifier for record in self.host.records()])
+        self.assertIn(WITHHELD + vocabulary.UNPROVEN, self.host.states()['d0'])
+        self.assertEqual(b'of a stranger', self.host.machine.read(D0))
+
+
 class IsWipedTestCase(OnlyClaimedTestCase):
     """A guest may have written to it."""
 

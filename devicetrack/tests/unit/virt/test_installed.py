@@ -479,8 +479,8 @@ class MistakesTestCase(base.TestCase):
         wrong: tuple[tuple[Any, ...], ...] = ((), (None,), ('two',), (['three'],), ([[]],))
         for answers in wrong:
             driver = self.make('within_reach', *answers, keeps_bytes=True)
-            driver._proofs.record(dict.fromkeys((DeviceKey('tape', 'two'), DeviceKey('other', 'three')), DETAILS),
-                                  vocabulary.WIPED)
+            driver._proofs.record(dict.fromkeys(
+                (self.tape.key, DeviceKey('tape', 'two'), DeviceKey('other', 'three')), DETAILS), vocabulary.WIPED)
             self.says('within_reach', self.assertRaises(exception.RealizeFailed, driver.realize, self.tape))
         driver = self.make('within_reach', ['two'], keeps_bytes=True)
         driver.realize(self.tape)

@@ -23,6 +23,7 @@ from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import pci as made
 from devicetrack.testing import pci_guests
 from devicetrack.tests import base
+from devicetrack.tests.drivers import case
 from devicetrack.tests.drivers import contract
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt import vf_link
@@ -61,6 +62,7 @@ class PortsTestCase(base.TestCase):
         self.driver = libvirt_driver.LibvirtDriver(
             'host', self.options.conf, self.options.state_path, [PCI], self.node.connect)
         self.addCleanup(self.driver.close)
+        case.prove_all(self.driver)
 
     def devices(self) -> dict[str, InventoryDevice]:
         return {device.identifier: device for device in self.driver.get_inventory().devices}

@@ -19,6 +19,7 @@ from devicetrack.objects.values import Word
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import nvme
 from devicetrack.tests import base
+from devicetrack.tests.drivers import case
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import pci_hosts
 from devicetrack.tests.unit.virt.pci_hosts import CARD
@@ -46,6 +47,7 @@ class ProofTestCase(pci_hosts.DiskTestCase):
     def of_a_guest(self, driver: libvirt_driver.LibvirtDriver) -> Any:
         """The disk of a guest that is gone and left bytes on it."""
         offered = self.offered(driver)
+        case.prove_all(driver)
         made = driver.realize(offered)
         self.disk.fill(OLD)
         return contract.assignment(offered.instance_uuid, 'pci', DISK, offered.parent, made.details,
@@ -171,6 +173,7 @@ class ProofTestCase(pci_hosts.DiskTestCase):
                 self.assertIn(reason, str(self.proves(driver, vocabulary.WIPE)))
                 [device] = driver.get_inventory().devices
                 self.assertIn(reason, str(device.unhealthy))
+                case.prove_all(driver)
                 self.assertRaises(exception.RealizeFailed, driver.realize, self.offered(driver))
 
     def resize(self, sectors: int) -> None:
@@ -385,7 +388,7 @@ class SubsystemTestCase(pci_hosts.PCIHostTestCase):
     def test_a_file_that_is_not_trusted_meanwhile_brings_back_none(self) -> None:
         one, two = self.host.add_card('0000:07:00', ('S1', 'S1'))
         path = os.path.join(self.state_path, 'proofs')
-        for call in (lambda driver, offered: driver.realize(offered),
+        for call in (lambda driver, offered: self.assertRaises(exception.NotProven, driver.realize, offered),
                      lambda driver, offered: driver.guest_config([offered])):
             offered = self.admit(self.driver(**NVME))
             os.chmod(path, 0o660)
