@@ -29,7 +29,7 @@ _OWNER, _CLAIM, _GENERATION = (Record._fields.index(field) for field in ('instan
 class KnownRows:
     """The newest state of each row that the store has confirmed to this process.
 
-    What a commit changes is not known from the moment it is sent until it is answered. So a reader takes :meth:`of` or
+    What a commit deletes is not known from the moment it is sent until it is answered. So a reader takes :meth:`of` or
     :meth:`all` first, then reads, and then asks :meth:`lost`: what changed in between counts as shown.
     """
 
@@ -56,11 +56,13 @@ class KnownRows:
                     del self._contexts[context.instance_uuid]
 
     def leave(self, changes: Changes) -> list[Record]:
-        """Before a commit is sent, forget the rows that it changes. :meth:`note` takes them back if it is refused.
+        """Before a commit is sent, forget the rows that it deletes. :meth:`note` takes them back if it is refused.
 
-        :returns: what was known of them
+        A row that it updates stays known as it was: whether the commit happens or not, the store must show it.
+
+        :returns: what was known of the deleted rows
         """
-        ending = [*(update.before for update in changes.update), *changes.delete]
+        ending = changes.delete
         if not ending:
             return []
         with self._lock.held():
