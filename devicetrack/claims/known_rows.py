@@ -29,7 +29,7 @@ _OWNER, _CLAIM, _GENERATION = (Record._fields.index(field) for field in ('instan
 class KnownRows:
     """The newest state of each row that the store has confirmed to this process.
 
-    What a commit deletes is not known from the moment it is sent until it is answered. So a reader takes :meth:`of` or
+    What a commit ends is not known from the moment it is sent until it is answered. So a reader takes :meth:`of` or
     :meth:`all` first, then reads, and then asks :meth:`lost`: what changed in between counts as shown.
     """
 
@@ -56,13 +56,15 @@ class KnownRows:
                     del self._contexts[context.instance_uuid]
 
     def leave(self, changes: Changes) -> list[Record]:
-        """Before a commit is sent, forget the rows that it deletes. :meth:`note` takes them back if it is refused.
+        """Before a commit is sent, forget the rows that it ends. :meth:`note` takes them back if it is refused.
 
-        A row that it updates stays known as it was: whether the commit happens or not, the store must show it.
+        Another row that it updates stays known as it was: whether the commit happens or not, the store must show it. A
+        repair may give a row to another claim, which ends it.
 
-        :returns: what was known of the deleted rows
+        :returns: what was known of these rows
         """
-        ending = changes.delete
+        ending = [*changes.delete, *(update.before for update in changes.update
+                                     if update.after.claim_id != update.before.claim_id)]
         if not ending:
             return []
         with self._lock.held():
