@@ -30,11 +30,11 @@ PHASES = [phase for phase in Phase if EXAMPLES or phase not in (Phase.shrink, Ph
 GONE = exception.StoreUnavailable('store', 'gone')
 UNKNOWN = exception.OutcomeUnknown('store')
 UNREACHABLE = exception.HypervisorUnreachable('fake', 'restarting')
-NOT_MADE = exception.RealizeFailed('mdev', 'm', 'no')
+NOT_MADE = exception.RealizeFailed         # of the device that is being made ready
 NOT_WIPED = exception.UnclaimFailed('vpmem', 'd', 'the medium fails')
 
-# The error that is raised before each call of a driver.
-OF_DRIVER = {
+# The error that is raised before each call of a driver, or the class of an error about a device.
+OF_DRIVER: dict[str, exception.DriverError | type[exception.DeviceError]] = {
     'get_usage': UNREACHABLE, 'get_inventory': UNREACHABLE, 'guest_records': UNREACHABLE, 'rewrite_guest': UNREACHABLE,
     'live_migration_obstacles': UNREACHABLE, 'migration_types': UNREACHABLE,
     'destroy_guest': UNREACHABLE, 'migration_definitions': UNREACHABLE, 'guest_config': UNREACHABLE,
@@ -116,10 +116,12 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.rule(data=st.data(), call=st.sampled_from(sorted(OF_DRIVER)), times=st.sampled_from([1, None]))
     def a_driver_fails(self, data, call, times):
         for host in self.world.hosts.values():
-            host.machine.before(call, OF_DRIVER[call], times)
+            error = OF_DRIVER[call]
+            host.machine.before(call, self.world.failure(host.name, error) if isinstance(error, type) else error, times)
         self.perform(self.choose(data), may_fail=True)
         for host in self.world.hosts.values():
             host.machine.clear()
+        self.world.follow_exchanges()
 
     @stateful.rule(data=st.data(), how=st.sampled_from(['before', 'lose_answer', 'lose_commit']),
                    skip=st.integers(0, 2))

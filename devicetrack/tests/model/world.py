@@ -393,6 +393,17 @@ class World(fixtures.Fixture):
         self.acting = host
         return self.hosts[host].manager.update_available_resource(self.context, host)
 
+    def failure(self, host: str, error: Callable[[str, str, str], exception.DeviceError]) -> Callable[[], None]:
+        """Return what fails for the device that a driver is making ready, and remembers which one that was."""
+        machine = self.hosts[host].machine
+
+        def fail() -> None:
+            [key] = machine.busy
+            self.failed.add(key)
+            raise error(*key, 'it does not answer')
+
+        return fail
+
     @contextlib.contextmanager
     def failing(self, host: str, error: Callable[[str, str, str], exception.DeviceError],
                 times: int | None) -> Iterator[None]:
@@ -401,13 +412,7 @@ class World(fixtures.Fixture):
         :raises AssertionError: after that, claims can have a device that failed
         """
         machine = self.hosts[host].machine
-
-        def fail() -> None:
-            [key] = machine.busy
-            self.failed.add(key)
-            raise error(*key, 'it does not answer')
-
-        machine.before('realize', fail, times)
+        machine.before('realize', self.failure(host, error), times)
         try:
             yield
             ledger = memory.ledger(self.hosts[host].manager)
@@ -427,6 +432,22 @@ class World(fixtures.Fixture):
         if has & failed or not had - failed <= has or len(has) != len(had):
             raise WrongDevices(f'the host says {sorted(has)}, instead of {sorted(had)} without {sorted(failed)}')
         return has
+
+    def follow_exchanges(self) -> None:
+        """Let the service know the devices that took the place of failed ones in calls that then failed themselves.
+
+        A later call tells it the same, but by then nobody knows any more which devices failed.
+        """
+        for guest in self.service.guests.values():
+            rows = {(host, row.key) for host in self.hosts for row in self.rows_of(host)
+                    if row.instance_uuid == guest.uuid}
+            others = rows - guest.owned
+            for end in ('current', 'new'):
+                had = getattr(guest, end)
+                gone = {place for place in had - rows if place[1] in self.failed}
+                if gone and len(gone) == len(others):
+                    setattr(guest, end, had - gone | others)
+        self.failed.clear()
 
     # -- what happens to guests ---------------------------------------------------------------------------------------
 
