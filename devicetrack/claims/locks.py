@@ -140,7 +140,8 @@ class FairLock:
     def is_in_use_here(self) -> bool:
         """Whether the calling thread has it, or waits for it further up its stack."""
         thread = threading.get_ident()
-        return any(place.thread == thread and not place.is_over for place in tuple(self._line))
+        # A list copies the line in one step. A tuple may collect garbage first, and meanwhile the line moves.
+        return any(place.thread == thread and not place.is_over for place in list(self._line))
 
     def leave(self, place: _Place) -> None:
         """End a turn, or the wait for it. Idempotent, since a caller may repeat it after an exception."""

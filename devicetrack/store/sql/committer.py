@@ -144,8 +144,9 @@ class Committer:
         :raises BaseException: the caller was interrupted (KeyboardInterrupt); it is unknown what was written
         """
         ticket, line = _Ticket(changes, fence), self._line
-        # The line moves on only when the outer call does, which waits for this one.
-        if line and any(other.thread == ticket.thread for other in tuple(line)):
+        # The line moves on only when the outer call does, which waits for this one. A list copies it in one step; a
+        # tuple may collect garbage first, meanwhile the line moves, and that is an error.
+        if line and any(other.thread == ticket.thread for other in list(line)):
             raise exception.ReentrantCall('commit')
         try:
             line.append(ticket)

@@ -145,7 +145,10 @@ class Calls:
 
     def is_late(self, about: str) -> bool:
         """Whether an earlier call about the same has no answer yet, although its time is over."""
-        return any(call.about == about and not call.left_s for call in tuple(self._unanswered.values()))
+        return any(call.about == about and not call.left_s for call in self._now())
+
+    def _now(self) -> list[_Call]:
+        return list(self._unanswered.values())  # one step, which tuple() is not: it may collect garbage in between
 
     def _placed(self, work: Callable[[], Any], about: str | None) -> _Call:
         """Wait for a place among the unanswered calls, and make the call one of them."""
@@ -158,7 +161,7 @@ class Calls:
                     call.deadline = time.monotonic() + self.timeout_s       # libvirt is asked only now
                     self._unanswered[id(call)] = call
                     return call
-            late = sum(not earlier.left_s for earlier in tuple(self._unanswered.values()))
+            late = sum(not earlier.left_s for earlier in self._now())
             if late >= MOST_UNANSWERED:
                 raise NotMade(f'{late} earlier calls are not answered yet')
             if not call.left_s:

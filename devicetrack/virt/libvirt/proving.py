@@ -337,7 +337,7 @@ class Proving:
 
     def stop(self) -> None:
         """As :meth:`devicetrack.virt.driver.VirtDriver.stop_proving`."""
-        for stop in tuple(self._reading):
+        for stop in list(self._reading):        # one step, which tuple() is not
             stop.set()
 
     def prove(self, assignments: Sequence[DeviceAssignment], how: str, confirm: Confirm | None = None) -> _Results:

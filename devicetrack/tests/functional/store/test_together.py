@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 import sqlite3
+import time
 from typing import Final
 
 import sqlalchemy as sa
@@ -41,6 +43,22 @@ class TestThreads(StoreTestCase):
         answers = self.together(*[functools.partial(live, rows) for rows in made])
         self.assertEqual([None] * 64, answers)
         self.assertCountEqual([moved_on(row) for rows in made for row in rows[1:]], self.store.records())
+
+    def test_writers_of_whom_any_step_lets_others_go_on(self) -> None:
+        def let_go(_phase: str, _info: dict[str, int]) -> None:
+            time.sleep(0)
+
+        gc.callbacks.append(let_go)
+        self.addCleanup(gc.callbacks.remove, let_go)
+        self.addCleanup(gc.set_threshold, *gc.get_threshold())
+        gc.set_threshold(1, 1000, 1000)         # garbage is collected at nearly each allocation, as it may be at any
+        made = [[record(f'ns{thread}-{number}') for number in range(8)] for thread in range(64)]
+
+        def live(rows: list[Record]) -> None:
+            for row in rows:
+                self.store.write(insert(row))
+
+        self.assertEqual([None] * 64, self.together(*[functools.partial(live, rows) for rows in made]))
 
     def test_a_device_that_many_want_goes_to_one_and_harms_no_other(self) -> None:
         wanted = [record('ns0') for _thread in range(16)]
