@@ -11,14 +11,14 @@ import json
 import os
 import re
 import stat
-import time
 from typing import Final
+
+from devicetrack.virt.libvirt import device_users
 
 DIRECTORY = '/etc/mdevctl.d'
 # Distributions, packages and administrators have other files there too, for example in scripts.d.
 _MOST_BYTES: Final = 1 << 20
 _DAMAGED: Final = '.damaged'
-_WRITING_S: Final = 60                  # mdevctl takes milliseconds to write one
 _DEFINITION: Final = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
@@ -38,8 +38,8 @@ def lacks(uuid: str) -> bool:
     return True
 
 
-def broken() -> dict[str, float]:
-    """Find definitions that mdevctl cannot read, and when each was last written.
+def broken() -> dict[str, os.stat_result]:
+    """Find definitions that mdevctl cannot read.
 
     mdevctl writes a file in several steps, without waiting for the disk. A power cut, a full disk or the end of mdevctl
     leaves the file empty or torn. While there is such a file, mdevctl lists no definition of the host and starts no
@@ -56,7 +56,7 @@ def broken() -> dict[str, float]:
         except OSError:
             continue
         if stat.S_ISREG(status.st_mode) and not _is_definition(text):
-            found[path] = status.st_mtime
+            found[path] = status
     return found
 
 
@@ -68,10 +68,22 @@ def _is_definition(text: bytes) -> bool:
 
 
 def lost() -> list[str]:
-    """Find broken definitions that nobody writes now: they are of an earlier boot, or have been so for a while."""
-    now = time.time()
-    booted = now - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return [path for path, written in broken().items() if written < max(booted, now - _WRITING_S)]
+    """Find broken definitions that nobody writes now: no process has them open. mdevctl has one open while it writes.
+
+    A process without root's rights does not see what mdevctl has open, and may find one that mdevctl writes.
+    """
+    found = broken()
+    if not found:
+        return []
+    being_written = device_users.opened(found)
+    # A definition that was completed between the first look at it and the one at its users is another one now.
+    still = broken()
+    return [path for path, before in found.items() if path not in being_written and path in still
+            and _version(before) == _version(still[path])]
+
+
+def _version(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def put_away(path: str) -> None:

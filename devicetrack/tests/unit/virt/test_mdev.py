@@ -15,6 +15,7 @@ from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import identity
 from devicetrack.objects.values import DeviceKey
+from devicetrack.tests import processes
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt.mdev_node import Function
 from devicetrack.tests.unit.virt.mdev_node import MdevTestCase
@@ -27,6 +28,14 @@ from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt.kinds import api
+
+# Has a definition open, as mdevctl has while it writes it.
+WRITER = """
+import sys
+with open(sys.argv[1], 'a'):
+    print('open', flush=True)
+    sys.stdin.read()
+"""
 
 
 class StockTestCase(MdevTestCase):
@@ -487,18 +496,17 @@ class RealizeTestCase(MdevTestCase):
         self.patch(Node, 'define_node_device', define)
         self.patch(os, 'geteuid', lambda: 0)
 
-    def write(self, identifier: str, text: str, age_s: float = 0.0) -> str:
+    def write(self, identifier: str, text: str) -> str:
         path = os.path.join(self.node.definitions, 'mtty', identifier)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, 'w') as file:
             file.write(text)
-        os.utime(path, (time.time() - age_s,) * 2)
         return path
 
     def test_a_definition_of_this_boot_that_is_empty_or_torn_is_put_away_and_named(self) -> None:
         self.fails_while_broken()
         for text in ('', '{"mdev_type": "mtty-2", "st', '7', '\0\0'):
-            path = self.write(str(uuid.uuid4()), text, 3600)
+            path = self.write(str(uuid.uuid4()), text)
             [fault] = self.kind.stock().faults
             self.assertEqual((os.path.basename(path), True), (fault.key.identifier, path in fault.reason))
             log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
@@ -519,6 +527,10 @@ class RealizeTestCase(MdevTestCase):
         self.fails_while_broken()
         for text in ('', '{"mdev_type":'):
             path = self.write(str(uuid.uuid4()), text)
+            writer = processes.Process('-c', WRITER, path)
+            self.addCleanup(writer.communicate)
+            assert writer.stdout is not None
+            writer.stdout.readline()
             log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
             self.assertRaises(connection.Refused, self.kind.realize, self.to_create())
             self.assertTrue(os.path.exists(path))

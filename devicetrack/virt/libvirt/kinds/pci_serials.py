@@ -22,7 +22,7 @@ LOG = log.logger(__name__)
 # The class code of NVM Express controllers. Their driver tells a serial number (Linux: drivers/nvme/host/sysfs.c).
 _NVME: Final = '0108'
 # How many seconds a card may take to tell its serial number. A healthy card takes far less than one.
-_READ_S: Final = 10.0
+READ_S: Final = 10.0
 
 # Marks the name of an NVM subsystem in the memory, behind the address of its function.
 _SUBSYSTEM: Final = ' subsystem'
@@ -55,11 +55,12 @@ class SerialNumbers:
     does not ask it again if it gives no answer in time. A card is not asked while a guest has it.
 
     :param memory: remembers serial numbers for this boot
+    :param calls: ask cards; their timeout is how long a card may take
     """
 
-    def __init__(self, tree: pci_sysfs.Tree, memory: Callable[[], pci_memory.Memory]) -> None:
-        self._tree, self._memory = tree, memory
-        self._calls = bounded.Calls(_READ_S)
+    def __init__(self, tree: pci_sysfs.Tree, memory: Callable[[], pci_memory.Memory],
+                 calls: bounded.Calls) -> None:
+        self._tree, self._memory, self._calls = tree, memory, calls
         self.subsystems: Mapping[str, str] = {}
         self._unread: dict[str, int] = {}       # by address: the number of the directory of a broken function
 

@@ -38,7 +38,7 @@ _KEYS: Final = pci_matching.KEYS | {'number', 'autoprobe', 'private_namespaces'}
 # The largest number that the specification allows (PCI Express: NumVFs of the SR-IOV capability).
 _MOST: Final = 2**16 - 1
 # How many seconds longer this process waits than the one that writes.
-_LONGER_S: Final = 5.0
+LONGER_S: Final = 5.0
 
 
 class Rule(NamedTuple):
@@ -84,11 +84,12 @@ class Maker:
     """Makes virtual functions. ``faults`` says, by physical function, why it does not have those that it should.
 
     :param timeout_s: how long the kernel may take for one physical function
+    :param calls: ask the kernel; their timeout is :data:`LONGER_S` longer
     """
 
-    def __init__(self, tree: pci_sysfs.Tree, rules: Sequence[Rule], timeout_s: float) -> None:
-        self._tree, self._rules, self._timeout_s = tree, rules, timeout_s
-        self._calls = bounded.Calls(timeout_s + _LONGER_S)
+    def __init__(self, tree: pci_sysfs.Tree, rules: Sequence[Rule], timeout_s: float,
+                 calls: bounded.Calls) -> None:
+        self._tree, self._rules, self._timeout_s, self._calls = tree, rules, timeout_s, calls
         self.faults: Mapping[str, str] = {}
         self._seen: Mapping[str, int] = {}
         self._matched: Sequence[str] = ()
