@@ -23,7 +23,7 @@ import contextlib
 import errno
 import os
 import shutil
-import struct
+from typing import Any
 from typing import Final
 from typing import NamedTuple
 
@@ -107,8 +107,8 @@ class PCIHost(host_files.HostFiles):
         os.makedirs(self._vfio, exist_ok=True)
         self._put(self._at('bus/pci/drivers_probe'), '')
         self._write_attribute, self._is_group_open = root.write_attribute, root.is_vfio_group_open
-        self._exchange = vf_link.exchange
-        self.useFixture(fixtures.MonkeyPatch(f'{vf_link.__name__}.exchange', self._ask_links))
+        self._other_links = vf_link.link
+        self.useFixture(fixtures.MonkeyPatch(f'{vf_link.__name__}.link', self._ask_links))
         self._modules = os.path.join(self._top, 'modules.alias')
         self._put(self._modules, 'alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n')
         self.useFixture(fixtures.MonkeyPatch(f'{pci_variants.__name__}.MODULES', self._modules))
@@ -458,11 +458,10 @@ class PCIHost(host_files.HostFiles):
         model = self._functions[address].model
         self.make_vfs(address, model.total_vfs if model.makes_all_vfs else number)
 
-    def _ask_links(self, request: bytes) -> bytes:
+    def _ask_links(self, command: str, index: int, **arguments: Any) -> Sequence[Any]:
         # Another host of the test, or the machine that runs the test, answers about an interface that is not ours.
-        [index] = struct.unpack_from('=i', request, 20)
         is_ours = self._first_interface < index <= self._first_interface + len(self._interfaces)
-        return self.links.exchange(request) if is_ours else self._exchange(request)
+        return (self.links.link if is_ours else self._other_links)(command, index=index, **arguments)
 
     def _card_of(self, index: int) -> pci_links.Card | None:
         """Return the interface with this number, or None if no driver has it."""

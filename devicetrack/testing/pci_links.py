@@ -1,23 +1,26 @@
 """The kernel's answers about the settings of virtual functions, for :class:`devicetrack.testing.pci.PCIHost`.
 
-Requests and answers are bytes in the layout of Linux (rtnl_fill_vfinfo and do_setvfinfo in net/core/rtnetlink.c). The
-settings follow the rules of igb (drivers/net/ethernet/intel/igb/igb_main.c).
+pyroute2 makes the requests and reads the answers, which are bytes in the layout of Linux (rtnl_fill_vfinfo and
+do_setvfinfo in net/core/rtnetlink.c). The settings follow the rules of igb
+(drivers/net/ethernet/intel/igb/igb_main.c).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 import errno
 import os
 import struct
+from typing import Any
 from typing import Final
 from typing import NamedTuple
 
 from devicetrack.virt.libvirt import vf_link
 from devicetrack.virt.libvirt.vf_link import Settings
 
-_NLMSG_ERROR, _RTM_NEWLINK, _RTM_GETLINK, _RTM_SETLINK = 2, 16, 18, 19
+_NLMSG_ERROR, _RTM_NEWLINK, _RTM_GETLINK = 2, 16, 18
 _IFLA_IFNAME, _IFLA_NUM_VF, _IFLA_VFINFO_LIST = 3, 21, 22
 _VF_MAC, _VF_VLAN, _VF_SPOOFCHK, _VF_TRUST, _VF_VLAN_LIST = 1, 2, 4, 9, 12
 _NESTED: Final = 1 << 15
@@ -60,6 +63,20 @@ class Links:
         found = self.settings.get(address, vf_link.BLANK)
         return found._replace(trusted=None) if address in self.untrusting | self.silent else found
 
+    def link(self, command: str, **arguments: Any) -> Sequence[Any]:
+        """In the place of :func:`devicetrack.virt.libvirt.vf_link.link`."""
+        # As there: it takes long to load, and few tests set a port.
+        import pyroute2
+        from pyroute2.netlink.rtnl.iprsocket import MarshalRtnl
+        with pyroute2.IPBatch() as batch:
+            batch.link(command, **arguments)
+            messages = tuple(MarshalRtnl().parse(self.exchange(bytes(batch.batch))))
+        for message in messages:
+            refused = message['header']['error']
+            if refused is not None:
+                raise OSError(refused.code, os.strerror(refused.code))
+        return messages
+
     def exchange(self, request: bytes) -> bytes:
         """Answer a request."""
         length, kind, _flags, sequence, port = struct.unpack_from('=IHHII', request)
@@ -71,11 +88,11 @@ class Links:
             error = errno.ENODEV
         elif kind == _RTM_GETLINK:
             return _message(_RTM_NEWLINK, sequence, port, self._link(index, card))
-        elif kind == _RTM_SETLINK:
+        elif kind == _RTM_NEWLINK:
             error = self._set(card, attributes)
         else:
             error = errno.EOPNOTSUPP
-        return _message(_NLMSG_ERROR, sequence, port, struct.pack('=i', -error) + request[:16])
+        return _message(_NLMSG_ERROR, sequence, port, struct.pack('=i', -error) + request)
 
     def _link(self, index: int, card: Card) -> bytes:
         vfs = b''.join(_attribute(1 | _NESTED, self._vf(number, address)) for number, address in card.vfs.items())

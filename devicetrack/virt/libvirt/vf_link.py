@@ -1,48 +1,38 @@
 """The MAC address, VLAN and trust of virtual functions, which the kernel keeps at their physical function's interface.
 
-Only rtnetlink can read and write them (rtnetlink(7), netlink(7)). Linux defines the messages in
-include/uapi/linux/rtnetlink.h, if_link.h and netlink.h; do_setvfinfo and rtnl_fill_vfinfo in net/core/rtnetlink.c show
-what the kernel does with them. Everybody may read. Writing needs CAP_NET_ADMIN in the network namespace of the
-interface.
+Only rtnetlink can read and write them (rtnetlink(7)); pyroute2 knows its messages. do_setvfinfo and rtnl_fill_vfinfo in
+Linux (net/core/rtnetlink.c) show what the kernel does with them. Everybody may read. Writing needs CAP_NET_ADMIN in the
+network namespace of the interface.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import errno
+import functools
 import os
-import socket
 import struct
+from typing import Any
 from typing import Final
 from typing import NamedTuple
 
 from devicetrack import ethernet
-from devicetrack.virt.libvirt import netlink
+from devicetrack import exception
+from devicetrack.virt.libvirt import bounded
 
+TIMEOUT_S: Final = 10.0
 NO_MAC: Final = ethernet.NO_MAC
 # libvirt writes this address where a driver refuses to remove one (virNetDevSetVfConfig: src/util/virnetdev.c).
 INSTEAD_OF_NO_MAC: Final = '02:00:00:00:00:00'
 MAX_VLAN: Final = ethernet.MAX_VLAN
 
-_MAC_BYTES: Final = 6
-_INTERFACE: Final = struct.Struct('=BxHiII')            # ifinfomsg: family, type, index, flags, change
-_ATTRIBUTE: Final = struct.Struct('=HH')                # rtattr: length, type
-_VF_MAC: Final = struct.Struct('=I32s')                 # ifla_vf_mac: number, address
-_VF_VLAN: Final = struct.Struct('=III')                 # ifla_vf_vlan: number, VLAN, priority
-_VF_TRUST: Final = struct.Struct('=II')                 # ifla_vf_trust: number, setting
-_NUMBER: Final = struct.Struct('=I')
-_RTM_NEWLINK, _RTM_GETLINK, _RTM_SETLINK = 16, 18, 19
-_NLM_F_ACK: Final = 4
-_IFLA_IFNAME, _IFLA_VFINFO_LIST, _IFLA_EXT_MASK = 3, 22, 29
-_IFLA_VF_INFO: Final = 1
-_IFLA_VF_MAC, _IFLA_VF_VLAN, _IFLA_VF_TRUST = 1, 2, 9
 # Ask for virtual functions, without their counters, which take time and room.
 _FILTER: Final = 1 << 0 | 1 << 3                        # RTEXT_FILTER_VF, RTEXT_FILTER_SKIP_STATS
-_TRUST_OFF: Final = 'trust off'
-_TYPE: Final = 0x3FFF                                   # NLA_TYPE_MASK
 _UNSAID: Final = 0xFFFFFFFF                             # rtnl_fill_vfinfo sets this where the driver says nothing
+_TRUST_OFF: Final = 'trust off'
 
 
 class Settings(NamedTuple):
@@ -94,9 +84,19 @@ def read(index: int) -> Link:
     :raises OSError: there is none, or the answer is not what Linux documents
     """
     try:
-        return parse_link(exchange(get_request(index)))
-    except ValueError as error:
-        raise OSError(errno.EBADMSG, f'the kernel gave an answer of an unknown form: {error}') from error
+        [message] = link('get', index=index, ext_mask=_FILTER)
+        listed = message.get_attr('IFLA_VFINFO_LIST')
+        return Link(message.get_attr('IFLA_IFNAME') or '',
+                    dict(map(_vf, listed.get_attrs('IFLA_VF_INFO'))) if listed is not None else {})
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise _unknown_form(error) from error
+
+
+def _vf(found: Any) -> tuple[int, Settings]:
+    mac, vlan, trust = map(found.get_attr, ('IFLA_VF_MAC', 'IFLA_VF_VLAN', 'IFLA_VF_TRUST'))
+    is_said = trust is not None and trust['trust'] != _UNSAID
+    return mac['vf'], Settings(mac['mac'], vlan['vlan'] if vlan is not None else 0,
+                               bool(trust['trust']) if is_said else None)
 
 
 def write(index: int, number: int, before: Settings, after: Settings) -> None:
@@ -107,119 +107,55 @@ def write(index: int, number: int, before: Settings, after: Settings) -> None:
 
     :raises OSError: the kernel refuses a setting, which the message names; the settings before it are written
     """
-    for what, request in set_requests(index, number, before, after):
+    for what, setting in _changes(before, after):
         try:
-            check_answer(exchange(request))
-        except ValueError as error:
-            raise OSError(errno.EBADMSG, f'the kernel gave an answer of an unknown form: {error}') from error
+            link('set', index=index, vf={'vf': number, **setting})
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP and what == _TRUST_OFF and before.trusted is None:
                 continue
             raise OSError(error.errno, f'{what} is refused: {os.strerror(error.errno or 0)}') from error
 
 
-def get_request(index: int) -> bytes:
-    """Make the request for an interface with its virtual functions."""
-    return _message(_RTM_GETLINK, netlink.REQUEST, index, _attribute(_IFLA_EXT_MASK, _NUMBER.pack(_FILTER)))
-
-
-def set_requests(index: int, number: int, before: Settings, after: Settings) -> Iterator[tuple[str, bytes]]:
-    """Make the requests that change settings, each with its name for messages."""
+def _changes(before: Settings, after: Settings) -> Iterator[tuple[str, dict[str, str | int]]]:
+    """Yield each setting that changes, with its name for messages and in the form of pyroute2."""
     if before.mac != after.mac:
-        mac = bytes.fromhex(after.mac.replace(':', ''))
-        yield f'the MAC address {after.mac}', _set_request(index, _IFLA_VF_MAC, _VF_MAC.pack(number, mac))
+        yield f'the MAC address {after.mac}', {'mac': after.mac}
     if before.vlan != after.vlan:
-        yield f'the VLAN {after.vlan}', _set_request(index, _IFLA_VF_VLAN, _VF_VLAN.pack(number, after.vlan, 0))
+        yield f'the VLAN {after.vlan}', {'vlan': after.vlan}
     if before.trusted is None or before.trusted != bool(after.trusted):
-        yield 'trust on' if after.trusted else _TRUST_OFF, _set_request(
-            index, _IFLA_VF_TRUST, _VF_TRUST.pack(number, bool(after.trusted)))
+        yield 'trust on' if after.trusted else _TRUST_OFF, {'trust': int(bool(after.trusted))}
 
 
-def _set_request(index: int, attribute: int, value: bytes) -> bytes:
-    inner = _attribute(_IFLA_VF_INFO, _attribute(attribute, value))
-    return _message(_RTM_SETLINK, netlink.REQUEST | _NLM_F_ACK, index, _attribute(_IFLA_VFINFO_LIST, inner))
+def link(command: str, **arguments: Any) -> Sequence[Any]:
+    """Have the kernel carry out ``IPRoute.link``, and return the messages of its answer.
 
+    pyroute2 runs an event loop of asyncio in the calling thread, which fails in the threads of eventlet and in one that
+    runs a loop already. So another thread makes the call.
 
-def _message(kind: int, flags: int, index: int, attributes: bytes) -> bytes:
-    body = _INTERFACE.pack(socket.AF_UNSPEC, 0, index, 0, 0) + attributes
-    return netlink.HEADER.pack(netlink.HEADER.size + len(body), kind, flags, 0, 0) + body
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
-
-
-def check_answer(answer: bytes) -> None:
-    """Check that the kernel carried out a request of :func:`set_requests`.
-
-    :raises OSError: the kernel did not
-    :raises ValueError: the bytes are not an answer to such a request
+    :raises OSError: the kernel refuses, does not answer in time, or gives an answer that pyroute2 cannot read
     """
-    kind, body = _read_message(answer)
-    if kind != netlink.ERROR_TYPE:
-        raise ValueError(f'a message of type {kind}')
+    with contextlib.closing(bounded.Calls(TIMEOUT_S, into_c=True)) as calls:
+        try:
+            return calls.call(functools.partial(_ask, command, arguments))
+        except bounded.Late as late:
+            raise OSError(errno.ETIMEDOUT, f'the kernel: {late}') from late
 
 
-def parse_link(answer: bytes) -> Link:
-    """Read the answer to :func:`get_request`.
-
-    :raises OSError: the kernel refused the request
-    :raises ValueError: the bytes are not an answer to such a request
-    """
-    kind, body = _read_message(answer)
-    if kind != _RTM_NEWLINK or len(body) < _INTERFACE.size:
-        raise ValueError(f'a message of type {kind} with {len(body)} bytes')
-    name, vfs = '', dict[int, Settings]()
-    for attribute, value in _attributes(body[_INTERFACE.size:]):
-        if attribute == _IFLA_IFNAME:
-            name = os.fsdecode(value.rstrip(b'\0'))
-        elif attribute == _IFLA_VFINFO_LIST:
-            vfs = dict(_vf(inner) for sort, inner in _attributes(value) if sort == _IFLA_VF_INFO)
-    return Link(name, vfs)
-
-
-def _vf(data: bytes) -> tuple[int, Settings]:
-    found = dict(_attributes(data))
+def _ask(command: str, arguments: Mapping[str, Any]) -> Sequence[Any]:
     try:
-        number, mac = _VF_MAC.unpack(found[_IFLA_VF_MAC])
-        numbers, vlan, trust = {number}, 0, _UNSAID
-        if _IFLA_VF_VLAN in found:
-            of_vlan, vlan, _priority = _VF_VLAN.unpack(found[_IFLA_VF_VLAN])
-            numbers.add(of_vlan)
-        if _IFLA_VF_TRUST in found:
-            of_trust, trust = _VF_TRUST.unpack(found[_IFLA_VF_TRUST])
-            numbers.add(of_trust)
-    except (KeyError, struct.error) as error:
-        raise ValueError(f'a virtual function without its address, or settings of another size: {error}') from error
-    if len(numbers) > 1:
-        raise ValueError(f'one virtual function has the numbers {sorted(numbers)}')
-    return number, Settings(mac[:_MAC_BYTES].hex(':'), vlan, None if trust == _UNSAID else bool(trust))
+        # Loading it takes 0.2 s, and most hosts set no port.
+        import pyroute2
+        from pyroute2.netlink.exceptions import NetlinkDecodeError
+    except ModuleNotFoundError as missing:
+        raise OSError(errno.ENOPKG, str(exception.MissingExtra('pyroute2', 'libvirt'))) from missing
+    try:
+        with pyroute2.IPRoute(groups=0) as route:
+            return tuple(route.link(command, **arguments))
+    except pyroute2.NetlinkError as error:
+        raise OSError(error.code, os.strerror(error.code)) from error
+    except (NetlinkDecodeError, struct.error) as error:
+        raise _unknown_form(error) from error
 
 
-def _read_message(data: bytes) -> tuple[int, bytes]:
-    """Return the type and the body of the first message. An error message with the number 0 is an acknowledgement."""
-    kind, _flags, body, _rest = netlink.first_message(data)
-    if kind == netlink.ERROR_TYPE:
-        if len(body) < netlink.ERROR.size:
-            raise ValueError('an error without a number')
-        [number] = netlink.ERROR.unpack_from(body)
-        if number:
-            raise OSError(-number, os.strerror(abs(number)))
-    return kind, body
-
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    while data:
-        if len(data) < _ATTRIBUTE.size:
-            raise ValueError(f'{len(data)} bytes after the last attribute')
-        length, kind = _ATTRIBUTE.unpack_from(data)
-        if not _ATTRIBUTE.size <= length <= len(data):
-            raise ValueError(f'an attribute of {length} bytes in {len(data)}')
-        yield kind & _TYPE, data[_ATTRIBUTE.size:length]
-        data = data[length + -length % 4:]
-
-
-def exchange(request: bytes) -> bytes:
-    """Send a request to the kernel, and receive its answer. The errors are those of :func:`.netlink.ask`."""
-    with contextlib.closing(netlink.ask(request)) as parts:
-        return next(parts)
+def _unknown_form(error: Exception) -> OSError:
+    return OSError(errno.EBADMSG, f'the kernel gave an answer of an unknown form: {error}')

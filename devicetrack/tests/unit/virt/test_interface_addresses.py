@@ -8,7 +8,6 @@ import struct
 
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import interface_addresses
-from devicetrack.virt.libvirt import netlink
 
 ERROR, DONE, NEWADDR = 2, 3, 20
 INTERRUPTED = 0x10
@@ -30,7 +29,7 @@ class AnswerTestCase(base.TestCase):
 
     def answers(self, *dumps: tuple[bytes, ...]) -> None:
         left = list(dumps)
-        self.patch(netlink, 'ask', lambda _request: (part for part in left.pop(0)))
+        self.patch(interface_addresses, '_answer', lambda: (part for part in left.pop(0)))
 
     def test_has_several_parts_with_several_messages(self) -> None:
         self.answers((address(2) + address(3), address(3), address(700) + END))
