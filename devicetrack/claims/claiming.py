@@ -84,7 +84,7 @@ class Arrival(NamedTuple):
             records = [record._replace(seen=seen) for record, seen in zip(records, self.seen, strict=True)]
         left = tuple(Update(record, record._replace(
             role=lifecycle.next_role(record.role, lifecycle.LEAVES), migration_uuid=self.migration_uuid,
-            generation=record.generation + 1)) for record in self.leaving)
+            generation=record.next_generation())) for record in self.leaving)
         context = self.context(rows.resources(self.instance_uuid, records))
         return Changes(insert=tuple(records), update=left, contexts=(rows.of_move(context),),
                        note=Note(ends=self.ends))
@@ -268,7 +268,7 @@ class Claiming:
                     raise
                 self._withhold(record, error)
                 # A guest may have written to a device that was made ready before. What the parent makes is always new.
-                if record.generation != values.CLAIMED and not isinstance(error, exception.ParentFull):
+                if record.was_ready and not isinstance(error, exception.ParentFull):
                     raise
                 record = self._exchange(record, error, exchanges < self._attempts)
                 exchanges += 1
@@ -276,8 +276,8 @@ class Claiming:
         after = after._replace(seen=self._declarations.seen_before_start(after))
         # The generation also notes that a guest may write to the device from now on, or its release would skip the
         # wipe. The change is an event in the history.
-        is_news = after != record or record.generation == values.CLAIMED
-        return record, after._replace(generation=record.generation + 1) if is_news else record
+        is_news = after != record or not record.was_ready
+        return record, after._replace(generation=record.next_generation(ready=True)) if is_news else record
 
     def _make(self, record: Record) -> str:
         """Make one device ready on the host; returns its details."""
@@ -288,7 +288,7 @@ class Claiming:
             kept = identity.kept(record.details, made.details)
             self._ledger.realized(record.key, kept, capacities, watch)
         # A device that was there already does not show that its parent makes more.
-        is_new = record.generation == values.CLAIMED and details.is_made(record.details)
+        is_new = not record.was_ready and details.is_made(record.details)
         self._withheld.was_realized(Target.of(record.key), *(
             [Target.named(record.kind, record.parent, parent=True)] if is_new and record.parent is not None else ()))
         return kept
@@ -300,7 +300,7 @@ class Claiming:
         had before: no claim can choose it, and whoever starts the guest gets the error.
         """
         device = self._ledger.device(record.key)
-        if device is None or record.generation != values.CLAIMED and not device.unborn:
+        if device is None or record.was_ready and not device.unborn:
             return
         is_full = isinstance(error, exception.ParentFull)
         if is_full or device.unborn:

@@ -23,7 +23,6 @@ from devicetrack.claims.unrecorded_starts import UnrecordedStarts
 from devicetrack.engine import migrations
 from devicetrack.engine.views import named_migrations
 from devicetrack.objects import DeviceAssignment
-from devicetrack.objects import values
 from devicetrack.objects.values import Record
 from devicetrack.virt.driver import VirtDriver
 
@@ -179,7 +178,7 @@ class FailedClaims:
         if self._guest_has(taken):
             return []
         stands = self._another_stands(records, taken, moves, claim_id, takes)
-        at_once = wait and all(record.generation == values.CLAIMED for record in taken)
+        at_once = wait and not any(record.was_ready for record in taken)
         try:
             self._life.settle(_end_of(records, taken, moves, stands), at_once)
         except exception.StoreError:

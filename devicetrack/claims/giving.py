@@ -17,7 +17,6 @@ from devicetrack.claims.rows import Rows
 from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
-from devicetrack.objects import values
 from devicetrack.objects.event import Note
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
@@ -93,7 +92,7 @@ class Giving:
             return
         # A device that was only claimed had no guest, and needs no wipe while its proof is valid.
         tried = [record for record in leaving
-                 if record.kind in self._wiped and record.generation > values.ONLY_CLAIMED]
+                 if record.kind in self._wiped and record.was_ready]
         for record in tried:
             error = answers[record.key]
             if error is None:
@@ -123,7 +122,7 @@ class Giving:
 
     def _never_had(self, record: Record, error: exception.DriverError | None) -> bool:
         """Whether a device that cannot be taken back was only claimed, so that no guest of the instance ever had it."""
-        return record.kind in self._wiped and record.generation == values.ONLY_CLAIMED and _is_lost(error)
+        return record.kind in self._wiped and not record.was_ready and _is_lost(error)
 
     def _end(self, leaving: Sequence[Record], answers: Answers) -> None:
         done = [record for record in leaving if answers[record.key] is None]

@@ -24,7 +24,6 @@ from devicetrack.claims.wipes import Wipes
 from devicetrack.engine import lifecycle
 from devicetrack.engine.migrations import Settlement
 from devicetrack.objects import details
-from devicetrack.objects import values
 from devicetrack.objects.event import NO_NOTE
 from devicetrack.objects.event import Note
 from devicetrack.objects.values import Record
@@ -74,7 +73,7 @@ class Life:
                   for record, migration_uuid in settlement.leave]
         after += [(record, record._replace(state=lifecycle.next_state(record.state, lifecycle.RELEASE)))
                   for record in settlement.give]
-        changed = [Update(before, later._replace(generation=_next_generation(before)))
+        changed = [Update(before, later._replace(generation=before.next_generation()))
                    for before, later in after if before != later]
         if changed:
             contexts = (self._rows.end_of_move(changed[0].before.instance_uuid),) if settlement.over else ()
@@ -114,14 +113,14 @@ class Life:
             self._wipes.leave(left)
             self._rows.write(Changes(update=tuple(Update(record, record._replace(
                 role=lifecycle.next_role(record.role, lifecycle.SET_ASIDE), migration_uuid=None,
-                generation=record.generation + 1)) for record in left)))
+                generation=record.next_generation())) for record in left)))
 
     def note_reboot(self, instance_uuid: str) -> None:
         """Record the versions that the guest may have seen of its devices since it rebooted, if they are newer."""
         seen = [(record, self._declarations.seen_at_reboot(record))
                 for record in self._guest_rows.used_by_guest(self._rows.of_instance(instance_uuid))
                 if record.state == vocabulary.ACTIVE]
-        changed = tuple(Update(record, record._replace(seen=now, generation=record.generation + 1))
+        changed = tuple(Update(record, record._replace(seen=now, generation=record.next_generation()))
                         for record, now in seen if record.seen != now)
         if changed:
             self._rows.write(Changes(update=changed))
@@ -205,10 +204,4 @@ class Life:
 def leaving(record: Record) -> Update:
     """The change of the row of a device that goes back because its claim has another one in its place."""
     return Update(record, record._replace(state=lifecycle.next_state(record.state, lifecycle.RELEASE),
-                                          generation=_next_generation(record)))
-
-
-def _next_generation(before: Record) -> int:
-    """The generation of a changed row. A row that a guest ran on never looks as if it was only claimed."""
-    after = before.generation + 1
-    return max(after, values.OF_A_GUEST) if before.state == vocabulary.ACTIVE else after
+                                          generation=record.next_generation()))

@@ -115,7 +115,8 @@ def wiped(device: InventoryDevice, host_uuid: str, owner: str, provider_uuid: st
     :param owner: takes the place of an instance in the row
     """
     row = Record(host_uuid, device.kind, device.identifier, owner, None, vocabulary.CURRENT, vocabulary.RELEASING, 0,
-                 'recover', 1, provider_uuid, device.resource_class, device.parent, device.numa_node, device.details, 0)
+                 'recover', OF_A_GUEST, provider_uuid, device.resource_class, device.parent, device.numa_node,
+                 device.details, 0)
     return Rebuilt(WIPE, device.key, None, row, 'no guest records it: it is wiped when the manager starts')
 
 

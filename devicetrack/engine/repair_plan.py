@@ -104,7 +104,7 @@ def _lost(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
         else:
             reason = 'the store had confirmed this row, and does not show it any more'
         if before is not None:
-            row = row._replace(generation=max(row.generation, before.generation + 1))
+            row = row._replace(generation=max(row.generation, before.next_generation()))
         yield Repair(findings.WRITE_AGAIN, row.key, row.instance_uuid, before, row, reason)
 
 
@@ -122,7 +122,7 @@ def _adoptions(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
             before = views.owners.get(finding.device)
             after = _row(device, uuid, views)
             if before is not None:
-                after = after._replace(generation=before.generation + 1)
+                after = after._replace(generation=before.next_generation(ready=True))
             yield Repair(findings.ADOPT, finding.device, uuid, before, after,
                          'its guest names it, records it as its own, and '
                          + ('no row does' if before is None else 'its row is of a time before that'))
@@ -160,7 +160,7 @@ def _updates(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
     for finding in found:
         before = views.owners[finding.device]
         after = before._replace(details=_merged(before.details, views.devices[finding.device].details),
-                                generation=before.generation + 1)
+                                generation=before.next_generation())
         yield Repair(findings.UPDATE_DETAILS, finding.device, before.instance_uuid, before, after, finding.detail)
 
 

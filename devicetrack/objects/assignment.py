@@ -25,8 +25,8 @@ class DeviceAssignment(base.DeviceTrackObject):
     has the facts that only its kind knows, such as a label or an mdev type.
 
     ``position`` counts from 0 in the order of the request, which is the order of devices in the guest. ``claim_id``
-    names the claim that took it. ``generation`` counts the writes of its row. ``created_at`` is in seconds since the
-    epoch, and no decision uses it. ``seen`` is the highest migration version that the guest may have seen of the
+    names the claim that took it. ``generation`` grows with each write of its row. ``created_at`` is in seconds since
+    the epoch, and no decision uses it. ``seen`` is the highest migration version that the guest may have seen of the
     device since its boot, or None when nobody knows.
 
     1.1 added ``seen``.
@@ -82,13 +82,17 @@ class DeviceAssignment(base.DeviceTrackObject):
         return values.DeviceKey(self.kind, self.identifier)
 
     @property
+    def was_ready(self) -> bool:
+        """Whether the device was ever made ready for its guest, or that is unknown; see :func:`.values.was_ready`."""
+        return values.was_ready(self.state, self.generation)
+
+    @property
     def was_only_claimed(self) -> bool:
         """Whether the row says that the device was claimed, never made ready for a guest, and then given back.
 
-        When the manager makes a device ready that keeps bytes, it writes the row. So if only the claim and the release
-        wrote the row (``values.ONLY_CLAIMED``), the device was never ready. This says nothing about other users.
+        This says nothing about other users.
         """
-        return bool(self.state == vocabulary.RELEASING and self.generation == values.ONLY_CLAIMED)
+        return bool(self.state == vocabulary.RELEASING and not self.was_ready)
 
     def obj_load_attr(self, attrname: str) -> None:
         if attrname != 'details' or self._record is None:

@@ -31,11 +31,11 @@ class DeviceKey(NamedTuple):
         return f'{self.kind}/{self.identifier}'
 
 
-# The generation of a row that only its claim wrote, and of a row that only its claim and its release wrote. A row that
-# does not begin with a claim begins with OF_A_GUEST: its guest may have written to the device already.
+# The generation of a row that only its claim wrote, and of a row that only its claim and its release wrote. From
+# OF_A_GUEST on, the device has been made ready for its guest. A row that does not begin with a claim begins there.
 CLAIMED: Final = 1
 ONLY_CLAIMED: Final = 2
-OF_A_GUEST: Final = 3
+OF_A_GUEST: Final = 1_000_000
 
 
 # The generation of a row with a value of a wrong type. No write names it, so the row stays as it is.
@@ -47,10 +47,10 @@ ESCAPE: Final = '\\x'
 class Record(NamedTuple):
     """One row of the store: one assignment.
 
-    ``position`` counts from 0 in the order of the request. ``generation`` counts the writes of the row, from 1 for the
-    one of its claim. ``created_at`` is in seconds since the epoch, and no decision uses it. ``seen`` is the highest
-    migration version, as major.minor.patch, that the guest may have seen of the device since its boot. It is None when
-    nobody knows, for example in a row that was recovered from the record of a guest.
+    ``position`` counts from 0 in the order of the request. ``generation`` grows with each write of the row, from 1 for
+    the one of its claim; see :func:`was_ready`. ``created_at`` is in seconds since the epoch, and no decision uses it.
+    ``seen`` is the highest migration version, as major.minor.patch, that the guest may have seen of the device since
+    its boot. It is None when nobody knows, for example in a row that was recovered from the record of a guest.
     """
 
     host_uuid: str
@@ -74,6 +74,28 @@ class Record(NamedTuple):
     @property
     def key(self) -> DeviceKey:
         return DeviceKey(self.kind, self.identifier)
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether the device was ever made ready for its guest, or that is unknown; see :func:`was_ready`."""
+        return was_ready(self.state, self.generation)
+
+    def next_generation(self, ready: bool = False) -> int:
+        """The generation of the row after a change.
+
+        :param ready: whether the change says that the device has been made ready
+        """
+        after = self.generation + 1
+        return max(after, OF_A_GUEST) if ready or self.was_ready else after
+
+
+def was_ready(state: str, generation: int) -> bool:
+    """Whether a device was ever made ready for the guest of its row, or that is unknown. All code asks this.
+
+    Its guest may have written to such a device. Other changes of the row, such as those of a move, leave the answer.
+    """
+    least = ONLY_CLAIMED if state == vocabulary.RELEASING else CLAIMED
+    return state == vocabulary.ACTIVE or not least <= generation < OF_A_GUEST
 
 
 class Leftover(NamedTuple):

@@ -49,7 +49,7 @@ class Fence(NamedTuple):
 
 
 class Update(NamedTuple):
-    """A row as it was read, and the row that replaces it: same host, kind and identifier, one generation later."""
+    """A row as it was read, and the row that replaces it: same host, kind and identifier, a later generation."""
 
     before: Record
     after: Record

@@ -72,7 +72,7 @@ def _updated(update: api.Update, note: Note, at_ms: int) -> Iterator[Event]:
                      _ends(note))
     elif before.state != after.state:
         yield _event(events.STARTED, after, note, at_ms)
-    elif before.details != after.details or before.generation == values.CLAIMED:
+    elif before.details != after.details or (after.was_ready and not before.was_ready):
         yield _event(events.REALIZED, after, note, at_ms)
 
 

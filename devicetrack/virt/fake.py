@@ -29,7 +29,6 @@ from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import things
-from devicetrack.objects import values
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.things import Exclusions
@@ -253,7 +252,7 @@ class FakeHost(fake_machine.Machine):
         :raises DeviceInUse, UsersUnknown, NotProven: as :meth:`.driver.VirtDriver.realize`
         """
         key = assignment.key
-        if assignment.generation != values.CLAIMED and (key.kind not in KEEPING or key in self.unproven):
+        if assignment.was_ready and (key.kind not in KEEPING or key in self.unproven):
             return
         usage = self.usage()
         if any(use.live and (use.kind, use.identifier, use.domain_uuid) == (*key, assignment.instance_uuid)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from devicetrack import vocabulary
-from devicetrack.objects import values
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.testing import exclusions
@@ -75,7 +74,7 @@ def _contents(world: World, host: str, machine: Any, rows: Mapping[DeviceKey, Re
         wrote = machine.read(key).decode()
         row = rows.get(key)
         if wrote == STRANGER and (key in machine.unproven if row is None else row.state == vocabulary.RELEASING
-                                  or row.generation == values.CLAIMED):
+                                  or not row.was_ready):
             continue                            # no guest of ours gets it with these bytes
         if wrote and row is None:
             wrong.append(f'{key.identifier} has no owner and has what {wrote} wrote')

@@ -132,6 +132,7 @@ class CleaningContract(case.DriverTestCase):
                                 vocabulary.CLAIMED, values.CLAIMED + 2)
         with self.world.opened('ns0'):
             self.check_in_use(moved, 'process')
+        self.check_has_lost_its_proof(moved)
 
     def check_written(self, wanted: DeviceAssignment) -> None:
         error = self.assertRaises(exception.NotProven, self.driver.realize, wanted)

@@ -24,7 +24,6 @@ from devicetrack import ownfiles
 from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
-from devicetrack.objects import values
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Usage
@@ -81,7 +80,7 @@ class Proving:
         :raises DriverError: as :meth:`.api.DeviceKind.check_free`
         """
         key = assignment.key
-        if assignment.generation != values.CLAIMED and not self._is_proven(assignment):
+        if assignment.was_ready and not self._is_proven(assignment):
             return
         usage = self._usage({kind.name})
         own = assignment.instance_uuid

@@ -11,8 +11,10 @@ from alembic import script
 import sqlalchemy as sa
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.objects.event import Event
 from devicetrack.objects.values import Leftover
+from devicetrack.objects.values import OF_A_GUEST
 from devicetrack.store import api
 from devicetrack.store import sql
 from devicetrack.store.sql import models
@@ -383,6 +385,26 @@ class TestFromTenth(UpgradeTestCase):
         schema.sync(self.store)
         new = self.useFixture(self.database()).store
         self.assertEqual(_columns(new), _columns(self.store))
+
+
+class TestFromEleventh(UpgradeTestCase):
+    """From revision 0011: everything but the generations of devices that have been made ready."""
+
+    def test_what_was_only_claimed_and_what_was_made_ready_are_told_apart(self) -> None:
+        self.make('0011')
+        only_claimed = [record('ns0'), record('ns1', state=vocabulary.RELEASING, generation=2)]
+        made_ready = [record('ns2', generation=2), record('ns3', state=vocabulary.ACTIVE, generation=3),
+                      record('ns4', state=vocabulary.RELEASING, generation=3),
+                      record('ns5', state=vocabulary.RELEASING)]
+        self.fill('assignments', only_claimed + made_ready, ())
+        for _again in range(2):                 # MariaDB may have the rows and not the version
+            self.assertEqual(models.REVISION, schema.sync(self.store))
+            self.assertCountEqual(
+                [*only_claimed, *(row._replace(generation=row.generation + OF_A_GUEST) for row in made_ready)],
+                self.store.records())
+            self.assertCountEqual(made_ready, [row._replace(generation=row.generation - OF_A_GUEST)
+                                               for row in self.store.records() if row.was_ready])
+            self.run_statement("UPDATE alembic_version SET version_num = '0011'")
 
 
 class TestCutShort(UpgradeTestCase):

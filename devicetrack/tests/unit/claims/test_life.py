@@ -158,7 +158,7 @@ class ClaimIdTestCase(HostTestCase):
 
 class GenerationTestCase(HostTestCase):
 
-    def test_grows_by_one_with_every_update(self):
+    def test_grows_with_every_update(self):
         host, instance = self.host(devices=2, parents={'p0': 2}), Instance()
         host.spawn(instance, pmem=1, vgpu=1)
         host.machine.declare(MigrationType('mdev', 'p0', 'nvidia-35', Attribute('2.0.0')))
@@ -169,8 +169,7 @@ class GenerationTestCase(HostTestCase):
         self.assertEqual(host.manager.resources_of(instance.uuid), instance.resources)
         host.delete(instance)
         updates = [update for changes in host.store.written for update in changes.update]
-        self.assertEqual([update.before.generation + 1 for update in updates],
-                         [update.after.generation for update in updates])
+        self.assertEqual([], [update for update in updates if update.after.generation <= update.before.generation])
         states = {(update.before.role, update.before.state, update.after.role, update.after.state)
                   for update in updates}
         # The guest started and rebooted, its rows became old and current again, and went back.

@@ -25,6 +25,14 @@ class OnlyClaimedTestCase(base.TestCase):
         # No guest wrote it: it shows whether the device was wiped.
         self.host.machine.contents[D0] = b'a mark'
 
+    def move_and_revert(self):
+        """Begin a resize to no device on this host, and undo it: the row is written twice."""
+        migration = Migration('host', 'host', self.instance.uuid)
+        self.host.service.moves = [migration]
+        self.host.resize(self.instance, migration=migration)
+        self.host.manager.drop_move_claim_at_dest(self.host.context, self.instance, migration)
+        self.assertEqual([('current', 'claimed')], [(row.role, row.state) for row in self.host.records()])
+
     def check_was_wiped(self, was):
         self.assertEqual(([], {'d0': FREE}, not was),
                          (self.host.records(), self.host.states(), D0 in self.host.machine.contents))
@@ -62,6 +70,21 @@ class GoesBackTestCase(OnlyClaimedTestCase):
         self.host.service.moves = [migration]
         self.host.manager.resize_claim(self.host.context, self.instance, 'host', a_request(pmem=1), migration)
         self.host.manager.drop_move_claim_at_dest(self.host.context, self.instance, migration)
+        self.check_was_wiped(False)
+
+    def test_after_a_move_that_was_reverted(self):
+        self.host.claim(self.instance, pmem=1)
+        self.move_and_revert()
+        self.host.manager.release(self.host.context, self.instance)
+        self.check_was_wiped(False)
+
+    def test_after_a_release_that_was_set_aside(self):
+        self.host.claim(self.instance, pmem=1)
+        self.host.machine.before('unclaim', exception.HypervisorUnreachable('fake', 'gone'), times=1)
+        self.assertRaises(exception.HypervisorUnreachable, self.host.manager.release, self.host.context, self.instance)
+        self.host.claim(self.instance)          # it comes back, for no device
+        self.host.audit()
+        self.host.wait()
         self.check_was_wiped(False)
 
     def test_after_a_restart_by_a_release(self):
@@ -121,6 +144,20 @@ class GoesToNoGuestTestCase(OnlyClaimedTestCase):
         self.host.machine.write(D0, b'of a stranger')
         self.host.stop_guest('another')
         self.host.delete_guest('another')
+
+    def test_after_a_move_that_was_reverted_it_is_left_alone(self):
+        self.move_and_revert()
+        self.test_it_is_left_alone()
+
+    def test_after_a_move_that_was_reverted_its_claim_goes_on_with_another_one(self):
+        self.move_and_revert()
+        self.test_its_claim_goes_on_with_another_one()
+
+    def test_after_a_move_that_was_reverted_its_release_leaves_it_alone(self):
+        self.move_and_revert()
+        self.host.manager.release(self.host.context, self.instance)
+        self.assertEqual(b'of a stranger', self.host.machine.read(D0))
+        self.assertIn(WITHHELD + vocabulary.UNPROVEN, self.host.states()['d0'])
 
     def test_it_is_left_alone(self):
         self.host.restart()

@@ -67,7 +67,7 @@ class PCIHostTestCase(base.TestCase):
         assignment = self.assigned(kind, address)
         made = kind.realize(assignment)
         return contract.assignment(self.instance, 'pci', address, assignment.parent, made.details,
-                                   generation=values.ONLY_CLAIMED)
+                                   generation=values.OF_A_GUEST)
 
 
 class DiskTestCase(PCIHostTestCase):

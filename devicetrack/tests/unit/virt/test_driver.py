@@ -551,7 +551,7 @@ class GuestConfigTestCase(DriverTestCase):
         self.assertEqual(1, self.raw.lists)
 
     def test_no_guest_is_read_for_a_device_that_was_ready_before(self) -> None:
-        self.driver.realize(contract.assignment(A, 'path', '/a', None, DETAILS, generation=values.CLAIMED + 1))
+        self.driver.realize(contract.assignment(A, 'path', '/a', None, DETAILS, generation=values.OF_A_GUEST))
         self.assertEqual(0, self.raw.lists)
 
 

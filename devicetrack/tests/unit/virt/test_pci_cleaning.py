@@ -119,7 +119,7 @@ class SettlingTestCase(DiskTestCase):
 
     def test_a_guest_goes_on_with_what_it_made_of_its_disk(self) -> None:
         self.realized(self.cleaned)
-        for generation in (values.CLAIMED, values.ONLY_CLAIMED):
+        for generation in (values.CLAIMED, values.OF_A_GUEST):
             assignment = contract.assignment(self.instance, 'pci', DISK, self.assignment.parent, details.to_text(
                 self.assignment.details), generation=generation)
             for state in ('formatted', 'shared', 'detached'):

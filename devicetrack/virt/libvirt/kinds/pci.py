@@ -39,7 +39,6 @@ from devicetrack.conf import libvirt as libvirt_options
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import PCIDetails
-from devicetrack.objects import values
 from devicetrack.objects.network_port import Port
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import DeviceKey
@@ -418,7 +417,7 @@ class PCI(api.DeviceKind):
                 f'its secondary controller cannot be brought online: {error.strerror or error}') from error
         function = self._identity.there(assignment)
         # The state that the claim found stays the state to restore, whatever a guest has changed since.
-        had_it = assignment.generation != values.CLAIMED or pci_variants.is_vfio(function.driver)
+        had_it = assignment.was_ready or pci_variants.is_vfio(function.driver)
         problem = self._health.problem_now(function, self._settled_use(function))
         # A guest may go on with a disk of its own, whatever it has done to it. unclaim looks at that.
         if problem is None and not had_it:
