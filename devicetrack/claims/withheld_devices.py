@@ -63,7 +63,7 @@ class WithheldDevices:
         self._marking = locks.FairLock(locks.MARKING)        # held while the marks change
         self._stored: withheld.Stored | None = withheld.by_target(store.withheld(host_uuid))        # None while unknown
         self.marks: Marks = withheld.marks_of(self._stored)
-        self._untold: list[Event] = []          # wipes that the store may not have yet
+        self._untold: list[Event] = []          # what the store may not have yet
         self._audits = 0
         # How often each failed since it was last made ready, the audit that lets claims try it again, and what the host
         # reported about it.
@@ -312,7 +312,9 @@ class WithheldDevices:
     def admit(self, key: DeviceKey) -> Withheld:
         """Admit a device that was forgotten or retired: somebody knows that it is clean.
 
-        :raises BadRequest: nobody forgot or retired it
+        A device of a row whose place is in doubt is where it was then: its instance has it again after the next audit.
+
+        :raises BadRequest: nobody forgot or retired it, and its place is not in doubt
         :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these is unknown
         :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
         """
@@ -320,6 +322,13 @@ class WithheldDevices:
         _check_name(target)
         with self._marking.held():
             standing = self._standing(target)
+            if not standing and self._driver.call_in_place(key):
+                self._untold.append(Event(self._host_uuid, *key, events.ADMITTED, withheld.now_ms(),
+                                          request_id=requests.present(), details=events.text(
+                                              reason=vocabulary.UNHEALTHY, why='', by=vocabulary.BY_OPERATOR)))
+                LOG.info('Host %(host)s: an operator says that %(target)s is where it was', {
+                    'host': self._host, 'target': target})
+                return self.state_of(target)
             if not standing:
                 known = self._ledger.device(key)
                 if known is not None and vocabulary.UNPROVEN in known.withheld:

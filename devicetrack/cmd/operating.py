@@ -94,9 +94,10 @@ class Admit(requesting.Requesting):
 
     The manager then reads a namespace, which becomes available if all of it is zero. With --wipe the manager wipes a
     forgotten, retired or unproven device in the background, whatever is on it. The device becomes available when the
-    wipe is proven. With --clean-by-my-word your word is the proof that such a device is clean, until somebody uses it.
-    The request is refused while the host does not have the device, an instance has it, a domain names it, or one of
-    these is unknown. --wipe and --clean-by-my-word are also refused while the host is report-only.
+    wipe is proven. A disk of an instance that may have changed places with others is where it was if you admit it: its
+    instance gets it again. With --clean-by-my-word your word is the proof that such a device is clean, until somebody
+    uses it. The request is refused while the host does not have the device, an instance has it, a domain names it, or
+    one of these is unknown. --wipe and --clean-by-my-word are also refused while the host is report-only.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -46,7 +46,7 @@ class Comparison(NamedTuple):
     @property
     def is_certain(self) -> bool:
         """Whether both certainly describe one device."""
-        return self.is_same and not self.learned
+        return self.is_same and not self.learned and not self.untold
 
 
 def compare(recorded: str, found: str) -> Comparison | None:

@@ -146,6 +146,14 @@ class VirtDriver(abc.ABC):
         :param records: the rows of the prepared kinds
         """
 
+    def call_in_place(self, key: DeviceKey) -> bool:
+        """Note durably that a device of a row is where it was, because an operator says so. The default is False.
+
+        :returns: whether its place was in doubt. The next :meth:`prepare` relies on the operator
+        :raises DriverError: that cannot be noted
+        """
+        return False
+
     @abc.abstractmethod
     def get_inventory(self) -> Inventory:
         """Read the devices that the host has now, and those that its parents can still make.

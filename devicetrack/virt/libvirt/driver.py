@@ -156,6 +156,13 @@ class LibvirtDriver(driver.VirtDriver):
                 LOG.warning('The devices of kind %s could not be prepared: %s', name, error,
                             exc_info=isinstance(error, exception.DeviceKindFailed))
 
+    def call_in_place(self, key: DeviceKey) -> bool:
+        kind = self._kinds.get(key.kind)
+        if kind is None:
+            return False
+        with installed.mistakes(kind, 'call_in_place'):
+            return kind.call_in_place(key.identifier) is True
+
     def get_inventory(self) -> Inventory:
         devices: list[Sequence[InventoryDevice]] = []
         capacities: list[Capacity] = []

@@ -7,9 +7,11 @@ import os
 from typing import Any
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.engine import findings
 from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
+from devicetrack.objects import event as events
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
@@ -235,6 +237,33 @@ class MovedTestCase(BootsTestCase):
         host.restart()
         self.assertRaises(exception.NoFit, self.spawn)
         self.assertEqual([self.at('b01')], list(host.states()))
+
+    def test_disks_that_nothing_tells_apart_are_served_by_their_places_or_by_the_word_of_an_operator(self) -> None:
+        self.put(b01='S1', b02='S1')
+        host = self.start()
+        instance = self.spawn()
+        self.off(instance)
+        self.put(b01='S1', b02='S1')
+        self.assertEqual([], self.boot())                       # nothing has changed
+        self.put(b01='S1', b02='S1', b03='S1')
+        self.boot()
+        for _audit in range(2):
+            found = {finding.device.identifier: finding for finding in host.audit()}
+            self.assertEqual({self.at(bus) for bus in ('b01', 'b02', 'b03')}, set(found))
+            self.assertIn(f'device admit pci/{self.at("b01")}', found[self.at('b01')].detail)
+        error = self.assertRaises(exception.RealizeUnknown, host.manager.realize, self.context, instance)
+        self.assertIn(f'device admit pci/{self.at("b01")}', str(error))
+        self.assertRaises(exception.NoFit, self.spawn)
+        self.assertRaises(exception.BadRequest, host.manager.admit, 'pci', self.at('b02'))
+        host.manager.admit('pci', self.at('b01'))
+        self.assertEqual([], host.audit())
+        told = [one.event for one in host.store.events_of_device(self.at('b01'))]
+        self.assertEqual(1, len([one for one in told if one.event == events.ADMITTED
+                                 and vocabulary.BY_OPERATOR in one.details]))
+        host.manager.realize(self.context, instance)
+        self.assertEqual((self.at('b01'),), self.addresses(instance))
+        host.delete(instance)
+        self.assertEqual({}, host.owners())
 
     def test_virtual_functions_follow_their_card(self) -> None:
         self.functions.add_igb(CARD)

@@ -18,6 +18,13 @@ from devicetrack.tests.unit.virt import disks
 PLAIN = [details.to_text(disks.PlainDetails(serial=serial)) for serial in ('A', 'B', None)]
 
 
+def disk(**changed: object) -> str:
+    made = samples.pci_details()
+    for name, value in changed.items():
+        setattr(made, name, value)
+    return details.to_text(made)
+
+
 class SameDeviceTestCase(base.TestCase):
 
     scenarios = base.table(
@@ -30,6 +37,8 @@ class SameDeviceTestCase(base.TestCase):
         ('a class that declares nothing', PLAIN[0], PLAIN[0], True),
         ('a class that declares nothing, any difference', PLAIN[0], PLAIN[1], False),
         ('a class that declares nothing, None is a value', PLAIN[2], PLAIN[2], True),
+        ('a name that the host tells no more', disk(nvm_subsystem='nqn.a'), disk(nvm_subsystem=''), False),
+        ('a name that an earlier release did not record', disk(nvm_subsystem=''), disk(nvm_subsystem='nqn.a'), True),
         ('another path', pmem().details, pmem(devpath='/dev/dax9.0').details, True),
         ('another label', pmem().details, pmem(label='BIG').details, True),
         ('a text that nobody can read', 'x', 'x', True),
@@ -49,13 +58,6 @@ def function(serial: str, no_serial: bool = False, card: str = '') -> str:
     else:
         made.serial = serial
     made.no_serial = no_serial
-    return details.to_text(made)
-
-
-def disk(**changed: object) -> str:
-    made = samples.pci_details()
-    for name, value in changed.items():
-        setattr(made, name, value)
     return details.to_text(made)
 
 

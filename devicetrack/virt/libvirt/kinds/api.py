@@ -245,6 +245,17 @@ class DeviceKind(abc.ABC):
             report that part in :attr:`Stock.faults`
         """
 
+    def call_in_place(self, identifier: str) -> bool:
+        """Note durably that a device of a row is where it was, because an operator says so.
+
+        The next :meth:`prepare` relies on it. This is for a kind that cannot tell all its devices apart, and withholds
+        those that may have changed places. The default is False: nobody doubts the place of the device.
+
+        :returns: whether its place was in doubt
+        :raises DriverError: that cannot be noted
+        """
+        return False
+
     @abc.abstractmethod
     def stock(self) -> Stock:
         """Read the devices that the host has now.

@@ -62,6 +62,7 @@ from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import busy
+from devicetrack.virt.libvirt.kinds import pci_alike
 from devicetrack.virt.libvirt.kinds import pci_cleaner
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.kinds import pci_erasing
@@ -117,7 +118,7 @@ class PCI(api.DeviceKind):
         self._classes_of_service: frozenset[str] = frozenset()
         self._serials = pci_serials.SerialNumbers(self.tree, lambda: self._memory,
                                                    hypervisor.calls(pci_serials.READ_S))
-        self._identity = pci_identity.Identity(self.tree, self._serials, lambda: self._places)
+        self._identity = pci_identity.Identity(self.tree, self._serials, lambda: self._places, self._like_row)
         self._follower = pci_places.Follower(self.tree, self._rereading, self._serials, lambda: self._memory)
         self._vfs = pci_vfs.Maker(self.tree, self.options.vfs, self.options.vfs_timeout_s,
                                  hypervisor.calls(self.options.vfs_timeout_s + pci_vfs.LONGER_S))
@@ -125,6 +126,7 @@ class PCI(api.DeviceKind):
         self._cleaner = pci_cleaner.Cleaner(self.tree, self.options)
         self._health = pci_health.Health(self.tree, self.options, self._cleaner, self._secondaries)
         self._migration = pci_migration.Migration(self.tree, attributes.paths(conf))
+        self._in_stock: Mapping[str, pci_sysfs.Function] = {}
         self._offered: Sequence[tuple[pci_sysfs.Function, pci_options.DeviceSpec]] = ()
         self._differing: Mapping[str, str] = {}
         self._apart: frozenset[str] = frozenset()       # names of disks that only share their serial number with others
@@ -136,7 +138,7 @@ class PCI(api.DeviceKind):
 
     @property
     def _places(self) -> pci_places.Places:
-        return pci_places.Places(self._memory.moved)
+        return pci_places.Places(self._memory.moved, self._memory.doubted)
 
     @property
     def configured(self) -> bool:
@@ -213,7 +215,7 @@ class PCI(api.DeviceKind):
     # -- stock --------------------------------------------------------------------------------------------------------
 
     def stock(self) -> api.Stock:
-        functions = {function.address: function for function in self._rereading.functions()}
+        functions = self._in_stock = {function.address: function for function in self._rereading.functions()}
         places = self._places
         known = {address: self._as_recorded(function, places) for address, function in functions.items()}
         offered = {address: (function, spec) for address, function in known.items() if not function.is_bridge
@@ -385,9 +387,36 @@ class PCI(api.DeviceKind):
     def evidence(self, identifiers: Collection[str]) -> Mapping[str, str]:
         if not identifiers:
             return {}
-        disks, places, boot = pci_use.Disks(self.tree.root), self._places, self.boot_id()
-        found = {name: disks.writes(places.address(name)) for name in identifiers}
-        return {name: ';'.join((boot, *writes)) for name, writes in found.items() if writes}
+        disks, places, functions = pci_use.Disks(self.tree.root), self._places, self._functions()
+        there = {name: functions.get(places.address(name)) for name in identifiers}
+        alike = self._alike({pci_serials.card_of(functions.get(one.physfn or '', one))
+                             for one in there.values() if one is not None})
+        found = {}
+        for name, function in there.items():
+            like, writes = '' if function is None else alike.of_function(function), disks.writes(places.address(name))
+            if like or writes:
+                found[name] = ';'.join((f'{self.boot_id()}@{like}', *writes))
+        return found
+
+    def _functions(self) -> Mapping[str, pci_sysfs.Function]:
+        """Return the functions of the last stock by address."""
+        return self._in_stock or {function.address: function for function in self._rereading.functions()}
+
+    def _alike(self, cards: Collection[str | None]) -> pci_alike.Disks:
+        """Compare the disks of some sorts of cards."""
+        functions = [function for function in self._functions().values()
+                     if pci_alike.may_be_disk(function) and pci_serials.card_of(function) in cards]
+        return pci_alike.Disks(functions, self._serials.of(functions), self._serials.subsystems)
+
+    def _like_row(self, row: PCIDetails) -> str:
+        return self._alike({pci_alike.card_of_row(row)}).of_row(row)
+
+    def call_in_place(self, identifier: str) -> bool:
+        alike = self._follower.alike.get(identifier)
+        if alike is None or identifier not in self._memory.doubted:
+            return False
+        self._memory.believe(identifier, alike)
+        return True
 
     def is_written(self, before: str, now: str) -> bool:
         return pci_row.is_written(before, now)
@@ -445,10 +474,10 @@ class PCI(api.DeviceKind):
         before = before._replace(physical_network=recorded.physical_network, port=recorded.port)
         if had_it:
             before = before._replace(interfaces=recorded.interfaces, claimed_parent=recorded.claimed_parent)
-        self._memory.give(assignment.identifier)
+        made = pci_row.as_details(function, evidence, before, traits)
+        self._memory.give(assignment.identifier, self._like_row(made))
         pci_ports.realize(self.tree, assignment, function, self.options.release_wait_s)
-        return Realized(DeviceKey(self.name, assignment.identifier),
-                        details.to_text(pci_row.as_details(function, evidence, before, traits)))
+        return Realized(DeviceKey(self.name, assignment.identifier), details.to_text(made))
 
     def _uncleanable(self, function: pci_sysfs.Function) -> str | None:
         """Say why a function could not be cleaned after a guest; None if it could."""

@@ -37,7 +37,7 @@ OF_DISKS: Final = frozenset((ZERO, DISCARD, FORMAT, SANITIZE))
 
 _OF_PROGRAM: Final = ('program', 'timeout_s')
 _KEYS: Final = pci_matching.KEYS | {'policy', 'erase', *_OF_PROGRAM}
-_MASS_STORAGE: Final = '01'              # the first two digits of the class code (PCI Code and ID Assignment)
+MASS_STORAGE: Final = '01'              # the first two digits of the class code (PCI Code and ID Assignment)
 # The kernel lists these methods without knowing the functions that it finds later on the bus. If there is one, it
 # refuses the reset (pci_parent_bus_reset in Linux: drivers/pci/pci.c).
 _BUS_RESETS: Final = frozenset(('bus', 'cxl_bus'))
@@ -85,7 +85,7 @@ def of(rules: Sequence[Rule], function: pci_matching.Function, physfn: pci_match
     for rule in rules:
         if rule.match.matches(function, physfn):
             return rule.policy
-    if function.class_code.startswith(_MASS_STORAGE) or not function.reset_methods:
+    if function.class_code.startswith(MASS_STORAGE) or not function.reset_methods:
         return Policy(PERSON)
     return Policy(NONE if set(function.reset_methods) - _BUS_RESETS or is_alone(function.address) else PERSON)
 

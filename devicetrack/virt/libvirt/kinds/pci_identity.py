@@ -17,11 +17,12 @@ class Identity:
     """Reads functions. Another card in the slot is another device.
 
     :param places: the present addresses of functions by their names
+    :param alike: says where the disks like that of a row are now (:meth:`.pci_alike.Disks.of_row`)
     """
 
     def __init__(self, tree: pci_sysfs.Tree, serials: pci_serials.SerialNumbers,
-                 places: Callable[[], pci_places.Places]) -> None:
-        self._tree, self._serials, self._places = tree, serials, places
+                 places: Callable[[], pci_places.Places], alike: Callable[[PCIDetails], str]) -> None:
+        self._tree, self._serials, self._places, self._alike = tree, serials, places, alike
 
     def evidence(self, function: pci_sysfs.Function, read: Callable[[str], pci_sysfs.Function | None],
                  serials: pci_serials.Serials | None = None, recorded: PCIDetails | None = None
@@ -42,7 +43,7 @@ class Identity:
         """Read the assignment's function.
 
         :raises DeviceGone: there is none at its address, or it is another one
-        :raises CommandFailed: it cannot be read
+        :raises CommandFailed: it cannot be read, or may be the disk of another row
         """
         places = self._places()
         address = places.address(assignment.identifier)
@@ -72,6 +73,9 @@ class Identity:
                 raise exception.DeviceGone(assignment.kind, assignment.identifier,
                                            f'another function is there: its {name.replace("_", " ")} is {_said(now)}, '
                                            f'recorded was {_said(before)}')
+        doubt = places.doubt(assignment.identifier)
+        if doubt is not None and self._alike(recorded) != places.doubted[assignment.identifier]:
+            raise exception.CommandFailed(f'tell which disk is at {address}', doubt)
         return function
 
     def check(self, assignment: DeviceAssignment) -> None:

@@ -11,6 +11,9 @@ The file also remembers, for one boot, the new addresses of functions that have 
 The file also keeps, across boots, which functions devicetrack gave to guests. An operator may remove an option while a
 guest has a function by it, and guests may have other functions, which devicetrack ignores. This record tells the two
 apart.
+
+For rows of disks, the file keeps across boots where the disks that are like theirs were (:mod:`.pci_alike`). A row is
+in doubt as long as nobody has found these disks in the same places in this boot.
 """
 
 from __future__ import annotations
@@ -40,12 +43,14 @@ class _Known(NamedTuple):
 
     ``serials`` has, by address, the number of the function's directory in sysfs and its serial number. ``moved`` has,
     by name, the addresses of functions that are not at the address in their names. Both are for this boot only.
-    ``given`` has, by name, the boots in which functions were given to guests.
+    ``given`` has, by name, the boots in which functions were given to guests. ``alike`` has, by the name of a row, the
+    last boot in which its disk was certainly in its place, and the text of :class:`.pci_alike.Disks` from then.
     """
 
     serials: Mapping[str, tuple[int, str]]
     given: Mapping[str, str]
     moved: Mapping[str, str]
+    alike: Mapping[str, tuple[str, str]]
 
 
 class Memory:
@@ -115,20 +120,58 @@ class Memory:
         """
         self._change(lambda known: known._replace(moved={**known.moved, **moved}))
 
-    def give(self, name: str) -> None:
-        """Remember that a guest gets a function. This survives a power cut.
+    @property
+    def doubted(self) -> Mapping[str, str]:
+        """Return, by the names of rows, where the disks like theirs were in an earlier boot.
+
+        Rows that :meth:`compare` found without a difference in this boot are left out.
 
         :raises CommandFailed: the file cannot be used
         """
-        self._change(lambda known: known._replace(given={**known.given, name: self._boot_id}))
+        with self._errors():
+            return {name: text for name, (boot, text) in self._read().alike.items() if boot != self._boot_id}
+
+    def compare(self, alike: Mapping[str, str]) -> Mapping[str, str]:
+        """Compare where disks are with where they were in an earlier boot, and remember those without a difference.
+
+        :param alike: where the disks like that of a row are, by the names of all rows of disks; '' if there are none
+        :returns: the same as :attr:`doubted`
+        :raises CommandFailed: the file cannot be used
+        """
+        def change(known: _Known) -> _Known:
+            kept = {name: was for name, was in known.alike.items() if name in alike or was[0] == self._boot_id}
+            found = {name: (self._boot_id, text) for name, text in alike.items()
+                     if text and (name not in kept or self._boot_id == kept[name][0] or kept[name][1] == text)}
+            return known._replace(alike={**kept, **found})
+
+        self._change(change)
+        return self.doubted
+
+    def believe(self, name: str, alike: str) -> None:
+        """Remember that the disk of a row is in its place, as somebody says, and where those like it are.
+
+        :raises CommandFailed: the file cannot be used
+        """
+        self._change(lambda known: known._replace(alike={**known.alike, name: (self._boot_id, alike)}))
+
+    def give(self, name: str, alike: str) -> None:
+        """Remember that a guest gets a function. This survives a power cut.
+
+        :param alike: where the disks like it are, '' if it is none
+        :raises CommandFailed: the file cannot be used
+        """
+        self._change(lambda known: known._replace(
+            given={**known.given, name: self._boot_id},
+            alike={**known.alike, name: (self._boot_id, alike)} if alike else known.alike))
 
     def take_back(self, name: str) -> None:
         """Remember that no guest has a function any more.
 
         :raises CommandFailed: the file cannot be used
         """
-        self._change(lambda known: known._replace(given={other: boot for other, boot in known.given.items()
-                                                         if other != name}))
+        self._change(lambda known: known._replace(
+            given={other: boot for other, boot in known.given.items() if other != name},
+            alike={other: was for other, was in known.alike.items() if other != name}))
 
     def _change(self, change: Callable[[_Known], _Known]) -> None:
         """Change the file while nobody else changes it."""
@@ -140,7 +183,7 @@ class Memory:
 
     def _read(self) -> _Known:
         if not os.path.lexists(self._path):     # most hosts hand out no functions, and get no file
-            return _Known({}, {}, {})
+            return _Known({}, {}, {}, {})
         with open(ownfiles.open_file(self._path), encoding='utf-8') as file:
             return _parse(json.loads(file.read(_MOST_BYTES)), self._boot_id)
 
@@ -172,4 +215,6 @@ def _parse(stored: Any, boot_id: str) -> _Known:
     serials = {str(address): (int(directory), str(serial))
                for address, (directory, serial) in stored['serials'].items()}
     given, moved = ({str(name): str(said) for name, said in stored[what].items()} for what in ('given', 'moved'))
-    return _Known(serials, given, moved) if stored['boot_id'] == boot_id else _Known({}, given, {})
+    # Earlier releases did not write it.
+    alike = {str(name): (str(boot), str(text)) for name, (boot, text) in stored.get('alike', {}).items()}
+    return _Known(serials, given, moved, alike) if stored['boot_id'] == boot_id else _Known({}, given, {}, alike)

@@ -6,7 +6,8 @@ a virtual function its number on the card, identify the recorded function. Its n
 changes. While the host runs, a function keeps the address that it was last given to a guest at, because definitions
 name that address.
 
-A function that may be the one of a row, and is not certainly another one, is withheld.
+A function that may be the one of a row, and is not certainly another one, is withheld. So are the disks that nothing
+but their addresses tells apart, if a row has one of them and the addresses are not those of an earlier boot.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import types
 from typing import Final
 
 from devicetrack import exception
@@ -24,6 +26,7 @@ from devicetrack.objects import details
 from devicetrack.objects import PCIDetails
 from devicetrack.virt.libvirt import pci_rereading
 from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt.kinds import pci_alike
 from devicetrack.virt.libvirt.kinds import pci_memory
 from devicetrack.virt.libvirt.kinds import pci_serials
 
@@ -42,10 +45,11 @@ class Places:
     """The addresses of functions in this boot.
 
     :param moved: by name, the addresses of functions that are not at the address in their names
+    :param doubted: by the names of rows that may have the disks of others, where the disks like theirs were
     """
 
-    def __init__(self, moved: Mapping[str, str]) -> None:
-        self.moved = moved
+    def __init__(self, moved: Mapping[str, str], doubted: Mapping[str, str] = types.MappingProxyType({})) -> None:
+        self.moved, self.doubted = moved, doubted
         self._names = {address: name for name, address in moved.items()}
 
     def address(self, name: str) -> str:
@@ -67,6 +71,15 @@ class Places:
             return None
         return (f'{address} is the name of a card that an instance has, and that is at {self.moved[address]} now: this '
                 'one is offered after a boot of the host at which no instance has that card any more')
+
+
+    def doubt(self, name: str) -> str | None:
+        """Return why a row may have the disk of another one; None if it certainly has its own."""
+        if name not in self.doubted:
+            return None
+        return (f'nobody knows whether disks like {name} have changed places since an earlier boot of the host (then: '
+                f'{self.doubted[name]}): put them back and boot the host, or, if {name} is where it was, say so with '
+                f'devicetrack-manage device admit pci/{name}')
 
 
 class Followed:
@@ -99,6 +112,8 @@ class Followed:
 class Follower:
     """Compares the rows of one host with its functions, again and again. ``followed`` is the last result.
 
+    ``alike`` has the text of :class:`.pci_alike.Disks` by the names of rows in doubt.
+
     :param memory: remembers addresses for this boot
     """
 
@@ -106,7 +121,8 @@ class Follower:
                  memory: Callable[[], pci_memory.Memory]) -> None:
         self._tree, self._rereading, self._serials, self._memory = tree, rereading, serials, memory
         self.followed = Followed()
-        self._seen: tuple[Mapping[str, int], Sequence[str]] = {}, ()
+        self.alike: Mapping[str, str] = {}
+        self._seen: tuple[Mapping[str, int], Sequence[tuple[str, bool]]] = {}, ()
 
     def follow(self, recorded: Mapping[str, str], places: Places) -> None:
         """Find rows whose functions have moved to other addresses.
@@ -118,26 +134,40 @@ class Follower:
         :raises CommandFailed: the functions cannot be listed, or the memory cannot be used
         """
         recorded_now, links = rows(recorded), self._tree.links()
-        if self._seen == (links, sorted(recorded_now) if self.followed.lost else []) and not any(
+        if self._seen == (links, self._watched(recorded_now, places.doubted)) and not any(
                 (function := self._tree.function(address)) is None or (function.driver, function.product_id) != then
                 for address, then in self.followed.unread.items()):
             return
         functions = {function.address: function for function in self._rereading.functions()}
         sorts = {(row.vendor_id, row.product_id) for row in recorded_now.values()}
-        cards = {function.physfn or function.address for function in functions.values() if _sort(function) in sorts}
+        of_rows = set(map(pci_alike.card_of_row, recorded_now.values()))
+        cards = {function.physfn or function.address for function in functions.values()
+                 if _sort(function) in sorts or pci_serials.card_of(function) in of_rows}
         serials = self._serials.of([functions[address] for address in sorted(cards) if address in functions])
         memory = self._memory()
+        disks = pci_alike.Disks(functions.values(), serials, self._serials.subsystems)
+        alike = {name: disks.of_row(row) for name, row in recorded_now.items()}
+        doubted = memory.compare(alike)
+        self.alike = {name: text for name, text in alike.items() if name in doubted and text}
         self.followed = follow(
-            recorded_now, places, functions, lambda function, before: pci_serials.evidence(
+            recorded_now, Places(places.moved, doubted), functions, lambda function, before: pci_serials.evidence(
                 function, functions.get(function.physfn or ''), serials, before, self._serials.subsystems),
-            memory.given_in_this_boot)
+            memory.given_in_this_boot, {name: disks.like(recorded_now[name]) for name in self.alike})
         if self.followed.moved:
             memory.move(self.followed.moved)
-        self._seen = links, sorted(recorded_now) if self.followed.lost else []
+        self._seen = links, self._watched(recorded_now, doubted)
+
+    def _watched(self, recorded: Mapping[str, PCIDetails], doubted: Mapping[str, str]) -> list[tuple[str, bool]]:
+        """Return the names of rows whose coming, going or doubt changes the result."""
+        # A row may still get the name that tells its disk from others.
+        return sorted((name, name in doubted) for name, row in recorded.items()
+                      if self.followed.lost or name in doubted or (row.disks != '' and not (
+                          (row.serial or row.parent_serial) and row.nvm_subsystem)))
 
 
 def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mapping[str, pci_sysfs.Function],
-           evidence_of: EvidenceOf, stays: Collection[str]) -> Followed:
+           evidence_of: EvidenceOf, stays: Collection[str],
+           alike: Mapping[str, Sequence[str]] = types.MappingProxyType({})) -> Followed:
     """Compare rows with the functions of the host.
 
     :param recorded: the details of rows by name
@@ -145,14 +175,15 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
     :param functions: all functions of the host, by address
     :param evidence_of: reads the identity of a function, given the identity that a row recorded
     :param stays: the names of functions that were given to guests in this boot: their rows follow no card
+    :param alike: by the names of rows in doubt, where the disks are that may be theirs
     """
     found = Followed()
     found.unread.update((address, (function.driver, '')) for address, function in functions.items()
                         if not function.product_id)
     # A card without a serial number cannot be found again.
-    missed = {name: row for name, row in recorded.items() if _key_of(row) is not None and not _is_there(
-        row, functions.get(places.address(name)), evidence_of)}
-    found.lost = {(row.vendor_id, row.product_id) for row in missed.values()}
+    missed = {name: row for name, row in recorded.items() if name in places.doubted or (
+        _key_of(row) is not None and not _is_there(row, functions.get(places.address(name)), evidence_of))}
+    found.lost = {(row.vendor_id, row.product_id) for row in missed.values() if _key_of(row) is not None}
     _withhold_for_unread(recorded, places, functions, found)
     if not missed:
         return found
@@ -174,10 +205,13 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
             rows.setdefault(of_row, []).append((name, row.nvm_subsystem))
     served = {places.address(name) for name in recorded.keys() - missed.keys()}
     for name, row in sorted(missed.items()):
+        if (doubt := places.doubt(name)) is not None:
+            _withhold(name, row, alike.get(name, ()), (), served, found, f'; {doubt}')
+            continue
         of_row = _key_of(row)
         if of_row is None:
             continue
-        where, alike = (_may_be(row.nvm_subsystem, named.get(of_row, ())) for named in (by_key, rows))
+        where, alike_rows = (_may_be(row.nvm_subsystem, named.get(of_row, ())) for named in (by_key, rows))
         if not where or where == [places.address(name)]:
             continue
         # A guest may have it, at the address of the row. Then nobody can read its number.
@@ -186,8 +220,8 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
             _is_like(row, here) and None in evidence_of(here, pci_serials.of_row(row))))
         if is_unread and len(where) > 1:
             continue                            # a number that several others have identifies none of them
-        if is_unread or len(where) > 1 or len(alike) > 1:
-            _withhold(name, row, where, alike, served, found)
+        if is_unread or len(where) > 1 or len(alike_rows) > 1:
+            _withhold(name, row, where, alike_rows, served, found)
         else:
             _follow_one(name, row, where[0], name in stays, found)
     return found
@@ -206,13 +240,14 @@ def _withhold_for_unread(recorded: Mapping[str, PCIDetails], places: Places,
 
 
 def _withhold(name: str, row: PCIDetails, where: Sequence[str], names: Sequence[str], served: Collection[str],
-              found: Followed) -> None:
+              found: Followed, doubt: str = '') -> None:
+    serial = row.parent_serial or row.serial
     for address in where:
         if address not in served:               # another row has it there
             found.withheld[address] = (
-                f'it may be {name}, which an instance has: {", ".join(where)} have the serial number '
-                f'{row.parent_serial or row.serial}'
-                + (f', and so do the rows of {", ".join(names)}' if len(names) > 1 else ''))
+                f'it may be {name}, which an instance has: {", ".join(where)} have '
+                + (f'the serial number {serial}' if serial else 'nothing but their addresses that tells them apart')
+                + (f', and so do the rows of {", ".join(names)}' if len(names) > 1 else '') + doubt)
 
 
 def _follow_one(name: str, row: PCIDetails, where: str, stays: bool, found: Followed) -> None:

@@ -79,11 +79,15 @@ def same_disk(owned: Collection[str], proven: Mapping[str, str], apart: Collecti
 def is_written(before: str, now: str) -> bool:
     """Whether a function's disks may have been written to between two texts of :meth:`.PCI.evidence`.
 
-    They begin with a boot. A disk that came back to its driver in the same boot may have been written to elsewhere,
-    for example by a program with VFIO. The kernel counts anew in each boot, so there a disk has to count no write, and
-    no partition that it did not have.
+    They begin with a boot, and where the disks are that nothing tells apart from these (:mod:`.pci_alike`): if that
+    changes at a boot, these may be other disks. Earlier releases did not write it. A disk that came back to its driver
+    in the same boot may have been written to elsewhere, for example by a program with VFIO. The kernel counts anew in
+    each boot, so there a disk has to count no write, and no partition that it did not have.
     """
-    (boot, *old), (boot_now, *new) = before.split(';'), now.split(';')
+    (first, *old), (first_now, *new) = before.split(';'), now.split(';')
+    (boot, told, alike), (boot_now, _told, alike_now) = first.partition('@'), first_now.partition('@')
+    if told and boot != boot_now and alike != alike_now:
+        return True
     if boot == boot_now and not set(old) <= set(new):
         return True
     counted = [one.split(':') for one in set(new).difference(old)]

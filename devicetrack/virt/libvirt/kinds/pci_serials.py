@@ -127,9 +127,17 @@ def evidence(function: pci_sysfs.Function, physfn: pci_sysfs.Function | None, se
         return Evidence(serial, '', '', no_serial, subsystem)
     if physfn is None or physfn.problem is not None:
         return Evidence('', None, None, nvm_subsystem=subsystem)
-    card = f'{physfn.vendor_id}:{physfn.product_id} {physfn.subsystem or "none"} {physfn.address.rpartition(".")[2]}'
     serial, no_serial = _serial(physfn, serials, before.parent_serial, before.no_serial)
-    return Evidence('', card, serial, no_serial, subsystem)
+    return Evidence('', card_of(physfn), serial, no_serial, subsystem)
+
+
+def card_of(function: pci_sysfs.Function) -> str:
+    """Return which sort of card a physical function is of, and which function on it."""
+    return card_text(function.vendor_id, function.product_id, function.subsystem, function.address)
+
+
+def card_text(vendor_id: str, product_id: str, subsystem: str | None, address: str) -> str:
+    return f'{vendor_id}:{product_id} {subsystem or "none"} {address.rpartition(".")[2]}'
 
 
 def _serial(function: pci_sysfs.Function, serials: Serials, recorded: str | None,
