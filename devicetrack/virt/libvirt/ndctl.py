@@ -160,6 +160,9 @@ def _uuid(value: Any, where: str, required: bool) -> str:
     if value is None and not required:
         return ''
     try:
-        return str(uuid.UUID(value))
+        found = uuid.UUID(value)
+        if not found.int and required:          # the namespace has none: its name alone would be its identity
+            raise ValueError
+        return str(found)
     except (ValueError, AttributeError, TypeError):
         raise exception.InvalidDocument(DOCUMENT, where, 'not a UUID') from None

@@ -175,6 +175,19 @@ class StockTestCase(MdevTestCase):
         self.assertEqual((device.identifier, None, True), (found.identifier, found.unhealthy, found.adoptable))
         self.assertEqual('vfio-ap', details.from_text(found.details).device_api)
 
+    def test_a_subchannel_may_be_another_disk_after_a_boot_and_goes_to_nobody(self) -> None:
+        original = ParentDevice.xml
+        self.patch(ParentDevice, 'xml', lambda parent: original(parent).replace('vfio-pci', 'vfio-ccw'))
+        log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
+        for _ in range(2):
+            self.assertEqual(api.Stock(), self.kind.stock())
+        self.assertEqual(1, log.output.count('so none is handed out'))
+        device = self.node.add('mtty-2')
+        [found] = self.kind.stock().devices
+        self.assertFalse(found.adoptable)
+        row = contract.assignment(self.instance, 'mdev', device.identifier, found.parent, found.details)
+        self.assertRaises(exception.RealizeFailed, self.kind.realize, row)
+
     def test_a_type_that_is_used_up_is_no_mistake(self) -> None:
         log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
         self.node.units = 0

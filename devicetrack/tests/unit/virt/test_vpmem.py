@@ -173,6 +173,16 @@ class NdctlTestCase(base.TestCase):
         self.assertEqual({'/dev/dax1.2': 'ns1_2', '/dev/dax0.0': None},
                          self.kind.identify(['/dev/dax1.2', '/dev/dax0.0']))
 
+    def test_one_without_a_uuid_of_its_own_is_known_by_nothing_but_its_name(self) -> None:
+        wanted = self.assigned('ns0_0')
+        for itself in (str(uuid.UUID(int=0)), None):
+            self.changes('ns0_0', uuid=itself)
+            device, other = self.kind.stock().devices
+            self.assertIn('not a UUID', str(device.unhealthy))
+            self.assertIsNone(other.unhealthy)
+            for call in (self.kind.realize, lambda one: self.kind.unclaim(one, 0)):
+                self.assertRaises(exception.DeviceError, call, wanted)
+
     def test_one_that_no_guest_can_have_is_unhealthy(self) -> None:
         for facts, reason in (({'mode': 'fsdax'}, 'fsdax'), ({'size': 2 * MIB}, 'a guest needs at least 4194304'),
                               ({'size': 6 * MIB, 'align': 4096}, 'None'),

@@ -57,9 +57,16 @@ LOG = log.logger(__name__)
 
 # Of a device of which nobody says it, so that nobody gets it.
 _DEVICE_API: Final = 'vfio-pci'
-# A matrix of cryptographic adapters has none of them unless its definition assigns some (Linux:
-# Documentation/arch/s390/vfio-ap.rst), and no option says which. So an operator makes such devices.
-_NEEDS_ATTRIBUTES: Final = 'vfio-ap'
+# A subchannel has a disk of which a guest leaves its bytes, and may have another one after a boot (Linux:
+# Documentation/arch/s390/vfio-ccw.rst). This kind knows neither.
+_SUBCHANNEL: Final = 'vfio-ccw'
+# Why none is made, by the interface of the devices. A matrix of cryptographic adapters has none of them unless its
+# definition assigns some (Linux: Documentation/arch/s390/vfio-ap.rst), and no option says which. So an operator makes
+# such devices.
+_NOT_MADE: Final = {
+    'vfio-ap': 'a device of this type is of no use without adapters and domains, so none is made: define such devices '
+               'with mdevctl and their attributes, and they are adopted',
+    _SUBCHANNEL: 'a device of this type is a disk that a boot may exchange for another one, so none is handed out'}
 # How an argument for QEMU names a mediated device.
 _UUID_IN_SYSFS = re.compile(r'/sys/[^\s,"\']*/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})')
 
@@ -191,11 +198,10 @@ class Mdev(api.DeviceKind):
         """
         idle = {name for name in self.options.types if name not in there}
         for name in sorted(idle - self._idle):
-            if any((made.id, made.device_api) == (name, _NEEDS_ATTRIBUTES) for parent in parents
-                   for made in parent.types):
-                LOG.warning('%s = %s: a device of this type is of no use without adapters and domains, so none is '
-                            'made: define such devices with mdevctl and their attributes, and they are adopted',
-                            mdev_options.ENABLED, name)
+            why = next((_NOT_MADE[made.device_api] for parent in parents for made in parent.types
+                        if made.id == name and made.device_api in _NOT_MADE), None)
+            if why is not None:
+                LOG.warning('%s = %s: %s', mdev_options.ENABLED, name, why)
                 continue
             named = bool(self.options.types[name].addresses)
             made = sorted({made.id for parent in parents for made in parent.types})
@@ -222,7 +228,7 @@ class Mdev(api.DeviceKind):
         return InventoryDevice(
             self.name, device.uuid, parent.name, mdev_type.resource_class, parent.name, parent.numa_node,
             _text_of(device.type, parent.name, _pci_address(parent), device_api or _DEVICE_API, device.iommu_group),
-            unhealthy, self.options.adopt_existing)
+            unhealthy, self.options.adopt_existing and device_api != _SUBCHANNEL)
 
     def _device_api(self, device: Device) -> str | None:
         """Return the interface of a device; None if neither libvirt nor the kernel says it."""
@@ -245,7 +251,7 @@ class Mdev(api.DeviceKind):
         for parent in sorted(parents, key=lambda parent: parent.name in self._failing):
             allowed = {mdev_type.id: mdev_type for mdev_type in self.options.types_of(mdev_devices.names(parent))}
             for made in parent.types:
-                if made.id not in allowed or made.device_api == _NEEDS_ATTRIBUTES:
+                if made.id not in allowed or made.device_api in _NOT_MADE:
                     continue
                 available = 0 if parent.name in silences else max(
                     0, made.available - len(waiting.get((parent.name, made.id), ())))
@@ -282,6 +288,8 @@ class Mdev(api.DeviceKind):
         self.removal.check_closed(assignment)       # it may exist: somebody made it, or an earlier call
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
+        if assignment.details.device_api == _SUBCHANNEL:
+            raise exception.RealizeFailed(self.name, assignment.identifier, _NOT_MADE[_SUBCHANNEL])
         try:
             device = self._make_ready(assignment)
         except (exception.RealizeFailed, connection.Refused):
