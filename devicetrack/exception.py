@@ -234,25 +234,15 @@ class UnknownOperatorRequest(DeviceTrackError):
     template = 'there is no request {request}: see devicetrack-manage request list'
 
 
-class NotForgotten(DeviceTrackError):
-    """The device cannot be forgotten in its present state. Its row stays; ``reason`` says why, and what to do first."""
-    device: str
+class RowStays(DeviceTrackError):
+    """A device is not forgotten or retired, or an instance not released, as an operator asks: ``event`` says which.
+
+    The rows stay as they are; ``reason`` says why, and what to do first.
+    """
+    what: str
+    event: str
     reason: str
-    template = 'device {device} is not forgotten: {reason}'
-
-
-class NotReleased(DeviceTrackError):
-    """An operator's release of an instance on a host was refused. Its rows stay; ``reason`` says what to do first."""
-    instance_uuid: str
-    reason: str
-    template = 'instance {instance_uuid} is not released: {reason}'
-
-
-class NotRetired(DeviceTrackError):
-    """The device cannot be retired in its present state. Its row stays; ``reason`` says why, and what to do first."""
-    device: str
-    reason: str
-    template = 'device {device} is not retired: {reason}'
+    template = '{what} is not {event}: {reason}'
 
 
 class NotAdopted(DeviceTrackError):
@@ -741,8 +731,4 @@ class ParentFull(DriverError):
 
 class ParentGone(ParentFull):
     """The parent of a device that keeps nothing is certainly away, and so is the device. Take any other device."""
-    kind: str
-    parent: str
-    device_type: str
-    reason: str
     template = '{parent}, which makes {device_type}, is gone: {reason}'

@@ -842,7 +842,7 @@ class ClaimManager:
         :param instance_uuid: the device's owner, which confirms that the caller means this device
         :returns: why the device is withheld; ``changed`` is False if it was retired already
         :raises NotAssigned: the device has no owner and is not retired
-        :raises NotRetired: it is not on its way back, has another owner or is being wiped, a domain names it, one of
+        :raises RowStays: it is not on its way back, has another owner or is being wiped, a domain names it, one of
             these is unknown, or the host is report-only; nothing was changed
         :raises BadRequest: a name is not a string that UTF-8 can write, ``instance_uuid`` is not a UUID, or ``reason``
             is not one printable line

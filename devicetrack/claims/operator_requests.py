@@ -241,8 +241,7 @@ class OperatorRequests:
                           f'this release knows no request {request.verb}: it knows {", ".join(sorted(self._verbs))}')
         try:
             return self.do(request.verb, _arguments(request))
-        except (exception.BadRequest, exception.NotForgotten, exception.NotReleased, exception.NotAssigned,
-                exception.NotAdmitted, exception.NotRetired) as error:
+        except (exception.BadRequest, exception.NotAdmitted, exception.NotAssigned, exception.RowStays) as error:
             return Answer(REFUSED, str(error))
         except exception.DeviceTrackError as error:
             return Answer(FAILED, str(error))

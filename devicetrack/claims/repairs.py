@@ -344,7 +344,7 @@ class Repairs:
         :param wait: wait for wipes; False wipes devices in the background
         :param claims: the ids of the claims whose devices the operator saw; None for those of any claim
         :returns: the rows as they were
-        :raises NotReleased: it has no devices here, or some of a claim that the operator did not see, another operation
+        :raises RowStays: it has no devices here, or some of a claim that the operator did not see, another operation
             works on it, it has a domain here, a domain names one of its devices, it is moving, the service says that it
             is here, or one of these is unknown. A service that answers and leaves it out does not know it. Also while
             the host is report-only
@@ -354,16 +354,18 @@ class Repairs:
         # An audit may call this, and waits for no instance.
         with self._rows.if_idle(instance_uuid) as idle:
             if not idle:
-                raise exception.NotReleased(instance_uuid, _BUSY)
+                raise exception.RowStays(f'instance {instance_uuid}', 'released', _BUSY)
             records = self._rows.of_instance(instance_uuid)
             if not records:
-                raise exception.NotReleased(instance_uuid, f'it has no devices on host {self._host}')
+                raise exception.RowStays(f'instance {instance_uuid}', 'released',
+                                         f'it has no devices on host {self._host}')
             if claims is not None and not claims.issuperset(record.claim_id for record in records):
-                raise exception.NotReleased(instance_uuid, 'it has devices of a newer claim: look again')
+                raise exception.RowStays(f'instance {instance_uuid}', 'released',
+                                         'it has devices of a newer claim: look again')
             if (closed := self._gate.why_not_end) is not None:
-                raise exception.NotReleased(instance_uuid, closed)
+                raise exception.RowStays(f'instance {instance_uuid}', 'released', closed)
             if wait and self._wipes.is_wiping(instance_uuid):
-                raise exception.NotReleased(instance_uuid, _BUSY)
+                raise exception.RowStays(f'instance {instance_uuid}', 'released', _BUSY)
             for _look in range(2):
                 _refuse_release(instance_uuid, records, self._views.read(), self._service.is_there)
             LOG.warning('Host %(host)s: releasing instance %(instance)s, as an operator confirmed', {
@@ -381,7 +383,7 @@ class Repairs:
         :param instance_uuid: its owner, as an operator confirmed
         :returns: the row as it was
         :raises NotAssigned: no instance holds the device
-        :raises NotForgotten: another operation works on its instance, it has another owner, the host may still have it
+        :raises RowStays: another operation works on its instance, it has another owner, the host may still have it
             or get it back as it is, a guest may use it, or one of these is unknown. Also while the host is report-only:
             the row of a store that is older than its guests may not be the last one of the device
         :raises HypervisorUnreachable, StoreError: no answer
@@ -389,12 +391,12 @@ class Repairs:
         # An audit may call this, and waits for no instance.
         with self._rows.if_idle(instance_uuid) as idle:
             if not idle:
-                raise exception.NotForgotten(str(key), _BUSY)
+                raise exception.RowStays(f'device {key}', 'forgotten', _BUSY)
             record = _owned(self._rows.of_devices([key]).get(key), self._host, key, instance_uuid)
             if self._wipes.works_on([key]):
-                raise exception.NotForgotten(str(key), _BUSY)
+                raise exception.RowStays(f'device {key}', 'forgotten', _BUSY)
             if (closed := self._gate.why_not_end) is not None:
-                raise exception.NotForgotten(str(key), closed)
+                raise exception.RowStays(f'device {key}', 'forgotten', closed)
             for _look in range(2):
                 _refuse(self._views.read(), self._driver.guest_records(), record)
             _refuse_present(self._driver, record)
@@ -414,7 +416,7 @@ class Repairs:
 
         :param instance_uuid: its owner, as an operator confirmed
         :raises NotAssigned: no instance holds the device, and it is not retired
-        :raises NotRetired: another operation works on it or its instance, it has another owner, it is not on its way
+        :raises RowStays: another operation works on it or its instance, it has another owner, it is not on its way
             back, a domain names it, or that is unknown. Also while the host is report-only, as for :meth:`forget`
         :raises BadRequest: the reason is not one short, printable line
         :raises HypervisorUnreachable, StoreError: no answer
@@ -422,7 +424,7 @@ class Repairs:
         arguments.check_reason(reason)
 
         def refuse(why: str) -> None:
-            raise exception.NotRetired(str(key), why)
+            raise exception.RowStays(f'device {key}', 'retired', why)
 
         # An audit may call this, and waits for no instance.
         with self._rows.if_idle(instance_uuid) as idle:
@@ -461,11 +463,11 @@ def forget_of_machine(store: Store, host: Host, machine_id: str, key: DeviceKey,
     """End the row of a device of a machine that is gone for good, as an operator confirms.
 
     :param machine_id: the digest of this machine's id
-    :raises NotForgotten: the host is this machine, or the device has another owner
+    :raises RowStays: the host is this machine, or the device has another owner
     :raises NotAssigned, StoreError: as :meth:`Repairs.forget`
     """
     if host.machine_id == machine_id:
-        raise exception.NotForgotten(str(key), f'host {host.name} is this machine')
+        raise exception.RowStays(f'device {key}', 'forgotten', f'host {host.name} is this machine')
     record = _owned(next(iter(store.records_of_devices(host.uuid, [key])), None), host.name, key, instance_uuid)
     if not _leaves_nothing(record):
         withheld.forget(store, host.uuid, key, instance_uuid)
@@ -502,7 +504,7 @@ def _owned(record: Record | None, host: str, key: DeviceKey, instance_uuid: str)
     if record is None:
         raise exception.NotAssigned(str(key), host)
     if record.instance_uuid != instance_uuid:
-        raise exception.NotForgotten(str(key), f'it belongs to instance {record.instance_uuid}, but '
+        raise exception.RowStays(f'device {key}', 'forgotten', f'it belongs to instance {record.instance_uuid}, but '
                                      f'{instance_uuid} was confirmed')
     return record
 
@@ -511,10 +513,10 @@ def _refuse_release(instance_uuid: str, records: Sequence[Record], views: Views,
     """Check that the views allow the release of an instance.
 
     :param asks_service: whether there is a compute service, so that its answer is unknown if there is none
-    :raises NotReleased: they do not; says why
+    :raises RowStays: they do not; says why
     """
     def refuse(reason: str) -> None:
-        raise exception.NotReleased(instance_uuid, reason)
+        raise exception.RowStays(f'instance {instance_uuid}', 'released', reason)
 
     for unknown in views.usage.unknown:
         refuse(f'{unknown.what} cannot be read ({unknown.reason}): fix that first')
@@ -540,12 +542,12 @@ def _refuse_release(instance_uuid: str, records: Sequence[Record], views: Views,
 def _refuse(views: Views, guests: Iterable[GuestRecord], record: Record) -> None:
     """Check that the views allow a device to be forgotten.
 
-    :raises NotForgotten: they do not; says why
+    :raises RowStays: they do not; says why
     """
     key, usage, inventory = record.key, views.usage, views.inventory
 
     def refuse(reason: str) -> None:
-        raise exception.NotForgotten(str(key), reason)
+        raise exception.RowStays(f'device {key}', 'forgotten', reason)
 
     for unknown in (*usage.unknown, *inventory.unknown):
         refuse(f'{unknown.what} cannot be read ({unknown.reason}): fix that first')
@@ -569,5 +571,6 @@ def _refuse_present(driver: VirtDriver, record: Record) -> None:
         driver.guest_config([DeviceAssignment.from_record(record)])
     except exception.DeviceGone:
         return
-    raise exception.NotForgotten(str(record.key), 'the host has it, though no option names it: name it in the '
-                                 'option again and release its instance, which wipes it')
+    raise exception.RowStays(f'device {record.key}', 'forgotten', 'the host has it, though no option names it: name it '
+                                                                  'in the option again and release its instance, which '
+                                                                  'wipes it')

@@ -121,7 +121,7 @@ class Release(requesting.Requesting):
         host = self.app.observer(parsed_args.host).host
         found = self.app.checked_store.records_of_instance(host.uuid, uuid)
         if not found:
-            raise exception.NotReleased(uuid, f'it has no devices on host {host.name}')
+            raise exception.RowStays(f'instance {uuid}', 'released', f'it has no devices on host {host.name}')
         devices = [records.name(record.kind, record.identifier) for record in found]
         if not parsed_args.yes:
             raise base.UsageError(f'instance {uuid} holds {", ".join(devices)} on host {host.name}: to give '

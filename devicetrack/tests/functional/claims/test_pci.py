@@ -83,7 +83,7 @@ class MisspeltTestCase(BootsTestCase):
         self.assertIn(findings.NO_OPTION, finding.detail)
         self.assertNotIn('forget', finding.proposal)
         self.host.machine.delete_guest(instance.uuid)
-        error = self.assertRaises(exception.NotForgotten, self.host.running.repairs.forget, record.key, instance.uuid)
+        error = self.assertRaises(exception.RowStays, self.host.running.repairs.forget, record.key, instance.uuid)
         self.assertIn('no option names it', str(error))
 
 

@@ -125,9 +125,9 @@ class AcceptTestCase(RepairTestCase):
         self.host.audit()
         running, rows = self.host.running, self.host.records()
         for refused, call, arguments in (
-                (exception.NotReleased, running.repairs.release, (self.older.uuid,)),
-                (exception.NotRetired, running.repairs.retire, (D0, self.older.uuid)),
-                (exception.NotForgotten, running.repairs.forget, (D0, self.older.uuid)),
+                (exception.RowStays, running.repairs.release, (self.older.uuid,)),
+                (exception.RowStays, running.repairs.retire, (D0, self.older.uuid)),
+                (exception.RowStays, running.repairs.forget, (D0, self.older.uuid)),
                 (exception.NotAdmitted, running.unproven.admit, (D2, True))):
             error = self.assertRaises(refused, call, *arguments)
             self.assertIn('is report-only: its store is older than its guests', str(error))
@@ -256,7 +256,7 @@ class ForgetTestCase(RepairTestCase):
 
     def refused(self, because: str, uuid: str | None = None) -> None:
         before = self.host.records()
-        error = self.assertRaises(exception.NotForgotten, self.host.running.repairs.forget, D0,
+        error = self.assertRaises(exception.RowStays, self.host.running.repairs.forget, D0,
                                   uuid or self.instance.uuid)
         self.assertIn(because, str(error))
         self.assertEqual(before, self.host.records())
@@ -326,7 +326,7 @@ class ForgetTestCase(RepairTestCase):
     def test_of_a_machine_that_is_gone(self) -> None:
         store = self.host.store.store
         there = store.hosts()[0]
-        self.assertRaises(exception.NotForgotten, repairs.forget_of_machine, store, there, there.machine_id, D0,
+        self.assertRaises(exception.RowStays, repairs.forget_of_machine, store, there, there.machine_id, D0,
                           self.instance.uuid)
         gone = Host(ANOTHER, 'compute-9', 'another machine')
         store.add_host(gone)

@@ -164,7 +164,7 @@ class LocksTestCase(RoomsTestCase):
         self.addCleanup(worker.join)
         self.addCleanup(go_on.set)
         began.wait()
-        self.assertRaises(exception.NotForgotten, host.running.repairs.forget, row.key, instance.uuid)
+        self.assertRaises(exception.RowStays, host.running.repairs.forget, row.key, instance.uuid)
         self.assertEqual([], host.audit())
 
 

@@ -462,7 +462,7 @@ class ReleaseByAnOperatorTestCase(test_moving.RegionTestCase):
             lost = [finding for finding in self.one.audit() if finding.kind == 'stale migration']
             self.assertEqual(self.one.service.moves is not None, bool(lost))
             if not lost:
-                self.assertRaises(exception.NotReleased, self.release, instance)
+                self.assertRaises(exception.RowStays, self.release, instance)
         self.assertIn('instance release', lost[0].proposal)
         self.release(instance)
         self.assertEqual([], region.rows(instance)['one'])
@@ -491,11 +491,11 @@ class ReleaseByAnOperatorTestCase(test_moving.RegionTestCase):
             instance = region.spawn('one', pmem=1)
             happens(region, instance)
             rows = region.rows(instance)
-            error = self.assertRaises(exception.NotReleased, self.release, instance)
+            error = self.assertRaises(exception.RowStays, self.release, instance)
             self.assertIn(reason, str(error))
             self.assertEqual(rows, region.rows(instance))
 
     def test_of_an_instance_that_holds_nothing(self):
         self.region(devices=1)
-        error = self.assertRaises(exception.NotReleased, self.release, Instance())
+        error = self.assertRaises(exception.RowStays, self.release, Instance())
         self.assertIn('it has no devices on host one', str(error))

@@ -562,7 +562,7 @@ class RetirementTestCase(WipesTestCase):
 
     def refused(self) -> str:
         before = self.host.records()
-        error = self.assertRaises(exception.NotRetired, self.retire)
+        error = self.assertRaises(exception.RowStays, self.retire)
         self.assertEqual((before, RELEASING), (self.host.records(), self.host.states()['d0']))
         return error.reason
 
@@ -610,7 +610,7 @@ class RetirementTestCase(WipesTestCase):
 
     def test_only_a_device_on_its_way_back_is_retired(self) -> None:
         other = self.host.spawn(pmem=1)
-        error = self.assertRaises(exception.NotRetired, self.host.manager.retire, 'vpmem', 'd1', other.uuid)
+        error = self.assertRaises(exception.RowStays, self.host.manager.retire, 'vpmem', 'd1', other.uuid)
         self.assertIn('it is active: release its instance first', error.reason)
         self.assertEqual('active', self.host.states()['d1'])
 
