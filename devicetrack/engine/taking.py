@@ -99,15 +99,13 @@ class Taking(Intake):
         """
         for items in (demand.items, *demand.alternatives):
             order = sorted(range(len(items)), key=lambda index: self._choices(items[index]))
-            orders: Iterable[Sequence[int]] = (order,)
+            # What was chosen first may have excluded what the next item needs, or the parent has fewer devices of its
+            # class left than it really has. The opposite order finds what fits then, but not every mix.
+            orders: Iterable[Sequence[int]] = (order, order[::-1])
             if any(item.choices for item in items):
                 # The sets of two items may overlap, and the first item may have taken the only device for the second.
-                orders = (order, order[::-1]) if demand.alternatives else itertools.chain(
-                    (order, order[::-1]), itertools.islice(itertools.permutations(order), 1, _ORDERS))
-            elif self._exclusion:
-                # A whole that was chosen first may have excluded the parts that the next item needs, or the other way
-                # round. The opposite order finds what fits then, but not every mix.
-                orders = order, order[::-1]
+                orders = orders if demand.alternatives else itertools.chain(
+                    orders, itertools.islice(itertools.permutations(order), 1, _ORDERS))
             for one in orders:
                 taken = self._take_items(instance_uuid, demand, items, one)
                 if taken is not None:

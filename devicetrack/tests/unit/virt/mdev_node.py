@@ -66,6 +66,9 @@ class Node:
 
     # What the kind calls.
 
+    def versions(self) -> None:
+        """It is no QEMU."""
+
     def mdev_parents(self) -> list[Any]:
         return [ParentDevice(self), *(Function(self, name) for name in self.functions)]
 
