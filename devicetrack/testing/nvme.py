@@ -25,7 +25,7 @@ import fixtures
 
 from devicetrack.testing import pci
 from devicetrack.virt.libvirt import disk_nodes
-from devicetrack.virt.libvirt import formatting
+from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import root
@@ -240,7 +240,7 @@ class Controllers(fixtures.Fixture):
     def _setUp(self) -> None:
         for module, name, made in ((nvme_controllers, 'open_controller', self._open_controller),
                                    (nvme_admin, 'submit', self._submit),
-                                   (nvme_admin, 'rescan', self._rescan), (formatting, 'run', self._format),
+                                   (nvme_admin, 'rescan', self._rescan), (jobs, 'format_namespace', self._format),
                                    (disk_nodes, 'open_disk', self._open_disk)):
             self.useFixture(fixtures.MonkeyPatch(f'{module.__name__}.{name}', made))
 

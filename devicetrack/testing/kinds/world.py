@@ -145,7 +145,7 @@ class KindWorld(fixtures.Fixture, abc.ABC):
     def cannot_clean(self) -> None:
         """Let cleaning leave the bytes on the devices, without an error if the kind itself has to notice that.
 
-        A kind that uses :func:`devicetrack.virt.libvirt.wiping.wipe` need not read back, because ``wipe`` does. Its
+        A kind that uses :func:`devicetrack.virt.libvirt.jobs.wipe` need not read back, because ``wipe`` does. Its
         world patches that function in the kind's module by one that raises ``CommandFailed``, as ``wipe`` does if
         nothing proves that the device is clean.
         """

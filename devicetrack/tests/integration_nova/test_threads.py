@@ -65,17 +65,17 @@ class EventletTestCase(ProgramTestCase):
             monkey_patch.patch()
             assert monkey_patch.is_patched()
             import threading
-            from devicetrack.virt.libvirt import reading, wiping
+            from devicetrack.virt.libvirt import jobs
             lock = os.open({path + '.lock'!r}, os.O_RDWR | os.O_CREAT)
             device = os.open({path!r}, os.O_RDWR)
             stop = threading.Event()
-            print(reading.read_through('ns0', device, lock, {MIB}, 0, 0, stop))
+            print(jobs.read_through('ns0', device, lock, {MIB}, 0, 0, stop))
             os.pwrite(device, b'x', 5)
-            print(reading.read_through('ns0', device, lock, {MIB}, 0, 0, stop))
-            wiping.wipe('ns0', device, lock, {MIB}, 0, 0)
-            print(reading.read_through('ns0', device, lock, {MIB}, 0, 0, stop))
+            print(jobs.read_through('ns0', device, lock, {MIB}, 0, 0, stop))
+            jobs.wipe('ns0', device, lock, {MIB}, 0, 0)
+            print(jobs.read_through('ns0', device, lock, {MIB}, 0, 0, stop))
             stop.set()
-            print(reading.read_through('ns0', device, lock, {MIB}, 0, 0, stop))
+            print(jobs.read_through('ns0', device, lock, {MIB}, 0, 0, stop))
         """)
         self.assertEqual(['None', f'not all zero between bytes 0 and {MIB}', 'None', 'reading it was stopped'],
                          self.run_program(program)[0].splitlines())

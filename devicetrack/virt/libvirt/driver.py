@@ -57,9 +57,9 @@ from devicetrack.virt import metadata
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import containment
 from devicetrack.virt.libvirt import guests
+from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import numa_sysfs
 from devicetrack.virt.libvirt import overlaps
-from devicetrack.virt.libvirt import progress
 from devicetrack.virt.libvirt import proofs
 from devicetrack.virt.libvirt import proving
 from devicetrack.virt.libvirt.domain_usage import DomainUsage
@@ -393,7 +393,7 @@ class LibvirtDriver(driver.VirtDriver):
         return driver.part_in_use(assignment.key, relatives, usage)
 
     def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
-        found = {key: progress.read(self._lock_path(key)) for key in keys}
+        found = {key: jobs.progress_of(self._lock_path(key)) for key in keys}
         return {key: said for key, said in found.items() if said is not None}
 
     def proof_of(self, key: DeviceKey, details: str) -> str | None:

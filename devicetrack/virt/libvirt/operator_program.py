@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 import os
 import secrets
-import subprocess
-from typing import Any
 from typing import Final
 import unicodedata
 
 from devicetrack import exception
 from devicetrack import log
 from devicetrack.virt.libvirt import children
+from devicetrack.virt.libvirt import jobs
+from devicetrack.virt.libvirt import progress
 from devicetrack.virt.libvirt import root
 
 LOG = log.logger(__name__)
@@ -25,7 +25,6 @@ LOG = log.logger(__name__)
 LATER: Final = 75
 _PATH: Final = '/usr/sbin:/usr/bin:/sbin:/bin'
 _SHOWN: Final = 200                     # characters of the program's output in a message
-_LONGEST_LINE: Final = 1 << 16
 
 
 def clean(program: str, address: str, facts: Mapping[str, str], lock_fd: int, limit_s: int) -> None:
@@ -42,24 +41,11 @@ def clean(program: str, address: str, facts: Mapping[str, str], lock_fd: int, li
     token = secrets.token_hex(16)
     environment = {'PATH': _PATH, 'LANG': 'C.UTF-8', 'DEVICETRACK_TOKEN': token, 'DEVICETRACK_LOCK_FD': str(lock_fd),
                    **{f'DEVICETRACK_{name}': value for name, value in facts.items()}}
-    command = (*children.command('supervisor'), '--lock-fd', str(lock_fd), '--limit', str(limit_s), '--', found,
-               'clean', address)
-    LOG.info('Running %s on %s, for %d s at most.', program, address, limit_s)
-    last: dict[str, Any] = {}
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                 pass_fds=(lock_fd,), start_new_session=True, env=environment, cwd='/')
-    except OSError as error:
-        raise exception.CommandFailed(program, f'it cannot be run: {error.strerror}') from error
-    with child:
-        assert child.stdout is not None
-        while line := child.stdout.readline(_LONGEST_LINE):
-            last = children.read(line)
-            LOG.debug('%s on %s: %s %%.', program, address, last.get('done'))
-    if last.get('phase') != 'ended' or child.returncode != 0:
-        reason = last.get('reason') if last.get('phase') == 'failed' else children.end(child.returncode)
-        raise exception.CommandFailed(program, str(reason))
-    status, proof, said = last['status'], last['proof'], cleaned(last['said'])
+        ended = jobs.run_program(found, ('clean', address), environment, lock_fd, limit_s)
+    except progress.Failed as error:
+        raise exception.CommandFailed(program, str(error)) from error
+    status, proof, said = ended['status'], ended['proof'], cleaned(ended['said'])
     if status == LATER:
         raise TryLater(said)
     if status != 0:

@@ -41,8 +41,7 @@ from devicetrack import exception
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import interface_addresses
 from devicetrack.virt.libvirt import pci_sysfs
-from devicetrack.virt.libvirt import reader
-from devicetrack.virt.libvirt import wiper
+from devicetrack.virt.libvirt import worker
 
 # A path of an NVMe namespace (nvme_mpath_set_disk_name in Linux: drivers/nvme/host/multipath.c), which is hidden, and
 # the character device of a namespace.
@@ -83,9 +82,10 @@ _GONE: Final = frozenset((errno.ENOENT, errno.ESRCH))
 _UNREGISTERED: Final = _GONE | {errno.EINVAL, errno.ENODEV}
 _MULTICAST_OR_LINK_LOCAL: Final = ('ff', 'fe8', 'fe9', 'fea', 'feb')
 
-# How a command line of a program that wipes or reads begins (devicetrack.virt.libvirt.wiping, reading).
-_PROGRAMS = tuple(f'/{"/".join(module.__name__.split("."))}.py' for module in (wiper, reader))
-_PROGRAM_AT = 4
+# The end of one of the first words of the program that works on devices (devicetrack.virt.libvirt.jobs.command), and
+# of the programs of earlier releases, which may go on after an upgrade.
+_PROGRAMS: Final = (worker.__name__, '/devicetrack/virt/libvirt/wiper.py', '/devicetrack/virt/libvirt/reader.py')
+_PROGRAM_AT: Final = 7
 
 
 class HostUse:
@@ -433,8 +433,8 @@ class _Processes:
     def _ours(self, pids: Collection[str]) -> set[str]:
         """Find those of these processes that clean devices: nobody is given the devices that they have open.
 
-        They are this process and its children; the programs that wipe and read, which may outlive the process that
-        started them; and the process that started them, which has the same devices open.
+        They are this process and its children; the programs that wipe, read and format, which may outlive the process
+        that started them; and the process that started them, which has the same devices open.
         """
         found = {str(os.getpid())}
         for pid in pids:

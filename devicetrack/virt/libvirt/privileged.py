@@ -26,7 +26,7 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack.virt.libvirt import descriptors
 from devicetrack.virt.libvirt import disk_nodes
-from devicetrack.virt.libvirt import formatting
+from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import root
@@ -380,8 +380,8 @@ def format_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, i
         return
     nvme_controllers.check_format(nsid, wanted, erase, timeout_s)
     with nvme_controllers.to_format(sysfs, address, disks) as (fd, fds):
-        formatting.run(f'{address} {nsid}', fd, fds, lock_fd, nsid, wanted, erase, timeout_s,
-                       sum(size for _name, size in disks))
+        jobs.format_namespace(f'{address} {nsid}', fd, fds, lock_fd, nsid, wanted, erase, timeout_s,
+                              sum(size for _name, size in disks))
 
 
 def start_nvme_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int]], action: int) -> None:

@@ -1,23 +1,16 @@
-"""The program that runs an operator's program on a device: one process for one device.
+"""Runs an operator's program on a device with a limit of time, and leaves no process of it.
 
-It is a process of its own so that the time limit holds even when the service is gone. It and the operator's program
-inherit the descriptor of the lock file, so nobody else can take the lock as long as either runs. It imports what it
-needs before it begins, so an upgrade meanwhile does not affect it. It runs the program without a shell, in a session of
-its own. At the limit, and also after the program has ended, it kills all processes that descend from the program, and
-waits for their end. The kernel gives it those whose parents have ended (``PR_SET_CHILD_SUBREAPER``, prctl(2)), so a
-process in a session of its own cannot leave. It reads the program's output to the end and keeps only the last part. On
-standard output it writes one JSON object a line::
+It runs the program without a shell, in a session of its own. At the limit, and also after the program has ended, it
+kills all processes that descend from the program, and waits for their end. The kernel gives it those whose parents have
+ended (``PR_SET_CHILD_SUBREAPER``, prctl(2)), so a process in a session of its own cannot leave. It reads the program's
+output to the end and keeps only the last part.
 
-    {"phase": "program", "done": 34, "of": 100}
-    {"phase": "ended", "status": 0, "proof": "clean 0000:81:00.0 3f0c…", "said": "…"}
-
-``proof`` is the last line of the program's standard output. ``said`` is the end of its whole output. A status below
-zero is the number of a signal. ``{"phase": "failed", "reason": …}`` says that the program was not run, or did not end.
+So this is for a process that has no other children: the program that does jobs (:mod:`.worker`) imports this module and
+has the standard library alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import os
@@ -25,10 +18,9 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import time
 
-from devicetrack.virt.libvirt import wiper
+from devicetrack.virt.libvirt import progress
 
 KEPT = 4096                     # bytes of the program's output
 _PERCENT = re.compile(rb'progress ([0-9]{1,3})')
@@ -36,14 +28,6 @@ _ENDS_IN_S = 10.0               # how long a killed process may take to end
 _LOOK_EVERY_S = 1.0
 _KILL_EVERY_S = 0.02
 _PR_SET_CHILD_SUBREAPER = 36    # linux/prctl.h
-
-
-class TooLong(Exception):
-    """The program did not end in its time."""
-
-
-class Left(Exception):
-    """A process of the program does not end."""
 
 
 class Output:
@@ -70,12 +54,12 @@ class Output:
         return self._kept.decode(errors='replace')
 
 
-def run(command: list[str], lock_fd: int, limit_s: float, reporter: wiper.Reporter) -> tuple[int, Output, Output]:
+def run(command: list[str], lock_fd: int, limit_s: float, reporter: progress.Reporter) -> tuple[int, Output, Output]:
     """Run a program to its end, and then end all processes that descend from it.
 
     :returns: its status, its standard output, and its standard output and error together
-    :raises TooLong: it did not end in time, and was killed
-    :raises Left: it, or a process that descends from it, was killed and has not ended
+    :raises Failed: it did not end in time, and was killed; or it, or a process that descends from it, was killed and
+        has not ended
     :raises OSError: it cannot be run
     """
     _adopt_descendants()
@@ -97,7 +81,7 @@ def run(command: list[str], lock_fd: int, limit_s: float, reporter: wiper.Report
         while _reap(child) and child.returncode is None:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise TooLong
+                raise progress.Failed(f'it did not end in {limit_s:g} s, and was killed')
             for fd, _events in poll.poll(min(left, _LOOK_EVERY_S) * 1000):
                 with contextlib.suppress(BlockingIOError):
                     if not _read(fd, everything, out if fd == out_reader else None):
@@ -145,7 +129,7 @@ def _end_all(child: subprocess.Popen[bytes]) -> None:
 
     A child's number cannot be another process's before :func:`_reap`, so nobody else is killed.
 
-    :raises Left: the kernel keeps one while it waits for a device, one runs as another user, or the program left one
+    :raises Failed: the kernel keeps one while it waits for a device, one runs as another user, or the program left one
         and /proc is not there to tell its number
     """
     deadline = time.monotonic() + _ENDS_IN_S
@@ -153,8 +137,8 @@ def _end_all(child: subprocess.Popen[bytes]) -> None:
         children = {*_children(), *(() if child.returncode is not None else (child.pid,))}
         if time.monotonic() >= deadline:
             if not children:
-                raise Left('it left a process that has not ended, and /proc does not show which one')
-            raise Left(f'its process {", ".join(map(str, sorted(children)))} was killed and has not ended')
+                raise progress.Failed('it left a process that has not ended, and /proc does not show which one')
+            raise progress.Failed(f'its process {", ".join(map(str, sorted(children)))} was killed and has not ended')
         for pid in children:
             with contextlib.suppress(PermissionError, ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -186,29 +170,3 @@ def _read(fd: int, everything: Output, out: Output | None) -> bool:
     if out is not None:
         out.add(data)
     return bool(data)
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description='Run a program on a device, with a limit of time.')
-    parser.add_argument('--lock-fd', type=int, required=True, help='held open until the end; progress is written there')
-    parser.add_argument('--limit', type=float, required=True, help='in seconds')
-    parser.add_argument('command', nargs='+')
-    options = parser.parse_args(arguments)
-    reporter = wiper.Reporter(100)
-    try:
-        reporter = wiper.Reporter(100, wiper.lock_file(options.lock_fd, sys.stdin.fileno()))
-        status, out, everything = run(options.command, options.lock_fd, options.limit, reporter)
-    except TooLong:
-        reporter.write({'phase': 'failed', 'reason': f'it did not end in {options.limit:g} s, and was killed'})
-        return 1
-    except Left as error:
-        reporter.write({'phase': 'failed', 'reason': str(error)})
-        return 1
-    except OSError as error:
-        reporter.write({'phase': 'failed', 'reason': f'it cannot be run: {error.strerror}'})
-        return 1
-    finally:
-        reporter.end()
-    reporter.write({'phase': 'ended', 'status': status, 'proof': out.lines[-1].decode(errors='replace')[:KEPT],
-                    'said': everything.text})
-    return 0

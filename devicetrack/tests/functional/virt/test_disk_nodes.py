@@ -27,10 +27,9 @@ from devicetrack.tests import processes
 from devicetrack.tests.functional.virt import test_privileged
 from devicetrack.tests.functional.virt import test_unused
 from devicetrack.virt.libvirt import device_users
+from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import privileged
-from devicetrack.virt.libvirt import reading
 from devicetrack.virt.libvirt import root
-from devicetrack.virt.libvirt import wiping
 
 ADDRESS: Final = '0000:3d:00.0'
 MIB: Final = 1 << 20
@@ -258,8 +257,8 @@ class RootTestCase(DiskNodeTestCase):
                 for name in ('nvme0n1', 'nvme0n2'):
                     fd = self.opened(name, writing)
                     if writing:
-                        wiping.wipe(name, fd, lock.fileno(), SIZE, 0, 0)
-                    self.assertIsNone(reading.read_through(name, fd, lock.fileno(), SIZE, 0, 0, threading.Event()))
+                        jobs.wipe(name, fd, lock.fileno(), SIZE, 0, 0)
+                    self.assertIsNone(jobs.read_through(name, fd, lock.fileno(), SIZE, 0, 0, threading.Event()))
                     os.close(fd)
         self.assertEqual(bytes(SIZE), self.content())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,9 +18,9 @@ from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.virt.libvirt import children
 from devicetrack.virt.libvirt import driver as libvirt_driver
-from devicetrack.virt.libvirt import reader
-from devicetrack.virt.libvirt import reading
-from devicetrack.virt.libvirt import wiping
+from devicetrack.virt.libvirt import jobs
+from devicetrack.virt.libvirt import progress
+from devicetrack.virt.libvirt import zeroes
 from devicetrack.virt.libvirt.kinds import vpmem
 
 MIB = 1 << 20
@@ -102,7 +103,7 @@ class ReadTestCase(base.TestCase):
         self.assertIsNone(self.prove())
         driver = self.driver()
         wanted = self.assigned(driver)
-        self.patch(wiping, 'wipe', lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        self.patch(jobs, 'wipe', lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
         self.assertRaises(KeyboardInterrupt, driver.unclaim, [wanted])
         self.assertFalse(self.is_proven())
 
@@ -132,7 +133,7 @@ class ReadTestCase(base.TestCase):
         while thread.is_alive():
             driver.stop_proving()
             thread.join(0.1)
-        self.assertIn(reading.STOPPED, str(answers[0]))
+        self.assertIn(jobs.STOPPED, str(answers[0]))
         self.assertFalse(self.is_proven())
 
     def test_one_that_says_nothing_and_does_not_die_is_given_up(self) -> None:
@@ -140,7 +141,7 @@ class ReadTestCase(base.TestCase):
         silent = os.path.join(self.temp_dir(), 'silent.py')
         with open(silent, 'w') as file:
             file.write('import time\ntime.sleep(600)\n')
-        self.patch(reader, '__file__', silent)
+        self.patch(jobs, 'command', lambda: (sys.executable, silent))
         self.patch(children, '_KILLED_S', 0.1)
         self.fill(bytes(MIB))
         driver, kill, answers = self.driver(), subprocess.Popen.kill, []
@@ -155,7 +156,7 @@ class ReadTestCase(base.TestCase):
         thread.join(base.HANGS_S)
         kill(blocked[0])
         blocked[0].wait()
-        self.assertIn(reading.STOPPED, str(answers[0]))
+        self.assertIn(jobs.STOPPED, str(answers[0]))
 
     def test_says_how_far_it_is_while_it_lasts(self) -> None:
         self.fill(bytes(64 * MIB))
@@ -194,8 +195,8 @@ class ReaderTestCase(base.TestCase):
         fd = os.open(path, os.O_RDONLY)
         self.addCleanup(os.close, fd)
         child = subprocess.Popen(
-            (sys.executable, '-I', '-S', reader.__file__, '--device-fd', str(fd), '--lock-fd', str(fd), '--size',
-             str(more.get('size', len(data))), '--align', '4096', '--rate', str(more.get('rate', 0))),
+            (*jobs.command(), json.dumps({'job': 'read', 'fds': [fd, fd], 'of': more.get('size', len(data)),
+                                          'align': 4096, 'rate': more.get('rate', 0)})),
             stdout=subprocess.PIPE, pass_fds=(fd,), env={})
         self.addCleanup(child.wait)
         return child
@@ -223,10 +224,11 @@ class ReaderTestCase(base.TestCase):
                     file.write(b'x')
             fd = os.open(path, os.O_RDONLY)
             try:
-                device = reader.Dax(fd, size, 2 * MIB)
+                device = zeroes.Dax(fd, size, 2 * MIB)
                 if at is None:
-                    reader.read_through(device, size, 0, lambda done: None)
+                    zeroes.read_through(device, size, 0, lambda phase, done: None)
                 else:
-                    self.assertRaises(reader.NotZero, reader.read_through, device, size, 0, lambda done: None)
+                    self.assertRaises(progress.Failed, zeroes.read_through, device, size, 0,
+                                      lambda phase, done: None)
             finally:
                 os.close(fd)

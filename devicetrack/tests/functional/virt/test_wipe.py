@@ -10,6 +10,7 @@ import os
 import pathlib
 import select
 import signal
+import sys
 import textwrap
 import time
 import types
@@ -26,8 +27,9 @@ from devicetrack.tests import processes
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.drivers import worlds
 from devicetrack.virt.libvirt import driver as libvirt_driver
-from devicetrack.virt.libvirt import wiper
-from devicetrack.virt.libvirt import wiping
+from devicetrack.virt.libvirt import jobs
+from devicetrack.virt.libvirt import progress
+from devicetrack.virt.libvirt import zeroes
 from devicetrack.virt.libvirt.kinds import vpmem
 
 # What a service does: it gives ns0 back and waits for that. It is killed by the test.
@@ -49,6 +51,18 @@ SERVICE = textwrap.dedent("""
     conf.set_override('wipe_rate_mib_s', int(rate), group='devicetrack_vpmem')
     driver.LibvirtDriver('host', conf, state_path, [vpmem.VPMEM]).unclaim(
         [contract.assignment('11111111-1b54-4048-85b3-a6a62d165c01', 'vpmem', 'ns0', None, text)])
+""")
+# A wiper of a release that had a program of its own for that: what it leaves on the host while it works.
+EARLIER = textwrap.dedent("""
+    import fcntl, json, os, sys
+    fd = os.open(sys.argv[1], os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    with open('/proc/self/stat') as file:
+        started = int(file.read().rpartition(')')[2].split()[19])
+    os.pwrite(fd, json.dumps({'pid': os.getpid(), 'started': started, 'phase': 'zero', 'done': 32 << 20, 'of': 64 << 20,
+                              'rate': 4 << 20, 'left': 24}).ljust(512).encode(), 0)
+    print('locked', flush=True)
+    sys.stdin.read()
 """)
 MIB = 1 << 20
 _RATE_MIB_S = 8
@@ -172,6 +186,26 @@ class WipeTestCase(NamespaceTestCase):
         self.assertLess(0, os.path.getsize(self.lock().path))
         self.assertEqual({}, self.driver().wiping([self.key]))
 
+    def test_a_wiper_of_an_earlier_release_is_found_and_waited_for(self) -> None:
+        driver = self.driver()
+        wanted = self.assigned(driver)
+        lock = self.lock()
+        os.makedirs(os.path.dirname(lock.path))
+        lock.acquire()
+        earlier = processes.Process('-c', EARLIER, lock.path)
+        self.addCleanup(earlier.communicate)
+        self.addCleanup(earlier.kill)
+        assert earlier.stdout is not None
+        lock.release()
+        self.assertEqual('locked\n', earlier.stdout.readline())
+        self.assertEqual('32 of 64 MiB written, 4 MiB/s, about 24 s left', str(driver.wiping([self.key])[self.key]))
+        self.configuration.set('devicetrack_vpmem', wipe_wait_s=0)
+        self.assertIsInstance(self.driver().unclaim([wanted])[self.key], exception.DeviceBusy)
+        earlier.kill()
+        earlier.wait()
+        self.assertEqual({self.key: None}, driver.unclaim([wanted]))
+        self.assertFalse(self.content().strip(b'\0'))
+
     def test_no_content_of_a_lock_file_is_an_error(self) -> None:
         driver = self.driver()
         self.assertEqual({}, driver.wiping([self.key]))
@@ -188,10 +222,10 @@ class WipeTestCase(NamespaceTestCase):
             file.write("""import json
 print(json.dumps({'phase': 'failed', 'reason': 'told ' + open('/proc/self/environ').read()}))
 """)
-        self.patch(wiper, '__file__', program)
+        self.patch(jobs, 'command', lambda: (sys.executable, program))
         self.useFixture(fixtures.EnvironmentVariable('PMEM_NO_FLUSH', '1'))
         with filelock.FileLock(os.path.join(self.files, 'lock')) as lock:
-            error = self.assertRaises(exception.CommandFailed, wiping.wipe, 'ns0', lock.fd, lock.fd, 8 * MIB, MIB, 0)
+            error = self.assertRaises(exception.CommandFailed, jobs.wipe, 'ns0', lock.fd, lock.fd, 8 * MIB, MIB, 0)
         self.assertEqual('told ', error.reason)
 
     def test_nothing_is_touched_while_a_wiper_of_another_process_runs(self) -> None:
@@ -204,7 +238,7 @@ print(json.dumps({'phase': 'failed', 'reason': 'told ' + open('/proc/self/enviro
 
     def test_progress_is_logged_and_the_proof_too(self) -> None:
         driver = self.driver()
-        with self.assertLogs('devicetrack.virt.libvirt.wiping', 'INFO') as logged:
+        with self.assertLogs('devicetrack.virt.libvirt.jobs', 'INFO') as logged:
             driver.unclaim([self.assigned(driver)])
         self.assertIn('zero, 8388608 of 8388608 bytes', '\n'.join(logged.output))
         self.assertIn('verify, 8388608 of 8388608 bytes', '\n'.join(logged.output))
@@ -226,10 +260,10 @@ print(json.dumps({'phase': 'failed', 'reason': 'told ' + open('/proc/self/enviro
                        'for phase in ("zero", "verify"):\n'
                        '    for done in range(1, 5001):\n'
                        '        print(json.dumps({"phase": phase, "done": done, "of": 5000}))\n'
-                       'print(json.dumps({"phase": "clean", "done": 5000, "of": 5000}))\n')
-        self.patch(wiper, '__file__', slow)
-        with self.assertLogs('devicetrack.virt.libvirt.wiping', 'INFO') as logged:
-            wiping.wipe('ns0', 0, 0, 5000, 2 * MIB, 0)
+                       'print(json.dumps({"phase": "ended", "job": "wipe", "done": 5000, "of": 5000}))\n')
+        self.patch(jobs, 'command', lambda: (sys.executable, slow))
+        with self.assertLogs('devicetrack.virt.libvirt.jobs', 'INFO') as logged:
+            jobs.wipe('ns0', 0, 0, 5000, 2 * MIB, 0)
         self.assertEqual(1 + 2 * 21 + 2, len(logged.output))
         self.assertIn('zero, 1 of 5000', logged.output[1])
         self.assertIn('zero, 5000 of 5000', logged.output[21])
@@ -254,8 +288,9 @@ print(json.dumps({'phase': 'failed', 'reason': 'told ' + open('/proc/self/enviro
         wanted = self.assigned(driver)
         dead = os.path.join(self.temp_dir(), 'dead.py')
         with open(dead, 'w') as file:
-            file.write('print(\'{"phase": "clean", "done": 8388608, "of": 8388608}\')\nraise SystemExit(1)\n')
-        self.patch(wiper, '__file__', dead)
+            file.write('print(\'{"phase": "ended", "job": "wipe", "done": 8388608, "of": 8388608}\')\n'
+                       'raise SystemExit(1)\n')
+        self.patch(jobs, 'command', lambda: (sys.executable, dead))
         self.assertIsInstance(driver.unclaim([wanted])[self.key], exception.UnclaimFailed)
         with open(dead, 'w') as file:
             file.write('print("nonsense")\n')
@@ -267,7 +302,7 @@ print(json.dumps({'phase': 'failed', 'reason': 'told ' + open('/proc/self/enviro
     def test_a_file_that_shrinks_is_not_clean(self) -> None:
         fd = os.open(self.path, os.O_RDWR)
         self.addCleanup(os.close, fd)
-        error = self.assertRaises(exception.CommandFailed, wiping.wipe, 'ns0', fd, fd, 9 * MIB, 2 * MIB, 0)
+        error = self.assertRaises(exception.CommandFailed, jobs.wipe, 'ns0', fd, fd, 9 * MIB, 2 * MIB, 0)
         self.assertIn('size', error.reason)
         self.assertEqual(8 * MIB, os.path.getsize(self.path))
 
@@ -282,7 +317,7 @@ class SeveralTestCase(NamespaceTestCase):
         driver = self.driver()
         wanted = [contract.assignment(str(uuid.uuid4()), 'vpmem', device.identifier, None, device.details)
                   for device in driver.get_inventory().devices]
-        wipe, writers = wiping.wipe, []
+        wipe, writers = jobs.wipe, []
 
         def opened_meanwhile(name: str, *rest: Any, **how: Any) -> None:
             if name == 'ns1':
@@ -293,7 +328,7 @@ class SeveralTestCase(NamespaceTestCase):
                 writers.append(writer.stdout.readline())
             wipe(name, *rest, **how)
 
-        self.patch(wiping, 'wipe', opened_meanwhile)
+        self.patch(jobs, 'wipe', opened_meanwhile)
         answers = driver.unclaim(wanted)
         self.assertEqual(1, len(writers))
         self.assertIsInstance(answers[self.key], exception.DeviceInUse)
@@ -301,7 +336,7 @@ class SeveralTestCase(NamespaceTestCase):
         self.assertEqual({('vpmem', 'ns0')}, set(driver.get_inventory().unproven))
 
 
-class Discarding(wiper.File):
+class Discarding(zeroes.File):
     """A block device, whose blocks are those of a file. What it does with blocks that it discards is its own choice."""
 
     discards, erases, writes = True, True, True
@@ -331,11 +366,11 @@ class DiscardTestCase(base.TestCase):
         self.fd = os.open(path, os.O_RDWR)
         self.addCleanup(os.close, self.fd)
         self.disk = Discarding(self.fd, 3 * MIB)
-        self.patch(wiper, 'DISCARDED_AT_ONCE', 2 * MIB)
+        self.patch(zeroes, 'DISCARDED_AT_ONCE', 2 * MIB)
         self.phases: list[str] = []
 
-    def wipe(self, how: str = wiper.DISCARD) -> None:
-        wiper.wipe(self.disk, 3 * MIB, 0, lambda phase, done: self.phases.append(f'{phase} {done // MIB}'), how=how)
+    def wipe(self, how: str = progress.DISCARD) -> None:
+        zeroes.wipe(self.disk, 3 * MIB, 0, lambda phase, done: self.phases.append(f'{phase} {done // MIB}'), how=how)
 
     def is_zero(self) -> bool:
         return os.pread(self.fd, 3 * MIB, 0) == bytes(3 * MIB)
@@ -357,14 +392,14 @@ class DiscardTestCase(base.TestCase):
 
     def test_what_is_not_zero_after_that_is_not_clean(self) -> None:
         self.disk.erases = self.disk.writes = False
-        self.assertRaises(wiper.Unproven, self.wipe)
+        self.assertRaises(progress.Failed, self.wipe)
 
     def test_reading_alone_writes_nothing(self) -> None:
         before = os.pread(self.fd, 3 * MIB, 0)
-        self.assertRaises(wiper.Unproven, self.wipe, wiper.READ)
+        self.assertRaises(progress.Failed, self.wipe, progress.READ)
         self.assertEqual(before, os.pread(self.fd, 3 * MIB, 0))
         os.pwrite(self.fd, bytes(3 * MIB), 0)
-        self.wipe(wiper.READ)
+        self.wipe(progress.READ)
         self.assertEqual(['verify 3'], self.phases)
 
     def fail_fsync(self, times: int) -> None:
@@ -381,22 +416,22 @@ class DiscardTestCase(base.TestCase):
     def test_a_write_of_others_that_failed_before_is_no_failure_of_the_wipe(self) -> None:
         self.fail_fsync(1)
         self.disk = Discarding(self.fd, 3 * MIB)
-        self.wipe(wiper.ZERO)
+        self.wipe(progress.ZERO)
         self.assertEqual((['zero 3', 'verify 3'], True), (self.phases, self.is_zero()))
 
     def test_a_write_of_its_own_that_fails_is(self) -> None:
         self.fail_fsync(2)
         self.disk = Discarding(self.fd, 3 * MIB)
-        self.assertRaises(OSError, self.wipe, wiper.ZERO)
+        self.assertRaises(OSError, self.wipe, progress.ZERO)
         self.assertEqual(['zero 3'], self.phases)
 
     def test_what_has_no_bytes_is_not_clean(self) -> None:
         os.ftruncate(self.fd, 0)
-        error = self.assertRaises(wiper.Unproven, wiper.File, self.fd, 0)
+        error = self.assertRaises(progress.Failed, zeroes.File, self.fd, 0)
         self.assertIn('no bytes', str(error))
 
     def test_a_file_discards_nothing(self) -> None:
-        self.assertFalse(wiper.File(self.fd, 3 * MIB).discard(0, MIB))
+        self.assertFalse(zeroes.File(self.fd, 3 * MIB).discard(0, MIB))
 
 
 class DaxTestCase(base.TestCase):
@@ -411,11 +446,11 @@ class DaxTestCase(base.TestCase):
         self.addCleanup(os.close, self.fd)
         self.reports: list[tuple[str, int]] = []
 
-    def wipe(self, device: wiper.File | wiper.Dax) -> None:
-        wiper.wipe(device, 34 * MIB, 0, lambda phase, done: self.reports.append((phase, done)))
+    def wipe(self, device: zeroes.File | zeroes.Dax) -> None:
+        zeroes.wipe(device, 34 * MIB, 0, lambda phase, done: self.reports.append((phase, done)))
 
     def test_every_byte_is_zero_and_was_looked_at(self) -> None:
-        self.wipe(wiper.Dax(self.fd, 34 * MIB, 2 * MIB))
+        self.wipe(zeroes.Dax(self.fd, 34 * MIB, 2 * MIB))
         self.assertEqual(bytes(34 * MIB), os.pread(self.fd, 34 * MIB, 0))
         self.assertEqual([(phase, done * MIB) for phase in ('zero', 'verify') for done in (16, 32, 34)], self.reports)
 
@@ -426,12 +461,12 @@ class DaxTestCase(base.TestCase):
             maps.append((how['offset'], length))
             return mmap.mmap(fd, length, **how)
 
-        self.patch(wiper, 'mmap', types.SimpleNamespace(**{**vars(mmap), 'mmap': noted}))
+        self.patch(zeroes, 'mmap', types.SimpleNamespace(**{**vars(mmap), 'mmap': noted}))
         for align in (4096, 2 * MIB, 17 * MIB):
             del maps[:], self.reports[:]
             os.pwrite(self.fd, b'x' * 34 * MIB, 0)
             waits: list[float] = []
-            wiper.wipe(wiper.Dax(self.fd, 34 * MIB, align), 34 * MIB, 10 * MIB,
+            zeroes.wipe(zeroes.Dax(self.fd, 34 * MIB, align), 34 * MIB, 10 * MIB,
                        lambda phase, done: self.reports.append((phase, done)), lambda: 0.0, waits.append)
             self.assertEqual(bytes(34 * MIB), os.pread(self.fd, 34 * MIB, 0))
             self.assertEqual([(phase, done * MIB) for phase in ('zero', 'verify') for done in range(1, 35)],
@@ -442,11 +477,11 @@ class DaxTestCase(base.TestCase):
                 self.assertTrue(start <= done - MIB and done <= start + length)
 
     def test_one_byte_that_stays_is_found(self) -> None:
-        for device in (wiper.Dax(self.fd, 34 * MIB, 2 * MIB), wiper.File(self.fd, 34 * MIB)):
+        for device in (zeroes.Dax(self.fd, 34 * MIB, 2 * MIB), zeroes.File(self.fd, 34 * MIB)):
             for at in (0, 16 * MIB - 1, 16 * MIB, 34 * MIB - 1):
                 os.pwrite(self.fd, bytes(34 * MIB), 0)
                 self.patch(device, 'flush', lambda at=at: os.pwrite(self.fd, b'x', at))
-                error = self.assertRaises(wiper.Unproven, self.wipe, device)
+                error = self.assertRaises(progress.Failed, self.wipe, device)
                 self.assertIn('not all zero', str(error))
 
     def test_without_a_flush_nothing_is_proven(self) -> None:
@@ -454,5 +489,5 @@ class DaxTestCase(base.TestCase):
             raise OSError
 
         self.patch(ctypes, 'CDLL', missing)
-        error = self.assertRaises(wiper.Unproven, wiper.Dax, self.fd, 34 * MIB, 2 * MIB)
+        error = self.assertRaises(progress.Failed, self.wipe, zeroes.Dax(self.fd, 34 * MIB, 2 * MIB))
         self.assertIn('libpmem', str(error))

@@ -27,7 +27,7 @@ from devicetrack.tests.host.functions import hosts
 from devicetrack.tests.host.functions.hosts import address_of
 from devicetrack.tests.host.functions.hosts import DISK
 from devicetrack.tests.host.functions.hosts import driver_of
-from devicetrack.virt.libvirt import wiping
+from devicetrack.virt.libvirt import jobs
 
 OWNERS = 4
 # Somebody who waits for longer will wait for ever.
@@ -134,14 +134,14 @@ class FaultsTestCase(hosts.FunctionsTestCase):
         self.fill(address)
         stranger = str(uuid.uuid4())
         self.addCleanup(self.machine.delete_guest, stranger)
-        wipe = wiping.wipe
+        wipe = jobs.wipe
 
         def start_and_wipe(*args: Any) -> None:
             self.machine.start_guest(stranger, elements)
             wipe(*args)
 
-        # The disk is open for the wiper, who has not begun.
-        with mock.patch.object(wiping, 'wipe', start_and_wipe):
+        # The disk is open for the worker, which has not begun.
+        with mock.patch.object(jobs, 'wipe', start_and_wipe):
             self.assertRaises(exception.DriverError, self.compute.manager.release, None, instance)
         self.assertEqual('vfio-pci', driver_of(address))
         self.assert_withheld(address, instance)

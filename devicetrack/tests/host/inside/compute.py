@@ -41,8 +41,8 @@ from devicetrack.testing.libvirt import guest
 from devicetrack.tests.host.inside import firmware
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import privileged
-from devicetrack.virt.libvirt import wiping
 
 LOG = '/var/log/compute.log'
 CONTEXT = None
@@ -59,7 +59,7 @@ WIPING = 'wiping'                               # a part of a namespace is zero
 DESTROYED = 'destroyed'                         # an mdev is gone, and still defined
 RESETTING = 'resetting'                         # a PCI function has the driver for guests, and is not reset
 UNBOUND = 'unbound'                             # it is reset, and has no driver
-CLEANING = 'cleaning'                           # a device is open for the wiper, which has not begun
+CLEANING = 'cleaning'                           # a device is open for the worker, which has not begun
 
 
 def say(answer: object) -> None:
@@ -94,8 +94,8 @@ class Stops(threading.local):
         self._around(connection.NodeDevice, 'undefine', DESTROYED, None)
         self._around(privileged, 'reset', RESETTING, None)
         self._around(privileged, 'unbind', None, UNBOUND)
-        self._around(wiping, 'wipe', CLEANING, None)
-        logging.getLogger('devicetrack.virt.libvirt.wiping').addHandler(_LogTap(self._wipes))
+        self._around(jobs, 'wipe', CLEANING, None)
+        logging.getLogger('devicetrack.virt.libvirt.jobs').addHandler(_LogTap(self._wipes))
 
     def _around(self, of: Any, name: str, before: str | None, after: str | None) -> None:
         call: Callable[..., Any] = getattr(of, name)

@@ -37,7 +37,7 @@ from devicetrack.tests.functional.claims import libvirt_hosts
 from devicetrack.tests.host.inside import firmware
 from devicetrack.tests.host.inside import hosts
 from devicetrack.virt.libvirt import namespaces
-from devicetrack.virt.libvirt import wiper
+from devicetrack.virt.libvirt import worker
 from devicetrack.virt.libvirt.kinds import mdev
 from devicetrack.virt.libvirt.kinds import vpmem
 
@@ -49,7 +49,7 @@ PATTERN = b'of the first owner '
 UNPRIVILEGED = textwrap.dedent("""
     import json, mmap, os, sys
     from oslo_config import cfg
-    from devicetrack.virt.libvirt import namespaces, wiping
+    from devicetrack.virt.libvirt import jobs, namespaces
 
     path, name = sys.argv[1:]
     cfg.CONF(['--config-file', path], project='service')
@@ -67,7 +67,7 @@ UNPRIVILEGED = textwrap.dedent("""
     fd = source.open(found)
     with mmap.mmap(fd, found.size_bytes) as mapped:
         said['read'] = mapped[:4].decode()
-    wiping.wipe(name, fd, fd, found.size_bytes, found.align_bytes, 0)
+    jobs.wipe(name, fd, fd, found.size_bytes, found.align_bytes, 0)
     print(json.dumps(said))
 """)
 
@@ -352,7 +352,7 @@ class NamespaceTestCase(VPMEMTestCase):
         service.wait()
         # The child that it started works on, and keeps the lock.
         self.assertIsInstance(self.machine.driver.unclaim([assignment])[key], exception.DeviceBusy)
-        [child] = [int(pid) for pid in os.listdir('/proc') if pid.isdigit() and wiper.__file__ in _command(pid)]
+        [child] = [int(pid) for pid in os.listdir('/proc') if pid.isdigit() and worker.__name__ in _command(pid)]
         ended = os.pidfd_open(child)
         self.addCleanup(os.close, ended)
         signal.pidfd_send_signal(ended, signal.SIGKILL)
@@ -443,7 +443,7 @@ class GuestTestCase(VPMEMTestCase):
         self.assertEqual(namespace.size_bytes - LABELS, size)
         self.write_as_guest(instance, address + size - 16, b'the guest itself')
         self.assert_same(secret[:size - 16] + b'the guest itself', self.read_as_guest(instance))
-        with self.assertLogs('devicetrack.virt.libvirt.wiping', 'INFO') as logged:
+        with self.assertLogs('devicetrack.virt.libvirt.jobs', 'INFO') as logged:
             host.delete(instance)
         told = [re.findall(r': (\w+), (\d+) of (\d+) bytes', line) for line in logged.output]
         for phase in ('zero', 'verify'):

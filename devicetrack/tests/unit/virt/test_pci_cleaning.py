@@ -26,7 +26,7 @@ from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import privileged
-from devicetrack.virt.libvirt import wiper
+from devicetrack.virt.libvirt import progress
 from devicetrack.virt.libvirt.kinds import pci
 from devicetrack.virt.libvirt.kinds import pci_erasing
 
@@ -469,7 +469,7 @@ class SanitizeTestCase(DiskTestCase):
         assignment = self.used(kind)
         self.controller.sanitizing = [0, 0x8000]
         reports: list[tuple[str, int]] = []
-        self.patch(wiper.Reporter, '__call__', lambda _self, *said: reports.append(said))
+        self.patch(progress.Reporter, '__call__', lambda _self, *said: reports.append(said))
         self.unclaim(kind, assignment)
         self.assertTrue(self.is_zero())
         self.assertEqual([('sanitize', 0), ('sanitize', nvme.MIB * 0x8000 // 0xFFFF)], reports[:2])

@@ -12,7 +12,7 @@ import fixtures
 from devicetrack import exception
 from devicetrack.tests.unit.virt import pci_hosts
 from devicetrack.tests.unit.virt.pci_hosts import BRIDGE
-from devicetrack.virt.libvirt import children
+from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt.kinds import pci
 
 
@@ -88,10 +88,10 @@ class ProgramTestCase(pci_hosts.PCIHostTestCase):
 
     def supervise(self, change: str) -> None:
         """Let the supervisor run with another part."""
-        start = (f'import sys; sys.path.insert(0, {children._PROJECT!r}); '
-                 f'from devicetrack.virt.libvirt import supervisor; supervisor._ENDS_IN_S = 0.1; {change}; '
-                 'sys.exit(supervisor.main(sys.argv[1:]))')
-        self.patch(children, 'command', lambda module: (sys.executable, '-c', start))
+        start = (f'import sys; sys.path.insert(0, {jobs._PROJECT!r}); '
+                 f'from devicetrack.virt.libvirt import supervisor, worker; supervisor._ENDS_IN_S = 0.1; {change}; '
+                 'sys.exit(worker.main(sys.argv[1:]))')
+        self.patch(jobs, 'command', lambda: (sys.executable, '-c', start))
 
     def test_without_the_right_proc_it_is_killed_and_what_it_leaves_is_left(self) -> None:
         none = 'supervisor.os.listdir = lambda path: 1 / 0; supervisor.os.readlink = '

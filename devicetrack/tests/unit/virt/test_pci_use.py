@@ -15,6 +15,7 @@ from devicetrack.testing import pci
 from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import root
 
@@ -256,6 +257,17 @@ class ProcessTestCase(UseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host.add_process(812, 'smartd')
+
+    def test_what_a_program_that_works_on_it_has_open_is_no_use(self) -> None:
+        """It may have outlived the service that started it, and may be of an earlier release."""
+        self.host.open_device(812, 'nvme0n1')
+        self.assertEqual({NVME}, set(self.uses()))
+        self.write('812/stat', '812 (python3) S 1 812 812 0')
+        for command in (jobs.command(), *(('python3', '-I', '-S', f'/usr/lib/devicetrack/virt/libvirt/{name}.py')
+                                          for name in ('wiper', 'reader'))):
+            self.write('812/cmdline', '\0'.join((*command, '{}', '')))
+            self.assertEqual({}, self.uses())
+            os.unlink(os.path.join(self.host.proc, '812/cmdline'))
 
     def test_a_node_of_any_sort_that_is_open(self) -> None:
         for name in ('nvme0n1', 'nvme0', 'ng0n1'):

@@ -20,23 +20,23 @@ from typing import Final
 from devicetrack import exception
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import values
+from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import operator_program
 from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
-from devicetrack.virt.libvirt import reading
-from devicetrack.virt.libvirt import wiper
+from devicetrack.virt.libvirt import progress
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.kinds import pci_erasing
 from devicetrack.virt.libvirt.kinds import pci_names
 from devicetrack.virt.libvirt.kinds import pci_options
 from devicetrack.virt.libvirt.kinds import pci_serials
 
-# The alignment argument of the wiper and the reader. It has an effect only for device-dax memory.
+# The alignment argument of the jobs. It has an effect only for device-dax memory.
 _ALIGN_BYTES: Final = 4096
 _POLL_S: Final = 0.2
 Read = Callable[[str], pci_sysfs.Function | None]
 
-_WAYS: Final = {pci_cleaning.ZERO: wiper.ZERO, pci_cleaning.DISCARD: wiper.DISCARD}
+_WAYS: Final = {pci_cleaning.ZERO: progress.ZERO, pci_cleaning.DISCARD: progress.DISCARD}
 
 
 class Cleaner:
@@ -239,8 +239,8 @@ class Cleaner:
             raise exception.NotProven(assignment.kind, assignment.identifier, unread)
         for disk in disks:
             with erasing.opened(disk, writing=False) as fd:
-                problem = reading.read_through(f'{function.address} {disk.nsid}', fd, lock_fd, disk.size_bytes,
-                                               _ALIGN_BYTES, 0, stop)
+                problem = jobs.read_through(f'{function.address} {disk.nsid}', fd, lock_fd, disk.size_bytes,
+                                            _ALIGN_BYTES, 0, stop)
             if problem is not None:
                 raise exception.NotProven(
                     assignment.kind, assignment.identifier,

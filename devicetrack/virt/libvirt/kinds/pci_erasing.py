@@ -22,13 +22,13 @@ from devicetrack import exception
 from devicetrack import filelock
 from devicetrack import log
 from devicetrack.objects import DeviceAssignment
+from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import pci_disks
 from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
-from devicetrack.virt.libvirt import wiper
-from devicetrack.virt.libvirt import wiping
+from devicetrack.virt.libvirt import progress
 from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.pci_namespaces import ids
@@ -381,7 +381,7 @@ class Erasing:
     def wipe(self, how: str) -> None:
         """Make every byte of every disk zero, and read all bytes back.
 
-        :param how: as for :func:`.wiping.wipe`
+        :param how: as for :func:`.jobs.wipe`
         :raises DriverError: a byte is not zero, or the driver does not show the disks that the claim found
         """
         disks = self.disks()
@@ -391,8 +391,8 @@ class Erasing:
             raise self._failed(f'its driver shows other disks now: {differs}')
         for disk in disks:
             with self.opened(disk) as fd:
-                wiping.wipe(f'{self._function.address} {disk.nsid}', fd, self._lock_fd, disk.size_bytes, _ALIGN_BYTES,
-                            0, how)
+                jobs.wipe(f'{self._function.address} {disk.nsid}', fd, self._lock_fd, disk.size_bytes, _ALIGN_BYTES, 0,
+                          how)
 
     def format(self, policy: pci_cleaning.Policy) -> None:
         """Have the controller format every namespace as it was recorded, and erase its data.
@@ -409,7 +409,7 @@ class Erasing:
         self.check()
         found = self._told(lambda: privileged.read_nvme_namespaces(self._tree.root, self._function.address))
         if policy.erase == pci_cleaning.USER_DATA and all(found[nsid].namespace.zeroes for nsid in recorded.sizes):
-            self.wipe(wiper.READ)
+            self.wipe(progress.READ)
         else:
             LOG.info('The controller of %s reports that it erased its namespaces; nothing else can prove it.',
                      self._function.address)
@@ -454,7 +454,7 @@ class Erasing:
                     return status
                 if reporter is None:
                     size = max(1, sum(disk.size_bytes for disk in self.disks()))
-                    reporter = wiper.Reporter(size, self._lock_fd, quiet=True)
+                    reporter = progress.Reporter(size, self._lock_fd)
                 reporter('sanitize', min(size - 1, size * status.progress // _SANITIZE_DONE))
                 if time.monotonic() >= deadline:
                     raise self._failed(
@@ -479,7 +479,7 @@ class Erasing:
                 raise self._failed(f'its namespace {disk.nsid} changed while it was opened')
             yield fd
         except BaseException:
-            os.close(fd)                        # do not unlock it: a wiper may still run, and needs the lock
+            os.close(fd)                        # do not unlock it: a worker may still run, and needs the lock
             raise
         filelock.close(fd)
 

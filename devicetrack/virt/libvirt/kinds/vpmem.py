@@ -41,9 +41,8 @@ from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import excerpt
 from devicetrack.virt.libvirt import guest_paths
 from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import namespaces
-from devicetrack.virt.libvirt import reading
-from devicetrack.virt.libvirt import wiping
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import vpmem_options
 
@@ -208,12 +207,12 @@ class VPMEM(api.DeviceKind):
             # still belongs to the recorded namespace.
             if self._wipeable(assignment).path != namespace.path:
                 raise exception.UnclaimFailed(self.name, assignment.identifier, 'its path changed just now')
-            wiping.wipe(assignment.identifier, fd, lock_fd, namespace.size_bytes, namespace.align_bytes,
-                        self.options.wipe_rate_mib_s)
+            jobs.wipe(assignment.identifier, fd, lock_fd, namespace.size_bytes, namespace.align_bytes,
+                      self.options.wipe_rate_mib_s)
             # A namespace that became read-only meanwhile may have its old bytes back after a power cut.
             self._wipeable(assignment)
         except BaseException:
-            os.close(fd)                        # do not unlock it: a wiper may still run, and needs the lock
+            os.close(fd)                        # do not unlock it: a worker may still run, and needs the lock
             raise
         filelock.close(fd)
         filelock.close(self._open(assignment, namespace))       # check that nobody has opened it meanwhile
@@ -268,8 +267,8 @@ class VPMEM(api.DeviceKind):
             # As in unclaim, the path may have led to another namespace.
             if self._wipeable(assignment).path != namespace.path:
                 raise exception.NotProven(self.name, assignment.identifier, 'its path changed just now')
-            problem = reading.read_through(assignment.identifier, fd, lock_fd, namespace.size_bytes,
-                                           namespace.align_bytes, self.options.wipe_rate_mib_s, stop)
+            problem = jobs.read_through(assignment.identifier, fd, lock_fd, namespace.size_bytes,
+                                        namespace.align_bytes, self.options.wipe_rate_mib_s, stop)
             if problem is not None:
                 raise exception.NotProven(self.name, assignment.identifier, problem)
             self._wipeable(assignment)
