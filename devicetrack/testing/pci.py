@@ -35,6 +35,7 @@ from devicetrack.testing import pci_models
 from devicetrack.testing.pci_models import Model
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import pci_variants
+from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt import vf_link
 
@@ -106,17 +107,17 @@ class PCIHost(host_files.HostFiles):
         self._vfio: str = os.path.join(self.dev, 'vfio') if self._beside is None else self._beside._vfio
         os.makedirs(self._vfio, exist_ok=True)
         self._put(self._at('bus/pci/drivers_probe'), '')
-        self._write_attribute, self._is_group_open = root.write_attribute, root.is_vfio_group_open
+        self._write_attribute, self._is_group_open = privileged.write_attribute, privileged.is_group_open
         self._other_links = vf_link.link
         self.useFixture(fixtures.MonkeyPatch(f'{vf_link.__name__}.link', self._ask_links))
         self._modules = os.path.join(self._top, 'modules.alias')
         self._put(self._modules, 'alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n')
         self.useFixture(fixtures.MonkeyPatch(f'{pci_variants.__name__}.MODULES', self._modules))
         self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.VFIO', self._vfio))
-        self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.write_attribute', self._store))
-        self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.write_apart', self._store_apart))
-        self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.is_vfio_group_open', self._is_open))
-        self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.host_use', self.use))
+        self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.write_attribute', self._store))
+        self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.write_apart', self._store_apart))
+        self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.is_group_open', self._is_open))
+        self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.host_use', self.use))
 
     # -- hardware -----------------------------------------------------------------------------------------------------
 

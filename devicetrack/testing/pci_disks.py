@@ -8,7 +8,7 @@
         file.write(b'what a guest leaves')
 
 The bytes of a disk are in a file, whichever driver has the disk.
-:func:`devicetrack.virt.libvirt.privileged.open_disk` opens that file. The disk's controller answers one question only:
+:func:`devicetrack.virt.libvirt.disk_nodes.open_disk` opens that file. The disk's controller answers one question only:
 which namespace it has.
 """
 
@@ -23,9 +23,10 @@ from typing import Final
 import fixtures
 
 from devicetrack.testing import pci
+from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import nvme_admin
+from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import privileged
-from devicetrack.virt.libvirt import root
 
 _BLOCK_BYTES: Final = 512
 
@@ -37,11 +38,12 @@ class DiskHost(pci.PCIHost):
         self._contents: dict[str, str] = {}
         super()._setUp()
         self._disks: str = self.useFixture(fixtures.TempDir()).path
-        self._open_disk: Any = privileged.open_disk
-        self._ask: tuple[Any, Any] = privileged.read_nvme_controller, privileged.read_nvme_namespaces
-        for name, made in (('open_disk', self._opened), ('read_nvme_controller', self._controller),
-                           ('read_nvme_namespaces', self._namespaces)):
-            self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.{name}', made))
+        self._open_disk: Any = disk_nodes.open_disk
+        self._ask: tuple[Any, Any] = nvme_controllers.read_controller, nvme_controllers.read_namespaces
+        for module, name, made in ((disk_nodes, 'open_disk', self._opened),
+                                   (nvme_controllers, 'read_controller', self._controller),
+                                   (nvme_controllers, 'read_namespaces', self._namespaces)):
+            self.useFixture(fixtures.MonkeyPatch(f'{module.__name__}.{name}', made))
 
     def add_disk(self, address: str, serial: str, size_bytes: int, group: int | None = None) -> str:
         """Add a disk of zeroes.
@@ -76,12 +78,12 @@ class DiskHost(pci.PCIHost):
             return asked
         return nvme_admin.Controller(False, False, 0, 0, 0, 0)
 
-    def _namespaces(self, sysfs: str, address: str) -> Mapping[int, privileged.KnownNamespace]:
+    def _namespaces(self, sysfs: str, address: str) -> Mapping[int, nvme_controllers.KnownNamespace]:
         if sysfs != self.root or address not in self._contents:
-            asked: Mapping[int, privileged.KnownNamespace] = self._ask[1](sysfs, address)
+            asked: Mapping[int, nvme_controllers.KnownNamespace] = self._ask[1](sysfs, address)
             return asked
         blocks = os.path.getsize(self._contents[address]) // _BLOCK_BYTES
-        return {1: privileged.KnownNamespace(True, nvme_admin.Namespace(
+        return {1: nvme_controllers.KnownNamespace(True, nvme_admin.Namespace(
             blocks, _BLOCK_BYTES, nvme_admin.Format(0), False, True, None))}
 
     def _opened(self, sysfs: str, address: str, name: str, size_bytes: int, writing: bool = True) -> int:
@@ -91,5 +93,5 @@ class DiskHost(pci.PCIHost):
         if self.driver_of(address) != 'nvme' or name != f'{self.controller_of(address)}n1' \
                 or size_bytes != os.path.getsize(self._contents[address]):
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
-        root.check_own_use(sysfs, address)
+        privileged.check_own_use(sysfs, address)
         return os.open(self._contents[address], (os.O_RDWR if writing else os.O_RDONLY) | os.O_CLOEXEC)

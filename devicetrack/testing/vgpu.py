@@ -46,10 +46,10 @@ class Cards(fixtures.Fixture):
         self._open: set[str] = set()
         self._make('bus/pci/devices')
         self._vfio = self._make('vfio')
-        self._set_type, self._is_group_open = root.set_vgpu_type, root.is_vfio_group_open
+        self._set_type, self._is_group_open = privileged.set_vgpu_type, privileged.is_group_open
         self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.VFIO', self._vfio))
-        self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.set_vgpu_type', self._store))
-        self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.is_vfio_group_open', self._is_open))
+        self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.set_vgpu_type', self._store))
+        self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.is_group_open', self._is_open))
 
     # -- hardware -----------------------------------------------------------------------------------------------------
 

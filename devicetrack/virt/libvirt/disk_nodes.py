@@ -1,19 +1,19 @@
-"""Opens the block devices of disks, which needs root.
-
-Only :mod:`devicetrack.virt.libvirt.privileged`, its daemon and their parts call this.
-"""
+"""Opens the block devices of disks, which needs root."""
 
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 import stat
 from typing import Final
 
 from devicetrack import exception
+from devicetrack.virt.libvirt import descriptors
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import pci_use
+from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
 
 _DISK: Final = re.compile(r'nvme([0-9]+)n([0-9]+)')
@@ -21,8 +21,31 @@ _CONTROLLER: Final = re.compile(r'nvme[0-9]+')
 _SUBSYSTEM: Final = re.compile(r'nvme-subsys[0-9]+')
 
 
-def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: bool) -> int:
-    if not root.PCI_ADDRESS.fullmatch(address) or not _DISK.fullmatch(name):
+def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: bool = True) -> int:
+    """Open a disk of a PCI function for reading, and for writing if wanted. The caller closes the descriptor.
+
+    The descriptor holds the lock on the disk's node, and so does every child that inherits it.
+
+    :param sysfs: where sysfs is; the daemon uses its own
+    :param name: the name of the disk's block device
+    :raises BlockingIOError: somebody else holds that lock
+    :raises OSError: it cannot be opened, is no disk of the function or has another size, the host uses the function, as
+        ``pci_use`` finds, or somebody else holds the disk exclusively or has it open (EBUSY), the host's use is
+        unknown, or there is no privileged daemon
+    """
+    if root.has_rights(sysfs):
+        return open_here(sysfs, address, name, size_bytes, writing)
+    return privileged.received(functools.partial(send_disk, sysfs), address, name, size_bytes, writing)
+
+
+@privileged.in_sysfs
+def send_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: bool, socket_path: str) -> None:
+    """As :func:`open_disk`, and send the descriptor; see :mod:`.descriptors`."""
+    descriptors.send(lambda: open_here(sysfs, address, name, size_bytes, writing), socket_path)
+
+
+def open_here(sysfs: str, address: str, name: str, size_bytes: int, writing: bool) -> int:
+    if not privileged.PCI_ADDRESS.fullmatch(address) or not _DISK.fullmatch(name):
         raise OSError(errno.EINVAL, 'not a PCI address, or not the name of an NVMe namespace')
     # O_EXCL: the kernel refuses a block device that it uses itself, for a file system or below another one (open(2)).
     fd = os.open(os.path.join(root.DEVICES, name), (os.O_RDWR if writing else os.O_RDONLY) | os.O_EXCL | os.O_NOFOLLOW
@@ -40,7 +63,7 @@ def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: boo
             raise OSError(errno.EINVAL, f'it does not have {size_bytes} bytes')
         device_users.check_alone(fd)
         # That sees the users of the disk itself. A process may have a partition of it or its character device.
-        root.check_own_use(sysfs, address)
+        privileged.check_own_use(sysfs, address)
         # That sees nodes in /dev, and those of their kernel's names. A container may have others.
         _check_ways_around(sysfs, address, name)
     except BaseException:

@@ -29,7 +29,6 @@ from devicetrack import filelock
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import ndctl
 from devicetrack.virt.libvirt import privileged
-from devicetrack.virt.libvirt import root
 
 _FILE_ALIGN = 2 << 20
 # The kernel's libnvdimm devices. The kernel makes a region read-only when it is no longer persistent, for example
@@ -149,7 +148,7 @@ class NdctlSource(Source):
 
     beginning = '/dev/dax'
 
-    def __init__(self, command: str, timeout_s: int = root.NDCTL_TIMEOUT_S) -> None:
+    def __init__(self, command: str, timeout_s: int = privileged.NDCTL_TIMEOUT_S) -> None:
         self._command, self._timeout_s = command, timeout_s
 
     def each(self) -> Iterator[Namespace]:

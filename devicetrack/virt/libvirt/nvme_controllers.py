@@ -1,5 +1,7 @@
-"""Queries and commands for NVMe controllers, which need root. Only :mod:`devicetrack.virt.libvirt.privileged` and its
-daemon call this.
+"""Queries and commands for NVMe controllers, which need privileged.
+
+The kernel accepts nearly all commands only from a process with CAP_SYS_ADMIN. The privileged daemon has it if
+``[devicetrack_privileged] capabilities`` names it; if not, the error is EACCES.
 
 A command goes to the controller of one PCI function, whose disks nobody uses. While the controller erases the disks,
 nobody else can open them, not even the kernel's file systems (O_EXCL, open(2)). The kernel keeps them open until a
@@ -9,17 +11,23 @@ command has ended, even when the process is killed meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import errno
 import os
 import stat
+import threading
 from typing import Any
+from typing import Final
+from typing import NamedTuple
 
 from devicetrack.virt.libvirt import disk_nodes
+from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import pci_disks
 from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
 
 _MAX_TIMEOUT_S = 7 * 24 * 3600
@@ -29,12 +37,32 @@ _LEAST_INTERRUPTS = 1
 _MAX_NSID = 2**32 - 3               # the greatest identifier that names one namespace
 
 
+class KnownNamespace(NamedTuple):
+    """A namespace of an NVMe subsystem, and whether it is attached to the controller that was asked."""
+
+    attached: bool
+    namespace: nvme_admin.Namespace
+
+
+class NVMeSubsystem(NamedTuple):
+    """A primary controller's answers about its NVM subsystem.
+
+    ``secondaries`` are its secondary controllers by the numbers of their virtual functions, from 0. ``attached`` has,
+    for each namespace, the numbers of the controllers that it is attached to, and ``shared`` those namespaces that may
+    be attached to several.
+    """
+
+    secondaries: Mapping[int, nvme_admin.Secondary]
+    attached: Mapping[int, Sequence[int]]
+    shared: frozenset[int]
+
+
 def open_controller(sysfs: str, address: str) -> int:
     """Open the character device of a function's controller. The caller closes it.
 
     :raises OSError: the function has no controller now, or its node is another device's
     """
-    function = root.function(sysfs, address)
+    function = privileged.path_of(sysfs, address)
     try:
         names = [name for name in os.listdir(os.path.join(function, 'nvme')) if pci_sysfs.NVME_NAME.fullmatch(name)]
     except FileNotFoundError:
@@ -65,8 +93,18 @@ def _opened(sysfs: str, address: str) -> Iterator[int]:
         os.close(fd)
 
 
-def read_controller(sysfs: str, address: str) -> tuple[Any, ...]:
-    """As :func:`devicetrack.virt.libvirt.privileged.read_nvme_controller`, as the fields of its answer."""
+def read_controller(sysfs: str, address: str) -> nvme_admin.Controller:
+    """Ask the controller of a PCI function what it can do.
+
+    :raises OSError: it has no controller now, the controller or the kernel refuses the command, or there is no
+        privileged daemon
+    """
+    return nvme_admin.Controller(*controller_fields(sysfs, address))
+
+
+@privileged.in_sysfs
+def controller_fields(sysfs: str, address: str) -> tuple[Any, ...]:
+    """Return the fields of :func:`read_controller`."""
     with _opened(sysfs, address) as fd:
         controller = nvme_admin.identify_controller(fd)
         return tuple(controller._replace(others=_others(fd, controller)))
@@ -94,8 +132,21 @@ def _secondaries(fd: int) -> list[nvme_admin.Secondary]:
         return []                               # it is no primary controller
 
 
-def read_namespaces(sysfs: str, address: str) -> list[tuple[int, bool, tuple[Any, ...]]]:
-    """As :func:`devicetrack.virt.libvirt.privileged.read_nvme_namespaces`, each as its fields."""
+def read_namespaces(sysfs: str, address: str) -> Mapping[int, KnownNamespace]:
+    """Ask the controller of a PCI function for its namespaces, by their identifiers.
+
+    The answer has the namespaces that are attached to it and, if it manages namespaces, all others of its subsystem.
+
+    :raises OSError: as :func:`read_controller`
+    """
+    return {nsid: KnownNamespace(attached, namespace._replace(format=nvme_admin.Format(*namespace.format)))
+            for nsid, attached, fields in namespace_fields(sysfs, address)
+            for namespace in [nvme_admin.Namespace(*fields)]}
+
+
+@privileged.in_sysfs
+def namespace_fields(sysfs: str, address: str) -> list[tuple[int, bool, tuple[Any, ...]]]:
+    """Return the fields of :func:`read_namespaces`."""
     with _opened(sysfs, address) as fd:
         active = nvme_admin.namespaces(fd, nvme_admin.ACTIVE)
         found = [(nsid, True, _fields(nvme_admin.identify_namespace(fd, nsid))) for nsid in active]
@@ -112,8 +163,20 @@ def _fields(namespace: nvme_admin.Namespace) -> tuple[Any, ...]:
     return tuple(namespace._replace(format=tuple(namespace.format)))    # type: ignore[arg-type]
 
 
-def read_subsystem(sysfs: str, address: str) -> tuple[list[tuple[Any, ...]], list[tuple[int, bool, list[int]]]]:
-    """As :func:`devicetrack.virt.libvirt.privileged.read_nvme_subsystem`, as the fields of its answer."""
+def read_subsystem(sysfs: str, address: str) -> NVMeSubsystem:
+    """Ask the controller of a physical function for its secondary controllers, and for all namespaces.
+
+    :raises OSError: as :func:`read_controller`
+    """
+    secondaries, namespaces = subsystem_fields(sysfs, address)
+    return NVMeSubsystem({one.vf - 1: one for one in (nvme_admin.Secondary(*fields) for fields in secondaries)},
+                         {nsid: tuple(attached) for nsid, _shared, attached in namespaces},
+                         frozenset(nsid for nsid, shared, _attached in namespaces if shared))
+
+
+@privileged.in_sysfs
+def subsystem_fields(sysfs: str, address: str) -> tuple[list[tuple[Any, ...]], list[tuple[int, bool, list[int]]]]:
+    """Return the fields of :func:`read_subsystem`."""
     with _opened(sysfs, address) as fd:
         secondaries = [tuple(one) for one in nvme_admin.secondaries(fd)]
         namespaces = [(nsid, nvme_admin.identify_namespace(fd, nsid, nvme_admin.ALLOCATED_NAMESPACE).shared,
@@ -122,13 +185,21 @@ def read_subsystem(sysfs: str, address: str) -> tuple[list[tuple[Any, ...]], lis
         return secondaries, namespaces
 
 
+@privileged.in_sysfs
 def bring_online(sysfs: str, address: str) -> None:
-    """As :func:`devicetrack.virt.libvirt.privileged.bring_nvme_online`."""
-    directory = root.function(sysfs, address)
+    """Bring the secondary controller of a virtual function online, with queues and interrupts if it has none.
+
+    The queues and interrupts are shared evenly among all virtual functions. A controller that is online stays as it is.
+
+    :param address: the address of the virtual function
+    :raises OSError: EBUSY: a guest has it; ENOSPC: there are not enough queues or interrupts; EIO: the controller is
+        still offline afterwards; else as :func:`read_controller`
+    """
+    directory = privileged.path_of(sysfs, address)
     if not _is_virtual(directory):
         raise OSError(errno.EINVAL, f'{address} is not a virtual function')
-    physfn = os.path.basename(root.below(sysfs, os.path.join(directory, 'physfn')))
-    vfs = root.numbered_vfs(root.function(sysfs, physfn))
+    physfn = os.path.basename(privileged.below(sysfs, os.path.join(directory, 'physfn')))
+    vfs = privileged.numbered_vfs(privileged.path_of(sysfs, physfn))
     number = next((number for number, one in vfs.items() if one == address), None)
     if number is None:
         raise OSError(errno.ENODEV, f'{physfn} does not have {address} as a virtual function')
@@ -136,7 +207,7 @@ def bring_online(sysfs: str, address: str) -> None:
         one = _secondary(fd, number + 1)
         if not one.is_online:
             # The controller starts anew, so a guest that has it would lose the commands in progress.
-            root.check_no_guest(sysfs, address)
+            privileged.check_no_guest(sysfs, address)
             for resource, least, has in ((nvme_admin.QUEUES, _LEAST_QUEUES, one.queues),
                                          (nvme_admin.INTERRUPTS, _LEAST_INTERRUPTS, one.interrupts)):
                 of = nvme_admin.capabilities(fd)[resource]
@@ -182,7 +253,7 @@ def to_erase(sysfs: str, address: str, disks: Sequence[tuple[str, int]]) -> Iter
     :param disks: the name and the bytes of each that the caller knows
     :raises OSError: EBUSY: somebody uses them, or the driver shows other disks; else, they cannot be opened
     """
-    root.check_unused(sysfs, address)
+    privileged.check_unused(sysfs, address)
     try:
         shown = pci_disks.disks(pci_sysfs.Tree(sysfs), address)
     except (OSError, ValueError):
@@ -193,7 +264,7 @@ def to_erase(sysfs: str, address: str, disks: Sequence[tuple[str, int]]) -> Iter
     with contextlib.ExitStack() as close:
         fds = []
         for name, size_bytes in disks:
-            fds.append(disk_nodes.open_disk(sysfs, address, name, size_bytes, True))
+            fds.append(disk_nodes.open_here(sysfs, address, name, size_bytes, True))
             close.callback(os.close, fds[-1])
         yield close.enter_context(_opened(sysfs, address)), fds
 
@@ -208,7 +279,7 @@ def to_format(sysfs: str, address: str, disks: Sequence[tuple[str, int]]) -> Ite
     with to_erase(sysfs, address, disks) as (fd, fds):
         controller = nvme_admin.identify_controller(fd)
         if controller.formats_all_at_once and (
-                _is_virtual(root.function(sysfs, address)) or _others(fd, controller) != ()):
+                _is_virtual(privileged.path_of(sysfs, address)) or _others(fd, controller) != ()):
             raise OSError(errno.EINVAL, f'a format of one namespace reaches all (FNA), and {address} is a virtual '
                                         'function or its NVM subsystem has other controllers, or may have some')
         yield fd, fds
@@ -229,16 +300,82 @@ def _check_form(wanted: Sequence[Any]) -> nvme_admin.Format:
     return nvme_admin.Format(*wanted)
 
 
-def format_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int, wanted: Sequence[Any],
+def format_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int,
+                     wanted: nvme_admin.Format, erase: int, timeout_s: int, lock_fd: int) -> None:
+    """Have the controller of a PCI function format one namespace. Blocks until it has.
+
+    A service that runs as root has a child do it. The child inherits the lock and outlives the service. Otherwise the
+    daemon waits for the controller and keeps the disks open until then, even if the service ends: other processes can
+    see that the disks are open. The daemon keeps one of its threads free of formats.
+
+    :param disks: the name and the bytes of each disk of the function; all of them
+    :param erase: :data:`.nvme_admin.USER_DATA` or :data:`.nvme_admin.CRYPTOGRAPHIC`
+    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; EINVAL: the format
+        would reach namespaces of others; EUSERS: the daemon has no thread for it before another format ends; else as
+        :func:`read_controller`
+    """
+    if not root.has_rights(sysfs):
+        format_in_daemon(sysfs, address, disks, nsid, wanted, erase, timeout_s)
+        return
+    check_format(nsid, wanted, erase, timeout_s)
+    with to_format(sysfs, address, disks) as (fd, fds):
+        jobs.format_namespace(f'{address} {nsid}', fd, fds, lock_fd, nsid, wanted, erase, timeout_s,
+                              sum(size for _name, size in disks))
+
+
+@privileged.in_sysfs
+def format_in_daemon(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int, wanted: Sequence[Any],
                      erase: int, timeout_s: int) -> None:
+    """As :func:`format_namespace`. No child can wait for the controller, because the daemon's have no capability."""
+    with _FORMATS.one_more():
+        format_here(sysfs, address, disks, nsid, wanted, erase, timeout_s)
+
+
+def format_here(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int, wanted: Sequence[Any],
+                erase: int, timeout_s: int) -> None:
     """Format one namespace in this process, which waits for the controller."""
     form = check_format(nsid, wanted, erase, timeout_s)
     with to_format(sysfs, address, disks) as (fd, _disks):
         nvme_admin.format_namespace(fd, nsid, form, erase, timeout_s)
 
 
+class _Formats:
+    """Counts the formats that run in the daemon. Each one blocks a thread until its controller has ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+
+    @contextlib.contextmanager
+    def one_more(self) -> Iterator[None]:
+        """Count a format during the block. At least one may run, and one thread is left for other requests.
+
+        :raises OSError: EUSERS: as many formats run already
+        """
+        from devicetrack.virt.libvirt import daemon  # only here: this is the daemon
+        most = daemon.context.conf.thread_pool_size - 1
+        with self._lock:
+            if self._running >= max(most, 1):
+                raise OSError(errno.EUSERS, f'{self._running} formats run already, and other requests need a thread')
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+
+
+_FORMATS: Final = _Formats()
+
+
+@privileged.in_sysfs
 def attach(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int, is_to_be: bool) -> None:
-    """As :func:`devicetrack.virt.libvirt.privileged.attach_nvme_namespace`."""
+    """Attach a namespace to the controller of a PCI function, or detach it from that controller.
+
+    :param disks: as for :func:`format_namespace`
+    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; else as
+        :func:`read_controller`
+    """
     check_namespace(nsid)
     if type(is_to_be) is not bool:
         raise OSError(errno.EINVAL, 'neither to attach nor to detach')
@@ -247,8 +384,14 @@ def attach(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int
         nvme_admin.rescan(fd)
 
 
+@privileged.in_sysfs
 def delete_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int) -> None:
-    """As :func:`devicetrack.virt.libvirt.privileged.delete_nvme_namespace`."""
+    """Delete a namespace of the controller of a PCI function, and all its data.
+
+    :param disks: as for :func:`format_namespace`
+    :raises OSError: EBUSY: somebody uses the function or a disk of it, or other controllers of its NVM subsystem may
+        have made the namespace; else as :func:`read_controller`
+    """
     check_namespace(nsid)
     with to_erase(sysfs, address, disks) as (fd, _disks):
         # The owner of another controller may have made the namespace, and nothing here shows who did.
@@ -264,9 +407,19 @@ def delete_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]],
         nvme_admin.rescan(fd)
 
 
+@privileged.in_sysfs
 def create_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int, blocks: int,
                      wanted: Sequence[Any], shared: bool) -> None:
-    """As :func:`devicetrack.virt.libvirt.privileged.create_nvme_namespace`."""
+    """Make a namespace of the controller of a PCI function. The new namespace is attached to no controller.
+
+    :param disks: as for :func:`format_namespace`
+    :param nsid: the identifier that it must get. The controller chooses the identifier; if it chooses another one, the
+        namespace is deleted again
+    :param blocks: its size, in blocks of the format ``wanted``
+    :param shared: whether it may be attached to several controllers
+    :raises OSError: EBUSY: somebody uses the function or a disk of it; EEXIST: there is such a namespace; EIO: the
+        controller refused, or chose another identifier; else as :func:`read_controller`
+    """
     check_namespace(nsid)
     form = _check_form(wanted)
     if type(blocks) is not int or not 1 <= blocks < 2**63 or type(shared) is not bool:
@@ -282,7 +435,7 @@ def create_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]],
 
 def _secondaries_without_owner(sysfs: str, address: str, fd: int) -> set[int]:
     """Return the numbers of the secondary controllers whose virtual functions do not exist."""
-    vfs = root.numbered_vfs(root.function(sysfs, address))
+    vfs = privileged.numbered_vfs(privileged.path_of(sysfs, address))
     return {one.cntlid for one in _secondaries(fd) if one.vf - 1 not in vfs}
 
 
@@ -292,10 +445,18 @@ def check_namespace(nsid: int) -> None:
         raise OSError(errno.EINVAL, 'not the identifier of a namespace')
 
 
+@privileged.in_sysfs
 def start_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int]], action: int) -> None:
+    """Have the controller of a PCI function begin to sanitize its NVM subsystem. The controller then goes on by itself.
+
+    :param disks: as for :func:`format_namespace`
+    :param action: :data:`.nvme_admin.BLOCK_ERASE`, :data:`.nvme_admin.OVERWRITE` or :data:`.nvme_admin.CRYPTO_ERASE`
+    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; EINVAL: the operation
+        would erase data of others; else as :func:`read_controller`
+    """
     if action not in (nvme_admin.BLOCK_ERASE, nvme_admin.OVERWRITE, nvme_admin.CRYPTO_ERASE):
         raise OSError(errno.EINVAL, 'not a sanitize action')
-    if _is_virtual(root.function(sysfs, address)):
+    if _is_virtual(privileged.path_of(sysfs, address)):
         raise OSError(errno.EINVAL, f'{address} is a virtual function, and a sanitize operation erases all of its disk')
     with to_erase(sysfs, address, disks) as (fd, _disks):
         if _others(fd, nvme_admin.identify_controller(fd)) != ():
@@ -304,6 +465,16 @@ def start_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int]], a
         nvme_admin.start_sanitize(fd, action)
 
 
-def sanitize_status(sysfs: str, address: str) -> tuple[int, ...]:
+def sanitize_status(sysfs: str, address: str) -> nvme_admin.SanitizeStatus:
+    """Ask the controller of a PCI function for the state of its last sanitize operation.
+
+    :raises OSError: as :func:`read_controller`
+    """
+    return nvme_admin.SanitizeStatus(*status_fields(sysfs, address))
+
+
+@privileged.in_sysfs
+def status_fields(sysfs: str, address: str) -> tuple[int, ...]:
+    """Return the fields of :func:`sanitize_status`."""
     with _opened(sysfs, address) as fd:
         return tuple(nvme_admin.sanitize_status(fd))

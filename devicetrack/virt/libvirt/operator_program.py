@@ -16,8 +16,8 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack.virt.libvirt import children
 from devicetrack.virt.libvirt import jobs
+from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import progress
-from devicetrack.virt.libvirt import root
 
 LOG = log.logger(__name__)
 
@@ -35,7 +35,7 @@ def clean(program: str, address: str, facts: Mapping[str, str], lock_fd: int, li
     :raises CommandFailed: nothing proves that the function is clean
     """
     try:
-        found = root.program(program) if os.geteuid() == 0 else os.path.realpath(program, strict=True)
+        found = privileged.program(program) if os.geteuid() == 0 else os.path.realpath(program, strict=True)
     except OSError as error:
         raise exception.CommandFailed(program, f'it cannot be run: {error.strerror or error}') from error
     token = secrets.token_hex(16)

@@ -3,37 +3,128 @@
 - For persistent memory it lists namespaces and opens their devices.
 - For mediated devices it opens a VFIO group, removes devices that nobody has open, and removes their definitions and
   those that a power cut destroyed. It also sets the vGPU type of a virtual function.
-- For PCI functions it binds and unbinds drivers, resets functions, makes virtual functions, sets their MAC addresses
-  and VLANs, and reads serial numbers.
-- For NVMe controllers it reads their namespaces, has them erase data, restores namespaces, and brings the controllers
-  of virtual functions online.
+- For PCI functions it binds and unbinds drivers, resets functions, makes virtual functions, and reads serial numbers.
+- ``vf_ports`` sets the MAC addresses and VLANs of virtual functions, ``disk_nodes`` opens disks, and
+  ``nvme_controllers`` asks and commands the controllers of NVMe disks.
 
-A service that runs as root does this work itself. Any other service uses oslo.privsep, whose daemon runs these
-functions and no others. The daemon opens a device and sends the descriptor through a unix socket of the caller
-(SCM_RIGHTS, unix(7)). So a child of the service can wipe the device: the child can outlive the service and the daemon,
-and its only right is the descriptor.
+A service that runs as root does this work itself. Any other service uses oslo.privsep, whose daemon runs the functions
+that ``function`` and ``in_sysfs`` mark, and no others. Anybody with the service's rights may call these with
+any arguments. So none of them takes a program, the path of a file to write, or a descriptor. The daemon opens a device
+and sends the descriptor through a unix socket of the caller (SCM_RIGHTS, unix(7)). So a child of the service can wipe
+the device: the child can outlive the service and the daemon, and its only right is the descriptor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 import errno
+import functools
+import glob
 import os
+import pathlib
+import re
+import stat
+import subprocess
+import sys
+import threading
 from typing import Any
-from typing import NamedTuple
+from typing import cast
+from typing import Final
+from typing import TypeVar
+
+from oslo_config import cfg
 
 from devicetrack import exception
+from devicetrack import filelock
+from devicetrack.conf import libvirt as options
+from devicetrack.virt.libvirt import children
 from devicetrack.virt.libvirt import descriptors
-from devicetrack.virt.libvirt import disk_nodes
-from devicetrack.virt.libvirt import jobs
-from devicetrack.virt.libvirt import nvme_admin
-from devicetrack.virt.libvirt import nvme_controllers
+from devicetrack.virt.libvirt import device_users
+from devicetrack.virt.libvirt import mdevctl
+from devicetrack.virt.libvirt import ndctl
+from devicetrack.virt.libvirt import pci_serial
+from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import root
-from devicetrack.virt.libvirt import vf_ports
+
+NDCTL_TIMEOUT_S = 60
+
+_DAX = re.compile(r'dax[0-9]+\.[0-9]+')
+PCI_ADDRESS = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
+_PCI_DOMAIN = re.compile(r'pci[0-9a-f]{4,8}:[0-9a-f]{2}')
+_UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
+_PARENT = re.compile(r'[0-9a-zA-Z][0-9a-zA-Z:._-]{0,63}')
+_DRIVER = re.compile(r'[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}')
+_RESET_METHOD = re.compile(r'[a-z][a-z_]{0,31}')
+_VIRTFN = re.compile(r'virtfn([0-9]+)')
+_MAX_NUMBER = 2**31 - 1
+_MAX_VFS = 2**16 - 1                # 16 bits (PCI Express: NumVFs of the SR-IOV capability)
+# A program that writes its argument to standard output; its exit status reports the kernel's answer.
+_WRITER_FAILED = 64
+_WRITER = f"""
+import os, sys
+try:
+    os.write(1, sys.argv[1].encode())
+except OSError as error:
+    sys.exit({_WRITER_FAILED} + error.errno)
+"""
+_NVME = b'0x0108'                   # the class (PCI Code and ID Assignment: mass storage, non-volatile memory)
+_MAX_LINE = 64
+_MAX_CONFIG = 4096                  # bytes of the configuration space (PCI Express)
+# If there is a FIFO in place of an attribute, O_NONBLOCK keeps the reader from waiting for a writer.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+_OVERRIDES: Final[dict[str, threading.Lock]] = {}
+
+_Function = TypeVar('_Function', bound=Callable[..., Any])
 
 
-def run_ndctl(command: str, timeout_s: int = root.NDCTL_TIMEOUT_S) -> tuple[int, str]:
+def function(of: _Function) -> _Function:
+    """Let the daemon run a function if this process does not have root's rights.
+
+    Its arguments are given by position. They and its answer are simple values, as oslo.privsep passes them on. It makes
+    lists of tuples. Of the errors OSError and CommandFailed pass.
+
+    :raises OSError: there is no privileged daemon, or it failed
+    """
+    @functools.wraps(of)
+    def run(*arguments: Any) -> Any:
+        return of(*arguments) if root.has_rights() else _ask_daemon(run, *arguments)
+
+    root.ENTRY_POINTS.add(run)
+    return cast(_Function, run)
+
+
+def in_sysfs(of: _Function) -> _Function:
+    """As :func:`function`, for a function whose first argument is where sysfs is.
+
+    The daemon knows only the host's sysfs, and its callers do not name it. A tree elsewhere belongs to the caller, who
+    uses it without the daemon.
+    """
+    @functools.wraps(of)
+    def run(*arguments: Any) -> Any:
+        if root.is_daemon:
+            return of(root.SYSFS, *arguments)
+        return of(*arguments) if root.has_rights(arguments[0]) else _ask_daemon(run, *arguments[1:])
+
+    root.ENTRY_POINTS.add(run)
+    return cast(_Function, run)
+
+
+def _ask_daemon(of: Callable[..., Any], *arguments: object) -> Any:
+    # Import it only here: a service that runs as root needs no daemon, and oslo.privsep is a tenth of all imports.
+    from devicetrack.virt.libvirt import daemon
+    try:
+        return daemon.context.entrypoint(of)(*arguments)
+    except (OSError, exception.CommandFailed):
+        raise
+    except Exception as error:
+        raise OSError(errno.EINVAL, f'oslo.privsep: {type(error).__name__} in the daemon') from error
+
+
+def run_ndctl(command: str, timeout_s: int = NDCTL_TIMEOUT_S) -> tuple[int, str]:
     """Run ndctl to list namespaces.
 
     :param command: the program for a service that runs as root. The daemon reads the option in its own configuration,
@@ -43,8 +134,52 @@ def run_ndctl(command: str, timeout_s: int = root.NDCTL_TIMEOUT_S) -> tuple[int,
     :raises OSError: it cannot be run, users other than root can change it, or there is no privileged daemon
     :raises CommandFailed: it does not end in time
     """
-    status, output = root.run_ndctl(command, timeout_s) if os.geteuid() == 0 else _ask_daemon('run_ndctl')
+    if root.has_rights():
+        return run_lister(command, timeout_s)
+    status, output = run_configured_ndctl()
     return status, output
+
+
+@function
+def run_configured_ndctl() -> tuple[int, str]:
+    """Run the ndctl that this process's own configuration names, as :func:`run_ndctl` does."""
+    options.register(cfg.CONF)
+    read = cfg.CONF[options.VPMEM_GROUP]
+    return run_lister(read.ndctl_command, read.ndctl_timeout_s)
+
+
+def run_lister(command: str, timeout_s: int) -> tuple[int, str]:
+    child = subprocess.Popen((program(command), *ndctl.ARGUMENTS), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, env={}, cwd='/', umask=0o077)
+    try:
+        output, _errors = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise exception.CommandFailed(command, f'did not end in {timeout_s} s') from error
+    finally:
+        # subprocess.run() would wait without a limit for a program that the kernel blocks.
+        children.kill(child)
+        assert child.stdout is not None
+        child.stdout.close()
+    return child.returncode, output.decode(errors='replace')
+
+
+def program(path: str) -> str:
+    """Resolve the path of a program that root may run: nobody else can replace it.
+
+    :raises OSError: users other than root can replace it, or there is no such program
+    """
+    if not os.path.isabs(path):
+        raise OSError(errno.EINVAL, 'not an absolute path')
+    found = os.path.realpath(path, strict=True)
+    if not stat.S_ISREG(os.lstat(found).st_mode):
+        raise OSError(errno.EINVAL, 'not a regular file')
+    for part in (found, *map(str, pathlib.PurePath(found).parents)):
+        status = os.lstat(part)
+        # In a sticky directory, like /tmp, only the owner of an entry can replace it.
+        sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+        if status.st_uid != 0 or (status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky):
+            raise PermissionError(errno.EPERM, f'users other than root can change {part}')
+    return found
 
 
 def open_dax(path: str, size_bytes: int) -> int:
@@ -56,50 +191,87 @@ def open_dax(path: str, size_bytes: int) -> int:
     :raises OSError: it cannot be opened, is no such device or has another size, another process has it open or mapped
         (EBUSY), or there is no privileged daemon
     """
-    if os.geteuid() == 0:
-        return root.open_dax(path, size_bytes)
-    return _received('send_dax', path, size_bytes)
+    return open_dax_here(path, size_bytes) if root.has_rights() else received(send_dax, path, size_bytes)
 
 
-def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: bool = True) -> int:
-    """Open a disk of a PCI function for reading, and for writing if wanted. The caller closes the descriptor.
-
-    The descriptor holds the lock on the disk's node, and so does every child that inherits it.
-
-    :param sysfs: where sysfs is; the daemon uses its own
-    :param name: the name of the disk's block device
-    :raises BlockingIOError: somebody else holds that lock
-    :raises OSError: it cannot be opened, is no disk of the function or has another size, the host uses the function, as
-        ``pci_use`` finds, or somebody else holds the disk exclusively or has it open (EBUSY), the host's use is
-        unknown, or there is no privileged daemon
-    """
-    if os.geteuid() == 0:
-        return disk_nodes.open_disk(sysfs, address, name, size_bytes, writing)
-    return _received('send_disk', address, name, size_bytes, writing)
+@function
+def send_dax(path: str, size_bytes: int, socket_path: str) -> None:
+    """As :func:`open_dax`, and send the descriptor; see :mod:`.descriptors`."""
+    descriptors.send(lambda: open_dax_here(path, size_bytes), socket_path)
 
 
-def _received(function: str, *arguments: Any) -> int:
-    """Have the daemon open something, and receive the descriptor."""
-    return descriptors.receive(lambda socket_path: _ask_daemon(function, *arguments, socket_path),
-                               root.NDCTL_TIMEOUT_S)
+def received(sending: Callable[..., None], *arguments: object) -> int:
+    """Have the daemon open something and send it, and return the descriptor."""
+    return descriptors.receive(lambda socket_path: sending(*arguments, socket_path), NDCTL_TIMEOUT_S)
 
 
+def open_dax_here(path: str, size_bytes: int) -> int:
+    name = _dax_name(path)
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISCHR(status.st_mode):
+            raise OSError(errno.EINVAL, 'not a character device')
+        _check_dax(name, status.st_rdev, size_bytes)
+        device_users.check_alone(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+@function
 def is_dax_locked(path: str) -> bool:
     """Whether a process holds the lock on the node of a device-dax character device, as one that wipes it does.
 
     :raises OSError: it cannot be opened, or there is no privileged daemon
     """
-    return bool(_run('is_dax_locked', path))
+    _dax_name(path)
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISCHR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, 'not a character device')
+        return not filelock.flock(fd)
+    finally:
+        filelock.close(fd)
 
 
-def open_daxes(paths: Sequence[str]) -> Sequence[str]:
+@function
+def open_daxes(paths: Sequence[str]) -> list[str]:
     """Find those of some device-dax character devices that a process has open or mapped.
 
     :raises OSError: one is not there or is no such device, their users are unknown, or there is no privileged daemon
     """
-    return [str(path) for path in _run('open_daxes', list(paths))]
+    there = {path: os.lstat(path) for path in paths if _dax_name(path)}
+    return sorted(device_users.opened({path: status for path, status in there.items() if stat.S_ISCHR(status.st_mode)}))
 
 
+def _dax_name(path: str) -> str:
+    name = os.path.basename(path)
+    if path != os.path.join(root.DEVICES, name) or not _DAX.fullmatch(name):
+        raise OSError(errno.EINVAL, 'not the path of a dax device')
+    return name
+
+
+def _check_dax(name: str, number: int, size_bytes: int) -> None:
+    """Check that a device number belongs to the dax device of this name: a node can have any name.
+
+    :raises OSError: it is not a dax device, is another dax device, or has another size
+    """
+    device = os.path.join(root.SYSFS, f'dev/char/{os.major(number)}:{os.minor(number)}')
+    try:
+        subsystem = os.path.basename(os.readlink(os.path.join(device, 'subsystem')))
+        with open(os.path.join(device, 'size'), encoding='ascii') as file:
+            size = int(file.read())
+    except (OSError, ValueError):
+        subsystem, size = '', 0
+    if (subsystem, os.path.basename(os.path.realpath(device))) != ('dax', name):
+        raise OSError(errno.EINVAL, 'not the dax device of this name')
+    if size != size_bytes:
+        raise OSError(errno.EINVAL, f'it has {size} bytes, not {size_bytes}')
+
+
+@function
 def is_vfio_group_open(number: int) -> bool:
     """Whether a process has a VFIO group open, or a device of it.
 
@@ -110,26 +282,81 @@ def is_vfio_group_open(number: int) -> bool:
     :raises FileNotFoundError: no device of the group has a driver of VFIO's
     :raises OSError: the kernel gave another error, or there is no privileged daemon
     """
-    return bool(_run('is_vfio_group_open', number))
+    return is_group_open(number)
 
 
+def is_group_open(number: int, sysfs: str | None = None) -> bool:
+    """As :func:`is_vfio_group_open`.
+
+    :param sysfs: where sysfs is; by default :data:`.root.SYSFS`
+    """
+    _check_number(number)
+    try:
+        os.close(os.open(f'{root.VFIO}/{number}', os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
+    except FileNotFoundError:
+        nodes = _vfio_nodes(root.SYSFS if sysfs is None else sysfs, number)
+        if nodes is None:
+            raise
+        return bool(device_users.users_of(nodes))
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return True
+        raise
+    return False
+
+
+def _vfio_nodes(sysfs: str, number: int) -> dict[int, str] | None:
+    """Find the character devices by which a process may have a function of an IOMMU group open by VFIO.
+
+    They count if this process sees no node of the VFIO group: the kernel may be built without VFIO groups (Linux:
+    Documentation/driver-api/vfio.rst, "VFIO Device cdev"), or this process may not see the host's ``/dev/vfio``.
+
+    :returns: their names by their numbers; None if no function of the group has a driver of VFIO's
+    :raises OSError: there are none, although a function has such a driver
+    """
+    functions = glob.glob(os.path.join(glob.escape(sysfs), f'kernel/iommu_groups/{number}/devices/*'))
+    nodes = {}
+    for path in (*(os.path.join(sysfs, 'class/vfio', name) for name in (f'{number}', f'noiommu-{number}')),
+                 *(path for function in functions for path in glob.glob(f'{glob.escape(function)}/vfio-dev/*'))):
+        with contextlib.suppress(FileNotFoundError), open(os.path.join(path, 'dev'), encoding='ascii') as file:
+            nodes[os.makedev(*map(int, file.read().split(':')))] = os.path.basename(path)
+    if nodes:
+        return nodes
+    if any('vfio' in os.path.basename(os.path.realpath(os.path.join(function, 'driver'))) for function in functions):
+        raise OSError(errno.EIO, f'the kernel shows no VFIO device of the IOMMU group {number}')
+    return None
+
+
+@function
 def remove_lost_definitions() -> None:
     """Put away what :func:`devicetrack.virt.libvirt.mdevctl.lost` finds.
 
     :raises OSError: they cannot be removed, or there is no privileged daemon
     """
-    _run('remove_lost_definitions')
+    for path in mdevctl.lost():
+        mdevctl.put_away(path)
 
 
+@function
 def remove_mdev(uuid: str) -> None:
     """Have the kernel remove a mediated device, as mdevctl does.
 
     :raises OSError: a process has it open (EBUSY), it is not there, it cannot be removed, or there is no privileged
         daemon
     """
-    _run('remove_mdev', uuid)
+    device = _mdev(uuid)
+    group = os.path.basename(os.readlink(os.path.join(device, 'iommu_group')))
+    # The kernel would wait for a process that has the device open.
+    if is_group_open(int(group)):
+        raise OSError(errno.EBUSY, 'a process has it open')
+    fd = os.open(os.path.join(device, 'remove'), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.write(fd, b'1\n')
+    finally:
+        os.close(fd)
 
 
+@function
 def remove_mdev_definition(parent: str, uuid: str) -> None:
     """Remove the file in which mdevctl keeps the definition of a mediated device that does not exist.
 
@@ -137,22 +364,34 @@ def remove_mdev_definition(parent: str, uuid: str) -> None:
     :raises OSError: the device exists (EBUSY), there is no definition, it cannot be removed, or there is no privileged
         daemon
     """
-    _run('remove_mdev_definition', parent, uuid)
+    if os.path.lexists(_mdev(uuid)):
+        raise OSError(errno.EBUSY, 'the device is there')
+    if not _PARENT.fullmatch(parent):
+        raise OSError(errno.EINVAL, 'not the name of a parent')
+    path = os.path.join(mdevctl.DIRECTORY, parent, uuid)
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise OSError(errno.EINVAL, 'not a definition')
+    os.unlink(path)
 
 
+def _mdev(uuid: str) -> str:
+    if not isinstance(uuid, str) or not _UUID.fullmatch(uuid):
+        raise OSError(errno.EINVAL, 'not a UUID')
+    return os.path.join(root.SYSFS, 'bus/mdev/devices', uuid)
+
+
+@in_sysfs
 def set_vgpu_type(sysfs: str, address: str, number: int) -> None:
     """Write the vGPU type of a virtual function; 0 removes it.
 
     :param sysfs: where sysfs is. A tree elsewhere belongs to the caller, who writes it without the daemon
     :raises OSError: it cannot be written, the vendor's driver refuses it, or there is no privileged daemon
     """
-    _run_in(sysfs, 'set_vgpu_type', address, number)
+    _check_number(number)
+    write_attribute(path_of(sysfs, address, 'nvidia/current_vgpu_type'), b'%d\n' % number)
 
 
-# The following functions treat the parameter ``sysfs`` as set_vgpu_type does. They wait for the lock of the device
-# while a driver binds to it or unbinds from it.
-
-
+@in_sysfs
 def set_driver_override(sysfs: str, address: str, driver: str | None) -> None:
     """Name the only driver that may take a PCI function from now on; None allows any driver that knows the function.
 
@@ -160,18 +399,23 @@ def set_driver_override(sysfs: str, address: str, driver: str | None) -> None:
 
     :raises OSError: there is no such function, it cannot be written, or there is no privileged daemon
     """
-    _run_in(sysfs, 'set_driver_override', address, driver)
+    if driver is not None and not _DRIVER.fullmatch(driver):
+        raise OSError(errno.EINVAL, 'not the name of a driver')
+    path = path_of(sysfs, address, 'driver_override')
+    with _override_of(path):
+        # An empty line removes the name.
+        write_attribute(path, f'{driver or ""}\n'.encode())
 
 
-def check_host_use(sysfs: str, address: str) -> None:
-    """Check that the host uses neither a PCI function, nor one of its virtual functions, nor one behind it.
+def _override_of(path: str) -> threading.Lock:
+    """Return the lock on the override of one function, by the path of the attribute.
 
-    :raises OSError: EBUSY: it does, as :mod:`devicetrack.virt.libvirt.pci_use` finds; else, its use is unknown, there
-        is no such function, or there is no privileged daemon
+    Each function has a lock of its own: the kernel may never end a probe, and must not keep the others.
     """
-    _run_in(sysfs, 'check_host_use', address)
+    return _OVERRIDES.setdefault(path, threading.Lock())
 
 
+@in_sysfs
 def unbind(sysfs: str, address: str) -> None:
     """Unbind a PCI function from its driver, if it has one.
 
@@ -181,9 +425,15 @@ def unbind(sysfs: str, address: str) -> None:
         :mod:`devicetrack.virt.libvirt.pci_use` finds, or either uses one of its virtual functions or one behind it;
         else, there is no such function, it cannot be written, or there is no privileged daemon
     """
-    _run_in(sysfs, 'unbind', address)
+    directory = path_of(sysfs, address)
+    if not os.path.lexists(os.path.join(directory, 'driver')):
+        return
+    # The kernel would hold the device's lock and wait for a guest, and nothing could end that wait.
+    check_unused(sysfs, address)
+    write_attribute(below(sysfs, os.path.join(directory, 'driver/unbind')), address.encode())
 
 
+@in_sysfs
 def probe(sysfs: str, address: str) -> None:
     """Bind a PCI function without a driver: to the driver of the override, or else to any that knows the function.
 
@@ -193,9 +443,19 @@ def probe(sysfs: str, address: str) -> None:
     :raises OSError: a guest has a function of the same IOMMU group and the driver would not be one of VFIO (EBUSY),
         there is no such function, the kernel refuses it, or there is no privileged daemon
     """
-    _run_in(sysfs, 'probe', address)
+    override = path_of(sysfs, address, 'driver_override')
+    # The daemon has several threads. None may change the override between the look at it and the kernel's.
+    with _override_of(override):
+        # If an IOMMU group has a guest, binding a host driver in it crashes old kernels (BUG_ON in vfio_group_notifier,
+        # before Linux 5.19). Newer kernels leave the function without any driver.
+        with open(override, encoding='ascii', errors='replace') as file:
+            for_guests = 'vfio' in file.read()
+        if not for_guests:
+            check_no_guest(sysfs, address)
+        write_attribute(below(sysfs, os.path.join(sysfs, 'bus/pci/drivers_probe')), address.encode())
 
 
+@in_sysfs
 def reset(sysfs: str, address: str, method: str | None) -> None:
     """Have the kernel reset a PCI function, by all its methods in their order or by one of them. Blocks until then.
 
@@ -205,7 +465,22 @@ def reset(sysfs: str, address: str, method: str | None) -> None:
     :raises OSError: EBUSY: somebody uses it, as :func:`unbind` says; else, it has no such method (FileNotFoundError if
         none at all), the reset failed (ENOTTY), or there is no privileged daemon
     """
-    _run_in(sysfs, 'reset', address, method)
+    path = path_of(sysfs, address, 'reset')
+    if method is not None and not _RESET_METHOD.fullmatch(method):
+        raise OSError(errno.EINVAL, 'not the name of a reset method')
+    check_unused(sysfs, address)
+    if method is None:
+        write_attribute(path, b'1\n')
+        return
+    methods = path_of(sysfs, address, 'reset_method')
+    with open(methods, 'rb') as file:
+        before = file.read()
+    write_attribute(methods, f'{method}\n'.encode())
+    try:
+        write_attribute(path, b'1\n')
+    finally:
+        # VFIO resets by the same list when a guest's QEMU closes the function.
+        write_attribute(methods, before)
 
 
 def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None = None, timeout_s: float = 60) -> None:
@@ -219,30 +494,54 @@ def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None = None
         cannot have so many (ERANGE), its driver cannot make any (ENOENT), no answer in time (ETIMEDOUT; they may still
         appear), or there is no privileged daemon
     """
-    if sysfs != root.SYSFS or os.geteuid() == 0:
-        root.set_vfs(sysfs, address, number, autoprobe, timeout_s)
+    if root.has_rights(sysfs):
+        make_vfs(sysfs, address, number, autoprobe, timeout_s)
     else:
-        _ask_daemon('set_vfs', address, number, autoprobe)
+        wait_for_vfs(sysfs, address, number, autoprobe)
 
 
-def set_vf_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> None:
-    """Give a virtual function of a network card these settings; :data:`.vf_link.NO_MAC`, 0 and False remove them.
+@in_sysfs
+def wait_for_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None) -> None:
+    """As :func:`make_vfs`, for as long as the kernel takes."""
+    make_vfs(sysfs, address, number, autoprobe, None)
 
-    This writes only the settings that differ, one after the other, and reads them back. Trust that the driver does not
-    report is written each time, unless a guest has the function and all reported settings are as wanted. If the driver
-    refuses to remove a MAC address, the function gets :data:`.vf_link.INSTEAD_OF_NO_MAC`.
 
-    :raises OSError: EINVAL: it is not a virtual function, or the settings are invalid; EBUSY: somebody uses it, as
-        :func:`unbind` says; ENODEV: its physical function does not have exactly one network interface here; EIO: the
-        kernel reports other settings afterwards; else, the kernel refuses a setting, which the message names, or there
-        is no privileged daemon. After an error the function may have some of the settings
+def make_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None, apart_s: float | None) -> None:
+    """As :func:`set_vfs`.
+
+    :param apart_s: have a separate process write, and wait so many seconds for it; None writes in this process
     """
-    if sysfs != root.SYSFS or os.geteuid() == 0:
-        vf_ports.set_port(sysfs, address, mac, vlan, trusted)
-    else:
-        _ask_daemon('set_vf_port', address, mac, vlan, trusted)
+    if type(number) is not int or not 1 <= number <= _MAX_VFS:
+        raise OSError(errno.EINVAL, 'not a number of virtual functions')
+    if autoprobe is not None and type(autoprobe) is not bool:
+        raise OSError(errno.EINVAL, 'neither yes nor no')
+    directory = path_of(sysfs, address)
+    # Only go from none to some. To remove any, the kernel removes all, and waits for the guests that have one.
+    if _vfs(directory):
+        raise OSError(errno.EBUSY, 'it has virtual functions')
+    # Many drivers reset their card for this.
+    check_unused(sysfs, address)
+    path, data = path_of(sysfs, address, 'sriov_numvfs'), b'%d\n' % number
+    after = None if autoprobe is None else b'%d\n' % autoprobe
+    probes = path_of(sysfs, address, 'sriov_drivers_autoprobe')
+    # New virtual functions of an NVMe controller are offline. A driver would wait for each in vain, and so would this.
+    if autoprobe is not False and _read(path_of(sysfs, address, 'class'), _MAX_LINE).startswith(_NVME):
+        after = after or _read(probes, _MAX_LINE)
+        write_attribute(probes, b'0\n')
+    elif after is not None:
+        write_attribute(probes, after)
+        after = None
+    try:
+        if apart_s is None:
+            write_attribute(path, data)
+        else:
+            write_apart(path, data, apart_s)
+    finally:
+        if after is not None:
+            write_attribute(probes, after)
 
 
+@in_sysfs
 def read_serial(sysfs: str, address: str) -> str | None:
     """Read the serial number of a PCI function: from Vital Product Data, else the PCI Express "Device Serial Number".
 
@@ -253,179 +552,183 @@ def read_serial(sysfs: str, address: str) -> str | None:
     :returns: '' if it has none; None if the caller may not see whether it has one
     :raises OSError: there is no such function, it cannot be read, or there is no privileged daemon
     """
-    serial = _run_in(sysfs, 'read_serial', address)
-    return None if serial is None else str(serial)
+    directory = path_of(sysfs, address)
+    if os.path.lexists(os.path.join(directory, 'vpd')):
+        fd = os.open(path_of(sysfs, address, 'vpd'), _READ)
+        try:
+            found = pci_serial.of_vpd(lambda length, place: os.pread(fd, length, place))
+        finally:
+            os.close(fd)
+        if found:
+            return found
+    return pci_serial.of_config(_read(path_of(sysfs, address, 'config'), _MAX_CONFIG))
 
 
-# The controllers of NVMe disks. The kernel accepts nearly all commands only from a process with CAP_SYS_ADMIN. The
-# privileged daemon has it if [devicetrack_privileged] capabilities names it; if not, the error is EACCES.
+def write_attribute(path: str, data: bytes) -> None:
+    """Write an attribute in one call, as the kernel wants it.
 
-
-class KnownNamespace(NamedTuple):
-    """A namespace of an NVMe subsystem, and whether it is attached to the controller that was asked."""
-
-    attached: bool
-    namespace: nvme_admin.Namespace
-
-
-def read_nvme_controller(sysfs: str, address: str) -> nvme_admin.Controller:
-    """Ask the controller of a PCI function what it can do.
-
-    :raises OSError: it has no controller now, the controller or the kernel refuses the command, or there is no
-        privileged daemon
+    :raises OSError: it cannot be written, or the kernel refuses the value
     """
-    return nvme_admin.Controller(*_run_nvme(sysfs, 'read_controller', address))
-
-
-def read_nvme_namespaces(sysfs: str, address: str) -> Mapping[int, KnownNamespace]:
-    """Ask the controller of a PCI function for its namespaces, by their identifiers.
-
-    The answer has the namespaces that are attached to it and, if it manages namespaces, all others of its subsystem.
-
-    :raises OSError: as :func:`read_nvme_controller`
-    """
-    return {nsid: KnownNamespace(attached, namespace._replace(format=nvme_admin.Format(*namespace.format)))
-            for nsid, attached, fields in _run_nvme(sysfs, 'read_namespaces', address)
-            for namespace in [nvme_admin.Namespace(*fields)]}
-
-
-class NVMeSubsystem(NamedTuple):
-    """A primary controller's answers about its NVM subsystem.
-
-    ``secondaries`` are its secondary controllers by the numbers of their virtual functions, from 0. ``attached`` has,
-    for each namespace, the numbers of the controllers that it is attached to, and ``shared`` those namespaces that may
-    be attached to several.
-    """
-
-    secondaries: Mapping[int, nvme_admin.Secondary]
-    attached: Mapping[int, Sequence[int]]
-    shared: frozenset[int]
-
-
-def read_nvme_subsystem(sysfs: str, address: str) -> NVMeSubsystem:
-    """Ask the controller of a physical function for its secondary controllers, and for all namespaces.
-
-    :raises OSError: as :func:`read_nvme_controller`
-    """
-    secondaries, namespaces = _run_nvme(sysfs, 'read_subsystem', address)
-    return NVMeSubsystem({one.vf - 1: one for one in (nvme_admin.Secondary(*fields) for fields in secondaries)},
-                         {nsid: tuple(attached) for nsid, _shared, attached in namespaces},
-                         frozenset(nsid for nsid, shared, _attached in namespaces if shared))
-
-
-def bring_nvme_online(sysfs: str, address: str) -> None:
-    """Bring the secondary controller of a virtual function online, with queues and interrupts if it has none.
-
-    The queues and interrupts are shared evenly among all virtual functions. A controller that is online stays as it is.
-
-    :param address: the address of the virtual function
-    :raises OSError: EBUSY: a guest has it; ENOSPC: there are not enough queues or interrupts; EIO: the controller is
-        still offline afterwards; else as :func:`read_nvme_controller`
-    """
-    _run_nvme(sysfs, 'bring_online', address)
-
-
-def attach_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int,
-                          is_to_be: bool) -> None:
-    """Attach a namespace to the controller of a PCI function, or detach it from that controller.
-
-    :param disks: as for :func:`format_nvme_namespace`
-    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; else as
-        :func:`read_nvme_controller`
-    """
-    _run_nvme(sysfs, 'attach', address, list(disks), nsid, is_to_be)
-
-
-def delete_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int) -> None:
-    """Delete a namespace of the controller of a PCI function, and all its data.
-
-    :param disks: as for :func:`format_nvme_namespace`
-    :raises OSError: EBUSY: somebody uses the function or a disk of it, or other controllers of its NVM subsystem may
-        have made the namespace; else as :func:`read_nvme_controller`
-    """
-    _run_nvme(sysfs, 'delete_namespace', address, list(disks), nsid)
-
-
-def create_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int, blocks: int,
-                          wanted: nvme_admin.Format, shared: bool) -> None:
-    """Make a namespace of the controller of a PCI function. The new namespace is attached to no controller.
-
-    :param disks: as for :func:`format_nvme_namespace`
-    :param nsid: the identifier that it must get. The controller chooses the identifier; if it chooses another one, the
-        namespace is deleted again
-    :param blocks: its size, in blocks of the format ``wanted``
-    :param shared: whether it may be attached to several controllers
-    :raises OSError: EBUSY: somebody uses the function or a disk of it; EEXIST: there is such a namespace; EIO: the
-        controller refused, or chose another identifier; else as :func:`read_nvme_controller`
-    """
-    _run_nvme(sysfs, 'create_namespace', address, list(disks), nsid, blocks, list(wanted), shared)
-
-
-def format_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int,
-                          wanted: nvme_admin.Format, erase: int, timeout_s: int, lock_fd: int) -> None:
-    """Have the controller of a PCI function format one namespace. Blocks until it has.
-
-    A service that runs as root has a child do it. The child inherits the lock and outlives the service. Otherwise the
-    daemon waits for the controller and keeps the disks open until then, even if the service ends: other processes can
-    see that the disks are open. The daemon keeps one of its threads free of formats.
-
-    :param disks: the name and the bytes of each disk of the function; all of them
-    :param erase: :data:`.nvme_admin.USER_DATA` or :data:`.nvme_admin.CRYPTOGRAPHIC`
-    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; EINVAL: the format
-        would reach namespaces of others; EUSERS: the daemon has no thread for it before another format ends; else as
-        :func:`read_nvme_controller`
-    """
-    if os.geteuid() != 0 and sysfs == root.SYSFS:
-        _ask_daemon('format_nvme_namespace', address, list(disks), nsid, list(wanted), erase, timeout_s)
-        return
-    nvme_controllers.check_format(nsid, wanted, erase, timeout_s)
-    with nvme_controllers.to_format(sysfs, address, disks) as (fd, fds):
-        jobs.format_namespace(f'{address} {nsid}', fd, fds, lock_fd, nsid, wanted, erase, timeout_s,
-                              sum(size for _name, size in disks))
-
-
-def start_nvme_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int]], action: int) -> None:
-    """Have the controller of a PCI function begin to sanitize its NVM subsystem. The controller then goes on by itself.
-
-    :param disks: as for :func:`format_nvme_namespace`
-    :param action: :data:`.nvme_admin.BLOCK_ERASE`, :data:`.nvme_admin.OVERWRITE` or :data:`.nvme_admin.CRYPTO_ERASE`
-    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; EINVAL: the operation
-        would erase data of others; else as :func:`read_nvme_controller`
-    """
-    _run_nvme(sysfs, 'start_sanitize', address, list(disks), action)
-
-
-def nvme_sanitize_status(sysfs: str, address: str) -> nvme_admin.SanitizeStatus:
-    """Ask the controller of a PCI function for the state of its last sanitize operation.
-
-    :raises OSError: as :func:`read_nvme_controller`
-    """
-    return nvme_admin.SanitizeStatus(*_run_nvme(sysfs, 'sanitize_status', address))
-
-
-def _run_nvme(sysfs: str, function: str, *arguments: Any) -> Any:
-    if sysfs != root.SYSFS or os.geteuid() == 0:
-        return getattr(nvme_controllers, function)(sysfs, *arguments)
-    return _ask_daemon(f'nvme_{function}', *arguments)
-
-
-def _run_in(sysfs: str, function: str, *arguments: Any) -> Any:
-    """Run a function that takes sysfs as its first argument. The daemon knows only one sysfs."""
-    if sysfs != root.SYSFS or os.geteuid() == 0:
-        return getattr(root, function)(sysfs, *arguments)
-    return _ask_daemon(function, *arguments)
-
-
-def _run(function: str, *arguments: Any) -> Any:
-    return getattr(root, function)(*arguments) if os.geteuid() == 0 else _ask_daemon(function, *arguments)
-
-
-def _ask_daemon(function: str, *arguments: Any) -> Any:
-    # Import it only here: a service that runs as root needs no daemon, and oslo.privsep is a tenth of all imports.
-    from devicetrack.virt.libvirt import daemon
+    fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        return getattr(daemon, function)(*arguments)
-    except (OSError, exception.CommandFailed):
-        raise
-    except Exception as error:
-        raise OSError(errno.EINVAL, f'oslo.privsep: {type(error).__name__} in the daemon') from error
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def write_apart(path: str, data: bytes, timeout_s: float) -> None:
+    """Have a separate process write an attribute, because the kernel may block that write forever.
+
+    A process with such a blocked thread cannot end, and keeps every lock that it has.
+
+    :raises OSError: as :func:`write_attribute`. ETIMEDOUT: no answer in time; the write may still happen
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        child = subprocess.Popen((sys.executable, '-I', '-S', '-c', _WRITER, data.decode()), stdin=subprocess.DEVNULL,
+                                 stdout=fd, stderr=subprocess.DEVNULL, start_new_session=True, env={}, cwd='/')
+    finally:
+        os.close(fd)
+    try:
+        status = child.wait(timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise OSError(errno.ETIMEDOUT, f'the kernel has not answered within {timeout_s:g} s') from error
+    if status > _WRITER_FAILED:
+        raise OSError(status - _WRITER_FAILED, os.strerror(status - _WRITER_FAILED))
+    if status != 0:
+        raise OSError(errno.EIO, f'the process that writes it ended with status {status}')
+
+
+def _read(path: str, most: int) -> bytes:
+    data = b''
+    fd = os.open(path, _READ)
+    try:
+        while len(data) < most and (more := os.read(fd, most - len(data))):
+            data += more
+    finally:
+        os.close(fd)
+    return data
+
+
+def path_of(sysfs: str, address: str, name: str = '') -> str:
+    """Return the path of a PCI function, or of one of its attributes, with all links resolved.
+
+    :raises OSError: it is not an address, no function of this host has it, or the path leads out of sysfs
+    """
+    if not PCI_ADDRESS.fullmatch(address):
+        raise OSError(errno.EINVAL, 'not a PCI address')
+    directory = below(sysfs, os.path.join(sysfs, 'bus/pci/devices', address))
+    return os.path.join(directory, name) if name else directory
+
+
+def below(sysfs: str, path: str) -> str:
+    found, top = os.path.realpath(path, strict=True), os.path.realpath(sysfs)
+    if os.path.commonpath((found, top)) != top:
+        raise OSError(errno.EXDEV, f'{path} leads out of {sysfs}')
+    return found
+
+
+def _vfs(directory: str) -> list[str]:
+    """Return the addresses of a function's virtual functions."""
+    return list(numbered_vfs(directory).values())
+
+
+def numbered_vfs(directory: str) -> dict[int, str]:
+    """Return the addresses of a function's virtual functions by their numbers, from 0."""
+    return {int(found[1]): os.path.basename(os.readlink(entry.path)) for entry in os.scandir(directory)
+            if (found := _VIRTFN.fullmatch(entry.name)) is not None}
+
+
+def host_use(sysfs: str) -> pci_use.HostUse:
+    return pci_use.HostUse(sysfs, device_users.PROCESSES, root.DEVICES)
+
+
+def check_unused(sysfs: str, address: str) -> None:
+    """Check that neither a guest nor the host uses a function or one that depends on it.
+
+    Its virtual functions depend on it, and those behind it, if it is a bridge or the controller in front of a disk.
+
+    :raises OSError: EBUSY: one does; else, it is unknown
+    """
+    for one in _with_dependents(sysfs, address):
+        check_no_guest(sysfs, one)
+    check_host_unused(sysfs, address)
+
+
+def _with_dependents(sysfs: str, address: str) -> tuple[str, ...]:
+    directory = path_of(sysfs, address)
+    return (address, *_vfs(directory), *_behind(directory))
+
+
+def _behind(directory: str) -> Iterator[str]:
+    """Yield the addresses of the functions behind one."""
+    for entry in os.scandir(directory):
+        is_function = PCI_ADDRESS.fullmatch(entry.name) is not None
+        if (is_function or _PCI_DOMAIN.fullmatch(entry.name)) and entry.is_dir(follow_symlinks=False):
+            if is_function:
+                yield entry.name
+            yield from _behind(entry.path)
+
+
+@in_sysfs
+def check_host_use(sysfs: str, address: str) -> None:
+    """Check that the host uses neither a PCI function, nor one of its virtual functions, nor one behind it.
+
+    :raises OSError: EBUSY: it does, as :mod:`devicetrack.virt.libvirt.pci_use` finds; else, its use is unknown, there
+        is no such function, or there is no privileged daemon
+    """
+    check_host_unused(sysfs, address)
+
+
+def check_host_unused(sysfs: str, address: str) -> None:
+    functions = _with_dependents(sysfs, address)
+    uses = _known_use(sysfs)
+    for one in functions:
+        _check_use(uses, one)
+        try:
+            held = uses.held(one)
+        except OSError as error:
+            raise OSError(errno.EIO, f'it is unknown whether the host uses {one}: a disk of it cannot be opened: '
+                                     f'{error.strerror}') from error
+        if held is not None:
+            raise OSError(errno.EBUSY, f'the host uses {one}: {held} is held exclusively by somebody, for example by '
+                                       'ZFS or DRBD')
+
+
+def check_own_use(sysfs: str, address: str) -> None:
+    """Check that the host does not use a function itself, whatever it does with those that depend on it.
+
+    This opens no disk, so the caller may have one open exclusively.
+
+    :raises OSError: EBUSY: it does; else, its use is unknown
+    """
+    _check_use(_known_use(sysfs), address)
+
+
+def _known_use(sysfs: str) -> pci_use.HostUse:
+    try:
+        return host_use(sysfs)
+    except exception.DriverError as error:
+        raise OSError(errno.EIO, f'the functions that the host uses are unknown: {error}') from error
+
+
+def _check_use(uses: pci_use.HostUse, address: str) -> None:
+    use = uses.of(address)
+    if use is not None:
+        raise OSError(errno.EBUSY, f'the host uses {address}: {use}')
+
+
+def check_no_guest(sysfs: str, address: str) -> None:
+    """Check that no process has a function, or another function of its IOMMU group, open by VFIO.
+
+    :raises OSError: EBUSY: one has; else, it is unknown
+    """
+    with contextlib.suppress(FileNotFoundError):        # no group, no VFIO driver in it, or the function went away
+        group = os.readlink(os.path.join(sysfs, 'bus/pci/devices', address, 'iommu_group'))
+        if is_group_open(int(os.path.basename(group)), sysfs):
+            raise OSError(errno.EBUSY, f'a guest has {address}, or another function of its IOMMU group')
+
+
+def _check_number(number: int) -> None:
+    if type(number) is not int or not 0 <= number <= _MAX_NUMBER:
+        raise OSError(errno.EINVAL, 'not a number')

@@ -1,6 +1,6 @@
 """Finds, reads and changes the kernel's settings of the virtual functions of network cards.
 
-Changing them needs root. Only :mod:`devicetrack.virt.libvirt.privileged` and its daemon call :func:`set_port`.
+Changing them needs privileged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from typing import Final
 from typing import NamedTuple
 
-from devicetrack.virt.libvirt import root
+from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vf_link
 
 _VIRTFN: Final = re.compile(r'virtfn[0-9]+')
@@ -21,8 +21,19 @@ _MAX_LINE: Final = 64
 _UP: Final = 1                          # IFF_UP (netdevice(7))
 
 
+@privileged.in_sysfs
 def set_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> None:
-    """As :func:`devicetrack.virt.libvirt.privileged.set_vf_port`."""
+    """Give a virtual function of a network card these settings; :data:`.vf_link.NO_MAC`, 0 and False remove them.
+
+    This writes only the settings that differ, one after the other, and reads them back. Trust that the driver does not
+    report is written each time, unless a guest has the function and all reported settings are as wanted. If the driver
+    refuses to remove a MAC address, the function gets :data:`.vf_link.INSTEAD_OF_NO_MAC`.
+
+    :raises OSError: EINVAL: it is not a virtual function, or the settings are invalid; EBUSY: somebody uses it, as
+        :func:`.privileged.unbind` says; ENODEV: its physical function does not have exactly one network interface here;
+        EIO: the kernel reports other settings afterwards; else, the kernel refuses a setting, which the message names,
+        or there is no privileged daemon. After an error the function may have some of the settings
+    """
     try:
         vf_link.check(mac, vlan, trusted)
     except ValueError as error:
@@ -35,7 +46,7 @@ def set_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> No
             not wanted.is_blank and _has_guest(sysfs, address))):
         return
     # A guest that uses the function would lose its network, and so would the host.
-    root.check_unused(sysfs, address)
+    privileged.check_unused(sysfs, address)
     try:
         vf_link.write(place.interface_index, place.number, before, wanted)
     except OSError as error:
@@ -51,7 +62,7 @@ def set_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> No
 
 def _has_guest(sysfs: str, address: str) -> bool:
     try:
-        root.check_no_guest(sysfs, address)
+        privileged.check_no_guest(sysfs, address)
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise
@@ -96,10 +107,10 @@ def place_of(sysfs: str, address: str) -> VFPlace:
 
     :raises OSError: it is not a virtual function, or its physical function does not have exactly one interface here
     """
-    directory = root.function(sysfs, address)
+    directory = privileged.path_of(sysfs, address)
     if not os.path.lexists(os.path.join(directory, 'physfn')):
         raise OSError(errno.EINVAL, f'{address} is not a virtual function')
-    physfn = root.below(sysfs, os.path.join(directory, 'physfn'))
+    physfn = privileged.below(sysfs, os.path.join(directory, 'physfn'))
     numbers = [int(entry.name.removeprefix('virtfn')) for entry in os.scandir(physfn)
                if _VIRTFN.fullmatch(entry.name) and os.path.basename(os.readlink(entry.path)) == address]
     if len(numbers) != 1:
@@ -131,7 +142,7 @@ def uplink(sysfs: str, physfn: str) -> Uplink:
     :raises NoUplink: there is none here, or not exactly one
     :raises OSError: it cannot be read
     """
-    directory = root.function(sysfs, physfn)
+    directory = privileged.path_of(sysfs, physfn)
     name = _only_uplink(directory)
     return Uplink(name, bool(int(_line(os.path.join(directory, 'net', name, 'flags')), 16) & _UP))
 
@@ -139,7 +150,7 @@ def uplink(sysfs: str, physfn: str) -> Uplink:
 def has_no_uplink(sysfs: str, physfn: str) -> bool:
     """Whether a physical function certainly has no interface here."""
     try:
-        return not _uplinks(os.path.join(root.function(sysfs, physfn), 'net'))
+        return not _uplinks(os.path.join(privileged.path_of(sysfs, physfn), 'net'))
     except OSError:
         return False
 

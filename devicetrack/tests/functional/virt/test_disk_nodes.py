@@ -27,8 +27,8 @@ from devicetrack.tests import processes
 from devicetrack.tests.functional.virt import test_privileged
 from devicetrack.tests.functional.virt import test_unused
 from devicetrack.virt.libvirt import device_users
+from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import jobs
-from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
 
 ADDRESS: Final = '0000:3d:00.0'
@@ -47,12 +47,13 @@ BUSY_S: Final = 30
 # A service that wipes each disk and reads it back. It opens the disk anew each time.
 CLEANS: Final = test_privileged.SERVICE + textwrap.dedent("""
     import time
+    from devicetrack.virt.libvirt import disk_nodes
     deadline = time.monotonic() + int(sys.argv[2])
 
     def opened(name, writing):
         while True:
             try:
-                return privileged.open_disk(root.SYSFS, '0000:3d:00.0', name, 8 << 20, writing)
+                return disk_nodes.open_disk(root.SYSFS, '0000:3d:00.0', name, 8 << 20, writing)
             except OSError as error:
                 if time.monotonic() > deadline:
                     said[name].append([error.errno, error.strerror])
@@ -175,14 +176,14 @@ class DiskNodeTestCase(base.TestCase):
         deadline = time.monotonic() + BUSY_S
         while True:
             try:
-                return privileged.open_disk(self.directory, ADDRESS, name, SIZE, writing)
+                return disk_nodes.open_disk(self.directory, ADDRESS, name, SIZE, writing)
             except OSError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
 
     def refused(self, name: str) -> str:
-        error = self.assertRaises(OSError, privileged.open_disk, self.directory, ADDRESS, name, SIZE)
+        error = self.assertRaises(OSError, disk_nodes.open_disk, self.directory, ADDRESS, name, SIZE)
         self.assertEqual(errno.EBUSY, error.errno)
         return str(error.strerror)
 

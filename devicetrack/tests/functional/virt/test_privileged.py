@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from typing import Any
 import uuid
 
@@ -23,7 +22,7 @@ SERVICE = textwrap.dedent("""
     from oslo_config import cfg
     from oslo_privsep import comm, priv_context
     from devicetrack.conf import libvirt as options
-    from devicetrack.virt.libvirt import daemon, mdevctl, privileged, root
+    from devicetrack.virt.libvirt import daemon, mdevctl, nvme_controllers, privileged, root
 
     directory = sys.argv[1]
     root.VFIO = root.SYSFS = root.DEVICES = directory
@@ -41,7 +40,7 @@ SERVICE = textwrap.dedent("""
         return daemon.context.channel.remote_call(name, arguments, {}, None)
 
     def of_daemon(name, *arguments):
-        return ask(f'devicetrack.virt.libvirt.daemon.{name}', *arguments)
+        return ask(f'devicetrack.virt.libvirt.{name if "." in name else "privileged." + name}', *arguments)
 
     def told(function, *arguments):
         try:
@@ -87,7 +86,7 @@ USES = SERVICE + textwrap.dedent("""
     privileged.reset(root.SYSFS, function, None)
     privileged.set_vfs(root.SYSFS, function, 2)
     said['serial'] = privileged.read_serial(root.SYSFS, function)
-    said['no controller'] = told(privileged.read_nvme_controller, root.SYSFS, function)
+    said['no controller'] = told(nvme_controllers.read_controller, root.SYSFS, function)
     said['no such function'] = told(privileged.probe, root.SYSFS, '0000:3d:00.5')
     said['its own tree'] = told(privileged.set_driver_override, root.SYSFS + '/', function, None)
     said['another tree'] = told(privileged.set_vgpu_type, root.SYSFS + '/', '0000:3d:00.4', 559)
@@ -98,10 +97,11 @@ HOSTILE = SERVICE + textwrap.dedent("""
     shell = ['/bin/sh', '-c', f'id > {directory}/escaped']
     said['no such function'] = [told(ask, name, *arguments) for name, arguments in (
         ('os.system', (' '.join(shell),)), ('subprocess.run', (shell,)),
-        ('devicetrack.virt.libvirt.root.run_ndctl', ('/bin/sh',)),
+        ('devicetrack.virt.libvirt.privileged.run_ndctl', ('/bin/sh',)),
         ('devicetrack.virt.libvirt.daemon.root.set_vgpu_type', (directory, '0000:3d:00.4', 1)),
         ('devicetrack.virt.libvirt.daemon._give_up_for_good', ()))]
-    said['ndctl'] = [told(of_daemon, 'run_ndctl', *arguments) for arguments in ((shell,), ('/bin/sh',), ([],))]
+    said['ndctl'] = [told(of_daemon, 'run_configured_ndctl', *arguments)
+                     for arguments in ((shell,), ('/bin/sh',), ([],))]
     said['definitions'] = [told(of_daemon, 'remove_lost_definitions', '/etc')]
     said['group'] = [told(of_daemon, 'is_vfio_group_open', number)
                      for number in ('7', '../secret', -1, True, None, 7.0, 2**31, [7])]
@@ -109,14 +109,14 @@ HOSTILE = SERVICE + textwrap.dedent("""
         ('../0000:3d:00.4', 1), ('0000:3d:00.4/../0000:3d:00.4', 1), ('0000:3d:00.4' + chr(10), 1), (None, 1),
         ('0000:3d:00.4', '1'), ('0000:3d:00.4', -1), ('0000:3d:00.4', 2**40), ('0000:3d:00.4', True),
         ('/tmp', '0000:3d:00.4', 1))]
-    pci = {'set_driver_override': ('vfio-pci',), 'unbind': (), 'probe': (), 'reset': (None,), 'set_vfs': (1, None),
-           'read_serial': (), 'check_host_use': (), 'nvme_read_controller': (), 'nvme_read_namespaces': (),
-           'nvme_sanitize_status': (), 'nvme_start_sanitize': ([], 2),
-           'format_nvme_namespace': ([], 1, [0, False, 0, False], 1, 60),
-           'nvme_read_subsystem': (), 'nvme_bring_online': (), 'nvme_attach': ([], 1, True),
-           'nvme_delete_namespace': ([], 1),
-           'nvme_create_namespace': ([], 1, 8, [0, False, 0, False], False),
-           'set_vf_port': ('52:54:00:aa:bb:01', 41, True)}
+    nvme = {'controller_fields': (), 'namespace_fields': (), 'status_fields': (), 'start_sanitize': ([], 2),
+            'format_in_daemon': ([], 1, [0, False, 0, False], 1, 60), 'subsystem_fields': (), 'bring_online': (),
+            'attach': ([], 1, True), 'delete_namespace': ([], 1),
+            'create_namespace': ([], 1, 8, [0, False, 0, False], False)}
+    pci = {'set_driver_override': ('vfio-pci',), 'unbind': (), 'probe': (), 'reset': (None,),
+           'wait_for_vfs': (1, None), 'read_serial': (), 'check_host_use': (),
+           'vf_ports.set_port': ('52:54:00:aa:bb:01', 41, True),
+           **{f'nvme_controllers.{name}': arguments for name, arguments in nvme.items()}}
     said['pci'] = [told(of_daemon, name, address, *arguments) for name, arguments in pci.items() for address in (
         '../0000:3d:00.4', '0000:3d:00.4/../0000:3d:00.4', '0000:3d:00.4' + chr(10), '', None, 7)]
     said['another tree'] = [told(of_daemon, name, '/tmp', '0000:3d:00.4', *arguments)
@@ -124,24 +124,27 @@ HOSTILE = SERVICE + textwrap.dedent("""
     said['driver'] = [told(of_daemon, 'set_driver_override', '0000:3d:00.4', driver)
                       for driver in ('', '../nvme', 'vfio-pci' + chr(10) + 'x')]
     said['method'] = [told(of_daemon, 'reset', '0000:3d:00.4', method) for method in ('', 'flr bus', '../x')]
-    said['vfs'] = [told(of_daemon, 'set_vfs', '0000:3d:00.4', number, autoprobe) for number, autoprobe in (
+    said['vfs'] = [told(of_daemon, 'wait_for_vfs', '0000:3d:00.4', number, autoprobe) for number, autoprobe in (
         (0, None), (-1, None), (2**16, None), (True, None), ('1', None), (None, None), (1, 'yes'), (1, 1))]
     mac = '52:54:00:aa:bb:01'
-    said['port'] = [told(of_daemon, 'set_vf_port', '0000:3d:00.4', *arguments).split(': ')[:2] for arguments in (
+    said['port'] = [told(of_daemon, 'vf_ports.set_port', '0000:3d:00.4', *arguments).split(': ')[:2]
+                     for arguments in (
         ('', 0, False), (None, 0, False), (mac, 4095, False), (mac, -1, False), (mac, True, False), (mac, '1', False),
         (mac, 0, 1), (mac, 0, False))]
     form = [0, False, 0, False]
-    said['format'] = [told(of_daemon, 'format_nvme_namespace', '0000:3d:00.4', [], *arguments) for arguments in (
+    said['format'] = [told(of_daemon, 'nvme_controllers.format_in_daemon', '0000:3d:00.4', [], *arguments)
+                     for arguments in (
         (0, form, 1, 60), (-1, form, 1, 60), (True, form, 1, 60), ('1', form, 1, 60), (2**32 - 1, form, 1, 60),
         (1, [64, False, 0, False], 1, 60), (1, [0, 0, 0, 0], 1, 60), (1, [0, False, 8, False], 1, 60), (1, [], 1, 60),
         (1, form, -1, 60), (1, form, 3, 60), (1, form, 1, 0), (1, form, 1, 2**31), (1, form, 1, '60'))]
-    said['created'] = [told(of_daemon, 'nvme_create_namespace', '0000:3d:00.4', [], *arguments) for arguments in (
+    said['created'] = [told(of_daemon, 'nvme_controllers.create_namespace', '0000:3d:00.4', [], *arguments)
+                     for arguments in (
         (0, 8, form, False), ('1', 8, form, False), (1, 0, form, False), (1, -1, form, False), (1, 2**63, form, False),
         (1, True, form, False), (1, '8', form, False), (1, 8, [64, False, 0, False], False), (1, 8, [], False),
         (1, 8, form, 1), (1, 8, form, None))]
-    said['sanitize'] = [told(of_daemon, 'nvme_start_sanitize', '0000:3d:00.4', [], action)
+    said['sanitize'] = [told(of_daemon, 'nvme_controllers.start_sanitize', '0000:3d:00.4', [], action)
                         for action in (0, 1, 5, '2', None)]
-    said['other disks'] = [told(of_daemon, 'nvme_start_sanitize', '0000:3d:00.4', disks, 2)
+    said['other disks'] = [told(of_daemon, 'nvme_controllers.start_sanitize', '0000:3d:00.4', disks, 2)
                            for disks in ([], [['nvme0n1', 4096]])]
     said['out of it'] = [told(of_daemon, name, '0000:3d:00.6', *arguments) for name, arguments in pci.items()]
     one = '3f4f6c1e-0000-4000-8000-000000000001'
@@ -159,7 +162,7 @@ HOSTILE = SERVICE + textwrap.dedent("""
         (device('../') + os.path.basename(directory) + '/dax0.0', 4096), (None, 4096), (b'/dev/mem', 4096),
         (device('dax1.0'), 7), (device('dax2.0'), 7), (device('dax3.0'), 4096), (device('dax4.0'), 4096),
         (device('dax0.0'), 8192), (device('dax0.0'), None))]
-    said['disks'] = [told(of_daemon, 'send_disk', '0000:3d:00.4', name, 4096, True, address)
+    said['disks'] = [told(of_daemon, 'disk_nodes.send_disk', '0000:3d:00.4', name, 4096, True, address)
                      for name in ('../secret', 'secret', 'nvme0n1/../secret', 'nvme0n1')]
     said['lock'] = [told(of_daemon, 'is_dax_locked', path) for path in (
         '/etc/shadow', '/dev/mem', device('secret'), device('dax0.0') + chr(10), device('dax1.0'), device('dax2.0'),
@@ -211,7 +214,7 @@ def format_namespace(sysfs, address, *arguments):
     open(os.path.join(directory, f'begun {address}'), 'w').close()
     while not os.path.exists(os.path.join(directory, 'home', f'ended {address}')):
         time.sleep(0.01)
-nvme_controllers.format_namespace = format_namespace
+nvme_controllers.format_here = format_namespace
 cfg.CONF.set_override('thread_pool_size', 3, 'devicetrack_privileged')
 daemon.context.start""") + textwrap.dedent("""
     def begun():
@@ -221,13 +224,13 @@ daemon.context.start""") + textwrap.dedent("""
         while len(begun()) < number:
             time.sleep(0.01)
 
-    formats = {address: threading.Thread(target=privileged.format_nvme_namespace, args=(
+    formats = {address: threading.Thread(target=nvme_controllers.format_namespace, args=(
         root.SYSFS, address, [], 1, nvme_admin.Format(0), 1, 60, -1)) for address in ('one', 'two', 'three')}
     for number, address in enumerate(('one', 'two'), 1):
         formats[address].start()
         wait_for(number)
     said['while two run'] = told(privileged.is_vfio_group_open, 7), begun()
-    said['one more'] = told(privileged.format_nvme_namespace, root.SYSFS, 'four', [], 1, nvme_admin.Format(0), 1, 60,
+    said['one more'] = told(nvme_controllers.format_namespace, root.SYSFS, 'four', [], 1, nvme_admin.Format(0), 1, 60,
                             -1)
     for address in formats:
         open(os.path.join(directory, 'home', f'ended {address}'), 'w').close()
@@ -241,11 +244,11 @@ daemon.context.start""") + textwrap.dedent("""
 
 REFUSES = SERVICE.replace('daemon.context.start', """
 from devicetrack.virt.libvirt import nvme_admin, nvme_controllers
-def start_sanitize(sysfs, address, disks, action):
+def to_erase(sysfs, address, disks):
     raise nvme_admin.Refused('Sanitize', 1)
-nvme_controllers.start_sanitize = start_sanitize
+nvme_controllers.to_erase = to_erase
 daemon.context.start""") + textwrap.dedent("""
-    print(json.dumps(told(privileged.start_nvme_sanitize, root.SYSFS, '0000:3d:00.4', [], 2)))
+    print(json.dumps(told(nvme_controllers.start_sanitize, root.SYSFS, '0000:3d:00.4', [], 2)))
 """)
 
 
@@ -319,9 +322,9 @@ class PrivilegedTestCase(base.TestCase):
 
     def test_a_service_that_is_not_root_lists_and_opens_through_the_daemon(self) -> None:
         lost, written, whole = (str(uuid.uuid4()) for _definition in range(3))
-        for name, text, when in ((lost, '', 0), (written, '', time.time()), (whole, '{}', 0), ('no definition', '', 0)):
+        for name, text in ((lost, ''), (written, ''), (whole, '{}'), ('no definition', '')):
             self.write(f'definitions/mtty/{name}', text, 0o644)
-            os.utime(self.path(f'definitions/mtty/{name}'), (when, when))
+        self.addCleanup(open(self.path(f'definitions/mtty/{written}'), 'a').close)      # as mdevctl has it
         said = self.run_service(USES)
         status, printed = said.pop('listed')
         self.assertEqual((3, ['0', 'list --namespaces --regions --device-dax --configured --verbose', '0', '/', '0077',
@@ -358,7 +361,7 @@ class PrivilegedTestCase(base.TestCase):
         invalid = 'OSError: not a number'
         no_device = 'OSError: not the path of a dax device'
         self.assertEqual([f'NameError: Invalid privsep function: {name} not exported' for name in (
-            'os.system', 'subprocess.run', 'devicetrack.virt.libvirt.root.run_ndctl')],
+            'os.system', 'subprocess.run', 'devicetrack.virt.libvirt.privileged.run_ndctl')],
             said['no such function'][:3])
         self.assertEqual(['ModuleNotFoundError', 'NameError'],
                          [text.partition(':')[0] for text in said['no such function'][3:]])

@@ -19,9 +19,9 @@ from devicetrack.tests.host.functions.hosts import driver_of
 from devicetrack.tests.host.functions.hosts import put
 from devicetrack.tests.host.functions.hosts import virtual
 from devicetrack.virt.libvirt import nvme_admin
+from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import pci_disks
 from devicetrack.virt.libvirt import pci_sysfs
-from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt.kinds import pci_erasing
 
 PART = 'CUSTOM_PART'
@@ -43,7 +43,7 @@ class PartsTestCase(hosts.FunctionsTestCase):
             self.spec, cleaning=cleaning, vfs=({'address': self.physical, 'number': 2, 'autoprobe': autoprobe},))
 
     def secondaries(self) -> list[nvme_admin.Secondary]:
-        found = privileged.read_nvme_subsystem('/sys', self.physical).secondaries
+        found = nvme_controllers.read_subsystem('/sys', self.physical).secondaries
         return [found[number] for number in range(2)]
 
     def attach(self) -> None:

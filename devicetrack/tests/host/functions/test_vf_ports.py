@@ -22,7 +22,6 @@ from devicetrack.testing import fixtures
 from devicetrack.tests.host.functions import hosts
 from devicetrack.tests.host.functions.hosts import driver_of
 from devicetrack.tests.host.functions.hosts import put
-from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vf_link
 from devicetrack.virt.libvirt import vf_ports
 from devicetrack.virt.libvirt.vf_link import Settings
@@ -82,36 +81,36 @@ class PortsTestCase(CardTestCase):
 
     def test_are_set_read_back_and_taken_away(self) -> None:
         self.assertEqual([vf_link.BLANK] * 2, list(map(self.settings, (self.first, self.second))))
-        privileged.set_vf_port(SYSFS, self.first, MAC, 41, True)
+        vf_ports.set_port(SYSFS, self.first, MAC, 41, True)
         self.assertEqual([Settings(MAC, 41, True), vf_link.BLANK], list(map(self.settings, (self.first, self.second))))
         shown = self.shown()
         for text in (f'link/ether {MAC}', 'vlan 41', 'trust on'):
             self.assertIn(text, shown)
-        privileged.set_vf_port(SYSFS, self.first, MAC, 0, False)
+        vf_ports.set_port(SYSFS, self.first, MAC, 0, False)
         self.assertEqual(Settings(MAC), self.settings(self.first))
-        privileged.set_vf_port(SYSFS, self.first, *NOTHING)
+        vf_ports.set_port(SYSFS, self.first, *NOTHING)
         self.assertEqual(vf_link.BLANK, self.settings(self.first))
         self.assertIn(f'link/ether {vf_link.NO_MAC}', self.shown())
 
     def test_what_was_set_before_a_guest_outlives_it(self) -> None:
-        privileged.set_vf_port(SYSFS, self.first, MAC, 41, True)
+        vf_ports.set_port(SYSFS, self.first, MAC, 41, True)
         guest = self.start_guest(MAC, 41)
         self.assertEqual('vfio-pci', driver_of(self.first))
         self.assertEqual(Settings(MAC, 41, True), self.settings(self.first))
         # What is so already needs nobody's leave; nothing else is changed under a guest.
-        privileged.set_vf_port(SYSFS, self.first, MAC, 41, True)
-        error = self.assertRaises(OSError, privileged.set_vf_port, SYSFS, self.first, *NOTHING)
+        vf_ports.set_port(SYSFS, self.first, MAC, 41, True)
+        error = self.assertRaises(OSError, vf_ports.set_port, SYSFS, self.first, *NOTHING)
         self.assertEqual(errno.EBUSY, error.errno)
         self.assertEqual(Settings(MAC, 41, True), self.settings(self.first))
         self.machine.stop_guest(guest)
         self.assertIsNone(driver_of(self.first))
         # libvirt gives back what it found, and knows no trust.
         self.assertEqual(Settings(MAC, 41, True), self.settings(self.first))
-        privileged.set_vf_port(SYSFS, self.first, *NOTHING)
+        vf_ports.set_port(SYSFS, self.first, *NOTHING)
         self.assertEqual(vf_link.BLANK, self.settings(self.first))
 
     def test_a_guest_that_was_killed_leaves_what_libvirt_leaves(self) -> None:
-        privileged.set_vf_port(SYSFS, self.first, MAC, 41, True)
+        vf_ports.set_port(SYSFS, self.first, MAC, 41, True)
         guest = self.start_guest(MAC, 41)
         name = self.machine.domain(guest).name()
         os.kill(int(pathlib.Path(f'/run/libvirt/qemu/{name}.pid').read_text()), signal.SIGKILL)
@@ -119,17 +118,17 @@ class PortsTestCase(CardTestCase):
         while driver_of(self.first) is not None and time.monotonic() < deadline:
             time.sleep(0.1)
         self.assertEqual(Settings(MAC, 41, True), self.settings(self.first))
-        privileged.set_vf_port(SYSFS, self.first, *NOTHING)
+        vf_ports.set_port(SYSFS, self.first, *NOTHING)
         self.assertEqual(vf_link.BLANK, self.settings(self.first))
 
     def test_settings_of_two_functions_are_apart(self) -> None:
-        privileged.set_vf_port(SYSFS, self.first, MAC, 4094, False)
-        privileged.set_vf_port(SYSFS, self.second, '52:54:00:aa:bb:02', 1, True)
+        vf_ports.set_port(SYSFS, self.first, MAC, 4094, False)
+        vf_ports.set_port(SYSFS, self.second, '52:54:00:aa:bb:02', 1, True)
         self.assertEqual([Settings(MAC, 4094), Settings('52:54:00:aa:bb:02', 1, True)],
                          list(map(self.settings, (self.first, self.second))))
 
     def test_only_of_virtual_functions(self) -> None:
-        error = self.assertRaises(OSError, privileged.set_vf_port, SYSFS, self.card, MAC, 0, False)
+        error = self.assertRaises(OSError, vf_ports.set_port, SYSFS, self.card, MAC, 0, False)
         self.assertEqual(errno.EINVAL, error.errno)
 
 
@@ -161,7 +160,7 @@ class NetworkTestCase(CardTestCase):
             self.assertEqual([], list(look()))
         self.machine.stop_guest(instance.uuid)
         # Whatever libvirt left: whoever starts the guest again gives it its port again.
-        privileged.set_vf_port(SYSFS, address, MAC, 7, False)
+        vf_ports.set_port(SYSFS, address, MAC, 7, False)
         self.compute.run_guest(instance)
         self.assertEqual((Settings(MAC, 41, True), 'vfio-pci'), (self.settings(address), driver_of(address)))
         self.machine.delete_guest(instance.uuid)

@@ -97,7 +97,7 @@ class MdevWorld(world.KindWorld):
         vfio = self.useFixture(fixtures.TempDir()).path
         pathlib.Path(vfio, '7').touch()
         self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.VFIO', vfio))
-        self.refused = (lambda: root.remove_mdev('../x'), lambda: root.remove_mdev_definition('..', '../x'))
+        self.refused = (lambda: privileged.remove_mdev('../x'), lambda: privileged.remove_mdev_definition('..', '../x'))
         self.devices = [self.node.add('mtty-2').identifier for _number in range(2)]
         self.numa = dict.fromkeys(self.devices)
 
@@ -163,8 +163,8 @@ class PCIWorld(world.KindWorld):
         self.parts = {card: self.host.make_vfs(card, 2)}
         shared = self.host.add_shared_group('0000:06:00.0', '0000:07')
         self.groups = {**dict.fromkeys(shared, 100), self.devices[0]: 1, self.devices[1]: 2}
-        self.refused = (lambda: root.unbind(self.host.root, '../x'),
-                        lambda: root.set_driver_override(self.host.root, self.devices[0], 'x\ny'),
+        self.refused = (lambda: privileged.unbind(self.host.root, '../x'),
+                        lambda: privileged.set_driver_override(self.host.root, self.devices[0], 'x\ny'),
                         lambda: disk_nodes.open_disk(self.host.root, self.devices[0], '../sda', 4096, True))
         self.configuration.set('pci', device_spec=list(map(json.dumps, (
             {'vendor_id': '1b36', 'product_id': '0010'}, {'vendor_id': '8086'}, {'address': '*:07:*.*'}))))
@@ -205,7 +205,8 @@ class PCIWorld(world.KindWorld):
         return not any(self.disks[identifier].content)
 
     def without_privileges(self) -> None:
-        for name in ('open_disk', 'unbind', 'probe', 'reset', 'set_driver_override'):
+        self.useFixture(fixtures.MonkeyPatch(f'{disk_nodes.__name__}.open_disk', refuse))
+        for name in ('unbind', 'probe', 'reset', 'set_driver_override'):
             self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.{name}', refuse))
 
 

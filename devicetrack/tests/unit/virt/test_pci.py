@@ -26,6 +26,7 @@ from devicetrack.tests.unit.virt.pci_hosts import BRIDGE
 from devicetrack.tests.unit.virt.pci_hosts import CARD
 from devicetrack.tests.unit.virt.pci_hosts import DISK
 from devicetrack.tests.unit.virt.pci_hosts import NVME
+from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
@@ -777,7 +778,7 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
                 self.namespace(coming.pop())
             return os.open(content, os.O_RDONLY)
 
-        self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.open_disk', opened))
+        self.useFixture(fixtures.MonkeyPatch(f'{disk_nodes.__name__}.open_disk', opened))
         self.patch(pci_erasing, 'asked', lambda *_function: pci_namespaces.Record({}))      # no controller answers here
         assignment = self.assigned(kind)
         with open(os.path.join(self.state_path, 'lock'), 'w') as lock:

@@ -24,8 +24,8 @@ from devicetrack.tests.unit.virt.pci_hosts import NVME
 from devicetrack.tests.unit.virt.pci_hosts import OLD
 from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import nvme_admin
+from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import pci_use
-from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import progress
 from devicetrack.virt.libvirt.kinds import pci
 from devicetrack.virt.libvirt.kinds import pci_erasing
@@ -60,13 +60,13 @@ class RecordTestCase(DiskTestCase):
 
     def test_a_controller_is_asked_once_while_the_driver_has_it(self) -> None:
         asked = []
-        read = privileged.read_nvme_controller
+        read = nvme_controllers.read_controller
 
         def noted(*one: str) -> nvme_admin.Controller:
             asked.append(one)
             return read(*one)
 
-        self.patch(privileged, 'read_nvme_controller', noted)
+        self.patch(nvme_controllers, 'read_controller', noted)
         kind = self.kind(NVME, cleaning='zero')
         for _audit in range(3):
             kind.stock()
@@ -407,7 +407,7 @@ class FormatTestCase(DiskTestCase):
         kind = self.kind(NVME, cleaning='nvme-format')
         assignment = self.used(kind)
         serial = self.host.path(DISK, f'nvme/{self.host.controller_of(DISK)}/serial')
-        real, tries = privileged.format_nvme_namespace, [0]
+        real, tries = nvme_controllers.format_namespace, [0]
 
         def busy(*arguments: Any) -> None:
             tries[0] += 1
@@ -419,7 +419,7 @@ class FormatTestCase(DiskTestCase):
             with open(serial, 'w') as file:
                 file.write(f'{number}\n')
 
-        self.patch(privileged, 'format_nvme_namespace', busy)
+        self.patch(nvme_controllers, 'format_namespace', busy)
         with mock.patch.object(time, 'sleep', lambda _seconds: exchange('S2')):
             error = self.assertRaises(exception.DriverError, self.unclaim, kind, assignment)
         self.assertEqual((1, [], True), (tries[0], self.controller.commands, 'S2' in str(error)), str(error))
@@ -606,19 +606,19 @@ class ErasedDisksTestCase(DiskTestCase):
         self.controllers.show(DISK)
         name, size = f'{self.host.controller_of(DISK)}n1', self.disk.size
         opened: list[str] = []
-        real = disk_nodes.open_disk
+        real = disk_nodes.open_here
 
         def opens(*arguments: Any) -> int:
             opened.append(arguments[2])
             return real(*arguments)
 
-        self.patch(disk_nodes, 'open_disk', opens)
+        self.patch(disk_nodes, 'open_here', opens)
         self.disk.fill(OLD)
         for disks, error in (([], errno.EBUSY), ([(name, size // 2)], errno.EBUSY), ([(name, size)], 0),
                              ([(name, size), (f'{name}1', size)], errno.EBUSY)):
-            for call in ((privileged.start_nvme_sanitize, nvme_admin.BLOCK_ERASE),
-                         (privileged.delete_nvme_namespace, 2),
-                         (privileged.format_nvme_namespace, 1, nvme_admin.Format(0), nvme_admin.USER_DATA, 60, 1)):
+            for call in ((nvme_controllers.start_sanitize, nvme_admin.BLOCK_ERASE),
+                         (nvme_controllers.delete_namespace, 2),
+                         (nvme_controllers.format_namespace, 1, nvme_admin.Format(0), nvme_admin.USER_DATA, 60, 1)):
                 opened.clear()
                 self.controller.add(2).attached = False
                 function, *arguments = call
@@ -632,6 +632,6 @@ class ErasedDisksTestCase(DiskTestCase):
 
     def test_none_while_the_driver_shows_none(self) -> None:
         self.host.unbind(DISK)
-        refused = self.assertRaises(OSError, privileged.start_nvme_sanitize, self.host.root, DISK, [],
+        refused = self.assertRaises(OSError, nvme_controllers.start_sanitize, self.host.root, DISK, [],
                                     nvme_admin.BLOCK_ERASE)
         self.assertEqual(errno.EBUSY, refused.errno)

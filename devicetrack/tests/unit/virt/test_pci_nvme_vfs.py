@@ -13,7 +13,6 @@ from devicetrack.tests import base
 from devicetrack.tests.unit.virt import pci_hosts
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
-from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt.kinds import pci
 
 CARD = '0000:02:00.0'
@@ -98,7 +97,7 @@ class OnlineTestCase(SecondariesTestCase):
     def test_one_that_a_guest_has_is_not_touched(self) -> None:
         self.host.bind(self.vf, 'vfio-pci')
         with self.host.opened(self.vf):
-            error = self.assertRaises(OSError, privileged.bring_nvme_online, self.host.root, self.vf)
+            error = self.assertRaises(OSError, nvme_controllers.bring_online, self.host.root, self.vf)
             self.assertIn('a guest has', str(error))
         self.assertEqual(0, self.virtualized())
 
@@ -125,7 +124,7 @@ class OnlineTestCase(SecondariesTestCase):
 
     def test_of_a_virtual_function_alone(self) -> None:
         for address, reason in ((CARD, 'is not a virtual function'), ('0000:09:00.0', 'No such file')):
-            error = self.assertRaises(OSError, privileged.bring_nvme_online, self.host.root, address)
+            error = self.assertRaises(OSError, nvme_controllers.bring_online, self.host.root, address)
             self.assertIn(reason, str(error))
 
 
@@ -194,12 +193,12 @@ class NamespacesTestCase(SecondariesTestCase):
 
     def test_a_card_is_asked_once_for_all(self) -> None:
         asked = []
-        read = privileged.read_nvme_subsystem
+        read = nvme_controllers.read_subsystem
 
-        def noted(*one: str) -> privileged.NVMeSubsystem:
+        def noted(*one: str) -> nvme_controllers.NVMeSubsystem:
             asked.append(one)
             return read(*one)
 
-        self.patch(privileged, 'read_nvme_subsystem', noted)
+        self.patch(nvme_controllers, 'read_subsystem', noted)
         self.kind_with().stock()
         self.assertEqual(1, len(asked))

@@ -26,10 +26,10 @@ from devicetrack.tests.unit.virt.pci_hosts import CARD
 from devicetrack.tests.unit.virt.pci_hosts import DISK
 from devicetrack.tests.unit.virt.pci_hosts import NVME
 from devicetrack.tests.unit.virt.pci_hosts import OLD
+from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import pci_disks as libvirt_pci_disks
-from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt.kinds import pci_erasing
 
 
@@ -231,7 +231,7 @@ class ProofTestCase(pci_hosts.DiskTestCase):
     def test_a_name_that_is_another_namespaces_when_it_is_opened(self) -> None:
         driver = self.driver('zero')
         given = self.of_a_guest(driver)
-        opened = privileged.open_disk
+        opened = disk_nodes.open_disk
 
         def renamed(*arguments: Any, **named: Any) -> int:
             name = self.host.controller_of(DISK)
@@ -239,7 +239,7 @@ class ProofTestCase(pci_hosts.DiskTestCase):
                 file.write('2')
             return opened(*arguments, **named)
 
-        with mock.patch.object(privileged, 'open_disk', renamed):
+        with mock.patch.object(disk_nodes, 'open_disk', renamed):
             [answer] = driver.unclaim([given]).values()
         self.assertIn('its namespace 1 changed while it was opened', str(answer))
         self.assertFalse(self.is_zero())

@@ -172,7 +172,7 @@ class DriverTestCase(StepTestCase):
         privileged.set_driver_override(self.sysfs, network, pci.VFIO_PCI)
         privileged.unbind(self.sysfs, network)
         changes = threading.Thread(target=privileged.set_driver_override, args=(self.sysfs, network, None))
-        write = root.write_attribute
+        write = privileged.write_attribute
 
         def write_late(path: str, data: bytes) -> None:
             if path.endswith('drivers_probe'):
@@ -180,7 +180,7 @@ class DriverTestCase(StepTestCase):
                 changes.join(0.2)               # it waits for the end of this probe
             write(path, data)
 
-        with self.host.opened(edu), fixtures.MonkeyPatch(f'{root.__name__}.write_attribute', write_late):
+        with self.host.opened(edu), fixtures.MonkeyPatch(f'{privileged.__name__}.write_attribute', write_late):
             privileged.probe(self.sysfs, network)
             changes.join()
         self.assertEqual(['drivers_probe', 'driver_override'],
@@ -188,14 +188,14 @@ class DriverTestCase(StepTestCase):
         self.assertEqual(pci.VFIO_PCI, self.host.driver_of(network))
 
     def test_a_probe_that_does_not_end_keeps_no_other_function(self) -> None:
-        write = root.write_attribute
+        write = privileged.write_attribute
 
         def write_after_another(path: str, data: bytes) -> None:
             if path.endswith('drivers_probe'):
                 privileged.set_driver_override(self.sysfs, IGB, pci.VFIO_PCI)
             write(path, data)
 
-        with fixtures.MonkeyPatch(f'{root.__name__}.write_attribute', write_after_another):
+        with fixtures.MonkeyPatch(f'{privileged.__name__}.write_attribute', write_after_another):
             privileged.probe(self.sysfs, NVME)
         self.assertEqual(pci.VFIO_PCI, self.tree.driver_override(IGB))
 
@@ -382,12 +382,12 @@ class WriteApartTestCase(base.TestCase):
     def test_writes(self) -> None:
         with open(self.path, 'w'):
             pass
-        root.write_apart(self.path, b'8\n', base.HANGS_S)
+        privileged.write_apart(self.path, b'8\n', base.HANGS_S)
         with open(self.path) as file:
             self.assertEqual('8\n', file.read())
 
     def test_says_what_the_kernel_refuses(self) -> None:
-        error = self.assertRaises(OSError, root.write_apart, '/dev/full', b'8\n', base.HANGS_S)
+        error = self.assertRaises(OSError, privileged.write_apart, '/dev/full', b'8\n', base.HANGS_S)
         self.assertEqual(errno.ENOSPC, error.errno)
 
     def test_waits_no_longer_than_it_may(self) -> None:
@@ -405,7 +405,7 @@ class WriteApartTestCase(base.TestCase):
             return opened(path, flags & ~os.O_NONBLOCK, *arguments, **others)
 
         self.useFixture(fixtures.MonkeyPatch('os.open', blocking))
-        error = self.assertRaises(OSError, root.write_apart, self.path, b'8\n', 0.1)
+        error = self.assertRaises(OSError, privileged.write_apart, self.path, b'8\n', 0.1)
         self.assertEqual(errno.ETIMEDOUT, error.errno)
         self.assertIn('within 0.1 s', str(error))
 

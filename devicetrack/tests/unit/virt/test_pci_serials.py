@@ -21,7 +21,6 @@ from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import pci_hosts
 from devicetrack.virt.libvirt import pci_serial
 from devicetrack.virt.libvirt import privileged
-from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt.kinds import pci_serials
 
 CARD = pci_hosts.CARD
@@ -84,7 +83,7 @@ class SerialsTestCase(pci_hosts.PCIHostTestCase):
         super().setUp()
         self.asked: list[str] = []
         self.broken: dict[str, Exception] = {}
-        read = root.read_serial
+        read = privileged.read_serial
 
         def reading(sysfs: str, address: str) -> str | None:
             self.asked.append(address)
@@ -92,7 +91,7 @@ class SerialsTestCase(pci_hosts.PCIHostTestCase):
                 raise self.broken[address]
             return read(sysfs, address)
 
-        self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.read_serial', reading))
+        self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.read_serial', reading))
 
     def details_of(self, kind: Any, address: str = CARD) -> Any:
         return details.from_text(self.devices(kind)[address].details)

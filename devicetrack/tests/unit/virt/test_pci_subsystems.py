@@ -15,7 +15,6 @@ from devicetrack.tests.unit.virt.pci_hosts import NVME
 from devicetrack.tests.unit.virt.pci_hosts import OLD
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
-from devicetrack.virt.libvirt import privileged
 
 FORMAT, SANITIZE = 0x80, 0x84
 
@@ -26,7 +25,7 @@ class SharedDiskTestCase(DiskTestCase):
         """Format as an attacker with the service's rights can: past the checks of the service's own process."""
         disks = [(f'{self.host.controller_of(address)}n1', self.disk.size)]
         form = nvme_admin.Format(0)
-        for function, lock in ((nvme_controllers.format_namespace, ()), (privileged.format_nvme_namespace, (1,))):
+        for function, lock in ((nvme_controllers.format_here, ()), (nvme_controllers.format_namespace, (1,))):
             for fna in (0b001, 0b010):
                 self.controller.fna = fna
                 error = self.assertRaises(OSError, function, self.host.root, address, disks, 1, form,
@@ -104,7 +103,7 @@ class VirtualTestCase(SharedDiskTestCase):
             self.assertEqual((0, True), (self.disk.lbaf, self.is_zero()))
 
     def test_a_sanitize_command_is_not_sent_to_it(self) -> None:
-        error = self.assertRaises(OSError, privileged.start_nvme_sanitize, self.host.root, self.vf, [],
+        error = self.assertRaises(OSError, nvme_controllers.start_sanitize, self.host.root, self.vf, [],
                                   nvme_admin.BLOCK_ERASE)
         self.assertIn('is a virtual function', str(error))
         self.assertEqual([], self.controller.commands)
@@ -148,7 +147,7 @@ class SubsystemTestCase(SharedDiskTestCase):
         self.controller.fna = 0b011
         disks = [(f'{self.host.controller_of(DISK)}n1', self.disk.size)]
         nvme_controllers.format_namespace(self.host.root, DISK, disks, 1, nvme_admin.Format(0), nvme_admin.USER_DATA,
-                                          60)
+                                          60, -1)
         self.assertEqual([FORMAT], self.controller.commands)
 
     def test_one_whose_controllers_are_not_named_may_have_others(self) -> None:
@@ -175,7 +174,7 @@ class SubsystemTestCase(SharedDiskTestCase):
             self.controller.secondaries = {number: [0, 0, 0] for number in range(1, own + 1)}
             self.controller.oacs = self.controller.oacs & ~(1 << 7) | manages << 7
             asked.clear()
-            self.assertEqual(found, privileged.read_nvme_controller(self.host.root, DISK).others)
+            self.assertEqual(found, nvme_controllers.read_controller(self.host.root, DISK).others)
             self.assertEqual(is_asked, nvme_admin.SECONDARIES in asked)
 
     def test_another_controller_that_came_while_a_guest_had_the_disk(self) -> None:
@@ -186,7 +185,7 @@ class SubsystemTestCase(SharedDiskTestCase):
         self.withheld(kind, assignment, 'would erase the data of others')
         self.assertFalse(self.is_zero())
         disks = [(f'{self.host.controller_of(DISK)}n1', self.disk.size)]
-        error = self.assertRaises(OSError, privileged.start_nvme_sanitize, self.host.root, DISK, disks,
+        error = self.assertRaises(OSError, nvme_controllers.start_sanitize, self.host.root, DISK, disks,
                                   nvme_admin.BLOCK_ERASE)
         self.assertIn('other controllers', str(error))
         self.assertNotIn(SANITIZE, self.controller.commands)

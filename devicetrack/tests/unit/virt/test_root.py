@@ -11,6 +11,7 @@ from devicetrack import exception
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import children
 from devicetrack.virt.libvirt import mdevctl
+from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
 
 UUID = '3f4f6c1e-0000-4000-8000-000000000001'
@@ -34,20 +35,20 @@ class MdevTestCase(base.TestCase):
         self.patch(mdevctl, 'DIRECTORY', os.path.join(directory, 'definitions'))
 
     def test_the_kernel_is_told_to_remove_it(self) -> None:
-        root.remove_mdev(UUID)
+        privileged.remove_mdev(UUID)
         with open(self.remove) as file:
             self.assertEqual('1\n', file.read())
 
     def test_one_that_is_open_is_not_removed(self) -> None:
-        self.patch(root, 'is_vfio_group_open', lambda _number, _sysfs=None: True)
-        error = self.assertRaises(OSError, root.remove_mdev, UUID)
+        self.patch(privileged, 'is_group_open', lambda _number, _sysfs=None: True)
+        error = self.assertRaises(OSError, privileged.remove_mdev, UUID)
         self.assertEqual((errno.EBUSY, 0), (error.errno, os.path.getsize(self.remove)))
 
     def test_the_definition_of_one_that_is_there_stays(self) -> None:
-        error = self.assertRaises(OSError, root.remove_mdev_definition, 'mtty', UUID)
+        error = self.assertRaises(OSError, privileged.remove_mdev_definition, 'mtty', UUID)
         self.assertEqual((errno.EBUSY, True), (error.errno, os.path.exists(self.definition)))
         os.rename(self.device, self.device + '-gone')
-        root.remove_mdev_definition('mtty', UUID)
+        privileged.remove_mdev_definition('mtty', UUID)
         self.assertFalse(os.path.exists(self.definition))
 
     def test_empty_files_that_are_no_definitions_stay(self) -> None:
@@ -57,7 +58,7 @@ class MdevTestCase(base.TestCase):
         for path in (*others, os.path.join(scripts, '.gitkeep')):
             open(path, 'w').close()
         self.assertEqual([self.definition], mdevctl.lost())
-        root.remove_lost_definitions()
+        privileged.remove_lost_definitions()
         self.assertEqual((sorted(map(os.path.basename, others)), ['.gitkeep']),
                          (sorted(os.listdir(parent)), os.listdir(scripts)))
 
@@ -76,16 +77,16 @@ class ProgramTestCase(base.TestCase):
         os.chmod(self.program, 0o755)
 
     def refused(self, path: str, reason: str) -> None:
-        error = self.assertRaises(OSError, root.run_ndctl, path)
+        error = self.assertRaises(OSError, privileged.run_ndctl, path)
         self.assertIn(reason, str(error.strerror))
 
     def test_one_of_root_runs(self) -> None:
-        self.assertEqual((0, f'{self.program} list\n'), root.run_ndctl(self.program))
+        self.assertEqual((0, f'{self.program} list\n'), privileged.run_ndctl(self.program))
 
     def test_a_link_to_one_of_root_runs_what_it_leads_to(self) -> None:
         link = os.path.join(self.directory, 'link')
         os.symlink(self.program, link)
-        self.assertEqual((0, f'{self.program} list\n'), root.run_ndctl(link))
+        self.assertEqual((0, f'{self.program} list\n'), privileged.run_ndctl(link))
 
     def test_one_that_does_not_die_is_not_waited_for(self) -> None:
         """As one that the kernel blocks: it ends when the call into the kernel has returned."""
@@ -95,7 +96,7 @@ class ProgramTestCase(base.TestCase):
         kill = subprocess.Popen.kill
         self.patch(children, '_KILLED_S', 0.1)
         self.patch(subprocess.Popen, 'kill', lambda child: blocked.append(child))
-        error = self.assertRaises(exception.CommandFailed, root.run_ndctl, self.program, 1)
+        error = self.assertRaises(exception.CommandFailed, privileged.run_ndctl, self.program, 1)
         self.assertIn('did not end in 1 s', str(error))
         kill(blocked[0])
         blocked[0].wait()

@@ -7,7 +7,6 @@ import os
 
 from devicetrack.testing import pci
 from devicetrack.tests import base
-from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vf_link
 from devicetrack.virt.libvirt import vf_ports
 from devicetrack.virt.libvirt.vf_link import Settings
@@ -27,7 +26,7 @@ class PortsTestCase(base.TestCase):
         self.links = self.host.links
 
     def set(self, address: str, mac: str, vlan: int = 0, trusted: bool = False) -> None:
-        privileged.set_vf_port(self.host.root, address, mac, vlan, trusted)
+        vf_ports.set_port(self.host.root, address, mac, vlan, trusted)
 
     def refused(self, number: int, reason: str, address: str, *settings: object) -> None:
         before = list(self.links.written)

@@ -25,7 +25,6 @@ from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_paths
 from devicetrack.virt.libvirt import namespaces
 from devicetrack.virt.libvirt import privileged
-from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt.kinds import vpmem
 
 MIB = 1 << 20
@@ -248,8 +247,8 @@ class NdctlTestCase(base.TestCase):
 
     def test_the_privileged_part_looks_for_users_of_dax_devices_alone(self) -> None:
         for path in ('/dev/null', '/dev/../dev/dax0.0', '/tmp/dax0.0'):
-            self.assertRaises(OSError, root.open_daxes, [path])
-        self.assertEqual([], root.open_daxes([]))
+            self.assertRaises(OSError, privileged.open_daxes, [path])
+        self.assertEqual([], privileged.open_daxes([]))
 
     def test_an_owned_namespace_that_no_option_names_is_still_recognised(self) -> None:
         self.assertEqual({'/dev/dax1.1': 'ns1_1'}, self.kind.identify(['/dev/dax1.1']))

@@ -51,6 +51,7 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_paths
 from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import pci_config
 from devicetrack.virt.libvirt import pci_disks
 from devicetrack.virt.libvirt import pci_driver
@@ -268,7 +269,7 @@ class PCI(api.DeviceKind):
     def _is_alone(self, function: pci_sysfs.Function) -> bool:
         """Whether a controller says that its NVM subsystem has no other one; False if it cannot be asked."""
         try:
-            return not privileged.read_nvme_controller(self.tree.root, function.address).is_one_of_several
+            return not nvme_controllers.read_controller(self.tree.root, function.address).is_one_of_several
         except (OSError, exception.CommandFailed):
             return False
 

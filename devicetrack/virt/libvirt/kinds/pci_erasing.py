@@ -22,12 +22,13 @@ from devicetrack import exception
 from devicetrack import filelock
 from devicetrack import log
 from devicetrack.objects import DeviceAssignment
+from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import nvme_admin
+from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import pci_disks
 from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
-from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import progress
 from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import pci_cleaning
@@ -80,7 +81,7 @@ def obstacle(tree: pci_sysfs.Tree, function: pci_sysfs.Function, policy: pci_cle
     :raises Unshown: the kernel shows other namespaces. This is not checked after a guest
     :raises OSError: it cannot be asked
     """
-    controller = privileged.read_nvme_controller(tree.root, function.address)
+    controller = nvme_controllers.read_controller(tree.root, function.address)
     lacking = _lacking(controller, policy)
     if lacking is not None:
         return lacking
@@ -107,7 +108,7 @@ def incapable(tree: pci_sysfs.Tree, function: pci_sysfs.Function, policy: pci_cl
     """
     if policy.name not in pci_cleaning.ERASURES:
         return None
-    return _lacking(privileged.read_nvme_controller(tree.root, function.address), policy)
+    return _lacking(nvme_controllers.read_controller(tree.root, function.address), policy)
 
 
 def _lacking(controller: nvme_admin.Controller, policy: pci_cleaning.Policy) -> str | None:
@@ -184,8 +185,8 @@ def _answer(tree: pci_sysfs.Tree, function: pci_sysfs.Function, controller: nvme
     :param controller: as for :func:`asked`
     :raises OSError: it cannot be asked
     """
-    controller = controller or privileged.read_nvme_controller(tree.root, function.address)
-    found = privileged.read_nvme_namespaces(tree.root, function.address)
+    controller = controller or nvme_controllers.read_controller(tree.root, function.address)
+    found = nvme_controllers.read_namespaces(tree.root, function.address)
     sizes, loose = ({nsid: pci_namespaces.Size(one.namespace.size_bytes, one.namespace.block_bytes)
                      for nsid, one in found.items() if one.attached is attached} for attached in (True, False))
     # A virtual function sees neither the namespaces of other controllers nor the capacity.
@@ -290,7 +291,7 @@ class Erasing:
         if recorded.formats is None:
             return                              # the record was made without asking the controller
         self._wait_until_live()
-        controller = self._told(lambda: privileged.read_nvme_controller(self._tree.root, self._function.address))
+        controller = self._told(lambda: nvme_controllers.read_controller(self._tree.root, self._function.address))
         if controller.manages_namespaces:
             self._restore_namespaces(recorded)
         # A format that reaches all namespaces must not reach those of others.
@@ -338,14 +339,14 @@ class Erasing:
         for nsid in sorted(nsid for nsid, size in now.items() if nsid not in recorded.detached and (
                 nsid not in recorded.sizes or size.size_bytes != recorded.sizes[nsid].size_bytes)):
             LOG.warning('Deleting namespace %d of %s, which its guest made.', nsid, address)
-            self._change(lambda nsid=nsid: privileged.delete_nvme_namespace(            # type: ignore[misc]
+            self._change(lambda nsid=nsid: nvme_controllers.delete_namespace(            # type: ignore[misc]
                 root, address, self._shown_names(), nsid), f'its guest made namespace {nsid}: ')
             del now[nsid]
         # A controller gives a new namespace the lowest free number.
         for nsid in sorted(recorded.sizes.keys() - now.keys()):
             size, form = recorded.sizes[nsid], (recorded.formats or {})[nsid]
             LOG.warning('Making namespace %d of %s again, which its guest deleted.', nsid, address)
-            self._change(lambda nsid=nsid, size=size, form=form: privileged.create_nvme_namespace(  # type: ignore[misc]
+            self._change(lambda nsid=nsid, size=size, form=form: nvme_controllers.create_namespace(  # type: ignore[misc]
                 root, address, self._shown_names(), nsid, size.size_bytes // size.block_bytes, form,
                 nsid in recorded.shared),
                 f'its guest deleted namespace {nsid}, of {size.size_bytes} bytes in blocks of {size.block_bytes} (LBA '
@@ -354,7 +355,7 @@ class Erasing:
     def _attach(self, nsid: int, is_to_be: bool) -> None:
         LOG.info('%s namespace %d %s %s, as it was before its guest.', 'Attaching' if is_to_be else 'Detaching', nsid,
                  'to' if is_to_be else 'from', self._function.address)
-        self._change(lambda: privileged.attach_nvme_namespace(
+        self._change(lambda: nvme_controllers.attach(
             self._tree.root, self._function.address, self._shown_names(), nsid, is_to_be),
             f'its guest {"detached" if is_to_be else "attached"} namespace {nsid}: ')
 
@@ -374,7 +375,7 @@ class Erasing:
             found = self._told(lambda: _answer(self._tree, self._function))
 
     def _format_one(self, nsid: int, form: nvme_admin.Format, erase: int, timeout_s: int) -> None:
-        self._change(lambda: privileged.format_nvme_namespace(
+        self._change(lambda: nvme_controllers.format_namespace(
             self._tree.root, self._function.address, self._names(), nsid, form, erase, timeout_s, self._lock_fd))
         self.disks()
 
@@ -407,7 +408,7 @@ class Erasing:
             form = self._told(lambda nsid=nsid: self._format_of(recorded, nsid))    # type: ignore[misc]
             self._format_one(nsid, form, _FORMATS[policy.erase], policy.timeout_s)
         self.check()
-        found = self._told(lambda: privileged.read_nvme_namespaces(self._tree.root, self._function.address))
+        found = self._told(lambda: nvme_controllers.read_namespaces(self._tree.root, self._function.address))
         if policy.erase == pci_cleaning.USER_DATA and all(found[nsid].namespace.zeroes for nsid in recorded.sizes):
             self.wipe(progress.READ)
         else:
@@ -434,7 +435,7 @@ class Erasing:
         """
         action = _SANITIZES[policy.erase]
         self._follow_sanitize(policy.timeout_s)     # an earlier operation, which proves nothing about this one
-        self._change(lambda: privileged.start_nvme_sanitize(self._tree.root, self._function.address, self._names(),
+        self._change(lambda: nvme_controllers.start_sanitize(self._tree.root, self._function.address, self._names(),
                                                             action))
         status = self._follow_sanitize(policy.timeout_s)
         if not status.is_completed or status.action != action:
@@ -449,7 +450,7 @@ class Erasing:
         size, reporter, deadline = 0, None, time.monotonic() + timeout_s
         try:
             while True:
-                status = self._told(lambda: privileged.nvme_sanitize_status(self._tree.root, self._function.address))
+                status = self._told(lambda: nvme_controllers.sanitize_status(self._tree.root, self._function.address))
                 if status.status != nvme_admin.IN_PROGRESS:
                     return status
                 if reporter is None:
@@ -469,7 +470,7 @@ class Erasing:
     @contextlib.contextmanager
     def opened(self, disk: pci_disks.Disk, writing: bool = True) -> Iterator[int]:
         """Open a disk for this process alone: no file system is mounted from it, and no other process has it open."""
-        fd = self._told(lambda: privileged.open_disk(self._tree.root, self._function.address, disk.name,
+        fd = self._told(lambda: disk_nodes.open_disk(self._tree.root, self._function.address, disk.name,
                                                      disk.size_bytes, writing),
                         f'its namespace {disk.nsid} cannot be opened: ')
         try:

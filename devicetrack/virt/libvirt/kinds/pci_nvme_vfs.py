@@ -19,6 +19,7 @@ import os
 from typing import Final
 
 from devicetrack import log
+from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import pci_rereading
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_variants
@@ -40,13 +41,13 @@ class Told:
 
     def __init__(self, tree: pci_sysfs.Tree) -> None:
         self._tree = tree
-        self._answers: dict[str, privileged.NVMeSubsystem | OSError] = {}
+        self._answers: dict[str, nvme_controllers.NVMeSubsystem | OSError] = {}
 
-    def of(self, physfn: str) -> privileged.NVMeSubsystem:
+    def of(self, physfn: str) -> nvme_controllers.NVMeSubsystem:
         """:raises OSError: the controller of the physical function cannot be asked"""
         if physfn not in self._answers:
             try:
-                self._answers[physfn] = privileged.read_nvme_subsystem(self._tree.root, physfn)
+                self._answers[physfn] = nvme_controllers.read_subsystem(self._tree.root, physfn)
             except OSError as error:
                 self._answers[physfn] = error
         answer = self._answers[physfn]
@@ -108,7 +109,7 @@ class Secondaries:
         :raises OSError: it is still not online, or no driver of the host can take it
         """
         LOG.info('Bringing the NVMe controller of the virtual function %s online.', function.address)
-        privileged.bring_nvme_online(self._tree.root, function.address)
+        nvme_controllers.bring_online(self._tree.root, function.address)
         # A driver that found the controller offline has given up on it, so let the kernel try again.
         now = self._tree.function(function.address) if with_driver else None
         if now is not None and now.driver is None and self._probes(function) \
@@ -160,7 +161,7 @@ class Secondaries:
         return _namespaces_problem(subsystem, one.cntlid)
 
 
-def _namespaces_problem(subsystem: privileged.NVMeSubsystem, cntlid: int) -> str | None:
+def _namespaces_problem(subsystem: nvme_controllers.NVMeSubsystem, cntlid: int) -> str | None:
     """Return why a guest with a secondary controller would see foreign namespaces, or none; None if all is well."""
     if subsystem.shared:
         return (f'a guest would see the namespace {ids(subsystem.shared)}, which may be attached to several '

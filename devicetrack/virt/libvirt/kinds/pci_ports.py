@@ -20,7 +20,6 @@ from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import PCIDetails
 from devicetrack.objects.network_port import Port
 from devicetrack.virt.libvirt import pci_sysfs
-from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vf_link
 from devicetrack.virt.libvirt import vf_ports
 from devicetrack.virt.libvirt.kinds import busy
@@ -92,7 +91,7 @@ def take_away(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_
 
 
 def _set(tree: pci_sysfs.Tree, function: pci_sysfs.Function, mac: str, vlan: int, trusted: bool, wait_s: float) -> None:
-    busy.retried(functools.partial(privileged.set_vf_port, tree.root, function.address, mac, vlan, trusted), wait_s)
+    busy.retried(functools.partial(vf_ports.set_port, tree.root, function.address, mac, vlan, trusted), wait_s)
 
 
 def element(address: str, port: Port, managed: str) -> str:
