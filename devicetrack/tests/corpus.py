@@ -8,7 +8,6 @@ device was missed.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
 import dataclasses
 import os
 import sys
@@ -99,12 +98,12 @@ def independent(text: str) -> _Reader | None:
     return reader
 
 
-def of_library(text: str, hints: Collection[str]) -> Names:
+def of_library(text: str) -> Names:
     """Read a document with the library.
 
     :raises InvalidDocument: its devices are unknown
     """
-    found = domain_xml.parse(text, hints=hints)
+    found = domain_xml.parse(text)
     return Names(set(found.mdev_uuids), {
         tuple(int(part, 16) for part in address.replace('.', ':').split(':'))
         for address in (*found.pci_addresses, *found.other_pci_addresses)},
@@ -131,7 +130,7 @@ def compare(path: str) -> Outcome | None:
         end = text.index('>', text.index('<domain')) + 1
         text = text[:end] + _NO_UUID + text[end:]
     try:
-        missed = reader.names.missing_in(of_library(text, sorted(reader.names.paths)))
+        missed = reader.names.missing_in(of_library(text))
     except exception.InvalidDocument as error:
         return Outcome(path, reader.names.count(), unreadable=f'{error.where}: {error.reason}')
     return Outcome(path, reader.names.count(), tuple(missed))

@@ -140,9 +140,9 @@ class UsersTestCase(ThreadsTestCase):
         self.assertEqual((2, {}), (calls.call(lambda: 2), calls._unanswered))
 
     def test_questions_side_by_side_are_not_asked(self) -> None:
-        self.assertRaises(bounded.NotMade, side_by_side.ask, ['a', 'b'], str, str, base.HANGS_S)
+        self.assertRaises(bounded.NotMade, side_by_side.ask, ['a', 'b'], str, base.HANGS_S)
         self.remember()
-        self.assertEqual(['a', 'b'], side_by_side.ask(['a', 'b'], str, str, base.HANGS_S))
+        self.assertEqual(['a', 'b'], side_by_side.ask(['a', 'b'], str, base.HANGS_S))
 
     def end(self, dog: watchdog.Watchdog) -> None:
         """End its thread, which other tests would count."""

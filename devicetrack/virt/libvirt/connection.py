@@ -273,7 +273,7 @@ class Connection:
 
         A domain that goes away meanwhile is left out.
 
-        :param read: converts a domain's definitions into an answer, in this thread
+        :param read: converts a domain's definitions into an answer. Several threads do so at a time
         :param told: as for :meth:`devicetrack.virt.driver.VirtDriver.guest_records`
         :param only: the UUIDs of the domains to read; by default all
         :raises HypervisorUnreachable: no answer, perhaps after some domains were read. From then on, a domain about
@@ -285,29 +285,27 @@ class Connection:
         transient = {domain.UUIDString() for domain in self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT)}
         numbers = itertools.count(1)
 
-        # libvirtd, in its own process, takes most of the time for a document.
-        def fetch(named: tuple[str, Any]) -> Definitions | Unreadable | None:
+        # libvirtd, in its own process, takes some of the time for a document, and lxml, without Python's lock, some of
+        # the rest.
+        def ask(named: tuple[str, Any]) -> _Answer | None:
             uuid, domain = named
-            return self._late(uuid) or self._definitions_of(uuid, domain, uuid in transient)
-
-        def use(found: Definitions | Unreadable | None) -> _Answer | None:
+            found = self._late(uuid) or self._definitions_of(uuid, domain, uuid in transient)
             answer = None if found is None else read(found)
             if told is not None:
                 told(next(numbers), len(domains))
             return answer
 
         # The names are read before the threads start: in a thread, each call of the binding waits for the others.
-        return [answer for answer in self._side_by_side([(domain.UUIDString(), domain) for domain in domains], fetch,
-                                                        use) if answer is not None]
+        return [answer for answer in self._side_by_side([(domain.UUIDString(), domain) for domain in domains], ask)
+                if answer is not None]
 
-    def _side_by_side(self, domains: Iterable[_Name], fetch: Callable[[_Name], _Found],
-                      use: Callable[[_Found], _Answer]) -> list[_Answer]:
+    def _side_by_side(self, domains: Iterable[_Name], question: Callable[[_Name], _Answer]) -> list[_Answer]:
         """As :func:`.side_by_side.ask`.
 
         :raises HypervisorUnreachable: no answer for too long
         """
         try:
-            return side_by_side.ask(domains, fetch, use, self._calls.timeout_s)
+            return side_by_side.ask(domains, question, self._calls.timeout_s)
         except bounded.Late as error:
             self._drop(self._raw)
             raise self._unreachable(error) from error
@@ -318,10 +316,10 @@ class Connection:
         :param read: as in :meth:`definitions`; the saved definition is ``current``
         :raises HypervisorUnreachable: no answer
         """
-        def fetch(raw: Any) -> Definitions | Unreadable | None:
+        def ask(raw: Any) -> _Answer | None:
             domain = Domain(self, raw)
             if (late := self._late(domain.uuid)) is not None:
-                return late
+                return read(late)
             try:
                 text = domain.saved()
             except exception.DomainGone:
@@ -330,12 +328,11 @@ class Connection:
                 if error.meaning is Meaning.UNSUPPORTED:
                     # libvirt's test driver: nobody can read or change its saved states. QEMU's driver can since 3.7.
                     return None
-                return Unreadable(domain.uuid, f'its saved state: {error}')
-            return None if text is None else Definitions(domain.uuid, False, text, None)
+                return read(Unreadable(domain.uuid, f'its saved state: {error}'))
+            return None if text is None else read(Definitions(domain.uuid, False, text, None))
 
-        return [answer for answer in self._side_by_side(
-            self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE), fetch,
-            lambda found: None if found is None else read(found)) if answer is not None]
+        return [answer for answer in self._side_by_side(self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE), ask)
+                if answer is not None]
 
     def snapshots(self, read: Callable[[Definitions | Unreadable], _Answer]) -> list[_Answer]:
         """Read every snapshot of every guest.
@@ -343,20 +340,20 @@ class Connection:
         :param read: as in :meth:`definitions`; the document of a snapshot is ``current``
         :raises HypervisorUnreachable: no answer
         """
-        def fetch(raw: Any) -> Sequence[Definitions | Unreadable]:
+        def ask(raw: Any) -> Sequence[_Answer]:
             domain = Domain(self, raw)
             if (late := self._late(domain.uuid)) is not None:
-                return [late]
+                return [read(late)]
             try:
                 documents = domain.snapshots()
             except exception.DomainGone:
                 return []
             except Refused as error:
-                return [Unreadable(domain.uuid, f'its snapshots: {error}')]
-            return [Definitions(domain.uuid, False, document, None) for document in documents]
+                return [read(Unreadable(domain.uuid, f'its snapshots: {error}'))]
+            return [read(Definitions(domain.uuid, False, document, None)) for document in documents]
 
         return list(itertools.chain.from_iterable(self._side_by_side(
-            self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_HAS_SNAPSHOT), fetch, lambda found: list(map(read, found)))))
+            self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_HAS_SNAPSHOT), ask)))
 
     def returning(self) -> frozenset[tuple[int, str]]:
         """List the domains that may get other definitions than they have: from a saved state or a snapshot.

@@ -35,7 +35,7 @@ def parse(text: str, document: str, root: str, everything: bool = False) -> etre
         raise exception.InvalidDocument(document, 'document type', 'none is allowed')
     parser = etree.XMLParser(encoding='utf-8', resolve_entities=False, no_network=True, load_dtd=False,
                              dtd_validation=False, huge_tree=False, strip_cdata=not everything,
-                             remove_comments=not everything, remove_pis=not everything)
+                             remove_comments=not everything, remove_pis=not everything, collect_ids=False)
     try:
         found = etree.fromstring(text.encode('utf-8'), parser)
     except UnicodeEncodeError as error:

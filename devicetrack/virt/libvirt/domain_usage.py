@@ -54,9 +54,7 @@ class DomainUsage:
     def __init__(self, hypervisor: connection.Connection, kinds: Mapping[str, api.DeviceKind], guests: Guests,
                  boot_id: Callable[[], str]) -> None:
         self._hypervisor, self._kinds, self._guests, self._boot_id = hypervisor, kinds, guests, boot_id
-        hints = [hint for kind in kinds.values() for hint in installed.path_hints(kind)]
-        of_files = [installed.reads_files(kind) for kind in kinds.values()]         # each is asked, and checked
-        self._parsed = parsed.Parsed(tuple(hints), any(of_files))
+        self._parsed = parsed.Parsed()
 
     def read(self, needed: Container[str], guarding: Collection[DeviceKey] = ()) -> Usage:
         """Ask the hypervisor once.

@@ -8,7 +8,6 @@ unknown, not absent.
 from __future__ import annotations
 
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import re
@@ -20,7 +19,6 @@ from devicetrack import exception
 from devicetrack.objects import values
 from devicetrack.virt import metadata
 from devicetrack.virt.libvirt import document as documents
-from devicetrack.virt.libvirt import excerpt
 
 # The namespace for QEMU's own arguments in a definition (docs/drvqemu.rst in libvirt's source).
 _QEMU = 'http://libvirt.org/schemas/domain/qemu/1.0'
@@ -30,9 +28,14 @@ PATH_BACKED_MEMORY = frozenset(('nvdimm', 'virtio-pmem'))
 
 # The parts of a PCI address in libvirt's documents: the largest value, and how many digits sysfs prints at least.
 _PCI_PARTS = {'domain': (0xffffffff, 4), 'bus': (0xff, 2), 'slot': (0x1f, 2), 'function': (7, 1)}
+# libvirt makes the files of a guest's firmware and its sockets in the first two of these by itself. Others than its own
+# user may often not enter them. The last is a control group: every running guest has one.
+_LIBVIRTS = '/var/lib/libvirt/qemu/', '/run/libvirt/qemu/', '/machine/'
+
 # By tag and type, the elements for PCI devices.
 INTERFACE = 'interface'
 _FUNCTIONS = frozenset((('hostdev', 'pci'), (INTERFACE, 'hostdev')))
+_FUNCTION_TAGS = [tag for tag, _type in _FUNCTIONS]
 # A PCI address in the text of an argument. QEMU adds the domain 0000, and takes numbers without their zeroes in front
 # (qdev_prop_pci_host_devaddr in its hw/core/qdev-properties-system.c).
 _PCI_ADDRESS = re.compile(
@@ -59,9 +62,10 @@ class Domain(NamedTuple):
     things. ``arguments`` are the arguments that the hypervisor gets unchanged. ``interfaces`` are the names of network
     interfaces of the host that the guest has to itself (macvtap in the mode ``passthrough``).
 
-    ``files`` are the paths of files and device nodes that elements open, without sockets: those in the attributes
-    ``dev``, ``file`` and ``path`` of devices, and all paths in other elements, except those of files that libvirt makes
-    for itself. ``other_paths`` has some of them, too. They may be missing unless somebody asks.
+    Two fields repeat those of ``other_paths`` that a kind may have to follow. ``files`` are the paths of files and
+    device nodes that elements open, without sockets: those in the attributes ``dev``, ``file`` and ``path`` of devices,
+    and all paths in other elements, except those of files that libvirt makes for itself. ``directories`` are those that
+    the guest shares with the host.
     """
 
     uuid: str
@@ -72,6 +76,7 @@ class Domain(NamedTuple):
     record_text: str = ''
     other_paths: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
     other_pci_addresses: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
@@ -101,44 +106,38 @@ class Domain(NamedTuple):
             return None, f'{error.where}: {error.reason}'
 
 
-def parse(text: str, document: str = 'domain XML', hints: Collection[str] = (), files: bool = False) -> Domain:
+def parse(text: str, document: str = 'domain XML') -> Domain:
     """Read one definition.
 
     :param document: what it is, for messages: with a domain's UUID, never with its name
-    :param hints: the beginnings of the paths of tracked devices. ``other_paths`` may lack paths that begin otherwise
-    :param files: whether somebody asks for ``files``
     :raises InvalidDocument: it is not a domain, or names a device in a form that cannot be read
     """
-    found = excerpt.read(text, PATH_BACKED_MEMORY, hints, files) if len(text) <= documents.MAX_LENGTH else None
-    if found is not None:
-        return Domain(*found)
-    return parse_all(text, document)
-
-
-def parse_all(text: str, document: str = 'domain XML') -> Domain:
-    """Do what :func:`parse` does, but always with an XML parser."""
     root = documents.parse(text, document, 'domain')
     devices = root.find('devices')
+    if devices is None:
+        devices = etree.Element('devices')
     # Take our element from the definition's own metadata, not from a definition that is quoted inside.
     record = root.find(f'metadata/{_RECORD}')
-    outside = tuple(_other_paths(element for element in root.iterchildren('*')
-                                 if element is not devices and element.tag not in _WORDS))
+    memory = [memory_path(device, document) for device in memories(devices)]
+    outside = [named for element in root.iterchildren('*') if element is not devices and element.tag not in _WORDS
+               for named in _paths(element)]
+    within = list(_paths(devices, frozenset(memory)))
     return Domain(
         documents.canonical_uuid(root.findtext('uuid'), document, 'uuid'),
         # A definition has an id exactly while its guest runs. Asking the hypervisor as well would be a race.
         root.get('id') is not None,
-        () if devices is None else _memory_paths(devices, document),
-        () if devices is None else tuple(mdev_uuid(hostdev, document) for hostdev in hostdevs(devices, 'mdev')),
-        () if devices is None else tuple(pci_address(function, document) for function in functions(devices)),
+        tuple((path.text or '').strip() for path in memory),
+        tuple(mdev_uuid(hostdev, document) for hostdev in hostdevs(devices, 'mdev')),
+        tuple(pci_address(function, document) for function in functions(devices)),
         '' if record is None else etree.tostring(record, encoding='unicode', with_tail=False),
-        outside if devices is None else (*outside, *_other_paths(devices)),
-        (*(path for path in outside if not excerpt.is_libvirts(path)), *(() if devices is None else _files(devices))),
-        () if devices is None else tuple(_other_pci_addresses(devices, document)),
-        tuple(str(value) for element in root.findall(f'{{{_QEMU}}}*') for inner in element.iter()
-              for value in inner.attrib.values()),
-        () if devices is None else tuple(
-            str(source.get('dev')) for source in devices.findall(f"{INTERFACE}[@type='direct']/source")
-            if source.get('mode') == 'passthrough' and source.get('dev')))
+        tuple(named.path for named in (*outside, *within)),
+        (*(named.path for named in outside if not is_libvirts(named.path)),
+         *(named.path for named in within if _is_file(named))),
+        tuple(named.path for named in within if named.element.tag == 'source' and named.attribute == 'dir'),
+        tuple(_other_pci_addresses(devices, document)),
+        tuple(str(value) for element in root.iterchildren(f'{{{_QEMU}}}*') for inner in element.iter(etree.Element)
+              for value in inner.values()),
+        tuple(_interfaces(devices)))
 
 
 def in_snapshot(text: str, document: str) -> list[str]:
@@ -155,31 +154,43 @@ def in_snapshot(text: str, document: str) -> list[str]:
     return found
 
 
-def _memory_paths(devices: etree._Element, document: str) -> tuple[str, ...]:
-    return tuple(documents.required(memory, 'source/path', document)
-                 for memory in devices.findall('memory') if memory.get('model') in PATH_BACKED_MEMORY)
+def is_libvirts(path: str) -> bool:
+    """Whether a path is of a file or group that libvirt makes for itself, so that it is certainly no device of ours."""
+    return f'{path}/'.startswith(_LIBVIRTS) and '/..' not in path
 
 
-def _other_paths(devices: Iterable[etree._Element]) -> Iterator[str]:
-    """Yield every absolute path in a device or other element, except those of :func:`_memory_paths`."""
-    for device in devices:
-        backed = device.tag == 'memory' and device.get('model') in PATH_BACKED_MEMORY
-        for element in device.iter(etree.Element):
-            if not (backed and element.tag == 'path'):
-                for value in (*element.attrib.values(), (element.text or '').strip()):
-                    if value[:1] == '/':
-                        yield value
+class _Named(NamedTuple):
+    """An absolute path: the element that has it, and the attribute; None for the text of the element."""
+
+    element: etree._Element
+    attribute: str | None
+    path: str
 
 
-def _files(devices: etree._Element) -> Iterator[str]:
-    for element in devices.iter(etree.Element):
-        # Only a socket has a mode beside its path. Others than its owner may often not enter its directory.
-        if element.get('mode') is None and element.get('type') != 'unix':
-            names = ('dev', 'file', 'path') if element.tag == 'source' else ('file', 'path')
-            yield from (value for name in names if (value := element.get(name, ''))[:1] == '/')
-        # The source of a host device of a container (storage, misc).
-        if element.tag in ('block', 'char') and (value := (element.text or '').strip())[:1] == '/':
-            yield value
+def _paths(top: etree._Element, but: Collection[etree._Element] = ()) -> Iterator[_Named]:
+    """Yield every absolute path in an element, except those in ``but``."""
+    for element in top.iter(etree.Element):
+        if element in but:
+            continue
+        # Hardly any element has a path, so this looks once for all its attributes.
+        if '/' in ''.join(element.values()):       # type: ignore[arg-type]
+            for name, value in element.items():
+                if value[:1] == '/':
+                    yield _Named(element, str(name), str(value))
+        text = element.text
+        if text is not None and '/' in text and (path := text.strip())[:1] == '/':
+            yield _Named(element, None, path)
+
+
+def _is_file(named: _Named) -> bool:
+    """Whether an element among the devices opens the file at its path."""
+    if named.attribute is None:
+        # The sources of host devices of a container (storage, misc), and of memory that no path should back.
+        return named.element.tag in ('block', 'char', 'path')
+    # Only a socket has a mode beside its path. Others than its owner may often not enter its directory.
+    if named.element.get('mode') is not None or named.element.get('type') == 'unix':
+        return False
+    return named.attribute in ('file', 'path') or (named.attribute == 'dev' and named.element.tag == 'source')
 
 
 def source_paths(element: str) -> Sequence[str]:
@@ -199,10 +210,18 @@ def source_paths(element: str) -> Sequence[str]:
 
 def _other_pci_addresses(devices: etree._Element, document: str) -> Iterator[str]:
     """Yield the PCI addresses of the NVMe functions that disks read from, also as a backing file or a mirror."""
-    for disk in devices.findall('disk'):
+    for disk in devices.iterchildren('disk'):
         for storage in disk.iter(etree.Element):
             if storage.get('type') == 'nvme' and storage.find('source/address') is not None:
                 yield pci_address(storage, document)
+
+
+def _interfaces(devices: etree._Element) -> Iterator[str]:
+    """Yield the names of the interfaces of the host that the guest has to itself."""
+    for interface in devices.iterchildren(INTERFACE):
+        source = interface.find('source') if interface.get('type') == 'direct' else None
+        if source is not None and source.get('mode') == 'passthrough' and source.get('dev'):
+            yield str(source.get('dev'))
 
 
 def argument_pci_addresses(domain: Domain) -> Sequence[str]:
@@ -211,14 +230,30 @@ def argument_pci_addresses(domain: Domain) -> Sequence[str]:
             for text in domain.arguments for found in _PCI_ADDRESS.finditer(text)]
 
 
+def memories(devices: etree._Element) -> list[etree._Element]:
+    """Return the memory devices that a path backs, among all devices of a definition."""
+    return [memory for memory in devices.iterchildren('memory') if memory.get('model') in PATH_BACKED_MEMORY]
+
+
+def memory_path(memory: etree._Element, document: str) -> etree._Element:
+    """Return the element with the path that backs a memory device.
+
+    :raises InvalidDocument: it names none
+    """
+    path = memory.find('source/path')
+    if path is None or not (path.text or '').strip():
+        raise exception.InvalidDocument(document, 'source/path', 'missing')
+    return path
+
+
 def hostdevs(devices: etree._Element, sort: str) -> list[etree._Element]:
     """Return the host devices of a sort (``mdev``, ``pci``) among all devices of a definition."""
-    return [hostdev for hostdev in devices.findall('hostdev') if hostdev.get('type') == sort]
+    return [hostdev for hostdev in devices.iterchildren('hostdev') if hostdev.get('type') == sort]
 
 
 def functions(devices: etree._Element) -> list[etree._Element]:
     """Return the PCI devices among all devices of a definition: host devices, and interfaces that are functions."""
-    return [device for device in devices.findall('*') if (device.tag, device.get('type')) in _FUNCTIONS
+    return [device for device in devices.iterchildren(*_FUNCTION_TAGS) if (device.tag, device.get('type')) in _FUNCTIONS
             and (device.tag != INTERFACE or device.find('source/address') is not None)]
 
 

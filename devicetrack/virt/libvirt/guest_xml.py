@@ -71,11 +71,10 @@ class _Memory(Form):
         return domain.memory_paths
 
     def elements(self, devices: etree._Element) -> Sequence[etree._Element]:
-        return [element for element in devices.findall('memory')
-                if element.get('model') in domain_xml.PATH_BACKED_MEMORY]
+        return domain_xml.memories(devices)
 
     def address(self, element: etree._Element, document: str) -> str:
-        return documents.required(element, 'source/path', document)
+        return (domain_xml.memory_path(element, document).text or '').strip()
 
     def retarget(self, element: etree._Element, partner: etree._Element, document: str) -> None:
         if element.get('model') != partner.get('model'):

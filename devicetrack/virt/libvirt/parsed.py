@@ -1,13 +1,12 @@
 """A cache of parsed definitions: at the next audit nearly all of them are unchanged.
 
-Parsing a definition takes a third of the time that libvirt needs to write it. A digest of its text takes a fifth of
-that, and other threads need not wait for it. The texts themselves are too large to be kept.
+Parsing a definition takes about as long as libvirt needs to write it. A digest of its text takes a fraction of that,
+and other threads need not wait for it. The texts themselves are too large to be kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Iterator
 import contextlib
 import hashlib
@@ -21,13 +20,9 @@ class Parsed:
     """The definitions of a host's domains, by the digests of their texts, as the last look found them.
 
     Threads may look at the same time.
-
-    :param hints: as :func:`.domain_xml.parse` takes them
-    :param files: likewise
     """
 
-    def __init__(self, hints: Collection[str] = (), files: bool = False) -> None:
-        self._hints, self._files = hints, files
+    def __init__(self) -> None:
         # None until the first look is done. Nothing is known in that look, so a process that starts makes no digests.
         self._known: dict[bytes, domain_xml.Domain] | None = None
 
@@ -42,12 +37,12 @@ class Parsed:
 
         def parse(text: str, document: str) -> domain_xml.Domain:
             if known is None:
-                return domain_xml.parse(text, document, self._hints, self._files)
+                return domain_xml.parse(text, document)
             # libvirt may pass on bytes that are not UTF-8.
             digest = hashlib.sha256(text.encode('utf-8', 'surrogatepass')).digest()
             domain = known.get(digest)
             if domain is None:
-                domain = domain_xml.parse(text, document, self._hints, self._files)
+                domain = domain_xml.parse(text, document)
             found[digest] = domain
             return domain
 

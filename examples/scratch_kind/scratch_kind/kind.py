@@ -153,13 +153,6 @@ class Scratch(api.DeviceKind):
     def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
         return domain.other_paths
 
-    @property
-    def path_hints(self) -> Sequence[str]:
-        if not self.configured:
-            return ()
-        # Definitions may have the directory as the option spells it, or without symbolic links.
-        return sorted({f'{path}/' for path in (self._directory, os.path.realpath(self._directory))})
-
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         if not self.configured:
             return dict.fromkeys(addresses)             # a guest may have a file of an earlier directory

@@ -220,7 +220,6 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
         'devices by the letters of a path': ({'identify': literal}, ('other_addresses_of_a_device',)),
         'no look at disks': ({'other_addresses': lambda self, domain: []},
                              ('element_of_another_sort',)),
-        'no hints': ({'path_hints': ()}, ('element_of_another_sort',)),
         'I/O while a definition is read': ({'addresses': asks}, ('reading_a_definition_asks_nobody',)),
         'I/O while it says what a device is': ({'node': asks}, ('contains_it_asks_nobody',)),
         'another form': ({'form': guest_xml.MDEV}, ('takes_the_place',)),

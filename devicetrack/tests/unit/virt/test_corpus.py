@@ -53,9 +53,9 @@ class CorpusTestCase(base.TestCase):
     def test_a_name_that_the_library_misses_is_told(self) -> None:
         whole = domain_xml.parse
         for field in ('memory_paths', 'mdev_uuids', 'pci_addresses', 'other_paths', 'other_pci_addresses', 'arguments'):
-            def parse(text: str, name: str = field, hints: Any = ()) -> domain_xml.Domain:
+            def parse(text: str, name: str = field) -> domain_xml.Domain:
                 without: dict[str, Any] = {name: ()}
-                return whole(text, hints=hints)._replace(**without)
+                return whole(text)._replace(**without)
 
             with fixtures.MonkeyPatch('devicetrack.virt.libvirt.domain_xml.parse', parse):
                 code, out = self.run_it()

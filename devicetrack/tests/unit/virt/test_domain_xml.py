@@ -51,7 +51,7 @@ class CapturedTestCase(base.TestCase):
 
     def test_a_guest_with_both_kinds(self) -> None:
         self.assertEqual(domain_xml.Domain(UUID, self.live, ('/dev/dax0.0',), (MDEV,)),
-                         domain_xml.parse(data.read(self.document), hints=('/dev/dax',)))
+                         domain_xml.parse(data.read(self.document))._replace(other_paths=()))
 
 
 class BigGuestTestCase(base.TestCase):
@@ -143,11 +143,11 @@ class OutsideTestCase(base.TestCase):
         names=('element', 'paths'))
 
     def test_its_paths_are_found(self) -> None:
-        found = domain_xml.parse(domain(nvdimm('/p'), self.element), files=True)
+        found = domain_xml.parse(domain(nvdimm('/p'), self.element))
         self.assertEqual((('/p',), self.paths, self.paths), (found.memory_paths, found.other_paths, found.files))
         # It may come after the devices too.
         text = domain(nvdimm('/p')).replace('</domain>', f'{self.element}</domain>')
-        self.assertEqual(found, domain_xml.parse(text, files=True))
+        self.assertEqual(found, domain_xml.parse(text))
 
 
 class NoDeviceTestCase(base.TestCase):
@@ -155,17 +155,17 @@ class NoDeviceTestCase(base.TestCase):
     def test_words_for_people_name_no_device(self) -> None:
         for words in ('<name>/a</name>', '<title>/a</title>', '<description>/a</description>',
                       '<metadata><x:y xmlns:x="x" file="/a">/a</x:y></metadata>'):
-            found = domain_xml.parse(domain(rest=words), files=True)
+            found = domain_xml.parse(domain(rest=words))
             self.assertEqual(((), ()), (found.other_paths, found.files), words)
 
     def test_the_files_that_libvirt_makes_for_itself_are_not_looked_at(self) -> None:
         made, named = '/var/lib/libvirt/qemu/nvram/a_VARS.fd', '/var/lib/libvirt/qemu/nvram/../../../../../dev/nvme0n1'
-        found = domain_xml.parse(domain(rest=f'<os><nvram>{made}</nvram><kernel>{named}</kernel></os>'), files=True)
+        found = domain_xml.parse(domain(rest=f'<os><nvram>{made}</nvram><kernel>{named}</kernel></os>'))
         self.assertEqual(((made, named), (named,)), (found.other_paths, found.files))
 
     def test_nor_is_the_control_group_of_a_guest(self) -> None:
         for group in ('/machine', '/machine/production'):
-            found = domain_xml.parse(domain(rest=f'<resource><partition>{group}</partition></resource>'), files=True)
+            found = domain_xml.parse(domain(rest=f'<resource><partition>{group}</partition></resource>'))
             self.assertEqual((), found.files)
 
 

@@ -162,7 +162,7 @@ class RetargetTestCase(base.TestCase):
 
     def test_a_comment_in_a_path_is_no_part_of_it(self) -> None:
         after = retarget(domain(nvdimm('/1<!-- /3 -->')), [nvdimm('/2')])
-        self.assertEqual(('/2',), domain_xml.parse_all(after).memory_paths)
+        self.assertEqual(('/2',), domain_xml.parse(after).memory_paths)
 
 
 class ReplacedRecordTestCase(base.TestCase):
@@ -189,7 +189,7 @@ class ReplacedRecordTestCase(base.TestCase):
         for quoted in (f'<!--{ours}-->', f"<x:a xmlns:x='urn:x'><![CDATA[{ours}]]></x:a>"):
             after = retarget(domain(rest=f'<metadata>{quoted}</metadata>'), new=record(('mdev', B), boot=NOW))
             self.assertIn(C, after)
-            self.assertEqual(NOW, domain_xml.parse_all(after).boot_id)
+            self.assertEqual(NOW, domain_xml.parse(after).boot_id)
 
     def test_of_several_one_is_left(self) -> None:
         again = record(('mdev', C)) + f"<o:other xmlns:o='{metadata.NAMESPACE}'/>"

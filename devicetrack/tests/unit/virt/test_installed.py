@@ -536,20 +536,6 @@ class MistakesTestCase(base.TestCase):
         error = self.assertRaises(exception.InvalidConfiguration, self.make('check_host').check_host)
         self.assertIn('Broken: its check_host fails with ZeroDivisionError: in its code', str(error))
 
-    def test_whether_it_reads_files(self) -> None:
-        for answer in (None, 1, property(lambda kind: 1 / 0)):
-            broken = type('Broken', (Tape,), {'reads_files': answer})
-            error = self.assertRaises(exception.InvalidConfiguration, libvirt_driver.LibvirtDriver, 'host', self.conf,
-                                      self.state_path, [broken])
-            self.assertIn('Broken: its reads_files', str(error))
-
-    def test_hints(self) -> None:
-        for hints in ('/srv/', [''], [7], None, property(lambda kind: 1 / 0)):
-            broken = type('Broken', (Tape,), {'path_hints': hints})
-            error = self.assertRaises(exception.InvalidConfiguration, libvirt_driver.LibvirtDriver, 'host', self.conf,
-                                      self.state_path, [broken])
-            self.assertIn('Broken: its path_hints', str(error))
-
 
 class KindTestCase(base.TestCase):
 

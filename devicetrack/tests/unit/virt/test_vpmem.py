@@ -269,7 +269,7 @@ class NdctlTestCase(base.TestCase):
         snapshot = f'<domainsnapshot>\n  <name>s</name>\n{text}</domainsnapshot>'
         self.within_reach()
         for one in (text, *domain_xml.in_snapshot(snapshot, 's')):
-            domain = domain_xml.parse(one, hints=self.kind.path_hints)
+            domain = domain_xml.parse(one)
             self.assertEqual({firmware, agent}, set(self.kind.other_addresses(domain)))
             self.assertEqual({firmware: None, agent: None, '/dev/dax1.1': 'ns1_1'},
                              self.kind.identify([*self.kind.other_addresses(domain), '/dev/dax1.1']))

@@ -296,31 +296,18 @@ class DeviceKind(abc.ABC):
 
     @abc.abstractmethod
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
-        """Return the addresses in a definition that have this kind's form. No I/O, and no error."""
+        """Return the addresses in a definition that have this kind's form. No I/O, and no error.
+
+        Several threads may call this at a time, each for another definition.
+        """
 
     def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
         """Return possible addresses of this kind's devices in other forms than :meth:`addresses` reads. No I/O.
 
+        Several threads may call this at a time, each for another definition.
         :meth:`identify` tells which of them mean a device of this host; the others are ignored. The default is none.
         """
         return ()
-
-    @property
-    def path_hints(self) -> Sequence[str]:
-        """Return the beginnings of its devices' paths in definitions, for kinds whose devices have paths.
-
-        The driver asks once, in its constructor. It compares text: it follows no link and knows no other spelling.
-        """
-        return ()
-
-    @property
-    def reads_files(self) -> bool:
-        """Whether the kind reads ``files`` of definitions (:class:`.domain_xml.Domain`). The default is no.
-
-        For a kind whose devices any disk of a guest may name, by any link. The driver asks once, in its constructor.
-        If no kind does, the driver saves the time to read them, and leaves them out.
-        """
-        return False
 
     @abc.abstractmethod
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:

@@ -139,38 +139,6 @@ def mistakes(kind: api.DeviceKind, method: str) -> contextlib.AbstractContextMan
     return _Mistakes(kind, method, tell=True)
 
 
-def path_hints(kind: api.DeviceKind) -> tuple[str, ...]:
-    """Ask the kind for its hints and check them.
-
-    :raises InvalidConfiguration: they are not texts
-    """
-    try:
-        found = kind.path_hints
-        if isinstance(found, str) or not all(isinstance(hint, str) and hint for hint in found):
-            raise _no_kind(type(kind), f'its path_hints, {found!r}, are no sequence of texts')
-        return tuple(found)
-    except exception.DeviceTrackError:
-        raise
-    except Exception as error:
-        raise _no_kind(type(kind), f'its path_hints fail with {_said(error)}') from error
-
-
-def reads_files(kind: api.DeviceKind) -> bool:
-    """Ask the kind whether it reads the files of definitions.
-
-    :raises InvalidConfiguration: it does not say so
-    """
-    try:
-        found = kind.reads_files
-    except exception.DeviceTrackError:
-        raise
-    except Exception as error:
-        raise _no_kind(type(kind), f'its reads_files fails with {_said(error)}') from error
-    if not isinstance(found, bool):
-        raise _no_kind(type(kind), f'its reads_files, {found!r}, is neither True nor False')
-    return found
-
-
 def check_host(kind: api.DeviceKind) -> None:
     """Let the kind check the host.
 

@@ -324,14 +324,6 @@ class PCI(api.DeviceKind):
                 *dict.fromkeys((*(path for path in domain.other_paths if path.startswith('/dev/')), *domain.files)),
                 *(path for text in domain.arguments for path in _PATHS.findall(text)), *domain.interfaces)
 
-    @property
-    def path_hints(self) -> Sequence[str]:
-        return ('/dev/nvme', '/dev/ng')
-
-    @property
-    def reads_files(self) -> bool:
-        return self.configured
-
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         wanted = set(addresses)
         if not wanted:

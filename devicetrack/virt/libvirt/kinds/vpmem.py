@@ -38,7 +38,6 @@ from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
-from devicetrack.virt.libvirt import excerpt
 from devicetrack.virt.libvirt import guest_paths
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import jobs
@@ -123,17 +122,11 @@ class VPMEM(api.DeviceKind):
         return domain.memory_paths
 
     def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
-        # A file of any name may be a link to a namespace.
-        return tuple(dict.fromkeys((*domain.other_paths, *domain.files, *(
-            path for text in domain.arguments for path in _PATHS.findall(text)))))
-
-    @property
-    def path_hints(self) -> Sequence[str]:
-        return (self._source.beginning,)
-
-    @property
-    def reads_files(self) -> bool:
-        return self.configured
+        # A file of any name may be a link to a namespace. No socket is one, and others than its owner may often not
+        # enter its directory.
+        return tuple(dict.fromkeys((
+            *(path for path in domain.other_paths if self._source.beginning in path or domain_xml.is_libvirts(path)),
+            *domain.files, *domain.directories, *(path for text in domain.arguments for path in _PATHS.findall(text)))))
 
     def below(self, addresses: Collection[str]) -> Mapping[str, Collection[str]]:
         directories = self._source.directories() if self.configured else ()
@@ -156,9 +149,9 @@ class VPMEM(api.DeviceKind):
         by_path = {os.path.normpath(path): name for path, name in found.items()}
         means = {address: name or by_path.get(os.path.normpath(address)) for address, name in means.items()}
         unnamed = [address for address, name in means.items() if name is None]
-        others = dict(self._paths.files(address for address in unnamed if not excerpt.is_libvirts(address)))
+        others = dict(self._paths.files(address for address in unnamed if not domain_xml.is_libvirts(address)))
         # The service may often not enter the directories in which libvirt makes files for guests.
-        if of_libvirt := list(filter(excerpt.is_libvirts, unnamed)):
+        if of_libvirt := list(filter(domain_xml.is_libvirts, unnamed)):
             others.update(self._paths.files(of_libvirt, must=False))
         if others:
             by_device = {device: found[path] for path, device in self._paths.files(found).items()}
