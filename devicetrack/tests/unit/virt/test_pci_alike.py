@@ -142,6 +142,13 @@ class MoreTestCase(AlikeTestCase):
             for one in rows.values():
                 self.unclaim(kind, one)
 
+    def test_a_row_that_cannot_be_read_in_between_stays_in_doubt(self) -> None:
+        self.put(b01='S1', b02='S1')
+        rows = self.give(self.start(), ONE)
+        self.reboot(b01='S1', b02='S1', b03='S1')
+        self.kind(pci_hosts.NVME).prepare({ONE: '{}'}, lambda _name: contextlib.nullcontext(True))
+        self.refused(self.start(**rows), rows[ONE])
+
     def test_a_disk_of_a_number_that_was_shared_is_not_found_by_it(self) -> None:
         self.put(b01='S1', b02='S1')
         rows = self.give(self.start(), ONE)

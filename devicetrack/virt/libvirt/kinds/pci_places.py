@@ -146,7 +146,8 @@ class Follower:
         serials = self._serials.of([functions[address] for address in sorted(cards) if address in functions])
         memory = self._memory()
         disks = pci_alike.Disks(functions.values(), serials, self._serials.subsystems)
-        alike = {name: disks.of_row(row) for name, row in recorded_now.items()}
+        # A row that cannot be read stays in doubt.
+        alike = {**dict.fromkeys(recorded, ''), **{name: disks.of_row(row) for name, row in recorded_now.items()}}
         doubted = memory.compare(alike)
         self.alike = {name: text for name, text in alike.items() if name in doubted and text}
         self.followed = follow(
