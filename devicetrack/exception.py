@@ -151,13 +151,13 @@ class NotReady(DeviceTrackError):
     template = 'the claim manager of host {host} is not ready: call init_host first'
 
 
-class LedgerDiscarded(DeviceTrackError):
-    """An exception from outside, such as a signal, interrupted a change of the ledger, so the ledger was discarded.
+class StartIsOver(DeviceTrackError):
+    """An exception from outside, such as a signal, interrupted another call, and that ended this start of the host.
 
-    The next claim or audit first rebuilds it from the rows and the host. Earlier changes of this call are recorded;
-    call it again.
+    The next call first starts the host anew, as a restart of the process would. Earlier changes of this call are
+    recorded; call it again.
     """
-    template = 'the ledger was discarded after an interrupt and has not been rebuilt yet: call again'
+    template = 'an interrupt of another call ended this start of the host: call again, and the host starts anew'
 
 
 class HostInUse(DeviceTrackError):

@@ -64,9 +64,11 @@ class Audit:
         # made it may not be over.
         self._forgotten: frozenset[Record] = frozenset()
 
-    def start(self) -> list[Finding]:
+    def start(self, anew: bool = False) -> list[Finding]:
         """Open the ledger of a host that starts, and continue the work that the last manager left.
 
+        :param anew: an interrupt ended the last start in this process. What has come to differ from the options since
+            is withheld, as by an audit
         :raises InvalidConfiguration: an option does not fit what the host has
         :raises HypervisorUnreachable, StoreError: no answer
         """
@@ -74,13 +76,8 @@ class Audit:
         self._views.prepare(self._rows.all)
         self._views.check_host()
         views = self._views.read()
-        for missing in withheld.mistakes(views, self._withheld.marks):
-            raise exception.InvalidConfiguration(missing.option, missing.key.identifier,
-                                                 f'{missing.reason}: {withheld.FIX_MISSING}')
-        for overlap in views.inventory.overlaps:
-            one, other = overlap.devices
-            raise exception.InvalidConfiguration('device kinds', f'{one}, {other}', f'both are {overlap.what}, so one '
-                                                 'device would have two owners: let only one option name it')
+        if not anew:
+            self._check_options(views)
         if views.boot_changed:
             self._withheld.booted()
         self._rows.begin(views.records)
@@ -89,12 +86,21 @@ class Audit:
         with requests.keeping_answers():
             self._judge(views)
             self._note(views)
-            if self._gate.report_only is None and self._failed.give_back_claims():
+            if self._gate.report_only is None and self._failed.give_back_claims(wait=anew):
                 views = self._views.read()
             went_on = self._resume.waits(views) and self._resume.go_on(views)
         if went_on:
             views = self._views.read()
         return self._dated(self._not_under_way(self._compare(views)) + damaged + self._without_provider())
+
+    def _check_options(self, views: Views) -> None:
+        for missing in withheld.mistakes(views, self._withheld.marks):
+            raise exception.InvalidConfiguration(missing.option, missing.key.identifier,
+                                                 f'{missing.reason}: {withheld.FIX_MISSING}')
+        for overlap in views.inventory.overlaps:
+            one, other = overlap.devices
+            raise exception.InvalidConfiguration('device kinds', f'{one}, {other}', f'both are {overlap.what}, so one '
+                                                 'device would have two owners: let only one option name it')
 
     def run(self) -> list[Finding]:
         """Audit a started host.
@@ -102,6 +108,7 @@ class Audit:
         :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
         """
         self._wipes.next_audit()
+        self._ledger.end_earlier_wipes()
         damaged = self._damaged()
         self._failed.settle_doubts()
         if self._gate.report_only is None:

@@ -82,8 +82,8 @@ class Claim:
             return fields
 
         with requests.during(self._request):
-            fields = self._failed.abort(self.instance.uuid, self.claim_id, migration_uuid,
-                                        takes=bool(self.resources.assignments), then=then)
+            fields = self._failed.go_on(lambda failed: failed.abort(
+                self.instance.uuid, self.claim_id, migration_uuid, takes=bool(self.resources.assignments), then=then))
         self._over = True
         return fields
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence
-import itertools
-import secrets
 import time
 from typing import Final
 from typing import NamedTuple
@@ -20,7 +18,7 @@ from devicetrack import vocabulary
 from devicetrack.claims import life
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.failed_claims import FailedClaims
-from devicetrack.claims.ledger_rebuild import LedgerRebuild
+from devicetrack.claims.given_up import ClaimIds
 from devicetrack.claims.life import Life
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
@@ -95,33 +93,30 @@ class Claiming:
 
     The caller of a step that changes rows of one instance works on the instance (:meth:`.rows.Rows.working`).
 
-    :param rebuild: rebuilds the ledger after an interrupt
+    :param claim_ids: makes the ids of this process's claims
     :param attempts: how often a claim chooses devices if the store says that they have owners, and how often it chooses
         another device for one that cannot be made ready
     """
 
     def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, driver: VirtDriver, views: HostViews,
-                 declarations: Declarations, failed: FailedClaims, rebuild: LedgerRebuild, life: Life,
+                 declarations: Declarations, failed: FailedClaims, claim_ids: ClaimIds, life: Life,
                  withheld: WithheldDevices, attempts: int) -> None:
         self._host_uuid, self._ledger, self._rows, self._driver = host_uuid, ledger, rows, driver
         self._views, self._declarations, self._failed = views, declarations, failed
-        self._rebuild, self._life, self._withheld, self._attempts = rebuild, life, withheld, attempts
+        self._claim_ids, self._life, self._withheld, self._attempts = claim_ids, life, withheld, attempts
         self._wiped = driver.wiped_kinds()
-        # Claim ids only have to be unique, over restarts too; a UUID for each would cost more.
-        self._claim_prefix = secrets.token_hex(8)
-        self._claim_numbers = itertools.count()
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
     def new_claim_id(self) -> str:
-        return f'{self._claim_prefix}-{next(self._claim_numbers):x}'
+        return self._claim_ids.next()
 
     def is_own(self, record: Record) -> bool:
-        """Whether a claim of this start took the device of a row, and did not fail, as far as is known here. Quick.
+        """Whether a claim of this process took the device of a row, and did not fail, as far as is known here. Quick.
 
-        The row itself says so: the ledger forgets who took a device when it is built again.
+        The row itself says so: the ledger does not know who took a device before an interrupt.
         """
-        return record.claim_id.startswith(self._claim_prefix) and not self._failed.has_given_up(record.claim_id)
+        return self._claim_ids.made(record.claim_id) and not self._failed.has_given_up(record.claim_id)
 
     def take(self, instance_uuid: str, demand: Demand, claim_id: str, move: Arrival | None = None) -> list[Record]:
         """Hold and record devices. If the store says that some have owners unknown here, choose again.
@@ -134,12 +129,8 @@ class Claiming:
         :raises NoFit, InstanceHasClaim, NothingWritten, DriverError: nothing is held
         :raises OutcomeUnknown: the devices stay held until the store answers
         """
-        return self._rebuild.until_done(lambda: self._take(instance_uuid, demand, claim_id, move))
-
-    def _take(self, instance_uuid: str, demand: Demand, claim_id: str, move: Arrival | None) -> list[Record]:
         refused = looked_again = 0
         while True:
-            build = self._ledger.build
             try:
                 hold = self._ledger.take(instance_uuid, demand, beside=move is not None)
             except (exception.InstanceHasClaim, exception.NoFit) as error:
@@ -150,31 +141,25 @@ class Claiming:
                     raise
                 looked_again += 1
                 continue
-            hold = self.named(hold, demand if move is None else demand.as_asked())
-            try:                                # cheaper than put_back_on_error(), and every claim runs this
-                changes = self._changes_for(hold, claim_id, move)
-            except BaseException:
-                self._ledger.put_back(hold)
-                raise
             try:
-                self._rows.insert(hold, changes, build)
+                hold = self.named(hold, demand if move is None else demand.as_asked())
+                changes = self._changes_for(hold, claim_id, move)
+                self._rows.insert(changes)
                 return list(changes.insert)
-            except exception.LedgerDiscarded:
-                self._rebuild.put_back([hold])
+            except exception.OutcomeUnknown:
+                self._failed.give_up(instance_uuid, claim_id, move and move.migration_uuid, takes=True)
                 raise
-            except exception.DeviceTaken as taken:
+            except exception.DeviceTaken as error:
+                self._ledger.put_back(hold)
                 # Read all rows at once: another program that wrote one row may have written many. A claim that learned
                 # of them one by one would give up before it found a free device.
-                with self._ledger.put_back_on_error(hold):
-                    owned = {DeviceKey(*key) for key in taken.devices} | {record.key for record in self._rows.all()}
-                self._ledger.distrust(hold, owned)
+                self._ledger.withhold_free({DeviceKey(*key) for key in error.devices} | {
+                    record.key for record in self._rows.all()}, vocabulary.IN_DOUBT)
                 refused += 1
                 if refused >= self._attempts:
                     raise
-            except exception.NothingWritten:
-                raise
-            except BaseException:
-                self._failed.give_up(instance_uuid, claim_id, move and move.migration_uuid, takes=True)
+            except exception.DeviceTrackError:
+                self._ledger.put_back(hold)
                 raise
 
     def _look_again(self, instance_uuid: str, error: exception.DeviceTrackError) -> bool:
@@ -201,14 +186,10 @@ class Claiming:
 
     def named(self, hold: Hold, demand: Demand | None) -> Hold:
         """Let the driver name the devices that it will make, and tell the ledger the names."""
-        try:                                    # as in _take()
-            candidates = self._driver.claim_for_instance(hold.instance_uuid, demand, hold.candidates)
-            if hold.is_named:
-                return Hold(hold.instance_uuid, hold.keys, tuple(candidates))
-            return self._ledger.name(hold, candidates)
-        except BaseException:
-            self._ledger.put_back(hold)
-            raise
+        candidates = self._driver.claim_for_instance(hold.instance_uuid, demand, hold.candidates)
+        if hold.is_named:
+            return Hold(hold.instance_uuid, hold.keys, tuple(candidates))
+        return self._ledger.name(hold, candidates)
 
     def _changes_for(self, hold: Hold, claim_id: str, move: Arrival | None) -> Changes:
         now, role = int(time.time()), vocabulary.CURRENT if move is None else vocabulary.INCOMING
@@ -234,9 +215,7 @@ class Claiming:
             return
         try:
             self._rows.write(move.changes(self._rows, ()), undo=True)
-        except exception.NothingWritten:
-            raise
-        except BaseException:
+        except exception.OutcomeUnknown:
             self._failed.give_up(move.instance_uuid, claim_id, move.migration_uuid)
             raise
 
@@ -333,8 +312,7 @@ class Claiming:
             LOG.warning('%(error)s; choosing another device for instance %(instance)s',
                         {'error': error, 'instance': record.instance_uuid})
             try:
-                chosen = self._rebuild.until_done(lambda: self._take_instead(
-                    record, left, accepts, isinstance(error, exception.ParentGone)))
+                chosen = self._take_instead(record, left, accepts, isinstance(error, exception.ParentGone))
             except exception.NoFit as none:
                 none.__cause__, reason = error, none
         if chosen is None and theirs:
@@ -357,21 +335,18 @@ class Claiming:
     def _take_instead(self, record: Record, left: Update | None,
                       accepts: Callable[[str | None, str], bool] | None, parent_gone: bool) -> Record | None:
         """:param left: the change of the row of the first device; None ends it"""
-        build = self._ledger.build
         other = self._ledger.exchange_elsewhere(record.key, accepts, parent_gone)
         if other is None:
             return None
-        other = self.named(other, demands.of_row(record.details))
-        [candidate] = other.candidates
-        with self._ledger.put_back_on_error(other):
-            chosen = in_place_of(record, candidate)._replace(state=vocabulary.CLAIMED)
         try:
+            other = self.named(other, demands.of_row(record.details))
+            [candidate] = other.candidates
+            chosen = in_place_of(record, candidate)._replace(state=vocabulary.CLAIMED)
             self._rows.write(Changes(insert=(chosen,), delete=(record,)) if left is None
-                             else Changes(insert=(chosen,), update=(left,)), build)
-        except exception.LedgerDiscarded:
-            self._rebuild.put_back([other])
-            raise
-        except exception.NothingWritten:
+                             else Changes(insert=(chosen,), update=(left,)))
+        except exception.OutcomeUnknown:
+            raise                               # it stays held until the store answers
+        except exception.DeviceTrackError:
             self._ledger.put_back(other)
             raise
         return chosen

@@ -38,12 +38,14 @@ class FailedClaims:
     :param given_up: remembers claims that could not be given back
     :param process: the manager's, which has the claims
     :param starts: the guests that run, as the service says
+    :param go_on: calls a function with those of the start that goes on with the claims of this one
     """
 
     def __init__(self, rows: Rows, life: Life, given_up: GivenUpClaims, driver: VirtDriver, process: OwnProcess,
-                 starts: UnrecordedStarts) -> None:
+                 starts: UnrecordedStarts,
+                 go_on: Callable[[Callable[[FailedClaims], Fields]], Fields]) -> None:
         self._rows, self._life, self._given_up, self._driver = rows, life, given_up, driver
-        self.process, self.starts = process, starts
+        self.process, self.starts, self.go_on = process, starts, go_on
 
     def give_up(self, instance_uuid: str, claim_id: str, migration_uuid: str | None, takes: bool = False) -> None:
         """Let the next audit give back a claim, if it was recorded: its caller will never have it.
@@ -90,8 +92,9 @@ class FailedClaims:
 
         What the background gives back already, as another call ended the claim before, is left to it.
 
-        If the store fails or a signal interrupts the call, an audit or a start continues. If another manager of the
-        host has started, it has the claim, and this one orders nothing.
+        If the store fails or a signal interrupts the call, an audit or a start continues: it knows from the beginning
+        of the call that the claim failed. If another manager of the host has started, it has the claim, and this one
+        orders nothing.
 
         :param takes: whether it is known that the claim is one for devices
         :param then: takes the devices off the instance, after the transaction; also if some cannot go back yet. It is
@@ -99,31 +102,29 @@ class FailedClaims:
         :returns: the answer of ``then``, or no field
         """
         claim = GivenUp(instance_uuid, claim_id, migration_uuid, takes)
-        with contextlib.ExitStack() as working:
+        with self._given_up.unless_it_ends(claim), self._rows.working(instance_uuid):
+            self.starts.forget(instance_uuid)
             try:
-                working.enter_context(self._rows.working(instance_uuid))
-                self.starts.forget(instance_uuid)
                 records = [record for record in self._rows.of_instance(instance_uuid)
                            if not self._life.is_wiped(record)]
                 taken = [record for record in records if record.claim_id == claim_id]
                 moves = _named({*named_migrations(taken), migration_uuid})
                 stands = self._another_stands(records, taken, moves, claim_id, takes)
                 leaving = self._life.advance(_end_of(records, taken, moves, stands))
-                self._given_up.forget(claim_id)
             except exception.HostTakenOver:
-                raise                           # its rows are another manager's
-            except BaseException:               # also while it waits for the instance
-                # Who works on the instance next already knows that the claim failed.
-                self._given_up.remember(claim)
+                if not self._rows.is_over:
+                    self._given_up.forget(claim_id)             # its rows are another manager's
                 raise
+            self._given_up.forget(claim_id)
             try:
                 return Fields() if stands else then()
             finally:
                 self._life.give_back(leaving)
 
-    def give_back_claims(self) -> bool:
+    def give_back_claims(self, wait: bool = False) -> bool:
         """Give back the devices of failed claims that could not be given back before. Every start and audit calls it.
 
+        :param wait: as :meth:`_undo`
         :returns: whether there was any such claim
         """
         waiting = self._given_up.all()
@@ -132,7 +133,7 @@ class FailedClaims:
                 if not idle or self._is_in_doubt(claim):
                     continue
                 with contextlib.suppress(exception.StoreError, exception.DriverError):
-                    self._give_back_late(claim, wait=False)
+                    self._give_back_late(claim, wait)
         return bool(waiting)
 
     def _is_in_doubt(self, claim: GivenUp) -> bool:

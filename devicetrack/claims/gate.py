@@ -67,6 +67,12 @@ class Gate:
         # Assigned as one value, so that no claim sees a state between the verdicts of two audits.
         self._behind: StoreBehind | None = None
 
+    def copy(self) -> Gate:
+        """The gate of the next start of the host, for which only the service's word still holds."""
+        copied = Gate(self.host, self.nodename)
+        copied._disabled = self._disabled
+        return copied
+
     @property
     def report_only(self) -> str | None:
         """Why the host claims and frees nothing now; None if it works."""

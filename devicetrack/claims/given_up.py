@@ -1,4 +1,4 @@
-"""Remembers on this host the failed claims that could not be given back because the store failed.
+"""The claims of this process, and those of this host that failed and could not be given back.
 
 The callers know that these claims failed, so nobody else gives the devices back. A file for each claim names the
 instance. It lasts until the devices of the claim are on their way back.
@@ -6,11 +6,14 @@ instance. It lasts until the devices of the claim are on their way back.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import contextlib
+import itertools
 import json
 import operator
 import os
 import re
+import secrets
 from typing import Final
 from typing import NamedTuple
 
@@ -33,11 +36,26 @@ class GivenUp(NamedTuple):
     takes: bool = False
 
 
-class GivenUpClaims:
-    """The failed claims of one host: those of this start, and those whose files it found.
+class ClaimIds:
+    """The ids of the claims that this process makes. They are unique, over restarts too."""
 
-    Files that appear later are not read. They come from a manager that was closed, whose claims belong to this start:
-    it may have started a guest on their devices since. Any thread may call it, for different claims at the same time.
+    def __init__(self) -> None:
+        self._prefix = secrets.token_hex(8)     # a UUID for each claim would cost more
+        self._numbers = itertools.count()
+
+    def next(self) -> str:
+        return f'{self._prefix}-{next(self._numbers):x}'
+
+    def made(self, claim_id: str) -> bool:
+        """Whether this process made the claim with this id."""
+        return claim_id.startswith(self._prefix)
+
+
+class GivenUpClaims:
+    """The failed claims of one host: those of this process, and those whose files it found.
+
+    Files that appear later are not read. They come from a manager that was closed, whose claims belong to this one: it
+    may have started a guest on their devices since. Any thread may call it, for different claims at the same time.
 
     :param state_path: the host's state directory. The caller has taken the host
     :param process: the manager's
@@ -72,6 +90,16 @@ class GivenUpClaims:
             LOG.error('Claim %(claim)s of instance %(instance)s failed, and after a restart nobody would know it: '
                       '%(error)s; release the instance on this host, unless an audit gives its devices back before',
                       {'claim': claim.claim_id, 'instance': claim.instance_uuid, 'error': error})
+
+    @contextlib.contextmanager
+    def unless_it_ends(self, claim: GivenUp) -> Iterator[None]:
+        """Remember a claim, durably after the block, unless the block ends it: then it calls :meth:`forget`."""
+        self._claims[claim.claim_id] = claim
+        try:
+            yield
+        finally:
+            if claim.claim_id in self._claims:
+                self.remember(claim)
 
     def forget(self, claim_id: str) -> None:
         """Forget a claim whose devices went back. An error is only logged: the next start checks the claim again."""

@@ -80,7 +80,7 @@ class Giving:
         Only rows of an older release can say so. The audit reports them.
         """
         found: dict[DeviceKey, exception.DriverError] = {}
-        with contextlib.suppress(exception.LedgerDiscarded):    # the driver asks which guests have such a device
+        with contextlib.suppress(exception.StartIsOver):    # the driver asks which guests have such a device
             for one in assignments:
                 if (who := self._ledger.owners_of_parts(one.key)) is not None:
                     found[one.key] = exception.DeviceInUse(
@@ -111,20 +111,6 @@ class Giving:
         :raises DriverError: as :meth:`give_back`
         :raises StoreError: the rows stay, or it is unknown; the devices stay held
         """
-        try:
-            self._end(leaving, answers)
-        except exception.DeviceTrackError:
-            raise
-        except BaseException:
-            # The rows may be gone while the ledger still holds their devices.
-            self._ledger.discard()
-            raise
-
-    def _never_had(self, record: Record, error: exception.DriverError | None) -> bool:
-        """Whether a device that cannot be taken back was only claimed, so that no guest of the instance ever had it."""
-        return record.kind in self._wiped and not record.was_ready and _is_lost(error)
-
-    def _end(self, leaving: Sequence[Record], answers: Answers) -> None:
         done = [record for record in leaving if answers[record.key] is None]
         never_had = [record for record in leaving if self._never_had(record, answers[record.key])]
         if never_had:
@@ -147,6 +133,10 @@ class Giving:
         for error in answers.values():
             if error is not None:
                 raise error
+
+    def _never_had(self, record: Record, error: exception.DriverError | None) -> bool:
+        """Whether a device that cannot be taken back was only claimed, so that no guest of the instance ever had it."""
+        return record.kind in self._wiped and not record.was_ready and _is_lost(error)
 
 
 def _is_lost(error: exception.DriverError | None) -> bool:

@@ -47,9 +47,9 @@ class Wiping(NamedTuple):
 class HostState(NamedTuple):
     """One host at one moment. An unknown value is None, and never 0.
 
-    ``pools`` is None after an interrupt that discarded the manager's memory, until the next claim or audit. ``audited``
-    is None until the audit of the start has ended. ``takes_claims``, ``in_doubt`` (commits whose outcome is unknown)
-    and ``wiping`` are in the memory of a manager, so a report lacks them.
+    ``pools`` is None after an interrupt, until the next claim or audit has started the host anew. ``audited`` is None
+    until the audit of the start has ended. ``takes_claims``, ``in_doubt`` (commits whose outcome is unknown) and
+    ``wiping`` are in the memory of a manager, so a report lacks them.
     """
 
     host: str

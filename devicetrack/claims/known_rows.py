@@ -39,6 +39,15 @@ class KnownRows:
         self._keys: dict[str, frozenset[DeviceKey]] = {}        # by instance
         self._contexts: dict[str, ContextChange] = {}           # by instance
 
+    def copy(self) -> KnownRows:
+        """The same knowledge for the next start of the host. What the threads of this one still note is not in it.
+
+        Call it when the store takes no commit of this start any more: what a commit ends is forgotten before.
+        """
+        copied = KnownRows()
+        copied._rows, copied._keys, copied._contexts = self._rows.copy(), self._keys.copy(), self._contexts.copy()
+        return copied
+
     # -- what the store confirmed -------------------------------------------------------------------------------------
 
     def note(self, records: Iterable[Record], contexts: Iterable[ContextChange] = ()) -> None:

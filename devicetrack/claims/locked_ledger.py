@@ -14,9 +14,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import functools
-import itertools
 import operator
-from types import TracebackType
 from typing import Concatenate
 from typing import ParamSpec
 from typing import TypeVar
@@ -28,7 +26,6 @@ from devicetrack.engine import opening
 from devicetrack.engine.exclusion import BEING_WIPED
 from devicetrack.engine.ledger import Ledger
 from devicetrack.engine.states import DeviceState
-from devicetrack.engine.states import Hold
 from devicetrack.engine.states import PoolState
 from devicetrack.engine.stock import GONE
 from devicetrack.engine.views import by_instance
@@ -71,7 +68,7 @@ def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
             with turn:
                 ledger = self._ledger
                 if ledger is None:
-                    raise exception.LedgerDiscarded
+                    raise exception.StartIsOver
                 return of(ledger)(*args, **kwargs)
         except exception.DeviceTrackError:
             raise                               # an answer of the ledger, which has not changed
@@ -105,12 +102,6 @@ def _noting(method: Callable[Concatenate[Ledger, Arguments], None],
 
 
 # Several steps under one lock.
-
-def _distrust(ledger: Ledger, hold: Hold, owned: Iterable[DeviceKey]) -> None:
-    """Put a hold back, and withhold the devices that have owners in the store."""
-    ledger.put_back(hold)
-    ledger.withhold_free(owned, vocabulary.IN_DOUBT)
-
 
 def _forget(ledger: Ledger, key: DeviceKey) -> None:
     """Free a device that the host no longer has."""
@@ -187,43 +178,25 @@ def _pools_and_devices(ledger: Ledger, keys: Iterable[DeviceKey]) -> tuple[list[
     return ledger.pools(), [device for device in devices if device is not None]
 
 
-class _PutBackOnError:
-    """Puts a hold back if an error leaves its block."""
-
-    __slots__ = ('_ledger', '_hold')
-
-    def __init__(self, ledger: LockedLedger, hold: Hold) -> None:
-        self._ledger, self._hold = ledger, hold
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        if kind is not None:
-            self._ledger.put_back(self._hold)
-
-
 class LockedLedger:
     """The ledger's calls, each under the lock, and calls that make several steps under one lock.
 
     The rows are the authority, and this is a copy of them. An exception that the ledger does not raise itself, such as
-    one from a signal, may come between any two steps. It discards the copy, which is rebuilt before the next claim.
+    one from a signal, may come between any two steps. It discards the copy, and that ends this start of the host: the
+    next one opens another ledger.
 
     :param policy: ``pack`` or ``spread``
     :param provider_uuid_of: returns the UUID of the provider with a stable name, without I/O
-
-    ``build`` is a different object for each ledger since the start. A caller that sees it change knows that its notes
-    in the ledger may be lost.
+    :param being_wiped: the devices without a row that threads of this process wipe, also for an earlier start
     """
 
-    def __init__(self, policy: str, provider_uuid_of: Callable[[str], str]) -> None:
+    def __init__(self, policy: str, provider_uuid_of: Callable[[str], str],
+                 being_wiped: set[DeviceKey] | None = None) -> None:
         self._policy, self._provider_uuid_of = policy, provider_uuid_of
+        self._being_wiped = set() if being_wiped is None else being_wiped
+        self._wiped_before = frozenset[DeviceKey]()             # for an earlier start, when this one began
         self._lock = LedgerLock()
-        self._numbers = itertools.count()       # for all ledgers: the next ledger never finds names of an earlier one
-        self._ledger: Ledger | None = Ledger(policy, provider_uuid_of, self._numbers)
-        self.build = object()
-        self._being_wiped: frozenset[DeviceKey] = frozenset()           # also while there is no ledger
+        self._ledger: Ledger | None = Ledger(policy, provider_uuid_of)
 
     take = _asking(Ledger.take)
     exchange = _asking(Ledger.exchange)
@@ -232,6 +205,7 @@ class LockedLedger:
     narrow = _asking(Ledger.narrow)
     name = _asking(Ledger.name)
     put_back = _noting(Ledger.put_back)
+    withhold_free = _noting(Ledger.withhold_free)
     realized = _noting(Ledger.realized)
     releasing_of = _noting(Ledger.releasing_of)
     free_of = _noting(Ledger.free_of)
@@ -259,65 +233,50 @@ class LockedLedger:
 
     # -- several steps under one lock ---------------------------------------------------------------------------------
 
-    def open(self, views: Views, marks: Marks, in_doubt: Sequence[Record] = ()) -> None:
+    def open(self, views: Views, marks: Marks, lost: Sequence[Record] = ()) -> None:
         """Replace the ledger by a new one, made from views and the stored reasons.
 
-        :param in_doubt: rows of commits whose outcome is unknown, also if the views lack them; they are held
+        :param lost: rows that the store had confirmed and the views lack; they are held
         """
-        ledger = opening.open_ledger(self._policy, self._provider_uuid_of, views, marks, self._numbers)
-        for records in by_instance(ledger.not_held(in_doubt)):
+        ledger = opening.open_ledger(self._policy, self._provider_uuid_of, views, marks)
+        for records in by_instance(ledger.not_held(lost)):
             ledger.hold(records)
-        for key in self._being_wiped:
+        self._wiped_before = frozenset(self._being_wiped)
+        for key in self._wiped_before:
             ledger.begin_wipe(key)
         with self._lock.held():
-            self.build, self._ledger = object(), ledger         # in this order: see is_still()
+            self._ledger = ledger
 
     def discard(self) -> None:
-        """Drop the ledger, since an exception left it in an unknown state. The rows are the authority.
+        """Drop the ledger, since an exception left it in an unknown state: this start of the host is over.
 
-        Until :meth:`open`, changes are not noted, because the rows and the host will show them, and questions raise
-        LedgerDiscarded.
+        After that, changes are not noted, because the rows and the host will show them to the next start, and questions
+        raise StartIsOver.
         """
-        self._ledger, self.build = None, object()
-
-    def is_still(self, build: object) -> bool:
-        """Whether the ledger is there, and has been since somebody read this value of ``build``."""
-        # In this order: before the build of a discarded ledger changes, the ledger is gone.
-        return self._ledger is not None and self.build is build
-
-    @contextlib.contextmanager
-    def discarded_on_interrupt(self) -> Iterator[None]:
-        """Guard a step that changes the rows or the marks, and then tells the ledger."""
-        try:
-            yield
-        except exception.DeviceTrackError:
-            raise
-        except BaseException:
-            self.discard()                      # the ledger may lack the change
-            raise
+        self._ledger = None
 
     @property
     def is_discarded(self) -> bool:
         return self._ledger is None
 
-    def put_back_on_error(self, hold: Hold) -> _PutBackOnError:
-        """Guard the steps between a hold and its record."""
-        return _PutBackOnError(self, hold)
-
     def begin_wipe(self, key: DeviceKey) -> str | None:
-        """As :meth:`.stock.Stock.begin_wipe`. A ledger that is rebuilt meanwhile knows of the wipe, too."""
-        self._being_wiped |= {key}
+        """As :meth:`.stock.Stock.begin_wipe`. The next start will know of the wipe, too."""
+        self._being_wiped.add(key)
         return self._begin_wipe(key)
 
     _begin_wipe = _asking(Ledger.begin_wipe)
 
     def end_wipe(self, key: DeviceKey) -> None:
-        self._being_wiped -= {key}
+        self._being_wiped.discard(key)
         self._end_wipe(key)
 
     _end_wipe = _noting(Ledger.end_wipe)
 
-    distrust = _noting(_distrust)
+    def end_earlier_wipes(self) -> None:
+        """Note which wipes of an earlier start have ended. Every audit calls it."""
+        for key in self._wiped_before - self._being_wiped:
+            self._end_wipe(key)
+        self._wiped_before &= self._being_wiped
 
     forget = _noting(_forget)
 
@@ -333,7 +292,7 @@ class LockedLedger:
     def watching(self) -> Iterator[int]:
         """Have the ledger note changes while the host is read.
 
-        :raises LedgerDiscarded: the ledger must be rebuilt first
+        :raises StartIsOver: an interrupt has ended this start of the host
         """
         watch = -1
         try:

@@ -5,6 +5,7 @@ While a thread waits for a lock, it may hold only the locks that :data:`MAY_HOLD
     auditing -> reading -> ledger
     instance -> reading | marking -> ledger
     auditing -> answering -> marking -> ledger
+    starting -> all others
 
 No audit waits for an instance: it takes the lock of an idle instance, and passes over the others. Taking a lock without
 waiting cannot close a circle, so it is always allowed. A thread that holds ``finding`` (to find the lock of an
@@ -24,6 +25,7 @@ import weakref
 
 from devicetrack import exception
 
+STARTING: Final = 'starting'
 AUDITING: Final = 'auditing'
 INSTANCE: Final = 'instance'
 READING: Final = 'reading'
@@ -34,14 +36,15 @@ FINDING: Final = 'finding'
 BACKGROUND: Final = 'background'
 
 MAY_HOLD: Final = {
-    AUDITING: frozenset[str](),
-    INSTANCE: frozenset[str](),
-    READING: frozenset((AUDITING, INSTANCE)),
-    ANSWERING: frozenset((AUDITING,)),
-    MARKING: frozenset((AUDITING, INSTANCE, ANSWERING)),
-    LEDGER: frozenset((AUDITING, INSTANCE, READING, ANSWERING, MARKING)),
-    FINDING: frozenset((AUDITING, INSTANCE, READING, ANSWERING, MARKING)),
-    BACKGROUND: frozenset((AUDITING, INSTANCE, READING, ANSWERING, MARKING)),
+    STARTING: frozenset((STARTING,)),           # another manager's, from ``prepare``
+    AUDITING: frozenset((STARTING,)),
+    INSTANCE: frozenset((STARTING,)),
+    READING: frozenset((STARTING, AUDITING, INSTANCE)),
+    ANSWERING: frozenset((STARTING, AUDITING)),
+    MARKING: frozenset((STARTING, AUDITING, INSTANCE, ANSWERING)),
+    LEDGER: frozenset((STARTING, AUDITING, INSTANCE, READING, ANSWERING, MARKING)),
+    FINDING: frozenset((STARTING, AUDITING, INSTANCE, READING, ANSWERING, MARKING)),
+    BACKGROUND: frozenset((STARTING, AUDITING, INSTANCE, READING, ANSWERING, MARKING)),
 }
 
 

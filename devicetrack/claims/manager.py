@@ -17,6 +17,8 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import arguments
 from devicetrack.claims import failed_claims
+from devicetrack.claims import interrupts
+from devicetrack.claims import locks
 from devicetrack.claims import metering
 from devicetrack.claims import moves
 from devicetrack.claims.claim import Claim
@@ -60,6 +62,7 @@ from devicetrack.store.api import Store
 from devicetrack.virt.driver import VirtDriver
 
 
+@interrupts.ending_starts
 class ClaimManager:
     """Decides, records, realizes and takes back the devices of one host.
 
@@ -98,9 +101,11 @@ class ClaimManager:
         self.host, self.nodename = host, nodename or host
         self.metering, self._starts = Metering(), UnrecordedStarts()
         self._parts = Parts(Endpoint(self.host, self.nodename), driver, store, conf, service, providers,
-                            instance_fields or InstanceFields(), self.metering, starts=self._starts)
+                            instance_fields or InstanceFields(), self.metering, starts=self._starts,
+                            go_on=self._go_on)
         self._process = OwnProcess(self.host)
         self._running: Running | None = None
+        self._starting = locks.FairLock(locks.STARTING)
 
     # -- start and stop -----------------------------------------------------------------------------------------------
 
@@ -127,12 +132,13 @@ class ClaimManager:
         the call is an audit and raises the errors of :meth:`update_available_resource`.
         """
         self._process.check()
-        if self._running is not None:
-            return self._started().audit()
-        self._running, findings = Running.start(self._parts._replace(by_command=not background), prepare)
-        if background:
-            self._running.work_in_background()
-        return findings
+        with self._starting.held():
+            if self._running is None:
+                self._running, findings = Running.start(self._parts._replace(by_command=not background), prepare)
+                if background:
+                    self._running.work_in_background()
+                return findings
+        return self._started().audit()
 
     def close(self) -> None:
         """Release the host. Its devices stay recorded for their instances; :meth:`init_host` starts again.
@@ -140,22 +146,28 @@ class ClaimManager:
         :raises ForkedManager: this process is a child of the manager's; at once, and nothing was released
         """
         self._process.check()                   # first: a thread of the parent may have had any lock during the fork
-        running, self._running = self._running, None
-        if running is not None:
-            running.close()
+        with self._starting.held():
+            running, self._running = self._running, None
+            if running is not None:
+                running.close()
 
     def _started(self) -> Running:
-        """Return the running host, with a ledger, for a call about the whole host.
+        """Return the running host. If an interrupt ended its last start, first start it anew.
 
-        :raises HypervisorUnreachable, StoreError: an interrupt left no ledger, and the ledger cannot be rebuilt
-        :raises NotReady, ForkedManager: as :meth:`_ready`
+        :raises HypervisorUnreachable, StoreError: no answer for a start; the next call tries again
+        :raises NotReady, ForkedManager, HostTakenOver: as :meth:`_ready`
         """
         host = self._ready()
-        host.rebuild.ensure()
+        if host.is_over:
+            with self._starting.held():
+                host = self._ready()            # another thread may have started it, or closed the manager
+                if host.is_over:
+                    host, _findings = host.start_anew()
+                    self._running = host
         return host
 
     def _ready(self) -> Running:
-        """Return the running host. Only this method refuses calls that come too early or from another process.
+        """Return the last start. Only this method refuses calls that come too early or from another process.
 
         :raises NotReady: ``init_host`` has not succeeded
         :raises ForkedManager: this process is a child of the manager's
@@ -165,16 +177,37 @@ class ClaimManager:
         running = self._running
         if running is None:
             raise exception.NotReady(self.host)
-        running.check()
+        if not running.is_over:                 # else only the next start can tell
+            running.check()
         return running
+
+    @interrupts.ending_start
+    def _go_on(self, began: Running, work: Callable[[Running], Any]) -> Any:
+        """Let the present start go on with what an earlier one began; after :meth:`close` that one itself does."""
+        return work(began if self._running is None else self._started())
+
+    def _call_failed(self, error: BaseException) -> None:
+        """End the present start if what ended a call is no answer. Every public call runs this when an error leaves it.
+
+        :raises StartIsOver: the call was one of an earlier start, whose writes the store refuses
+        """
+        running = self._running
+        if running is None:
+            return
+        if isinstance(error, exception.HostTakenOver):
+            if running.is_over or not running.store.is_taken_over:
+                raise exception.StartIsOver from error
+        elif not interrupts.is_answer(error):
+            running.end()
+
 
     def _started_for(self, instance: Any, *migrations: Any) -> Running:
         """Return the running host, for a call about an instance and these migrations.
 
         :raises BadRequest: one of them has no UUID
-        :raises NotReady, ForkedManager: as :meth:`_ready`
+        :raises Exception: as :meth:`_started`
         """
-        host = self._ready()
+        host = self._started()
         arguments.instance_uuid(instance)
         for migration in migrations:
             arguments.migration_uuid(migration)
@@ -201,7 +234,6 @@ class ClaimManager:
         """
         host = self._started_for(instance) if migration is None else self._started_for(instance, migration)
         host.gate.check(nodename)
-        host.rebuild.ensure()
         return host
 
     # -- taking -------------------------------------------------------------------------------------------------------
@@ -296,14 +328,14 @@ class ClaimManager:
 
         :raises NodeUnavailable: the node does not belong to this host
         """
-        self._ready().gate.disable(nodename, reason)
+        self._started().gate.disable(nodename, reason)
 
     def enable_node(self, nodename: str) -> None:
         """Allow claims on a node again.
 
         :raises NodeUnavailable: the node does not belong to this host
         """
-        self._ready().gate.enable(nodename)
+        self._started().gate.enable(nodename)
 
     def explain(self, allocations: Mapping[str, Any] | DeviceRequest | None, instance: Any = None) -> list[Shortage]:
         """Say for each part of a request which devices are free, and why the others cannot be had. Claims nothing.
@@ -883,7 +915,7 @@ class ClaimManager:
         that no row has yet, and it has a row that somebody else wrote only after the next audit. :meth:`resources_of`
         reads the rows.
 
-        After an interrupt that discarded the memory, the call first rebuilds it from the rows and the host.
+        After an interrupt, the call first starts the host anew, and so reads it.
         """
         host = self._started()
         if instance_uuid is not None:
@@ -912,7 +944,7 @@ class ClaimManager:
 
         :raises ReentrantCall: a wipe would wait for this call, which comes in the middle of another one
         """
-        self._ready().wipes.wait()
+        self._started().wipes.wait()
 
     def providers(self, wait: bool = True) -> list[Provider]:
         """List the resource providers of this host, with total and reserved amounts.
@@ -922,12 +954,10 @@ class ClaimManager:
         know yet. It is empty until the resolver knows the node's provider. :attr:`complete` says whether the whole host
         could be read.
 
-        Reads memory, without I/O. After an interrupt that discarded the memory, the call first rebuilds it from the
-        rows and the host.
+        Reads memory, without I/O. After an interrupt, the call first starts the host anew, and so reads it.
 
-        :param wait: False rebuilds nothing, for a service that asks while it holds a lock of its own
-        :raises LedgerDiscarded: without ``wait``, after an interrupt that discarded the memory; the next claim or audit
-            rebuilds it
+        :param wait: False starts nothing, for a service that asks while it holds a lock of its own
+        :raises StartIsOver: without ``wait``, after an interrupt; the next claim or audit starts the host anew
         """
         return (self._started() if wait else self._ready()).providers()
 

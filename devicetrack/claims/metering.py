@@ -130,7 +130,7 @@ def metered(call: str) -> Callable[[Callable[Concatenate[Any, Arguments], Result
             except exception.ForkedManager:
                 # Another thread of the parent may have held locks of the meter when the parent forked.
                 raise
-            except BaseException as error:
+            except Exception as error:
                 metering.tell(Meter.called, call, time.perf_counter() - began, error)
                 raise
             if not (is_claim and getattr(result, 'is_over', False)):

@@ -14,7 +14,6 @@ from devicetrack.claims.claiming import Claiming
 from devicetrack.claims.claiming import in_place_of
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.instance_fields import Fields
-from devicetrack.claims.ledger_rebuild import LedgerRebuild
 from devicetrack.claims.life import Life
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
@@ -30,9 +29,9 @@ class Narrowing:
     """Narrows claims of a started host."""
 
     def __init__(self, ledger: LockedLedger, rows: Rows, life: Life, claiming: Claiming,
-                 declarations: Declarations, rebuild: LedgerRebuild) -> None:
+                 declarations: Declarations) -> None:
         self._ledger, self._rows, self._life = ledger, rows, life
-        self._claiming, self._declarations, self._rebuild = claiming, declarations, rebuild
+        self._claiming, self._declarations = claiming, declarations
 
     def narrow(self, claim: Claim, numa_nodes: Collection[int], numa_policy: str | None, wait: bool) -> Fields:
         """As :meth:`.manager.ClaimManager.narrow_claim`."""
@@ -44,28 +43,24 @@ class Narrowing:
             for record in records:
                 if record.state != vocabulary.CLAIMED:
                     raise exception.InvalidTransition(record.state, 'narrow')
-            return self._rebuild.until_done(
-                lambda: self._narrow(claim, records, frozenset(numa_nodes), numa_policy, wait))
+            return self._narrow(claim, records, frozenset(numa_nodes), numa_policy, wait)
 
     def _narrow(self, claim: Claim, records: Sequence[Record], numa_nodes: frozenset[int | None],
                 numa_policy: str | None, wait: bool) -> Fields:
-        build = self._ledger.build
         exchanged = self._ledger.narrow(
             {record.key: self._declarations.like(record) if record.role == vocabulary.INCOMING else None
              for record in records}, numa_nodes, numa_policy)
         if not exchanged:
             return {}
-        now, left = self._exchange(claim, records, exchanged, build)
+        now, left = self._exchange(claim, records, exchanged)
         fields = claim.has_now(now, self._fields(claim, now))
         self._life.give_back_replaced(left, wait)
         return fields
 
     def _exchange(self, claim: Claim, records: Sequence[Record],
-                  exchanged: Sequence[tuple[DeviceKey, Hold]],
-                  build: object) -> tuple[InstanceResources, list[Record]]:
+                  exchanged: Sequence[tuple[DeviceKey, Hold]]) -> tuple[InstanceResources, list[Record]]:
         """Record the exchange, in one transaction.
 
-        :param build: the build of the ledger, from before it held the new devices
         :returns: the new devices of the claim, and the rows of its old ones, which are on their way back
         """
         holds = [hold for _key, hold in exchanged]
@@ -79,24 +74,15 @@ class Narrowing:
             now = self._rows.resources(claim.instance.uuid, sorted(new, key=operator.attrgetter('position')))
             leaving = tuple(life.leaving(record) for record in records if record.key in others)
             context = self._fields(claim, now).get('migration_context')
-            changes = Changes(insert=tuple(others.values()), update=leaving,
-                              contexts=() if context is None else (self._rows.of_move(context),))
-        except BaseException:
-            self._put_back(holds)
-            raise
-        try:
-            self._rows.write(changes, build)
-        except exception.LedgerDiscarded:
-            self._rebuild.put_back(holds)
-            raise
-        except exception.NothingWritten:
-            self._put_back(holds)
+            self._rows.write(Changes(insert=tuple(others.values()), update=leaving,
+                                     contexts=() if context is None else (self._rows.of_move(context),)))
+        except exception.OutcomeUnknown:
+            raise                               # both stay held until the store answers
+        except exception.DeviceTrackError:
+            for hold in reversed(holds):
+                self._ledger.put_back(hold)
             raise
         return now, [update.after for update in leaving]
-
-    def _put_back(self, holds: Sequence[Hold]) -> None:
-        for hold in reversed(holds):
-            self._ledger.put_back(hold)
 
     @staticmethod
     def _fields(claim: Claim, now: InstanceResources) -> Fields:

@@ -9,6 +9,7 @@ store. If no manager runs, the command takes the host's lock and does the same w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -105,13 +106,17 @@ def answer_of(request: OperatorRequest) -> Answer | None:
 
 
 class OperatorRequests:
-    """Carries out the requests of commands on a started host."""
+    """Carries out the requests of commands on a started host.
+
+    :param end: ends this start of the host, since a mistake or an interrupt may have left it in any state
+    """
 
     def __init__(self, host: str, host_uuid: str, store: Store, repairs: Repairs, withheld: WithheldDevices,
-                 unproven: Unproven) -> None:
-        self._host, self._host_uuid, self._store = host, host_uuid, store
+                 unproven: Unproven, end: Callable[[], None]) -> None:
+        self._host, self._host_uuid, self._store, self._end = host, host_uuid, store, end
         self._repairs, self._withheld, self._unproven = repairs, withheld, unproven
         self._unstored: dict[str, Answer] = {}          # by request, while the store does not have it
+        self._is_mistaken = False
         # Held while something is cordoned or uncordoned and the requests about it are answered: of two contraries, the
         # one that begins later counts, and no answer denies what was done.
         self._answering = locks.FairLock(locks.ANSWERING)
@@ -145,6 +150,8 @@ class OperatorRequests:
                     self._carry_out_and_answer(request, ())
             except exception.StoreError as error:
                 LOG.warning('Request %(uuid)s cannot be answered: %(error)s', {'uuid': request.uuid, 'error': error})
+        if self._is_mistaken:
+            self._end()
         return True
 
     def _answer_contrary(self, request: OperatorRequest) -> None:
@@ -186,6 +193,7 @@ class OperatorRequests:
             raise
         except Exception as error:
             LOG.exception('Request %s failed', request.uuid)
+            self._is_mistaken = True
             answer = Answer(FAILED, f'unexpected {type(error).__name__}: the log of the service has more')
         LOG.info('Host %(host)s: request %(uuid)s %(outcome)s: %(text)s', {
             'host': self._host, 'uuid': request.uuid, 'outcome': answer.outcome, 'text': answer.text})

@@ -22,7 +22,6 @@ from devicetrack.claims import adopting
 from devicetrack.claims import arguments
 from devicetrack.claims import withheld
 from devicetrack.claims.gate import Gate
-from devicetrack.claims.ledger_rebuild import LedgerRebuild
 from devicetrack.claims.life import Life
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
@@ -185,11 +184,10 @@ class Repairs:
     """Repairs the rows of a started host."""
 
     def __init__(self, host: str, driver: VirtDriver, ledger: LockedLedger, rows: Rows, views: HostViews, life: Life,
-                 withheld_devices: WithheldDevices, wipes: Wipes, service: ServiceView, gate: Gate,
-                 rebuild: LedgerRebuild) -> None:
+                 withheld_devices: WithheldDevices, wipes: Wipes, service: ServiceView, gate: Gate) -> None:
         self._host, self._driver, self._ledger, self._rows = host, driver, ledger, rows
         self._views, self._life, self._withheld, self._wipes = views, life, withheld_devices, wipes
-        self._service, self._gate, self._rebuild = service, gate, rebuild
+        self._service, self._gate = service, gate
         self._do = {findings.WRITE_AGAIN: self._adopt, findings.ADOPT: self._adopt,
                     findings.UPDATE_DETAILS: self._update, findings.RETRY_RELEASE: self._give,
                     findings.GIVE_BACK: self._give}
@@ -246,10 +244,6 @@ class Repairs:
 
         :param before_write: called while the devices are held; if it fails, nothing is recorded. Idempotent
         """
-        return self._rebuild.until_done(lambda: self._try_to_adopt(repairs, before_write))
-
-    def _try_to_adopt(self, repairs: Sequence[Repair], before_write: Callable[[], None]) -> _Errors:
-        """:raises LedgerDiscarded: another instance may hold the devices in the next ledger; nothing was recorded"""
         now = int(time.time())
         rows = {one: one.after._replace(created_at=one.after.created_at or now)
                 for one in repairs if one.after is not None}
@@ -257,7 +251,6 @@ class Repairs:
         for one in rows:
             if known.get(one.device) != one.before:
                 return dict.fromkeys(repairs, f'{one.device} has another row by now')
-        build = self._ledger.build
         again, uuid = repairs[0].verb == findings.WRITE_AGAIN, repairs[0].instance_uuid
         taken = self._ledger.hold_unless_taken(list(rows.values()), {
             one.device: one.before.instance_uuid if one.before is not None else uuid if again else None
@@ -271,10 +264,8 @@ class Repairs:
                                      update=tuple(Update(one.before, row) for one, row in rows.items()
                                                   if one.before is not None),
                                      contexts=(self._rows.known.context(uuid) or self._rows.end_of_move(uuid),)
-                                     if again else ()), build)
-        except (exception.DriverError, exception.NothingWritten, exception.LedgerDiscarded) as error:
-            if isinstance(error, exception.LedgerDiscarded):
-                self._rebuild.ensure()          # first: a rebuild that goes on may know of the rows
+                                     if again else ()))
+        except (exception.DriverError, exception.NothingWritten):
             for one in rows:
                 if one.before is not None:
                     self._ledger.hold([one.before])
@@ -402,9 +393,8 @@ class Repairs:
             _refuse_present(self._driver, record)
             if not _leaves_nothing(record):
                 self._withheld.forget(key, instance_uuid)
-            with self._ledger.discarded_on_interrupt():
-                self._rows.write(_end(record, self._rows.of_instance(instance_uuid)))
-                self._ledger.forget(key)
+            self._rows.write(_end(record, self._rows.of_instance(instance_uuid)))
+            self._ledger.forget(key)
         _log_forgotten(self._host, record)
         return record
 
@@ -449,11 +439,10 @@ class Repairs:
                                      'remove it from the domain', 'fix that first')) is not None:
                     refuse(used.reason)
             self._withheld.retire(key, instance_uuid, reason)
-            with self._ledger.discarded_on_interrupt():
-                self._rows.write(_end(record, self._rows.of_instance(instance_uuid)))
-                # If a command runs this instead of the manager, no audit may follow.
-                self._withheld.went_back([key], at_once=True)
-                self._ledger.retire(instance_uuid, key, key.kind in self._driver.wiped_kinds())
+            self._rows.write(_end(record, self._rows.of_instance(instance_uuid)))
+            # If a command runs this instead of the manager, no audit may follow.
+            self._withheld.went_back([key], at_once=True)
+            self._ledger.retire(instance_uuid, key, key.kind in self._driver.wiped_kinds())
         LOG.warning('Host %(host)s: %(repair)s', {'host': self._host, 'repair': Repair(
             'retire', key, instance_uuid, record, None, reason or 'an operator confirmed it')})
         return self._withheld.state_of(Target.of(key))

@@ -23,7 +23,6 @@ from devicetrack.claims.known_rows import KnownRows
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.metering import Meter
 from devicetrack.claims.metering import Metering
-from devicetrack.engine.states import Hold
 from devicetrack.engine.views import LostRow
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import MigrationContext
@@ -53,15 +52,6 @@ class Doubt(NamedTuple):
     undo: bool
 
 
-class _Insert:
-    """Changes with new owners that have no answer yet. Only the call that waits for the answer keeps them."""
-
-    __slots__ = ('changes', '__weakref__')
-
-    def __init__(self, changes: Changes) -> None:
-        self.changes = changes
-
-
 class Rows:
     """The rows of one host. Only its manager writes them, and only one operation works on an instance at a time.
 
@@ -69,18 +59,19 @@ class Rows:
     :param ledger: keeps the devices of a commit in doubt
     :param host_uuid: the host
     :param metering: reports commits
+    :param known: the rows that the store has confirmed to this process
     """
 
-    def __init__(self, store: Store, ledger: LockedLedger, host_uuid: str, metering: Metering) -> None:
+    def __init__(self, store: Store, ledger: LockedLedger, host_uuid: str, metering: Metering,
+                 known: KnownRows) -> None:
         self._store, self._ledger, self._host_uuid, self._metering = store, ledger, host_uuid, metering
         # A lock for each instance. It goes away when nobody holds it or waits for it.
         self._working: weakref.WeakValueDictionary[str, locks.FairLock] = weakref.WeakValueDictionary()
         self._finding = locks.FairLock(locks.FINDING)
         self._doubts: dict[int, Doubt] = {}     # each step is one operation of a dict, so threads may share it
         self._numbers = itertools.count()
-        self.known = KnownRows()
-        # An exception may keep a call from removing its insert. A weak reference ends all the same, with the call.
-        self._under_way: weakref.WeakValueDictionary[int, _Insert] = weakref.WeakValueDictionary()
+        self.known = known
+        self._under_way: dict[int, Changes] = {}                # claims whose commit has no answer yet
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -172,68 +163,42 @@ class Rows:
         """Return rows of one instance in the form for its service."""
         return InstanceResources.from_records(instance_uuid, self._host_uuid, records)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether an interrupt has ended this start of the host. Then the next one takes a later epoch."""
+        return self._ledger.is_discarded
+
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def insert(self, hold: Hold, changes: Changes, build: object) -> None:
+    def insert(self, changes: Changes) -> None:
         """Record the devices that a claim holds.
 
-        :param build: as for :meth:`write`
-        :raises DeviceTaken: a device has an owner; nothing was written, and the caller puts the hold back
-        :raises NothingWritten: the hold was put back
-        :raises LedgerDiscarded: as :meth:`write`
+        :raises NothingWritten: the caller puts the hold back
         :raises OutcomeUnknown: the devices stay held until the store answers; if the commit happened, they go back
         """
-        changes = _of_request(changes)
-        number, this = next(self._numbers), _Insert(changes)
+        number = next(self._numbers)
+        self._under_way[number] = changes
         try:
-            self._begin(number, this, build)
-            self._commit(changes)
-        except (exception.DeviceTaken, exception.LedgerDiscarded):
-            raise
-        except exception.NothingWritten:
-            self._ledger.put_back(hold)
-            raise
-        except BaseException:
-            # Whatever interrupted the commit, only the store knows its outcome.
-            self._doubt(hold.instance_uuid, changes, undo=True)
-            self._ledger.hold_missing(changes.insert)       # in a ledger rebuilt before the doubt was noted
-            raise
+            self.write(changes, undo=True)
         finally:
-            self._under_way.pop(number, None)   # an exception may have come first
+            self._under_way.pop(number)
 
-    def write(self, changes: Changes, build: object | None = None, undo: bool = False) -> None:
+    def write(self, changes: Changes, undo: bool = False) -> None:
         """Write rows of one instance whose devices are held. In doubt they stay held until the store answers.
 
-        :param build: for devices that get an owner: the build of the ledger, read before it held them. Until they have
-            rows, a ledger that is built meanwhile learns of them here
         :param undo: the changes are a claim's, whose caller is told that it failed: see :class:`Doubt`
-        :raises LedgerDiscarded: with ``build``, the ledger is another one by now, in which another instance may hold
-            them; nothing was sent, and the caller puts back what it held
+        :raises NothingWritten: the caller puts back what it held for new rows
         """
         changes = _of_request(changes)
-        number, this = next(self._numbers), _Insert(changes)
         try:
-            if build is not None:
-                self._begin(number, this, build)
             self._commit(changes)
-        except (exception.NothingWritten, exception.LedgerDiscarded):
+        except exception.NothingWritten:
             raise
-        except BaseException:
+        except exception.StoreError:
             records = _touched(changes)
             if records:
                 self._doubt(records[0].instance_uuid, changes, undo)
             raise
-        finally:
-            self._under_way.pop(number, None)   # as in insert()
-
-    def _begin(self, number: int, this: _Insert, build: object) -> None:
-        """Let every ledger that is built from now on know of an insert.
-
-        :raises LedgerDiscarded: one that was built before may not
-        """
-        self._under_way[number] = this
-        if not self._ledger.is_still(build):
-            raise exception.LedgerDiscarded
 
     def _commit(self, changes: Changes) -> None:
         left = self.known.leave(changes)
@@ -251,7 +216,7 @@ class Rows:
         began = time.perf_counter()
         try:
             self._store.write(changes)
-        except BaseException as error:
+        except exception.StoreError as error:
             self._metering.tell(Meter.committed, time.perf_counter() - began, error)
             raise
         self._metering.tell(Meter.committed, time.perf_counter() - began, None)
@@ -282,9 +247,8 @@ class Rows:
 
     def in_doubt(self) -> list[Record]:
         """The rows that commits without an answer may have written, those of one instance together."""
-        # valuerefs() is one step, so other threads may insert meanwhile.
-        under_way = [this.changes for found in self._under_way.valuerefs() if (this := found()) is not None]
-        changes = [*under_way, *(doubt.changes for doubt in self.doubts)]
+        # Each step is one operation of a dict, as for the doubts.
+        changes = [*self._under_way.copy().values(), *(doubt.changes for doubt in self.doubts)]
         rows = {record.key: record for one in changes for record in _touched(one)}
         return sorted(rows.values(), key=operator.attrgetter('instance_uuid'))
 

@@ -1,6 +1,9 @@
 """All objects of a started host: ``init_host`` makes them, ``close`` drops them.
 
 Each object owns one part of the state, and gets the objects that it uses. :mod:`.locks` has the order of all locks.
+
+An exception from outside may interrupt a step between any two lines, and leave these objects in any state. It ends this
+start of the host, and the next call starts the host anew: see :meth:`Running.start_anew`.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import Any
 from typing import NamedTuple
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.claims import locks
 from devicetrack.claims import scheduling
 from devicetrack.claims import withheld
@@ -23,6 +27,7 @@ from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.definitions import Definitions
 from devicetrack.claims.failed_claims import FailedClaims
 from devicetrack.claims.gate import Gate
+from devicetrack.claims.given_up import ClaimIds
 from devicetrack.claims.given_up import GivenUpClaims
 from devicetrack.claims.giving import Giving
 from devicetrack.claims.guest_rows import GuestRows
@@ -31,8 +36,9 @@ from devicetrack.claims.host import HostLock
 from devicetrack.claims.host import identify
 from devicetrack.claims.host_state import Audited
 from devicetrack.claims.host_state import HostState
+from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.instance_fields import InstanceFields
-from devicetrack.claims.ledger_rebuild import LedgerRebuild
+from devicetrack.claims.known_rows import KnownRows
 from devicetrack.claims.life import Life
 from devicetrack.claims.live import LiveMigrations
 from devicetrack.claims.locked_ledger import LockedLedger
@@ -63,11 +69,14 @@ from devicetrack.engine.findings import Finding
 from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.states import HeldDevice
 from devicetrack.objects import Provider
+from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.store.api import Host
 from devicetrack.store.api import Store
 from devicetrack.virt.driver import VirtDriver
+
+LOG = log.logger(__name__)
 
 
 class Parts(NamedTuple):
@@ -75,7 +84,8 @@ class Parts(NamedTuple):
 
     ``instances`` reads and sets fields of the service's instances. ``metering`` reports the work. ``by_command`` says
     that a command starts the host in the place of its manager. ``starts`` is the manager's, for all its starts of the
-    host; a command, which has no claims, leaves it out.
+    host; a command, which has no claims, leaves it out. ``go_on`` calls a function with the start that goes on with
+    what an earlier one began.
     """
 
     here: Endpoint
@@ -88,6 +98,7 @@ class Parts(NamedTuple):
     metering: Metering | None = None
     by_command: bool = False
     starts: UnrecordedStarts | None = None
+    go_on: Callable[[Running, Callable[[Running], Any]], Any] = lambda began, work: work(began)
 
     @property
     def state_path(self) -> str:
@@ -98,52 +109,67 @@ class Parts(NamedTuple):
         return self.driver.state_path or self.conf[options.GROUP].state_path
 
 
+class Memory(NamedTuple):
+    """What a process knows of a host that it has taken, from one start to the next.
+
+    ``being_wiped`` are devices without a row that a thread wipes.
+    """
+
+    gate: Gate
+    rows: KnownRows
+    given_up: GivenUpClaims
+    claim_ids: ClaimIds
+    being_wiped: set[DeviceKey]
+
+    def copy(self) -> Memory:
+        """That of the next start. Threads of this one go on, and learn nothing more that is true of it."""
+        return self._replace(gate=self.gate.copy(), rows=self.rows.copy())
+
+
 class Running:
     """One start of one host.
 
     :param host: the host's row in the store, with the epoch of this start
     """
 
-    def __init__(self, host: Host, parts: Parts) -> None:
+    def __init__(self, host: Host, parts: Parts, memory: Memory) -> None:
+        self._parts, self._memory, self._begun = parts, memory, False
         here, driver, conf = parts.here, parts.driver, parts.conf[options.GROUP]
         self.store = store = parts.store.at_epoch(host)
         self.service = service = ServiceView(parts.service, conf.service_late_s)
         known = KnownProviders(parts.resolver or DerivedProviders(host.uuid))
         boot = Boot(driver, store, host.uuid, host.boot_id)
         self.host_uuid, self.boot, self._driver, self._nodename = host.uuid, boot, driver, here.node
-        self.gate = Gate(here.host, here.node)
-        self.ledger = LockedLedger(conf.selection_policy, known.uuid_of)
+        self.gate = memory.gate
+        self.ledger = LockedLedger(conf.selection_policy, known.uuid_of, memory.being_wiped)
         self._metering = metering = parts.metering or Metering()
         self._by_command = parts.by_command
-        self.rows = Rows(store, self.ledger, host.uuid, metering)
+        self.rows = Rows(store, self.ledger, host.uuid, metering, memory.rows)
         self.views = HostViews(HostReader(driver, store, host.uuid, here, boot, service, self.rows.known), driver,
                                self.ledger, known)
         self.declarations = Declarations(driver, store, host.uuid, Declarer(parts.conf, here.host))
         self.withheld = WithheldDevices(here.host, host.uuid, store, self.ledger, self.rows, driver)
-        self.rebuild = LedgerRebuild(self.ledger, self.rows, self.views, self.withheld)
         giving = Giving(self.ledger, self.rows, driver, self.withheld, metering)
         self.wipes = Wipes(conf.wipes_at_once, driver, self.ledger, self.rows, self.gate, self.withheld, giving)
         self.guest_rows = GuestRows(self.rows, service, here)
         process, starts = OwnProcess(here.host), parts.starts or UnrecordedStarts()
         self.life = Life(self.rows, self.guest_rows, self.declarations, giving, self.wipes, starts)
-        self.failed_claims = FailedClaims(self.rows, self.life, GivenUpClaims(parts.state_path, process), driver,
-                                          process, starts)
+        self.failed_claims = FailedClaims(self.rows, self.life, memory.given_up, driver, process, starts, self._go_on)
         self.claiming = Claiming(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations,
-                                 self.failed_claims, self.rebuild, self.life, self.withheld, conf.claim_attempts)
+                                 self.failed_claims, memory.claim_ids, self.life, self.withheld, conf.claim_attempts)
         self.definitions = Definitions(driver, self.ledger, self.rows, self.guest_rows, self.claiming, boot)
         self.instances = parts.instances
         self.moves = Moves(here, host.uuid, service, self.instances, self.rows, self.guest_rows, self.views, self.life,
                            self.wipes, self.claiming, self.failed_claims, conf.claim_attempts)
         self.live = LiveMigrations(here.host, driver, self.instances, self.rows, self.ledger, self.declarations,
                                    self.moves, self.failed_claims)
-        self.narrowing = Narrowing(self.ledger, self.rows, self.life, self.claiming, self.declarations,
-                                   self.rebuild)
+        self.narrowing = Narrowing(self.ledger, self.rows, self.life, self.claiming, self.declarations)
         self.repairs = Repairs(here.host, driver, self.ledger, self.rows, self.views, self.life, self.withheld,
-                               self.wipes, service, self.gate, self.rebuild)
+                               self.wipes, service, self.gate)
         self.unproven = Unproven(host.uuid, conf.unproven_devices, driver, self.ledger, self.rows, self.gate,
                                  self.withheld)
         self.operator_requests = OperatorRequests(here.host, host.uuid, store, self.repairs, self.withheld,
-                                                  self.unproven)
+                                                  self.unproven, self.end)
         self._audit = Audit(self.ledger, self.rows, self.views, self.gate, self.withheld,
                             self.unproven, self.declarations, self.claiming, self.failed_claims, self.wipes, Resume(
                                 here, driver, service, self.rows, self.gate, boot, self.life, self.claiming,
@@ -164,28 +190,64 @@ class Running:
         :param prepare: as for ``init_host``
         """
         options.register(parts.conf)
-        conf = parts.conf[options.GROUP]
-        with contextlib.ExitStack() as undo:
-            undo.enter_context(HostLock(parts.here.host, parts.state_path, parts.by_command))
+        with contextlib.ExitStack() as lock:
+            lock.enter_context(HostLock(parts.here.host, parts.state_path, parts.by_command))
             prepare()
-            parts.store.check()
-            host = identify(parts.store, parts.here.host, conf.machine_id_path)
-            withheld.carry_over(parts.store, host)
-            # Before the first read: an older manager can write nothing more, and its earlier writes are visible.
-            running = cls(host._replace(epoch=parts.store.take_epoch(host.uuid)), parts)
-            began = time.perf_counter()
-            findings = running._audit.start()
-            # These end before another process can take the host.
-            undo.callback(running.unproven.close)
-            undo.callback(running.wipes.close)
-            running._note_audit(began, findings)
-            running._held = undo.pop_all()
+            running, findings = cls._open(parts, Memory(
+                Gate(*parts.here), KnownRows(), GivenUpClaims(parts.state_path, OwnProcess(parts.here.host)),
+                ClaimIds(), set()))
+            running._held = lock.pop_all()
+        return running, findings
+
+    def start_anew(self) -> tuple[Running, list[Finding]]:
+        """Start the host again in this process, after an interrupt ended this start. It goes on as after a crash.
+
+        What other threads do for this start comes to its end at their next write, since the store refuses it: the next
+        start has a later epoch. What they have committed before, the next start reads.
+
+        :raises StoreError, HypervisorUnreachable: no answer; this start stays over, and the next call tries again
+        """
+        LOG.warning('An interrupt ended this start of host %s, so the host starts anew', self.gate.host)
+        self.wipes.close()
+        self.unproven.stop()
+        running, findings = self._open(self._parts, self._memory, anew=True)
+        running._held = self._held
+        if self._begun:
+            running.work_in_background()
+        return running, findings
+
+    @classmethod
+    def _open(cls, parts: Parts, memory: Memory, anew: bool = False) -> tuple[Running, list[Finding]]:
+        parts.store.check()
+        host = identify(parts.store, parts.here.host, parts.conf[options.GROUP].machine_id_path)
+        withheld.carry_over(parts.store, host)
+        # Before the first read: an older manager can write nothing more, and its earlier writes are visible.
+        host = host._replace(epoch=parts.store.take_epoch(host.uuid))
+        running = cls(host, parts, memory.copy())
+        began = time.perf_counter()
+        findings = running._audit.start(anew)
+        running._note_audit(began, findings)
         running._findings_log.tell(findings)
         return running, findings
 
     def close(self) -> None:
         """Release the host. Its devices stay recorded for their instances."""
-        self._held.close()
+        with self._held:                        # these end before another process can take the host
+            self.wipes.close()
+            self.unproven.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether an interrupt has ended this start of the host."""
+        return self.ledger.is_discarded
+
+    def end(self) -> None:
+        """End this start of the host, since an interrupt may have left it in any state."""
+        self.ledger.discard()
+
+    def _go_on(self, work: Callable[[FailedClaims], Fields]) -> Fields:
+        fields: Fields = self._parts.go_on(self, lambda running: work(running.failed_claims))
+        return fields
 
     def check(self) -> None:
         """:raises HostTakenOver: the store has refused a write, because another manager of this host has started"""
@@ -203,12 +265,13 @@ class Running:
         began = time.perf_counter()
         try:
             findings = self._run_audit()
-        except BaseException:
+        except exception.DeviceTrackError:
             self._metering.tell(Meter.audited, time.perf_counter() - began, None)
             raise
         self._note_audit(began, findings)
-        self.unproven.go_on()
-        self.wipes.go_on()
+        if not self.is_over:
+            self.unproven.go_on()
+            self.wipes.go_on()
         self._findings_log.tell(findings)
         return findings
 
@@ -217,7 +280,7 @@ class Running:
         with self._auditing.held():
             findings = self._audit.run()
             # The next audit sees their changes.
-            if not self._by_command and self.operator_requests.answer_waiting():
+            if not self._by_command and self.operator_requests.answer_waiting() and not self.is_over:
                 findings = self._audit.run()
             self._history.trim()
         return findings
@@ -226,7 +289,7 @@ class Running:
         took, reasons = time.perf_counter() - began, None
         is_counted = self._metering.meter is not None
         if is_counted:                                  # else nobody needs it, and it reads every device
-            with contextlib.suppress(exception.LedgerDiscarded):
+            with contextlib.suppress(exception.StartIsOver):
                 reasons = self.ledger.reasons().values()
         self._audited = Audited.of(time.time(), findings, reasons)
         if is_counted:
@@ -236,7 +299,7 @@ class Running:
         """The host in numbers, only from memory. Quick."""
         try:
             pools = self.ledger.pools_and_devices(())[0]
-        except exception.LedgerDiscarded:
+        except exception.StartIsOver:
             pools = None
         return HostState(self.gate.host, pools, self._audited, self.gate.is_open, len(self.rows.doubts),
                          self.wipes.counted())
@@ -274,9 +337,9 @@ class Running:
 
         :returns: no rows
         :raises InstanceHasClaim: it has others than those on their way back, and its guest would start on them
-        :raises StoreError, HypervisorUnreachable: as :meth:`.life.Life.set_aside`, or no answer after an interrupt
+        :raises StoreError: as :meth:`.life.Life.set_aside`
         """
-        if self.rebuild.until_done(lambda: self.held(instance_uuid)):
+        if self.held(instance_uuid):
             with self.rows.working(instance_uuid):
                 there = self.rows.there(instance_uuid)
                 if there:
@@ -291,5 +354,6 @@ class Running:
 
     def work_in_background(self) -> None:
         """Wipe and read devices in the background from now on, until :meth:`close`."""
+        self._begun = True
         self.unproven.begin()
         self.wipes.begin()

@@ -156,6 +156,11 @@ class Unproven:
         """Wait until the thread has no more work. For tests, and for commands on a host without a manager."""
         self._workers.wait()
 
+    def stop(self) -> None:
+        """Begin nothing more, and wait for nobody."""
+        self._stop.set()
+        self._driver.stop_proving()
+
     def close(self) -> None:
         """Stop reading. A wipe goes on to its end, with the lock of the device, unless the process ends."""
         self._stop.set()
@@ -284,13 +289,6 @@ class Unproven:
 
     def _next(self) -> _Task | None:
         """The next device and how to prove it. None ends the thread: nothing is left now, or it must stop."""
-        try:
-            return self._next_of_ledger()
-        except exception.LedgerDiscarded:
-            return None                         # the next audit builds another one, and starts the thread again
-
-    def _next_of_ledger(self) -> _Task | None:
-        """:raises LedgerDiscarded: a request that was to be next still waits"""
         how = vocabulary.WIPE if self._policy == vocabulary.WIPE else vocabulary.READ
         unproven = sorted(self._ledger.unproven(), key=_key) if self._begun else []
         while True:
@@ -305,7 +303,7 @@ class Unproven:
                     return None
             known = self._ledger.device(requested)
             with self._lock.held():
-                self._requested.remove(requested)               # only now: without a ledger it waits for the next one
+                self._requested.remove(requested)
                 if known is None:
                     self._wiping.pop(requested, None)
                     self._answers[requested] = ('', 'wiping it failed: the host does not have it any more')
@@ -357,7 +355,7 @@ class Unproven:
         if clean:
             try:
                 self._check_free(clean)
-            except BaseException:
+            except exception.DeviceTrackError:
                 self.disprove(clean)
                 raise
         return answers

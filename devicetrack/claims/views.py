@@ -201,18 +201,11 @@ class HostViews:
         with self._reading.held(), self._ledger.watching() as watch:
             yield watch
 
-    def alone(self) -> contextlib.AbstractContextManager[bool]:
-        """Let nobody else read the host and update the ledger during the block."""
-        return self._reading.held()
-
-    def open(self, views: Views, marks: Marks, in_doubt: Sequence[Record] = ()) -> None:
-        """Open the ledger of a host, and update the snapshot for requests. Resolves providers, which may block.
-
-        :param in_doubt: as :meth:`.locked_ledger.LockedLedger.open`
-        """
+    def open(self, views: Views, marks: Marks) -> None:
+        """Open the ledger of a host, and update the snapshot for requests. Resolves providers, which may block."""
         self._known.resolve(views.inventory.providers | {''} | self._driver.possible_parents())
         lost = [one.known for one in views.lost if one.known is not None and one.shown is None]
-        self._ledger.open(views, marks, [*in_doubt, *lost])
+        self._ledger.open(views, marks, lost)
         self._refresh(views.inventory)
 
     def take_over(self, looks: list[Views], watch: int) -> None:

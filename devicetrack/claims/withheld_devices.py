@@ -128,7 +128,7 @@ class WithheldDevices:
                 self._store.set_withheld(write, delete, [*self._untold, *withheld.with_owners(found, owners)])
             except exception.NothingWritten:
                 raise
-            except BaseException:
+            except exception.StoreError:
                 self._stored = None
                 raise
             self._stored, self._untold = after, []
@@ -194,12 +194,11 @@ class WithheldDevices:
             before = self.marks.get(target, {})
             tries = self._tried.get(target, 0) + 1
             since = before[vocabulary.NOT_REALIZED].since if vocabulary.NOT_REALIZED in before else int(time.time())
-            with self._ledger.discarded_on_interrupt():
-                self.marks = {**self.marks, target: {**before, vocabulary.NOT_REALIZED: Cause(
-                    since, why, vocabulary.BY_HOST, tries)}}
-                self._tried[target], self._due[target] = tries, self._audits + _pause(tries)
-                self._reported.pop(target, None)
-                self._ledger.stand(target, vocabulary.NOT_REALIZED, why)
+            self.marks = {**self.marks, target: {**before, vocabulary.NOT_REALIZED: Cause(
+                since, why, vocabulary.BY_HOST, tries)}}
+            self._tried[target], self._due[target] = tries, self._audits + _pause(tries)
+            self._reported.pop(target, None)
+            self._ledger.stand(target, vocabulary.NOT_REALIZED, why)
             self._write_if_possible(self.marks)
 
     def was_realized(self, *targets: Target) -> None:
@@ -231,12 +230,11 @@ class WithheldDevices:
             self._try_again(tuple(self.not_realized))
 
     def _try_again(self, targets: Iterable[Target]) -> None:
-        with self._ledger.discarded_on_interrupt():
-            for target in targets:
-                self._reported.pop(target, None)
-                if vocabulary.NOT_REALIZED in self.marks.get(target, {}):
-                    self.marks = withholding.without(self.marks, target, vocabulary.NOT_REALIZED)
-                self._ledger.stand_down(target, vocabulary.NOT_REALIZED)
+        for target in targets:
+            self._reported.pop(target, None)
+            if vocabulary.NOT_REALIZED in self.marks.get(target, {}):
+                self.marks = withholding.without(self.marks, target, vocabulary.NOT_REALIZED)
+            self._ledger.stand_down(target, vocabulary.NOT_REALIZED)
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
@@ -410,11 +408,10 @@ class WithheldDevices:
             ended = {(target, reason): Ended(by, proof) for target, reasons in over.items() for reason in reasons}
             if not self._write_if_possible(after, ended):
                 return
-            with self._ledger.discarded_on_interrupt():
-                self.marks = after
-                for target, reasons in over.items():
-                    for reason in reasons.intersection(_ADMITTED):
-                        self._ledger.stand_down(target, reason)
+            self.marks = after
+            for target, reasons in over.items():
+                for reason in reasons.intersection(_ADMITTED):
+                    self._ledger.stand_down(target, reason)
 
     def _standing(self, target: Target) -> list[str]:
         """The reasons of a target that :meth:`admit` ends."""
@@ -479,17 +476,16 @@ class WithheldDevices:
         """Withhold a target until an operator takes that back. The caller holds the marking lock."""
         before = self.marks
         earlier = before.get(target, {}).get(reason)
-        with self._ledger.discarded_on_interrupt():         # nobody could end a reason that only the ledger has
-            self._ledger.stand(target, reason)
-            self.marks = {**before, target: {**before.get(target, {}),
-                                             reason: Cause(since, detail, vocabulary.BY_OPERATOR)}}
-            try:
-                self._write(self.marks)
-            except exception.NothingWritten:
-                self.marks = before
-                if earlier is None or not earlier.stands:
-                    self._ledger.stand_down(target, reason, stays=earlier is not None)
-                raise
+        self._ledger.stand(target, reason)
+        self.marks = {**before, target: {**before.get(target, {}),
+                                         reason: Cause(since, detail, vocabulary.BY_OPERATOR)}}
+        try:
+            self._write(self.marks)
+        except exception.NothingWritten:
+            self.marks = before
+            if earlier is None or not earlier.stands:
+                self._ledger.stand_down(target, reason, stays=earlier is not None)
+            raise
 
     def _take_back(self, target: Target, *reasons: str) -> None:
         """End what :meth:`_say` began, all or nothing. The caller holds the marking lock."""
@@ -497,10 +493,9 @@ class WithheldDevices:
         for reason in reasons:
             after = withholding.without(after, target, reason)
         self._write(after, {(target, reason): Ended(vocabulary.BY_OPERATOR) for reason in reasons})
-        with self._ledger.discarded_on_interrupt():
-            self.marks = after
-            for reason in reasons:
-                self._ledger.stand_down(target, reason)
+        self.marks = after
+        for reason in reasons:
+            self._ledger.stand_down(target, reason)
 
     def _check_known(self, target: Target) -> None:
         """:raises BadRequest: this host has no such device or parent, and no option names it."""

@@ -143,7 +143,7 @@ class Binding:
         If an interrupt left the manager without its ledger, this returns the last answer. The audit that follows the
         report rebuilds the ledger.
         """
-        with contextlib.suppress(exception.LedgerDiscarded):
+        with contextlib.suppress(exception.StartIsOver):
             self._reported = self.manager.providers(wait=False)
         return self._reported
 

@@ -198,6 +198,7 @@ class FailedTestCase(AdoptingTestCase):
         plain = self.host.driver.disprove
 
         def disprove(keys: Iterable[DeviceKey]) -> None:
+            self.patch(self.host.driver, 'disprove', plain)
             plain(keys)
             raise KeyboardInterrupt
 

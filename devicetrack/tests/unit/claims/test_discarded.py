@@ -1,33 +1,38 @@
-"""An interrupted ledger is discarded and built anew, by rows and host; locks and commits survive interrupts."""
+"""An interrupt ends the start of a host, and the next call starts the host anew, by rows and host."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
-import inspect
+import functools
 import queue
 import signal
 import threading
 from typing import Any
 from typing import cast
+from typing import NamedTuple
+import uuid
 
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import locks
-from devicetrack.claims.rows import Rows
 from devicetrack.engine.ledger import Ledger
 from devicetrack.engine.stock import Inconsistent
 from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
-from devicetrack.store.api import Changes
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
-from devicetrack.testing.fixtures import HELD
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
-from devicetrack.tests import interrupts
 from devicetrack.tests.interrupts import Interrupt
 from devicetrack.virt import fake_guests
+
+
+class Bare(NamedTuple):
+    """An instance that takes no fields."""
+
+    uuid: str
+
 
 Staged = tuple[fixtures.Host, Callable[[], object], Callable[[], None]]
 
@@ -53,27 +58,11 @@ class DiscardedLedgerTestCase(base.TestCase):
         for error in (KeyboardInterrupt(), SystemExit(), MemoryError()):
             self.interrupt_in('_take_from', error)
             self.assertRaises(type(error), host.claim, Instance(), pmem=1)
-            self.assertTrue(host.manager._ready().ledger.is_discarded)
+            self.assertTrue(host.manager._ready().is_over)
             instance = Instance()
             host.claim(instance, pmem=1)
             self.assertEqual({'d0': instance.uuid}, host.held())
             host.manager.release(host.context, instance)
-
-    def test_a_commit_whose_end_was_interrupted_holds_nothing_in_the_new_ledger(self) -> None:
-        host = self.host(devices=1)
-        lines, first = inspect.getsourcelines(Rows.insert)
-        [last] = [first + number for number, line in enumerate(lines) if '_under_way.pop' in line]
-        self.assertTrue(interrupts.At(f'claims/rows.py:{last}').run(lambda: host.claim(Instance(), pmem=1)))
-        host.audit()                            # it gives the claim back
-        host.running.ledger.discard()
-        host.audit()
-        self.assertEqual(({'d0': FREE}, {}), (host.states(), host.held()))
-
-    def test_a_word_of_the_ledger_keeps_it(self) -> None:
-        host = self.host(devices=1)
-        build = host.running.ledger.build
-        self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=2)
-        self.assertIs(build, host.running.ledger.build)
 
     def test_a_pool_that_cannot_make_devices_makes_none(self) -> None:
         host = self.host(devices=1)
@@ -86,16 +75,6 @@ class DiscardedLedgerTestCase(base.TestCase):
         self.assertRaises(exception.NoFit, host.claim, second, pmem=1)
         self.assertEqual(({'d0': first.uuid}, []), (host.held(), host.audit()))
 
-    def test_what_is_in_doubt_stays_held_in_the_new_ledger(self) -> None:
-        host = self.host(devices=2)
-        instance = Instance()
-        host.store.lose_commit()
-        self.assertRaises(exception.OutcomeUnknown, host.claim, instance, pmem=1)
-        host.running.ledger.discard()
-        self.assertEqual({'d0': HELD, 'd1': FREE}, host.states())
-        host.audit()
-        self.assertEqual({'d0': FREE, 'd1': FREE}, host.states())
-
     def test_what_was_withheld_and_is_being_given_back_is_so_in_the_new_ledger(self) -> None:
         host = self.host(devices=2)
         instance = host.spawn(pmem=1)
@@ -105,76 +84,92 @@ class DiscardedLedgerTestCase(base.TestCase):
         host.running.ledger.discard()
         self.assertEqual(before, host.running.ledger.devices())
 
-    def test_a_claim_that_was_recorded_meanwhile_is_held_in_the_new_ledger(self) -> None:
-        host = self.host(devices=2)
-        instance = Instance()
+    def end_start(self, host: fixtures.Host) -> None:
+        """As an interrupt in another thread, after which a call of that thread starts the host anew."""
+        host.running.end()
+        [_started] = self.together(lambda: host.manager.held())
 
-        def discard_and_build() -> None:
-            host.manager._ready().ledger.discard()
-            self.assertEqual({'d0': instance.uuid}, host.held())        # no row says so yet
+    def test_the_words_of_a_call_end_no_start(self) -> None:
+        host = self.host(devices=1)
+        before = host.running
+        self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=2)
+        self.assertRaises(exception.BadRequest, host.manager.cordon, 'vpmem', 'none')
+        self.assertIs(before, host.running)
 
-        host.store.before('write', discard_and_build)
-        host.claim(instance, pmem=1)
-        self.assertEqual({'d0': instance.uuid}, host.held())
+    def test_an_error_of_the_service_ends_no_start(self) -> None:
+        host = self.host(devices=1)
+        before = host.running
+        self.assertRaises(AttributeError, host.claim, Bare(str(uuid.uuid4())), pmem=1)
+        self.assertIs(before, host.running)
+        self.assertEqual(({'d0': FREE}, []), (host.states(), host.audit()))
 
-    def test_devices_that_get_an_owner_meanwhile_are_held_in_the_new_ledger(self) -> None:
-        for operation in (self.narrow, self.exchange, self.adopt):
+    def test_what_an_earlier_start_has_not_sent_is_refused_and_the_next_call_does_it(self) -> None:
+        for operation in (self.claim, self.narrow, self.exchange, self.adopt):
             host, run, check = operation()
-
-            def discard_and_build(host: fixtures.Host = host) -> None:
-                host.running.ledger.discard()
-                host.manager.providers()                                # no row says so yet
-
-            host.store.before('write', discard_and_build)
+            host.store.before('write', functools.partial(self.end_start, host), times=1)
+            self.assertRaises(exception.StartIsOver, run)
+            self.assertEqual(([], host.owners()), (host.disagreements(), host.held()), operation.__name__)
+            host.audit()
             run()
             check()
+            self.assertEqual(([], host.owners(), []), (host.disagreements(), host.held(), host.audit()),
+                             operation.__name__)
+
+    def test_what_an_earlier_start_has_sent_stands(self) -> None:
+        for operation in (self.claim, self.narrow, self.exchange, self.adopt):
+            host, run, check = operation()
+            host.store.after('write', functools.partial(self.end_start, host), times=1)
+            with contextlib.suppress(exception.StartIsOver):
+                run()
             self.assertEqual(([], host.owners()), (host.disagreements(), host.held()), operation.__name__)
+            with contextlib.suppress(exception.InstanceHasClaim):
+                run()
+            host.audit()
+            host.wait()
+            check()
             self.assertEqual([], host.audit(), operation.__name__)
 
-    def test_devices_of_a_ledger_that_was_discarded_before_are_chosen_again(self) -> None:
-        """Another instance may have taken them in the new ledger."""
-        for operation in (self.claim, self.narrow, self.exchange, self.adopt):
-            for rebuilt in (False, True):
-                host, run, check = operation()
-                plain, builds = host.running.rows._begin, list[object]()
+    def test_a_claim_of_an_earlier_start_is_this_ones_own(self) -> None:
+        host, instance = self.host(devices=1), Instance()
+        claim = host.claim(instance, pmem=1)
+        host.running.end()
+        claim.abort()
+        self.assertEqual(({'d0': FREE}, []), (host.states(), host.audit()))
 
-                def discard_first(number: int, *arguments: Any, host: fixtures.Host = host,
-                                  builds: list[object] = builds, plain: Any = plain, rebuilt: bool = rebuilt) -> None:
-                    builds.append(host.running.ledger.build)
-                    if len(builds) == 1:
-                        host.running.ledger.discard()
-                        if rebuilt:
-                            host.manager.providers()
-                    plain(number, *arguments)
+    def test_a_claim_that_fails_after_its_start_is_over_gives_its_devices_back(self) -> None:
+        host, instance = self.host(devices=1), Instance()
+        claim = host.claim(instance, pmem=1)
+        host.store.before('write', functools.partial(self.end_start, host), times=1)
+        self.assertRaises(exception.StartIsOver, claim.abort)
+        host.audit()
+        self.assertEqual(({'d0': FREE}, []), (host.states(), host.audit()))
 
-                self.patch(host.running.rows, '_begin', discard_first)
-                run()
-                check()
-                self.assertEqual(2, len(builds), operation.__name__)
-                self.assertEqual(([], host.owners(), []), (host.disagreements(), host.held(),
-                                                           host.running.rows.in_doubt()), operation.__name__)
-                self.assertEqual([], host.audit(), operation.__name__)
+    def test_what_the_service_disabled_stays_disabled(self) -> None:
+        host = self.host(devices=1)
+        host.manager.disable_node(host.name, 'broken')
+        host.running.end()
+        self.assertRaises(exception.NodeUnavailable, host.claim, Instance(), pmem=1)
 
-    def test_a_rebuild_that_knows_of_rows_that_are_not_sent_holds_nothing_for_them(self) -> None:
-        for operation in (self.claim, self.narrow, self.exchange, self.adopt):
-            host, run, check = operation()
-            plain, before = host.running.rows._begin, host.running.rows.in_doubt
+    def test_no_other_process_can_take_the_host_meanwhile(self) -> None:
+        host = self.host(devices=1)
+        host.running.end()
+        other = host.another_manager()
+        self.assertRaises(exception.HostInUse, other.init_host, host.context)
+        host.store.before('take_epoch', exception.StoreUnavailable('store', 'gone'), times=1)
+        self.assertRaises(exception.StoreUnavailable, host.manager.held)
+        self.assertRaises(exception.HostInUse, other.init_host, host.context)
+        self.assertEqual((), host.manager.held())
+        host.manager.close()
+        other.init_host(host.context)
+        other.close()
 
-            def discard(number: int, changes: Changes, build: object, host: fixtures.Host = host,
-                        plain: Any = plain, before: Any = before) -> None:
-                self.patch(host.running.rows, '_begin', plain)
-                host.running.ledger.discard()
-                with contextlib.suppress(exception.LedgerDiscarded):
-                    plain(number, changes, build)
-                # As a rebuild in another thread reads them now.
-                answers = iter((before(),))
-                self.patch(host.running.rows, 'in_doubt', lambda: next(answers, None) or before())
-                raise exception.LedgerDiscarded
-
-            self.patch(host.running.rows, '_begin', discard)
-            run()
-            check()
-            self.assertEqual(([], host.owners()), (host.disagreements(), host.held()), operation.__name__)
+    def test_a_device_that_its_option_names_may_have_gone_meanwhile(self) -> None:
+        """Only a start of the process refuses that."""
+        host = self.host(devices=2)
+        host.machine.remove(DeviceKey('vpmem', 'd0'))
+        host.running.end()
+        host.claim(instance := Instance(), pmem=1)
+        self.assertEqual({'d1': instance.uuid}, host.owners())
 
     # Each returns a host, a call that gives an instance another device, and a check of the result.
 
@@ -235,7 +230,8 @@ class DiscardedLedgerTestCase(base.TestCase):
                 host.machine.remove(key)
                 host.audit()
             self.interrupt_before(host, name)
-            self.assertRaises(Interrupt, getattr(host.running.repairs, name), key, instance.uuid)
+            self.assertRaises(Interrupt, host.manager._go_on, host.running, lambda running, name=name, key=key,
+                              uuid=instance.uuid: getattr(running.repairs, name)(key, uuid))
             host.audit()
             self.assertEqual(({}, {}), (host.owners(), host.held()), name)
 
@@ -264,19 +260,6 @@ class DiscardedLedgerTestCase(base.TestCase):
         host.manager.uncordon('vpmem', 'd0')
         self.assertEqual({'d0': FREE}, host.states())
 
-    def test_a_release_that_ends_after_its_device_was_given_away_frees_nothing(self) -> None:
-        host = self.host(devices=1)
-        first, second = Instance(), Instance()
-        host.claim(first, pmem=1)
-
-        def discard_and_claim() -> None:
-            host.manager._ready().ledger.discard()
-            host.claim(second, pmem=1)
-
-        host.store.after('write', discard_and_claim, skip=1)
-        host.manager.release(host.context, first)
-        self.assertEqual({'d0': second.uuid}, host.held())
-
     def test_a_release_needs_no_ledger(self) -> None:
         host = self.host(devices=1)
         instance = Instance()
@@ -299,7 +282,7 @@ class DiscardedLedgerTestCase(base.TestCase):
         before = [(one.uuid, one.totals, one.reserved) for one in host.manager.providers(wait=False)]
         host.running.ledger.discard()
         calls = dict(host.machine.calls)
-        self.assertRaises(exception.LedgerDiscarded, host.manager.providers, wait=False)
+        self.assertRaises(exception.StartIsOver, host.manager.providers, wait=False)
         self.assertEqual(calls, dict(host.machine.calls))
         host.audit()
         self.assertEqual(before, [(one.uuid, one.totals, one.reserved) for one in host.manager.providers(wait=False)])
@@ -308,17 +291,7 @@ class DiscardedLedgerTestCase(base.TestCase):
         host = self.host(devices=1)
         ledger = host.running.ledger
         ledger.discard()
-        self.assertRaises(exception.LedgerDiscarded, ledger.devices)
-
-    def test_a_signal_in_the_commit_ends_the_process_as_it_was_told(self) -> None:
-        host = self.host(devices=1)
-        instance = Instance()
-        host.store.after('write', SystemExit(3))
-        error = self.assertRaises(SystemExit, host.claim, instance, pmem=1)
-        self.assertEqual(3, error.code)
-        self.assertEqual([instance.uuid], [doubt.instance_uuid for doubt in host.running.rows.doubts])
-        host.audit()
-        self.assertEqual(([], {'d0': FREE}), (host.audit(), host.states()))
+        self.assertRaises(exception.StartIsOver, ledger.devices)
 
 
 class FairLockTestCase(base.TestCase):

@@ -59,8 +59,6 @@ class ClaimInDoubtTestCase(HostTestCase):
     scenarios = base.table(
         ('it happened', lose_answer, exception.OutcomeUnknown),
         ('it did not', lose_commit, exception.OutcomeUnknown),
-        ('interrupted before', die_before, KeyboardInterrupt),
-        ('interrupted after', die_after, KeyboardInterrupt),
         names=('stage', 'error'))
 
     def setUp(self):
@@ -110,6 +108,39 @@ class ClaimInDoubtTestCase(HostTestCase):
         host.service.known = {self.instance.uuid: 'deleted'}
         host.audit()
         self.assertEqual(({'d0': FREE, 'd1': FREE}, 3), (host.states(), host.free()))
+
+
+class InterruptedClaimTestCase(HostTestCase):
+    """The next call starts the host anew, and that settles the commit."""
+
+    scenarios = base.table(('before', die_before), ('after', die_after), names=('stage',))
+
+    def setUp(self):
+        super().setUp()
+        self.fixture, self.instance = self.host(devices=2, parents={'p0': 1}), Instance()
+        self.stage(self.fixture.store)
+        self.assertRaises(KeyboardInterrupt, self.fixture.claim, self.instance, pmem=1, vgpu=1)
+        self.fixture.store.clear()
+
+    def test_an_audit_frees_its_devices(self):
+        host = self.fixture
+        host.audit()
+        self.assertEqual(({'d0': FREE, 'd1': FREE}, {}, 3), (host.states(), host.held(), host.free()))
+        self.assertEqual([], host.audit())
+
+    def test_the_same_instance_can_be_claimed_for_again_at_once(self):
+        host = self.fixture
+        claim = host.claim(self.instance, pmem=2, vgpu=1)
+        self.assertEqual(3, len(claim.resources))
+        self.assertEqual({self.instance.uuid}, set(host.owners().values()))
+        self.assertEqual(host.owners(), host.held())
+
+    def test_while_the_store_does_not_answer_it_cannot(self):
+        host = self.fixture
+        host.store.before('records_of_host', GONE, times=None)
+        self.assertRaises(exception.StoreUnavailable, host.claim, self.instance, pmem=1)
+        host.store.clear()
+        host.claim(self.instance, pmem=1)
 
 
 class ReleaseTestCase(HostTestCase):

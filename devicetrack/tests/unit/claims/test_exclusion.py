@@ -120,12 +120,15 @@ class WipeForNobodyTestCase(ExclusionTestCase):
         self.finish()
         self.host_.spawn(request=functions())
 
-    def test_nor_from_a_ledger_that_was_built_again_meanwhile(self) -> None:
+    def test_nor_after_the_host_has_started_anew_meanwhile(self) -> None:
         self.admit('pf')
         self.wiping.wait(base.HANGS_S)
-        self.host_.running.ledger.discard()
+        before = self.host_.running
+        before.end()
         self.assertRaises(exception.NoFit, self.host_.claim, Instance(), functions())
         self.finish()
+        before.unproven.wait()
+        self.host_.audit()
         self.host_.spawn(request=functions())
 
 
@@ -157,26 +160,6 @@ class ClaimTestCase(ExclusionTestCase):
         host.spawn(request=functions(2))
         self.assertRaises(exception.NoFit, host.claim, Instance(), functions())
         self.assertEqual(['active', 'active', EXCLUDED], sorted(host.states().values()))
-
-    def test_a_claim_excludes_others_while_the_store_has_its_commit_and_the_ledger_is_built_again(self) -> None:
-        host = self.host()
-        has_it, go_on = threading.Event(), threading.Event()
-        self.addCleanup(go_on.set)
-
-        def commit() -> None:
-            has_it.set()
-            go_on.wait(base.HANGS_S)
-
-        host.store.before('write', commit, times=1)
-        claiming = threading.Thread(target=host.claim, args=(Instance(), a_card()))
-        claiming.start()
-        has_it.wait(base.HANGS_S)
-        host.running.ledger.discard()
-        self.assertRaises(exception.NoFit, host.claim, Instance(), functions())
-        go_on.set()
-        claiming.join()
-        self.assertEqual({'pf': 'claimed', 'vf0': EXCLUDED, 'vf1': EXCLUDED}, host.states())
-        self.assertEqual([], host.audit())
 
     def test_a_claim_that_cannot_be_recorded_excludes_nothing(self) -> None:
         host = self.host()
@@ -340,13 +323,18 @@ class DiscardedLedgerTestCase(ExclusionTestCase):
     """No constraint of the store keeps a card from one instance and its function from another: only the ledger does."""
 
     def discard_and_claim_the_card(self, host: fixtures.Host) -> Instance | None:
-        host.running.ledger.discard()                   # an exception interrupts another thread
         instance = Instance()
-        try:
-            host.claim(instance, a_card())              # this rebuilds the ledger
-        except exception.NoFit:
-            return None
-        return instance
+
+        def claim() -> Instance | None:
+            host.running.end()                          # an exception interrupts another thread
+            try:
+                host.claim(instance, a_card())          # this starts the host anew
+            except exception.NoFit:
+                return None
+            return instance
+
+        [other] = self.together(claim)
+        return other
 
     def test_a_claim_has_chosen_a_function_before(self) -> None:
         host, others = self.host(parts=1), list[Instance | None]()
@@ -358,7 +346,7 @@ class DiscardedLedgerTestCase(ExclusionTestCase):
             return plain(*arguments)
 
         self.patch(host.driver, 'claim_for_instance', claim_for_instance)
-        self.assertRaises(exception.NoFit, host.claim, Instance(), functions())
+        self.assertRaises(exception.StartIsOver, host.claim, Instance(), functions())
         self.assertEqual([{'pf': other and other.uuid} for other in others], [host.owners()])
         self.assertEqual([], host.audit())
 
@@ -370,6 +358,8 @@ class DiscardedLedgerTestCase(ExclusionTestCase):
         instance = Instance()
         claim = host.claim(instance, functions())
         host.manager.uncordon('vpmem', 'vf0')
-        host.store.before('write', lambda: self.assertIsNone(self.discard_and_claim_the_card(host)))
-        host.manager.narrow_claim(host.context, claim, {0})
-        self.assertEqual(({'vf0': instance.uuid}, []), (host.owners(), host.audit()))
+        others = list[Instance | None]()
+        host.store.before('write', lambda: others.append(self.discard_and_claim_the_card(host)), times=1)
+        self.assertRaises(exception.StartIsOver, host.manager.narrow_claim, host.context, claim, {0})
+        self.assertEqual([{'far': instance.uuid, 'pf': other and other.uuid} for other in others], [host.owners()])
+        self.assertEqual([], host.audit())

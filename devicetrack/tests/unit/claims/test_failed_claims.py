@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
 import os
 from typing import Any
 
@@ -11,7 +13,7 @@ import testscenarios
 from devicetrack import exception
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.gate import StoreBehind
-from devicetrack.claims.given_up import GivenUpClaims
+from devicetrack.claims.rows import Rows
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
@@ -139,18 +141,19 @@ class RealizedTestCase(base.TestCase):
 
     def test_whoever_works_on_the_instance_next_knows_that_it_failed(self) -> None:
         host, instance = self.useFixture(fixtures.Host(devices=1)), Instance()
-        claim, remember = host.claim(instance, pmem=1), GivenUpClaims.remember
-        idle = []
+        claim, known = host.claim(instance, pmem=1), list[bool]()
+        working = Rows.working
 
-        def watched(claims: GivenUpClaims, *given_up: Any) -> None:
-            with host.running.rows.if_idle(instance.uuid) as is_idle:
-                idle.append(is_idle)
-            remember(claims, *given_up)
+        @contextlib.contextmanager
+        def watched(rows: Rows, instance_uuid: str) -> Iterator[None]:
+            with working(rows, instance_uuid):
+                known.append(host.running.failed_claims.has_given_up(claim.claim_id))
+                yield
 
-        self.patch(GivenUpClaims, 'remember', watched)
+        self.patch(Rows, 'working', watched)
         host.store.before('write', GONE, times=1)
         self.assertRaises(exception.StoreUnavailable, claim.abort)
-        self.assertEqual([False], idle)
+        self.assertEqual([True], known)
 
 
 class MoveTestCase(test_moving.RegionTestCase):

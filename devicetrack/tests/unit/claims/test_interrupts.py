@@ -196,8 +196,9 @@ class EveryLineTestCase(base.TestCase):
             host.audit()
 
         def forget() -> None:
-            for record in host.records():
-                host.running.repairs.forget(record.key, self.instance.uuid)
+            """As an audit does it for a command, within a call."""
+            host.manager._go_on(host.running, lambda running: [
+                running.repairs.forget(record.key, self.instance.uuid) for record in host.records()])
 
         def check(where: str) -> None:
             host.audit()

@@ -124,8 +124,8 @@ class NotRecordedTestCase(HostTestCase):
     def test_when_rows_are_made(self):
         host = self.host(devices=1, parents={'p0': 1})
         with mock.patch.object(Arrival, 'changes', autospec=True, side_effect=self.error):
-            self.assertRaises(type(self.error), host.running.claiming.take, 'i', Demand((Item(PMEM, 1), Item(VGPU, 1))),
-                              '1-1', Arrival('i', 'm', (), None))
+            self.assertRaises(type(self.error), host.manager._go_on, host.running, lambda running: (
+                running.claiming.take('i', Demand((Item(PMEM, 1), Item(VGPU, 1))), '1-1', Arrival('i', 'm', (), None))))
         self.assertEqual(({}, 2, []), (host.held(), host.free(), host.store.written))
 
     def test_when_the_driver_names_what_takes_the_place_of_another(self):

@@ -15,18 +15,6 @@ A, B = hosts.namespace('a'), hosts.namespace('b')
 VIEWS = Views(Usage((), frozenset(), frozenset()), hosts.inventory(A, B, hosts.capacity('p0', 2)), (), None)
 
 
-class NumbersTestCase(base.TestCase):
-
-    def test_what_one_ledger_named_for_itself_is_not_found_in_the_next_one(self):
-        ledger = LockedLedger('pack', hosts.provider)
-        ledger.open(VIEWS, {})
-        before = ledger.take('i', hosts.wants((hosts.VGPU, 1)))
-        ledger.open(VIEWS, {})
-        ledger.take('i', hosts.wants((hosts.VGPU, 1)))
-        ledger.put_back(before)
-        self.assertEqual(['i'], [device.instance_uuid for device in ledger.held()])
-
-
 class InterruptedTestCase(base.TestCase):
 
     def test_whatever_interrupts_what_it_is_told_discards_it(self):

@@ -1,17 +1,13 @@
 """Rows, and commits in doubt: what is let go, what is followed, and what stays held."""
 
-import itertools
-import types
 
 from devicetrack import exception
-from devicetrack.engine.states import Hold
 from devicetrack.store.api import Changes
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import HELD
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
-from devicetrack.tests import interrupts
 
 
 class RowsTestCase(base.TestCase):
@@ -165,21 +161,3 @@ class DoubtTestCase(RowsTestCase):
             self.host.store.lose_answer()
             self.assertRaises(exception.OutcomeUnknown, self.host.claim, instance, pmem=1)
         self.assertEqual([one.uuid for one in instances], [doubt.instance_uuid for doubt in self.rows.doubts])
-
-
-class InterruptedTestCase(RowsTestCase):
-
-    def test_of_an_insert_before_the_store_has_it_leaves_only_doubts(self):
-        """A commit that counts as under way for ever would keep its devices held for ever."""
-        changes, sent = Changes(insert=tuple(self.held_for_rows(pmem=1))), list[Changes]()
-        self.patch(self.rows, '_store', types.SimpleNamespace(write=sent.append, settle=lambda _changes: False))
-        for number in itertools.count():
-            lines = interrupts.Lines(number)
-            self.assertTrue(lines.run(lambda: self.rows.insert(
-                Hold(self.instance.uuid, (), ()), changes, self.host.running.ledger.build)))
-            if sent:
-                break
-            for doubt in self.rows.doubts:
-                self.rows.settle(doubt)
-            self.assertEqual([], self.rows.in_doubt(), lines.where)
-        self.assertLess(3, number)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from typing import Any
 
 from devicetrack import exception
 from devicetrack import vocabulary
@@ -285,25 +284,6 @@ class WipeTestCase(UnprovenTestCase):
         self.assertEqual(('admitted', 'unproven', 'operator', 'wiped'), (
             admitted.event, *(admitted.more[name] for name in ('reason', 'by', 'proof'))))
 
-    def test_a_ledger_that_is_discarded_before_its_turn_keeps_the_request(self) -> None:
-        unproven, ledger = self.host.running.unproven, self.host.running.ledger
-        plain, discarded = ledger.device, threading.Event()
-
-        def device(key: DeviceKey) -> Any:
-            if threading.current_thread() is not threading.main_thread() and not discarded.is_set():
-                ledger.discard()                # an exception interrupts another thread
-                discarded.set()
-            return plain(key)
-
-        self.patch(ledger, 'device', device)
-        self.manager.admit('vpmem', 'd0', wipe=True)
-        unproven.wait()
-        self.assertEqual((True, b'secret'), (discarded.is_set(), self.machine.read(D0)))
-        self.host.audit()
-        self.settle()
-        self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
-        self.assert_told()
-
     def test_one_that_is_being_read_keeps_the_request_of_its_wipe(self) -> None:
         reading, go_on = threading.Event(), threading.Event()
         self.addCleanup(go_on.set)
@@ -445,15 +425,15 @@ class InterruptTestCase(UnprovenTestCase):
         self.a_tenant_leaves()
         self.host.audit()
         self.settle()
-        proving = self.host.running.unproven
 
         def look() -> None:
+            proving = self.host.running.unproven
             proving.look()
             proving.details()
             proving.go_on()
 
         def look_again() -> None:
-            with contextlib.suppress(exception.LedgerDiscarded):
+            with contextlib.suppress(exception.StartIsOver):
                 look()
 
         counted = interrupts.Lines()

@@ -29,6 +29,7 @@ from devicetrack.virt import fake_guests
 D0, D1 = DeviceKey('vpmem', 'd0'), DeviceKey('vpmem', 'd1')
 RELEASING = vocabulary.RELEASING
 FOREVER_S = 60.0
+UNREACHABLE = exception.HypervisorUnreachable('fake', 'gone')
 FULL = exception.UnclaimFailed('vpmem', 'd0', 'a bad block')
 
 
@@ -63,10 +64,10 @@ class WipesTestCase(base.TestCase):
         return instance
 
     def interrupted(self, pmem: int = 1) -> Instance:
-        """An instance whose release was interrupted by a crash, before anything was wiped."""
+        """An instance whose release came to an end before anything was wiped."""
         instance = self.gone(pmem)
-        self.machine.before('unclaim', KeyboardInterrupt(), times=1)
-        self.assertRaises(KeyboardInterrupt, self.host.manager.release, None, instance)
+        self.machine.before('unclaim', UNREACHABLE, times=1)
+        self.assertRaises(exception.HypervisorUnreachable, self.host.manager.release, None, instance)
         self.assertEqual({RELEASING}, {record.state for record in self.host.records(instance)})
         return instance
 
@@ -123,8 +124,8 @@ class StartTestCase(WipesTestCase):
         self.host.audit()
         instance = self.gone(pmem=1, vgpu=1)
         [mdev] = self.host.mdevs()
-        self.machine.before('unclaim', KeyboardInterrupt(), times=1)
-        self.assertRaises(KeyboardInterrupt, self.host.manager.release, None, instance)
+        self.machine.before('unclaim', UNREACHABLE, times=1)
+        self.assertRaises(exception.HypervisorUnreachable, self.host.manager.release, None, instance)
         self.let_wipes_last()
         with self.machine.working_on('mdev', mdev):
             answer = self.repair_by_request()
