@@ -10,62 +10,34 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-import functools
+import dataclasses
 from typing import Any
 from typing import dataclass_transform
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import inspect
-
-
-@functools.cache
-def _parameters(error: type) -> inspect.Signature:
-    # Loading inspect takes longer than making all the classes below, and only a raised error needs it.
-    import inspect
-    facts: dict[str, str] = {}
-    for cls in reversed(error.__mro__):
-        if '__init__' not in vars(cls):
-            facts |= {name: kind for name, kind in inspect.get_annotations(cls).items() if 'ClassVar' not in str(kind)}
-    return inspect.Signature([
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation,
-                          default=getattr(error, name, inspect.Parameter.empty))
-        for name, annotation in facts.items()])
-
-
-class _Signature:
-    """Shows the facts of an error's class as its parameters to ``help`` and to the documentation."""
-
-    def __get__(self, error: object, cls: type) -> inspect.Signature:
-        # mypy fears a class with other arguments; this only compares.
-        if cls.__init__ is not DeviceTrackError.__init__:       # type: ignore[misc]
-            raise AttributeError('__signature__')               # a constructor of its own shows itself
-        return _parameters(cls)
 
 
 @dataclass_transform(eq_default=False)
 class DeviceTrackError(Exception):
     """Base of every error that this library raises on purpose.
 
-    A subclass annotates its facts, with their defaults, and formats them in ``template`` or ``__str__``. Its
-    constructor takes the facts by position or name, those of its base first. The facts become attributes and ``args``,
-    so that the error can be pickled and copied. The constructor turns collections and sequences into tuples, since
-    their owner may change them later.
+    A subclass is a dataclass of its facts, those of its base first, and formats them in ``template`` or ``__str__``.
+    The facts are attributes and ``args``, so that the error can be pickled and copied. Collections and sequences become
+    tuples, since their owner may change them later.
     """
 
     template = ''
-    __signature__ = _Signature()
 
-    def __init__(self, *facts: Any, **named: Any) -> None:
-        cls: type = type(self)
-        signature = _parameters(cls)
-        given = signature.bind(*facts, **named)
-        given.apply_defaults()
-        for name, value in given.arguments.items():
-            if str(signature.parameters[name].annotation).startswith(('Collection', 'Sequence')):
-                given.arguments[name] = tuple(value)
-        super().__init__(*given.arguments.values())
-        vars(self).update(given.arguments)
+    def __init_subclass__(cls) -> None:
+        if '__annotations__' in vars(cls) and '__init__' not in vars(cls):
+            dataclasses.dataclass(eq=False, repr=False)(cls)
+
+    def __init__(self) -> None:
+        """Make an error without facts."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):     # type: ignore[arg-type]
+            if str(field.type).startswith(('Collection', 'Sequence')):
+                setattr(self, field.name, tuple(getattr(self, field.name)))
+        self.args = tuple(vars(self).values())
 
     def __str__(self) -> str:
         return self.template.format(**{name: shown(fact) if isinstance(fact, str) else fact
