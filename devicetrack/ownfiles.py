@@ -7,10 +7,12 @@ group nor others may write to it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pathlib
 import stat
+import tempfile
 
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -138,3 +140,23 @@ def _check(path: str, found: os.stat_result, wanted: int) -> None:
                  f'chmod go-w {path}')
     if wrong is not None:
         raise NotOurs(errno.EPERM, wrong, path)
+
+
+def replace_text(path: str, text: str, mode: int) -> None:
+    """Replace a file in one step: who reads it sees the old text or the new one.
+
+    :param mode: of the new file, whatever the umask
+    :raises OSError: the old file is as it was
+    """
+    # node_exporter reads what ends in .prom, and so not this one.
+    fd, temporary = tempfile.mkstemp('.new', f'.{os.path.basename(path)}.', os.path.dirname(path) or '.')
+    try:
+        with open(fd, 'w', encoding='utf-8') as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(fd, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

@@ -9,6 +9,7 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack import metrics
+from devicetrack import ownfiles
 from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.conf import manager as manager_options
@@ -48,7 +49,7 @@ class Metrics(base.Command):
             self.app.stdout.write(text)
             return
         try:
-            textfile.write(parsed_args.output, text, _MODE)
+            ownfiles.replace_text(parsed_args.output, text, _MODE)
         except OSError as error:
             raise exception.NotExported(parsed_args.output, error.strerror or str(error)) from error
 

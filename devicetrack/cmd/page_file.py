@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-import contextlib
 import os
-import tempfile
 
+from devicetrack import ownfiles
 from devicetrack.cmd import base
 
 
@@ -29,21 +28,8 @@ def write(path: str, draw: Callable[[], str]) -> None:
         raise base.UsageError(
             f'{missing.name}, which draws pages, is not installed: install devicetrack[pictures]') from missing
     try:
-        _replace(path, page)
+        umask = os.umask(0)
+        os.umask(umask)
+        ownfiles.replace_text(path, page, 0o666 & ~umask)
     except OSError as error:
         raise base.UsageError(f'{path} cannot be written: {error.strerror}') from error
-
-
-def _replace(path: str, page: str) -> None:
-    umask = os.umask(0)
-    os.umask(umask)
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or '.', prefix=f'.{os.path.basename(path)}.')
-    try:
-        with open(handle, 'w', encoding='utf-8') as file:
-            file.write(page)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import datetime
 import io
+import itertools
 import os
 import shutil
+import sys
 import textwrap
 from typing import Any
 from typing import Final
@@ -21,7 +23,7 @@ WIDTH: Final = 80
 _NARROWEST: Final = 20
 
 # The indent of cells that are put below others.
-_INDENT: Final = 2
+_INDENT: Final = '  '
 
 _BORDERS: Final = 3             # characters for each column, and one more at the end of the line
 
@@ -109,92 +111,53 @@ def fit(names: Sequence[str], rows: Sequence[Sequence[Any]], width: int, prose: 
         columns is not enough
     """
     cells = {name: [row[number] for row in rows] for number, name in enumerate(names)}
-    spare, below = [name for name in spare if name in cells], [name for name in below if name in cells]
-    columns: dict[str, _Column] = {}
+    beside = {name: _Part(cells[name], name in prose) for name in names}
+    under = {name: _Part(cells[name], name in prose, _INDENT) for name in below if name in cells}
+    spare = [name for name in spare if name in cells]
+    columns: dict[str, list[_Part]] = {}
     left_out: tuple[str, ...] = ()
-    for stacked in range(len(below) + 1):
-        for number in range(len(spare) + 1):
-            left_out = tuple(spare[:number])
-            columns = _columns({name: cells[name] for name in names if name not in left_out}, prose,
-                               [name for name in below[:stacked] if name not in left_out])
-            if _total({name: column.least for name, column in columns.items()}) <= width:
-                break
-        else:
-            continue
-        break
-    least = {name: column.least for name, column in columns.items()}
-    room = width - _total(least)
-    growing = [name for name, column in columns.items() if column.widest > least[name]]
-    while room > 0 and growing:
-        share = max(1, room // len(growing))
-        for name in list(growing):
-            more = min(share, columns[name].widest - least[name], room)
-            least[name] += more
-            room -= more
-            if least[name] == columns[name].widest:
-                growing.remove(name)
-    drawn = [column.drawn(least[name]) for name, column in columns.items()]
-    return Fitted(list(columns), [list(row) for row in zip(*drawn, strict=True)] if drawn else [], left_out)
+    widths, room = list[int](), 0
+    for stacked, number in itertools.product(range(len(under) + 1), range(len(spare) + 1)):
+        left_out = tuple(spare[:number])
+        lower = [name for name in list(under)[:stacked] if name not in left_out]
+        columns = {name: [beside[name]] for name in names if name not in left_out and name not in lower}
+        if lower:
+            first, *others = columns.items()
+            columns = {' / '.join((first[0], *lower)): first[1] + [under[name] for name in lower], **dict(others)}
+        widths = [max(len(heading), *(part.least for part in parts)) for heading, parts in columns.items()]
+        room = width - sum(widths) - _BORDERS * len(widths) - 1
+        if room >= 0:
+            break
+    lacking = [max(part.widest for part in parts) - had for parts, had in zip(columns.values(), widths, strict=True)]
+    places = sorted(range(len(lacking)), key=lacking.__getitem__)
+    for left, place in zip(range(len(places), 0, -1), places, strict=True):
+        more = max(0, min(lacking[place], room // left))
+        widths[place] += more
+        room -= more
+    return Fitted(list(columns), [[_cell(parts, row, had) for parts, had in zip(columns.values(), widths, strict=True)]
+                                  for row in range(len(rows))], left_out)
 
 
-class _Part(NamedTuple):
-    """The cells of one column of the answer. ``indent`` is not 0 if they are put below others."""
+class _Part:
+    """A column of the answer in a table. Sentences are wrapped; cells below those of another column are indented."""
 
-    cells: Sequence[Any]
-    is_prose: bool
-    indent: int
+    def __init__(self, cells: Sequence[Any], is_prose: bool, indent: str = '') -> None:
+        self.cells, self._is_prose, self._indent = cells, is_prose, indent
+        self.widest = self._longest(sys.maxsize)
+        self.least = max(self._longest(_NARROWEST), min(_NARROWEST, self.widest))
 
-    @property
-    def widest(self) -> int:
-        return self.indent + max([0, *(len(line) for cell in self.cells for line in str(cell).split('\n'))])
+    def _longest(self, width: int) -> int:
+        return max((len(line) for row in range(len(self.cells)) for line in self.lines(row, width)), default=0)
 
-    @property
-    def least(self) -> int:
-        if not self.is_prose:
-            return self.widest
-        return max([min(_NARROWEST, self.widest), *(self.indent + word for word in _words(self.cells))])
-
-    def drawn(self, row: int, width: int) -> Any:
-        cell = self.cells[row]
-        if self.is_prose and isinstance(cell, str):
-            return '\n'.join(wrap(cell, width, ' ' * self.indent))
-        return '\n'.join(' ' * self.indent + line for line in str(cell).split('\n')) if self.indent else cell
+    def lines(self, row: int, width: int) -> list[str]:
+        text = str(self.cells[row])
+        return (wrap(text, width, self._indent) if self._is_prose else
+                [self._indent + line for line in text.split('\n')])
 
 
-class _Column(NamedTuple):
-    """A column of the table: one column of the answer, perhaps with others below it."""
-
-    least: int
-    widest: int
-    parts: Sequence[_Part]
-
-    def drawn(self, width: int) -> list[Any]:
-        first, *others = self.parts
-        found = []
-        for row in range(len(first.cells)):
-            cell = first.drawn(row, width)
-            more = [other.drawn(row, width) for other in others if other.cells[row] != '']
-            found.append('\n'.join(map(str, (cell, *more))) if more else cell)
-        return found
-
-
-def _columns(cells: Mapping[str, Sequence[Any]], prose: Sequence[str], stacked: Sequence[str]) -> dict[str, _Column]:
-    found: dict[str, _Column] = {}
-    for name in cells:
-        if name in stacked:
-            continue
-        parts = [_Part(cells[name], name in prose, 0)]
-        if not found and stacked:
-            parts += [_Part(cells[other], other in prose, _INDENT) for other in stacked]
-            name = ' / '.join((name, *stacked))
-        found[name] = _Column(max([len(name), *(part.least for part in parts)]),
-                              max([len(name), *(part.widest for part in parts)]), parts)
-    return found
-
-
-def _total(widths: Mapping[str, int]) -> int:
-    return sum(widths.values()) + _BORDERS * len(widths) + 1
-
-
-def _words(cells: Sequence[Any]) -> list[int]:
-    return [len(word) for cell in cells if isinstance(cell, str) for word in cell.split()]
+def _cell(parts: Sequence[_Part], row: int, width: int) -> Any:
+    first, *others = parts
+    if not others and not isinstance(first.cells[row], str):
+        return first.cells[row]                 # a number, which is aligned on the right
+    shown = [first, *(other for other in others if other.cells[row] != '')]
+    return '\n'.join(line for part in shown for line in part.lines(row, width))

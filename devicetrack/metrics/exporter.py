@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack import ownfiles
 from devicetrack.claims.host_state import HostState
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.metrics import textfile
@@ -58,7 +59,7 @@ class Registration:
         path = os.path.join(self._manager.state_path, textfile.NAME)
         text = textfile.text_of(metrics_of([Numbers(self._manager.host, self.tally.counted(), state)]))
         try:
-            textfile.write(path, text, _OURS_ALONE)
+            ownfiles.replace_text(path, text, _OURS_ALONE)
             self._cannot_save = False
         except OSError as error:
             if not self._cannot_save:

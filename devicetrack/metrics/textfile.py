@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Iterator
-import contextlib
 import errno
 import os
 import stat
-import tempfile
 from typing import Final
 
 from prometheus_client import exposition
@@ -37,26 +35,6 @@ class _Made(Collector):
 def text_of(metrics: Iterable[Metric]) -> str:
     """Metrics in Prometheus' text format."""
     return exposition.generate_latest(_Made(metrics)).decode()
-
-
-def write(path: str, text: str, mode: int) -> None:
-    """Replace a file in one step: who reads it sees the old text or the new one.
-
-    :param mode: of the new file, whatever the umask
-    :raises OSError: the old file is as it was
-    """
-    # node_exporter reads what ends in .prom, and so not this one.
-    fd, temporary = tempfile.mkstemp('.new', f'.{os.path.basename(path)}.', os.path.dirname(path) or '.')
-    try:
-        with open(fd, 'w', encoding='utf-8') as file:
-            file.write(text)
-            file.flush()
-            os.fchmod(fd, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def read(path: str) -> list[Metric] | None:

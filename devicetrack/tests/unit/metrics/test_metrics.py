@@ -13,6 +13,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from devicetrack import exception
 from devicetrack import metrics
+from devicetrack import ownfiles
 from devicetrack.claims import metering
 from devicetrack.claims.host_state import HostState
 from devicetrack.claims.host_state import Wiping
@@ -333,7 +334,7 @@ class LeftBehindTestCase(MetricsTestCase):
 
     def test_a_directory_that_takes_none_is_told_once_and_harms_nothing(self) -> None:
         self.start()
-        self.patch(textfile, 'write', self.full)
+        self.patch(ownfiles, 'replace_text', self.full)
         self.told = 0
         for _ in range(3):
             self.host.audit()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from devicetrack import ownfiles
 from devicetrack.metrics import textfile
 from devicetrack.tests import base
 
@@ -31,13 +32,13 @@ class WriteTestCase(TextfileTestCase):
     def test_the_mode_is_as_asked_whatever_the_umask(self) -> None:
         before = os.umask(0o077)
         self.addCleanup(os.umask, before)
-        textfile.write(self.path, TEXT, 0o644)
+        ownfiles.replace_text(self.path, TEXT, 0o644)
         self.assertEqual((TEXT, 0o644), (self.content(), os.stat(self.path).st_mode & 0o777))
 
     def test_whoever_reads_the_old_file_goes_on_with_it(self) -> None:
         self.write('old')
         with open(self.path, encoding='utf-8') as reader:
-            textfile.write(self.path, TEXT, 0o644)
+            ownfiles.replace_text(self.path, TEXT, 0o644)
             self.assertEqual('old', reader.read())
         self.assertEqual(TEXT, self.content())
 
@@ -50,7 +51,7 @@ class WriteTestCase(TextfileTestCase):
 
         names: list[str] = []
         self.patch(os, 'replace', fail)
-        self.assertRaises(OSError, textfile.write, self.path, TEXT, 0o644)
+        self.assertRaises(OSError, ownfiles.replace_text, self.path, TEXT, 0o644)
         self.assertEqual(('old', ['devicetrack.prom']), (self.content(), os.listdir(self.directory)))
         self.assertEqual(['devicetrack.prom'], [name for name in names if name.endswith('.prom')])
         self.assertEqual(2, len(names))
@@ -59,7 +60,7 @@ class WriteTestCase(TextfileTestCase):
         before = os.getcwd()
         self.addCleanup(os.chdir, before)
         os.chdir(self.directory)
-        textfile.write('devicetrack.prom', TEXT, 0o644)
+        ownfiles.replace_text('devicetrack.prom', TEXT, 0o644)
         self.assertEqual(TEXT, self.content())
 
 
