@@ -103,6 +103,9 @@ MAX_AMOUNT: Final = 1_000_000
 # The names of resource classes and traits that placement accepts.
 PLACEMENT_NAME: Final = re.compile('[A-Z0-9_]{1,255}')
 
+# The address of a PCI function, as sysfs writes it.
+PCI_ADDRESS: Final = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
+
 # Canonical: the store compares texts, and a UUID in capitals would be another instance.
 _UUID = re.compile(r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _SURROGATE = re.compile('[\ud800-\udfff]')

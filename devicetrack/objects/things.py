@@ -13,19 +13,19 @@ from devicetrack import vocabulary
 
 Exclusions = tuple[tuple[str, str], ...]
 
-PCI_ADDRESS: Final = re.compile(r'[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]')
-_NODE_DEVICE: Final = re.compile(r'pci_([0-9a-fA-F]{4,8})_([0-9a-fA-F]{2})_([01][0-9a-fA-F])_([0-7])')
+_NODE_DEVICE: Final = re.compile(r'pci_([0-9a-f]{4,8})_([0-9a-f]{2})_([01][0-9a-f])_([0-7])')
 
 
 def address_in(name: str | None) -> str | None:
     """The address of the PCI function that a name means, as the kernel writes it; None if it means none."""
     if name is None:
         return None
+    name = name.lower()
     if (found := _NODE_DEVICE.fullmatch(name)) is not None:
         name = '{}:{}:{}.{}'.format(*found.groups())
-    if PCI_ADDRESS.fullmatch(name) is None:
+    if vocabulary.PCI_ADDRESS.fullmatch(name) is None:
         return None
-    domain, rest = name.lower().split(':', 1)
+    domain, rest = name.split(':', 1)
     return f'{int(domain, 16):04x}:{rest}'
 
 

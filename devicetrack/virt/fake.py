@@ -325,7 +325,7 @@ class FakeHost(fake_machine.Machine):
 
     def place_of(self, device: InventoryDevice) -> tuple[str | None, tuple[str, ...]]:
         """Return the PCI function that a device is, or None, and those that contain it, the nearest first."""
-        own = device.identifier if fake_functions.is_address(device.identifier) else None
+        own = device.identifier if vocabulary.PCI_ADDRESS.fullmatch(device.identifier) else None
         with self.lock:
             parent = self.parents.get(device.parent or '')
             if not device.kind and (there := self.devices.get(DeviceKey(MDEV, device.identifier))) is not None:
@@ -633,7 +633,7 @@ class FakeDriver(driver.VirtDriver):
 
 
 def _kind_of(address: str) -> str:
-    return VPMEM if address.startswith('/') else PCI if fake_functions.is_address(address) else MDEV
+    return VPMEM if address.startswith('/') else PCI if vocabulary.PCI_ADDRESS.fullmatch(address) else MDEV
 
 
 def _capacities(parent: Parent) -> tuple[Capacity, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-import re
 from typing import Any
 from typing import Final
 
@@ -16,13 +15,6 @@ PCI: Final = 'pci'
 
 # Those fields that tests change and that tell a function from another one in its slot.
 IDENTITY: Final = ('vendor_id', 'product_id', 'serial', 'parent_card', 'parent_serial', 'vf_number')
-
-_ADDRESS: Final = re.compile(r'[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]')
-
-
-def is_address(text: str) -> bool:
-    """Whether a text is the address of a PCI function, and not a path or the UUID of a mediated device."""
-    return _ADDRESS.fullmatch(text) is not None
 
 
 def function(address: str, resource_class: str, physfn: str | None, has_vfs: bool, vf_number: int, group: str | None,

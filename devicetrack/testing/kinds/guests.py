@@ -7,7 +7,7 @@ import os
 from lxml import etree
 
 from devicetrack import exception
-from devicetrack.objects import things
+from devicetrack import vocabulary
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing.kinds import base
 from devicetrack.testing.kinds import watch
@@ -101,7 +101,7 @@ class GuestContract(base.KindTestCase):
     def test_another_kind_that_offers_the_same_device_is_noticed(self) -> None:
         name = self.world.devices[0]
         address, = self.kind.addresses(domain_xml.parse(self.definition(self.elements(name))))
-        if address[:1] != '/' and things.PCI_ADDRESS.fullmatch(address) is None:
+        if address[:1] != '/' and vocabulary.PCI_ADDRESS.fullmatch(address) is None:
             self.skipTest('definitions name its devices neither by paths nor by PCI addresses')
         nodes = installed.nodes(self.kind, self.stock().values())
         ours = DeviceKey(self.kind.name, name)

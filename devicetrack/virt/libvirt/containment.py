@@ -107,11 +107,11 @@ class Look:
             address)
         found = self._known_above[address] = tuple(dict.fromkeys((
             *self._with_above([physfn] if physfn else []),
-            *filter(things.PCI_ADDRESS.fullmatch, reversed(target.split('/')[:-1])))))
+            *filter(vocabulary.PCI_ADDRESS.fullmatch, reversed(target.split('/')[:-1])))))
         return found
 
     def _with_above(self, names: Iterable[str]) -> Iterator[str]:
-        for address in filter(things.PCI_ADDRESS.fullmatch, names):
+        for address in filter(vocabulary.PCI_ADDRESS.fullmatch, names):
             yield address
             yield from self._above(address)
 
@@ -132,7 +132,7 @@ class Look:
     def _cards(self) -> dict[str, tuple[int, int, int]]:
         """By physical function: the distance to its first virtual function, that between two, and their number."""
         found = {}
-        for name in filter(things.PCI_ADDRESS.fullmatch, _entries(self._functions)):
+        for name in filter(vocabulary.PCI_ADDRESS.fullmatch, _entries(self._functions)):
             with contextlib.suppress(OSError, ValueError):
                 first, stride, total = (self._number(name, one) for one in (
                     'sriov_offset', 'sriov_stride', 'sriov_totalvfs'))

@@ -10,6 +10,7 @@ import stat
 from typing import Final
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.virt.libvirt import descriptors
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import pci_use
@@ -45,7 +46,7 @@ def send_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: boo
 
 
 def open_here(sysfs: str, address: str, name: str, size_bytes: int, writing: bool) -> int:
-    if not privileged.PCI_ADDRESS.fullmatch(address) or not _DISK.fullmatch(name):
+    if not vocabulary.PCI_ADDRESS.fullmatch(address) or not _DISK.fullmatch(name):
         raise OSError(errno.EINVAL, 'not a PCI address, or not the name of an NVMe namespace')
     # O_EXCL: the kernel refuses a block device that it uses itself, for a file system or below another one (open(2)).
     fd = os.open(os.path.join(root.DEVICES, name), (os.O_RDWR if writing else os.O_RDONLY) | os.O_EXCL | os.O_NOFOLLOW

@@ -14,7 +14,7 @@ from typing import Any
 from typing import Final
 
 from devicetrack import exception
-from devicetrack.objects import things
+from devicetrack import vocabulary
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Unknown
@@ -130,7 +130,7 @@ class DomainUsage:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
             left_out.update((uuid, address) for _kind, uuid, _runs, now, later, surely in ours if surely
                             for address in (*now, *later) if address not in (means or ())
-                            and things.PCI_ADDRESS.fullmatch(address))
+                            and vocabulary.PCI_ADDRESS.fullmatch(address))
             for _kind, uuid, runs, now, later, surely in ours:
                 if means is not None and surely and not (now and later):        # nearly always: the guest is off
                     uses += [(kind.name, means[address], address, uuid, runs, bool(now), bool(later))

@@ -40,19 +40,19 @@ from typing import NamedTuple
 from typing import TypeVar
 
 from devicetrack import exception
+from devicetrack import vocabulary
 
 TYPE_PCI: Final = 'type-PCI'
 TYPE_PF: Final = 'type-PF'
 TYPE_VF: Final = 'type-VF'
 
-ADDRESS: Final = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
 # modalias_show in Linux: drivers/pci/pci-sysfs.c. The identifiers have four digits of eight.
 _MODALIAS: Final = re.compile(r'pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})sv0000([0-9A-F]{4})sd0000([0-9A-F]{4})'
                               r'bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})')
 _VIRTFN: Final = re.compile(r'virtfn([0-9]+)')
 # A network interface is below the function itself, or below virtio's device, which is below the function.
-_INTERFACE: Final = re.compile(rf'.*/({ADDRESS.pattern})(?:/virtio[0-9]+)?/net/([^/]+)')
-_CONTROLLER: Final = re.compile(rf'.*/({ADDRESS.pattern})/nvme/(nvme[0-9]+)')
+_INTERFACE: Final = re.compile(rf'.*/({vocabulary.PCI_ADDRESS.pattern})(?:/virtio[0-9]+)?/net/([^/]+)')
+_CONTROLLER: Final = re.compile(rf'.*/({vocabulary.PCI_ADDRESS.pattern})/nvme/(nvme[0-9]+)')
 _VIRTIO: Final = re.compile(r'virtio[0-9]+')
 NVME_NAME: Final = re.compile(r'nvme[0-9]+')
 # PCI-to-PCI, CardBus and semitransparent PCI-to-PCI bridges (PCI Code and ID Assignment Specification).
@@ -161,7 +161,7 @@ class Tree:
         """
         try:
             with os.scandir(self._devices) as entries:
-                return {entry.name: entry.inode() for entry in entries if ADDRESS.fullmatch(entry.name)}
+                return {entry.name: entry.inode() for entry in entries if vocabulary.PCI_ADDRESS.fullmatch(entry.name)}
         except OSError as error:
             raise exception.CommandFailed(f'listing {self._devices}', str(error.strerror)) from error
 
@@ -197,7 +197,7 @@ class Tree:
 
         :raises CommandFailed: the functions of this host cannot be listed
         """
-        if not ADDRESS.fullmatch(address):
+        if not vocabulary.PCI_ADDRESS.fullmatch(address):
             return None
         # The function's own directory has what the class directories have for every function.
         below = f'bus/pci/devices/{address}'
@@ -221,7 +221,8 @@ class Tree:
 
         :raises CommandFailed: they cannot be listed
         """
-        return tuple(sorted(filter(ADDRESS.fullmatch, self._list(f'kernel/iommu_groups/{number}/devices'))))
+        names = self._list(f'kernel/iommu_groups/{number}/devices')
+        return tuple(sorted(filter(vocabulary.PCI_ADDRESS.fullmatch, names)))
 
     def is_alone(self, address: str) -> bool:
         """Whether no other function is on a function's bus; False if that cannot be read."""
@@ -231,7 +232,8 @@ class Tree:
         except OSError:
             return False
         bus = address.rpartition(':')[0]
-        return {name for name in beside if ADDRESS.fullmatch(name) and name.rpartition(':')[0] == bus} == {address}
+        functions = filter(vocabulary.PCI_ADDRESS.fullmatch, beside)
+        return {name for name in functions if name.rpartition(':')[0] == bus} == {address}
 
     def owner_of(self, interface: str) -> str | None:
         """Return the address of the function that has a network interface; None if no function has it."""
@@ -281,7 +283,7 @@ class Tree:
         :param driver: the card's own driver
         """
         try:
-            there = [name for name in os.listdir(self._devices) if ADDRESS.fullmatch(name)]
+            there = [name for name in os.listdir(self._devices) if vocabulary.PCI_ADDRESS.fullmatch(name)]
             if there and not any(name.startswith(f'{address.rpartition(":")[0]}:') for name in there):
                 return True
             found = os.path.basename(os.readlink(os.path.join(self.path(address), 'driver')))
@@ -525,7 +527,7 @@ def _line(path: str) -> str:
 
 
 def _address(text: str) -> str:
-    if not ADDRESS.fullmatch(text):
+    if not vocabulary.PCI_ADDRESS.fullmatch(text):
         raise ValueError(text)
     return text
 

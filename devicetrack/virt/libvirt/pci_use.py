@@ -38,9 +38,9 @@ import stat
 from typing import Final
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import interface_addresses
-from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import worker
 
 # A path of an NVMe namespace (nvme_mpath_set_disk_name in Linux: drivers/nvme/host/multipath.c), which is hidden, and
@@ -172,7 +172,7 @@ class HostUse:
 
     def _is_elsewhere(self, address: str) -> bool:
         """Whether a function has an interface in another network namespace, and none here."""
-        if address in self._here or not pci_sysfs.ADDRESS.fullmatch(address):
+        if address in self._here or not vocabulary.PCI_ADDRESS.fullmatch(address):
             return False
         if address not in self._elsewhere:
             # The kernel keeps the directory for interfaces of other namespaces, and shows none of them in it.
@@ -325,7 +325,8 @@ class _Unlisted:
         return name or None
 
     def _of_driver(self, driver: str) -> Sequence[str]:
-        return tuple(filter(pci_sysfs.ADDRESS.fullmatch, _listed(os.path.join(self._sysfs, 'bus/pci/drivers', driver))))
+        return tuple(filter(vocabulary.PCI_ADDRESS.fullmatch,
+                            _listed(os.path.join(self._sysfs, 'bus/pci/drivers', driver))))
 
     def _told(self, driver: str) -> dict[tuple[bool, str], list[str]]:
         """Return the functions of a driver by the minor numbers of their nodes, and those that it does not tell.
@@ -334,7 +335,7 @@ class _Unlisted:
         """
         found: dict[tuple[bool, str], list[str]] = {}
         directory = os.path.join(self._proc, 'driver', driver)
-        for address in filter(pci_sysfs.ADDRESS.fullmatch, _listed(os.path.join(directory, 'gpus'))):
+        for address in filter(vocabulary.PCI_ADDRESS.fullmatch, _listed(os.path.join(directory, 'gpus'))):
             minor = None
             with contextlib.suppress(exception.CommandFailed):  # one that is broken must not hide the others
                 minor = _MINOR.search(_bytes(os.path.join(directory, 'gpus', address, 'information')))
@@ -605,7 +606,7 @@ def _is_up(directory: str, name: str) -> bool:
 
 def _functions_in(target: str) -> Sequence[str]:
     """Return the addresses of the functions in a path in sysfs, the nearest to its end first."""
-    return tuple(filter(pci_sysfs.ADDRESS.fullmatch, reversed(target.split('/'))))
+    return tuple(filter(vocabulary.PCI_ADDRESS.fullmatch, reversed(target.split('/'))))
 
 
 def _entries(directory: str) -> list[str] | None:

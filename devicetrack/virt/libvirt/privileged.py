@@ -39,6 +39,7 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack import vocabulary
 from devicetrack.conf import libvirt as options
 from devicetrack.virt.libvirt import children
 from devicetrack.virt.libvirt import descriptors
@@ -52,7 +53,6 @@ from devicetrack.virt.libvirt import root
 NDCTL_TIMEOUT_S = 60
 
 _DAX = re.compile(r'dax[0-9]+\.[0-9]+')
-PCI_ADDRESS = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
 _PCI_DOMAIN = re.compile(r'pci[0-9a-f]{4,8}:[0-9a-f]{2}')
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _PARENT = re.compile(r'[0-9a-zA-Z][0-9a-zA-Z:._-]{0,63}')
@@ -615,7 +615,7 @@ def path_of(sysfs: str, address: str, name: str = '') -> str:
 
     :raises OSError: it is not an address, no function of this host has it, or the path leads out of sysfs
     """
-    if not PCI_ADDRESS.fullmatch(address):
+    if not vocabulary.PCI_ADDRESS.fullmatch(address):
         raise OSError(errno.EINVAL, 'not a PCI address')
     directory = below(sysfs, os.path.join(sysfs, 'bus/pci/devices', address))
     return os.path.join(directory, name) if name else directory
@@ -663,7 +663,7 @@ def _with_dependents(sysfs: str, address: str) -> tuple[str, ...]:
 def _behind(directory: str) -> Iterator[str]:
     """Yield the addresses of the functions behind one."""
     for entry in os.scandir(directory):
-        is_function = PCI_ADDRESS.fullmatch(entry.name) is not None
+        is_function = vocabulary.PCI_ADDRESS.fullmatch(entry.name) is not None
         if (is_function or _PCI_DOMAIN.fullmatch(entry.name)) and entry.is_dir(follow_symlinks=False):
             if is_function:
                 yield entry.name

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from typing import Self
 from typing import TypeVar
 
+from devicetrack import vocabulary
 from devicetrack.exception import CommandFailed
 from devicetrack.exception import DeviceInUse
 from devicetrack.exception import NotProven
@@ -281,7 +282,7 @@ class DeviceKind(abc.ABC):
         The driver asks for devices of rows, too, which the host may not have: look only at the identifier, the parent
         and the details.
         """
-        return device.identifier if things.PCI_ADDRESS.fullmatch(device.identifier) else None
+        return device.identifier if vocabulary.PCI_ADDRESS.fullmatch(device.identifier) else None
 
     def container(self, parent: str) -> str | None:
         """Return the thing that a parent of devices is on the host, in the form of :meth:`node`. Quick, no I/O.

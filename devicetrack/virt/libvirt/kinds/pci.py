@@ -35,6 +35,7 @@ from typing import Final
 from typing import TypeVar
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.conf import libvirt as libvirt_options
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
@@ -336,7 +337,7 @@ class PCI(api.DeviceKind):
         for path, functions in self._behind(paths).items():
             names = [places.name(one) for one in functions if self._is_ours(self.tree.function(one), places.name(one))]
             means.update((path, name) for name in names[:1])
-        interfaces = {address for address in wanted - paths if not pci_sysfs.ADDRESS.fullmatch(address)}
+        interfaces = {address for address in wanted - paths if not vocabulary.PCI_ADDRESS.fullmatch(address)}
         for interface in interfaces:
             owner = self.tree.owner_of(interface)
             # A function that a guest has shows no interface, and this may be one's. Others are no functions.
