@@ -35,6 +35,7 @@ from typing import cast
 from typing import Final
 from typing import TypeVar
 
+from oslo_concurrency import processutils
 from oslo_config import cfg
 
 from devicetrack import exception
@@ -149,18 +150,20 @@ def run_configured_ndctl() -> tuple[int, str]:
 
 
 def run_lister(command: str, timeout_s: int) -> tuple[int, str]:
-    child = subprocess.Popen((program(command), *ndctl.ARGUMENTS), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.DEVNULL, env={}, cwd='/', umask=0o077)
+    """As :func:`run_ndctl`."""
+    ended: list[int | None] = []
+
+    def end(child: subprocess.Popen[bytes]) -> None:
+        children.kill(child)                    # the kernel may block it, so do not wait for it without a limit
+        ended.append(child.returncode)
+
     try:
-        output, _errors = child.communicate(timeout=timeout_s)
+        output, _errors = processutils.execute(
+            program(command), *ndctl.ARGUMENTS, cwd='/', env_variables={}, check_exit_code=False, timeout=timeout_s,
+            preexec_fn=functools.partial(os.umask, 0o077), on_completion=end, binary=True)
     except subprocess.TimeoutExpired as error:
         raise exception.CommandFailed(command, f'did not end in {timeout_s} s') from error
-    finally:
-        # subprocess.run() would wait without a limit for a program that the kernel blocks.
-        children.kill(child)
-        assert child.stdout is not None
-        child.stdout.close()
-    return child.returncode, output.decode(errors='replace')
+    return ended[0] or 0, output.decode(errors='replace')
 
 
 def program(path: str) -> str:
