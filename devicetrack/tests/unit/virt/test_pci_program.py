@@ -15,6 +15,9 @@ from devicetrack.tests.unit.virt.pci_hosts import BRIDGE
 from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt.kinds import pci
 
+# A process that was killed is given up soon.
+SOON = 'supervisor._ENDS_IN_S = 0.1; '
+
 
 class ProgramTestCase(pci_hosts.PCIHostTestCase):
 
@@ -89,12 +92,12 @@ class ProgramTestCase(pci_hosts.PCIHostTestCase):
     def supervise(self, change: str) -> None:
         """Let the supervisor run with another part."""
         start = (f'import sys; sys.path.insert(0, {jobs._PROJECT!r}); '
-                 f'from devicetrack.virt.libvirt import supervisor, worker; supervisor._ENDS_IN_S = 0.1; {change}; '
+                 f'from devicetrack.virt.libvirt import supervisor, worker; {change}; '
                  'sys.exit(worker.main(sys.argv[1:]))')
         self.patch(jobs, 'command', lambda: (sys.executable, '-c', start))
 
     def test_without_the_right_proc_it_is_killed_and_what_it_leaves_is_left(self) -> None:
-        none = 'supervisor.os.listdir = lambda path: 1 / 0; supervisor.os.readlink = '
+        none = SOON + 'supervisor.os.listdir = lambda path: 1 / 0; supervisor.os.readlink = '
         for change in (none + 'lambda path: "1"', none + 'lambda path: open("/proc/none")'):
             self.supervise(change)
             kind = self.kind_of(f'echo $$ > {self.said}; exec sleep 1000', timeout_s=1)
@@ -116,7 +119,7 @@ class ProgramTestCase(pci_hosts.PCIHostTestCase):
         self.unclaim(kind, self.realized(kind, self.address))
 
     def test_what_it_leaves_and_cannot_be_killed_is_named(self) -> None:
-        self.supervise('supervisor.os.kill = lambda *arguments: None')
+        self.supervise(SOON + 'supervisor.os.kill = lambda *arguments: None')
         kind = self.kind_of(f'sleep 1000 & echo $! > {self.said}; echo clean $2 $DEVICETRACK_TOKEN')
         error = self.assertRaises(exception.CommandFailed, self.unclaim, kind, self.realized(kind, self.address))
         with open(self.said) as file:
