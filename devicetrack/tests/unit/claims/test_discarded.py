@@ -16,8 +16,8 @@ import uuid
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import locks
+from devicetrack.engine import allocator
 from devicetrack.engine.ledger import Ledger
-from devicetrack.engine.stock import Inconsistent
 from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import fixtures
@@ -56,24 +56,13 @@ class DiscardedLedgerTestCase(base.TestCase):
     def test_a_take_that_is_interrupted_holds_nothing(self) -> None:
         host = self.host(devices=1)
         for error in (KeyboardInterrupt(), SystemExit(), MemoryError()):
-            self.interrupt_in('_take_from', error)
+            self.interrupt_in('take', error)
             self.assertRaises(type(error), host.claim, Instance(), pmem=1)
             self.assertTrue(host.manager._ready().is_over)
             instance = Instance()
             host.claim(instance, pmem=1)
             self.assertEqual({'d0': instance.uuid}, host.held())
             host.manager.release(host.context, instance)
-
-    def test_a_pool_that_cannot_make_devices_makes_none(self) -> None:
-        host = self.host(devices=1)
-        ledger = vars(host.running.ledger)['_ledger']
-        [pool] = ledger._pools
-        pool.free_count = 2                     # as an interrupt between two counters leaves it
-        first, second = Instance(), Instance()
-        host.claim(first, pmem=1)
-        self.assertRaises(Inconsistent, host.claim, second, pmem=1)
-        self.assertRaises(exception.NoFit, host.claim, second, pmem=1)
-        self.assertEqual(({'d0': first.uuid}, []), (host.held(), host.audit()))
 
     def test_what_was_withheld_and_is_being_given_back_is_so_in_the_new_ledger(self) -> None:
         host = self.host(devices=2)
@@ -408,7 +397,7 @@ class ReentrantCallTestCase(base.TestCase):
     def test_a_signal_handler_changes_nothing_in_the_middle_of_a_claim(self) -> None:
         errors: list[BaseException] = []
         inner, outer = Instance(), Instance()
-        plain = Ledger._take_from
+        plain = allocator._taken
 
         def handler(_number: int, _frame: object) -> None:
             errors.append(self.assertRaises(exception.ReentrantCall, self.host.claim, inner, pmem=1))
@@ -418,7 +407,7 @@ class ReentrantCallTestCase(base.TestCase):
             return plain(*arguments, **named)
 
         self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, handler))
-        self.patch(Ledger, '_take_from', interrupted)
+        self.patch(allocator, '_taken', interrupted)
         self.host.claim(outer, pmem=2)
         # Once for each device that the outer claim takes.
         self.assertEqual(({'d0': outer.uuid, 'd1': outer.uuid}, 2), (self.host.held(), len(errors)))
