@@ -96,7 +96,7 @@ def _orders(now: Snapshot, demand: Demand, items: Sequence[Item]) -> Iterable[Se
 def _take_items(now: Snapshot, demand: Demand, items: Sequence[Item], order: Sequence[int],
                 claimed: Claimed) -> tuple[Snapshot, dict[int, list[Device]]] | None:
     """Take devices for each item, in this order."""
-    own = now.with_exclusions(str(claimed.instance_uuid))
+    own = now.with_exclusions(claimed.instance_uuid)
     taken: dict[int, list[Device]] = {}
     for index in order:
         item = items[index]
@@ -271,7 +271,7 @@ def exchange(now: Snapshot, key: DeviceKey, accepts: Accepts | None = None,
     :raises NoFit: there is no other device; the error does not count the claim's own devices
     """
     device = now.devices.get(key)
-    if device is None or device.owner is None or device.owner.instance_uuid is None:
+    if device is None or device.owner is None:
         return None
     owner, place = device.owner, device.place
     choices, words = owner.choices, now.pools[place].words
@@ -289,7 +289,7 @@ def exchange(now: Snapshot, key: DeviceKey, accepts: Accepts | None = None,
         nodes, policy = owner.affinity or (frozenset(), vocabulary.NONE)
         affinity = NOTHING._replace(numa_nodes=nodes, numa_policy=owner.numa_policy or policy)
     item = Item(place.resource_class, 1, provider_uuid, accepts, choices)
-    uuid = str(owner.instance_uuid)
+    uuid = owner.instance_uuid
     picked = _pick(now, item, _affinity(now, affinity, None), now.with_exclusions(uuid))
     if picked is None:
         short = _shortage(now, item, wanted, owner)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 import operator
+from types import MappingProxyType
 from typing import Any
 from typing import Final
 
@@ -30,9 +31,6 @@ from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
 
 UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
-# The owner of a device with a row, until the row is read.
-SOMEBODY: Final = Claimed(None, 0, True)
-NOTHING_RECORDED: Final[Mapping[Any, Claimed]] = {}
 
 # Each report of the host about a device and its parent sets these reasons anew.
 _OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.UNPROVEN, vocabulary.CORDONED,
@@ -150,15 +148,14 @@ def _read_parents(now: Snapshot, inventory: Inventory, known: Mapping[DeviceKey,
 
 
 def read_inventory(now: Snapshot, inventory: Inventory, resolve: Resolve, before: Snapshot | None = None,
-                   recorded: Mapping[Any, Claimed] = NOTHING_RECORDED) -> Snapshot:
+                   recorded: Mapping[Any, Claimed] = MappingProxyType({})) -> Snapshot:
     """Update all devices from a reading of the host.
 
     New devices are free. A device that is missing, of a kind that was read in full, is forgotten if it is free, and
     withheld as gone if it is held. Nothing here changes an owner.
 
     :param before: the snapshot from before somebody read the host. A device that changed since stays as it is
-    :param recorded: new devices that are not free, because rows name their owners, with the owners as far as they are
-        known. Call :meth:`.Ledger.hold` next
+    :param recorded: the owners of new devices, by rows. Call :meth:`.Ledger.hold` next
     """
     known = now.changed_since(before) if before is not None else {}
     now = now._replace(keeping=inventory.keeping, sockets=dict(inventory.sockets))
@@ -170,7 +167,6 @@ def read_inventory(now: Snapshot, inventory: Inventory, resolve: Resolve, before
     new: list[tuple[Any, ...]] = []
     places: dict[tuple[Any, ...], Place] = {}
     details: dict[Place, str] = {}
-
     def place_of(kind: str, provider: str, resource_class: str, parent: str | None, numa_node: int | None,
                  features: Features, text: str) -> Place:
         where = (kind, provider, resource_class, parent, numa_node, features)
@@ -219,7 +215,12 @@ def read_inventory(now: Snapshot, inventory: Inventory, resolve: Resolve, before
     if undescribed:
         now = now._replace(pools={**now.pools, **{place: now.pools[place]._replace(details=details[place])
                                                   for place in undescribed}})
-    now = now.with_devices(changes)
+    owned: dict[str, list[DeviceKey]] = {}
+    for key, owner in recorded.items():         # in the order of the rows
+        device = changes.get(key)
+        if device is not None and device.owner is owner:
+            owned.setdefault(owner.instance_uuid, []).append(device.key)
+    now = now.with_devices(changes).of_instances(owned)
     # Every device that is there is known now. If the numbers are equal, no known device is missing.
     there = collections.Counter(Compact(InventoryDevice, inventory.devices).column('kind'))
     ours = collections.Counter[str]()

@@ -25,7 +25,6 @@ from devicetrack.engine.demand import Demand
 from devicetrack.engine.exclusion import BEING_WIPED
 from devicetrack.engine.exclusion import EXCLUDED
 from devicetrack.engine.explanation import Shortage
-from devicetrack.engine.intake import NOTHING_RECORDED
 from devicetrack.engine.intake import UNPROVEN
 from devicetrack.engine.selection import HELD
 from devicetrack.engine.selection import RELEASING
@@ -309,8 +308,8 @@ class Ledger:
             return []                           # one device is held for each row, and nothing else
         recorded = {(record.instance_uuid, record.key) for record in records}
         return sorted({device.owner.instance_uuid for device in self.now.devices.each()
-                       if device.owner is not None and device.owner.instance_uuid is not None
-                       and device.owner.from_rows and (device.owner.instance_uuid, device.key) not in recorded})
+                       if device.owner is not None and device.owner.from_rows
+                       and (device.owner.instance_uuid, device.key) not in recorded})
 
     def free_without_row(self, instance_uuid: str, keep: Collection[DeviceKey]) -> None:
         """Free the devices held for an instance because of rows that are gone, but not those that its claim just took.
@@ -363,9 +362,9 @@ class Ledger:
         self.now = intake.read_parents(self.now, inventory, before, self._provider_uuid_of)
 
     def read_inventory(self, inventory: Inventory, before: Snapshot | None = None,
-                       recorded: Mapping[Any, Claimed] = NOTHING_RECORDED) -> None:
+                       recorded: Mapping[Any, Claimed] | None = None) -> None:
         """As :func:`.intake.read_inventory`."""
-        self.now = intake.read_inventory(self.now, inventory, self._provider_uuid_of, before, recorded)
+        self.now = intake.read_inventory(self.now, inventory, self._provider_uuid_of, before, recorded or {})
 
     def read_containment(self, found: Containment) -> None:
         """As :func:`.intake.read_containment`."""
@@ -415,9 +414,9 @@ class Ledger:
         if device is None:
             return 'the host does not have it'
         if device.owner is not None:
-            return 'somebody has it' if device.instance_uuid is None else f'instance {device.instance_uuid} has it'
+            return f'instance {device.instance_uuid} has it'
         if self.now.is_excluded(device):
-            return (f'{self.now.why_excluded(device.exclusions, key)}, and work on this device may affect that one')
+            return f'{self.now.why_excluded(device.exclusions, key)}, and work on this device may affect that one'
         self.withhold(key, BEING_WIPED)
         return None
 

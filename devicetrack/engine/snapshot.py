@@ -72,13 +72,13 @@ class Place(NamedTuple):
 class Claimed(NamedTuple):
     """The claim that has a device. All devices of one claim have the same ``number``.
 
-    ``instance_uuid`` is None if a row names an owner that was not read yet. ``from_rows`` says that rows say so, and
-    not a take of this process. ``anywhere`` says that the request left the choice of every provider to this host.
+    ``from_rows`` says that rows say so, and not a take of this process. ``anywhere`` says that the request left the
+    choice of every provider to this host.
     ``affinity`` has the request's NUMA nodes and policy, or None. ``choices`` and ``numa_policy`` are those by which
     the device was taken.
     """
 
-    instance_uuid: str | None
+    instance_uuid: str
     number: int
     from_rows: bool = False
     anywhere: bool = False
@@ -435,7 +435,7 @@ class Snapshot(NamedTuple):
 
     def of_claim(self, owner: Claimed) -> list[Device]:
         """The devices of one claim."""
-        return [] if owner.instance_uuid is None else [device for device in self.holdings(owner.instance_uuid)
+        return [device for device in self.holdings(owner.instance_uuid)
                 if device.owner is not None and device.owner.number == owner.number]
 
     def changed_since(self, before: Snapshot) -> dict[DeviceKey, Place]:
@@ -586,5 +586,4 @@ def _who_has(key: DeviceKey, device: Device | None) -> str:
         return f'a wipe has {key}'
     if device.owner is None:
         return f'somebody may have ({withholding.text(device.reasons & TAKEN_BY_OTHERS)}) {key}'
-    owner = 'somebody' if device.instance_uuid is None else f'instance {device.instance_uuid}'
-    return f'{owner} {"gives back" if device.is_releasing else "has"} {key}'
+    return f'instance {device.instance_uuid} {"gives back" if device.is_releasing else "has"} {key}'

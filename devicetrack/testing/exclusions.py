@@ -40,7 +40,7 @@ class ExclusiveDevice(NamedTuple):
 def of_snapshot(now: Snapshot) -> list[ExclusiveDevice]:
     """The devices of a snapshot that have exclusions, and what domains use."""
     return [ExclusiveDevice(
-        device.key, device.exclusions, None if device.owner is None else device.instance_uuid or 'somebody',
+        device.key, device.exclusions, device.instance_uuid,
         device.owner is None and device.is_taken, vocabulary.EXCLUDED in now.withheld(device))
         for device in now.devices.each() if device.exclusions] + [
             ExclusiveDevice(DeviceKey('', address), found, None, True, now.is_excluded(Device(

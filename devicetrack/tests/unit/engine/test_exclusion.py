@@ -6,7 +6,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import exclusion
 from devicetrack.engine import ledger as ledgers
-from devicetrack.engine.intake import SOMEBODY
+from devicetrack.engine.snapshot import Claimed
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.tests import base
@@ -142,7 +142,7 @@ class RowTestCase(base.TestCase):
     def test_rows_count_before_they_are_held(self):
         """From the reading of the host on, which comes before the rows are gone through."""
         ledger = ledgers.Ledger('pack', provider)
-        ledger.read_inventory(inventory(PF, VF0, VF1), recorded={key('vf1'): SOMEBODY})
+        ledger.read_inventory(inventory(PF, VF0, VF1), recorded={key('vf1'): Claimed('i1', 1)})
         self.assertEqual(['pf'], excluded(ledger))
 
     def test_the_row_of_a_function_that_is_away_excludes_its_card(self):

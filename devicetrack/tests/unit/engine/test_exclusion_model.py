@@ -11,7 +11,7 @@ from devicetrack import vocabulary
 from devicetrack.engine import allocator
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
-from devicetrack.engine.intake import SOMEBODY
+from devicetrack.engine.snapshot import Claimed
 from devicetrack.objects import values
 from devicetrack.testing import exclusions
 from devicetrack.tests import base
@@ -121,7 +121,8 @@ class Machine(stateful.RuleBasedStateMachine):
         for name in self.cordoned:
             self.ledger.stand(key(name), vocabulary.CORDONED)
         self.ledger.read_inventory(hosts.inventory(*map(self.device, self.there())),
-                                   recorded={key(name): SOMEBODY for name in self.owners})
+                                   recorded={key(name): Claimed(owner, int(owner[1:]), True)
+                                             for name, owner in self.owners.items()})
         self.strange = {}
         self.known = {name: self.tell(name) for name in self.there()}
         for name in self.owners:
