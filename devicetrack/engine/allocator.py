@@ -144,9 +144,8 @@ def _pick_best(now: Snapshot, pools: Sequence[Pool], item: Item, affinity: Affin
     For several devices this is one of the smallest group that has them all, and for one device a lone one: nobody else
     can have what is left of a group.
     """
-    groups = list(now.free_groups()) if now.groups else []
-    if groups and wanted > 1:
-        near = ([device for device in group if _is_near(now, item, device, affinity)] for group in groups)
+    if now.groups and wanted > 1:
+        near = ([device for device in group if _is_near(now, item, device, affinity)] for group in now.free_groups())
         index = {place: number for number, place in enumerate(now.pools)}
         fits = [(len(meant), index[meant[0].place], number, meant[0])
                 for number, meant in enumerate(near) if len(meant) >= wanted]
@@ -156,8 +155,10 @@ def _pick_best(now: Snapshot, pools: Sequence[Pool], item: Item, affinity: Affin
     if pool is None:
         return None
     picked = _first_of(now, pool)
-    together = {device.key for group in groups for device in group}
-    if wanted == 1 and picked.key in together:
+    if wanted == 1 and any(mode == vocabulary.TOGETHER for _name, mode in picked.exclusions):
+        together = {device.key for group in now.free_groups() for device in group}
+        if picked.key not in together:
+            return picked
         for other in (now.devices[key] for pool in pools for _since, key in pool.in_line()):
             if other.key not in together and _is_near(now, item, other, affinity):
                 return other

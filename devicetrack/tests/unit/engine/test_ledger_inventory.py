@@ -122,6 +122,24 @@ class InventoryTestCase(base.TestCase):
         ledger.read_parents(inventory(capacity('p0', 2), capacity('p1', 2), mdev('a', 'p1')), before)
         self.assertEqual(['p1'], hosts.parents(ledger.take('k', wants((VGPU, 1)))))
 
+    def test_what_was_made_and_removed_meanwhile_is_not_there_though_it_was_seen(self):
+        ledger = hosts.ledger(capacity('p0', 2))
+        before = ledger.now
+        [key] = hosts.name_all(ledger, ledger.take('i', wants((VGPU, 1)))).keys
+        ledger.realized(key, 'details')
+        seen = inventory(capacity('p0', 1), mdev(key.identifier, 'p0'))
+        ledger.free([key], removed=[key])
+        ledger.read_inventory(seen, before)
+        self.assertEqual((None, 2), (ledger.device(key), ledger.pools()[0].room))
+
+    def test_a_look_that_begins_later_sees_what_is_there(self):
+        ledger = hosts.ledger(capacity('p0', 2))
+        [key] = hosts.name_all(ledger, ledger.take('i', wants((VGPU, 1)))).keys
+        ledger.realized(key, 'details')
+        ledger.free([key], removed=[key])
+        ledger.read_inventory(inventory(capacity('p0', 1), mdev(key.identifier, 'p0')), ledger.now)
+        self.assertEqual((key, 2), (ledger.devices()[0].key, ledger.pools()[0].room))
+
     def test_what_was_made_meanwhile_is_known_better(self):
         ledger = hosts.ledger(capacity('p0', 2))
         [key] = hosts.name_all(ledger, ledger.take('i', wants((VGPU, 1)))).keys
