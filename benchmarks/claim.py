@@ -90,7 +90,7 @@ def claims(ledger: Ledger, batch: int, demand: Demand = DEMAND) -> Callable[[], 
         held = []
         began = time.perf_counter()
         for instance in instances:
-            with lock.turn():
+            with lock.held():
                 hold = ledger.take(instance, demand)
             held.append(hold)
         took = time.perf_counter() - began

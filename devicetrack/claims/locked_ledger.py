@@ -39,13 +39,13 @@ Arguments = ParamSpec('Arguments')
 Result = TypeVar('Result')
 
 
-class LedgerLock(locks.FairLock):
+class LedgerLock(locks.Lock):
     """The fair lock of one ledger."""
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__(locks.LEDGER)
+    def __init__(self, of: str = '') -> None:
+        super().__init__(locks.LEDGER, of)
 
 
 def _finding(method: Callable[Concatenate[Ledger, Arguments], Result],
@@ -75,9 +75,8 @@ def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
 
     @functools.wraps(method)
     def locked(self: LockedLedger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        turn = self._lock.turn()
         try:
-            with turn:
+            with self._lock.held():
                 ledger = self._of_now()
                 answer = of(ledger)(*args, **kwargs)
                 self._now = ledger.now          # all that the call has changed, at once
@@ -85,7 +84,7 @@ def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
         except exception.DeviceTrackError:
             raise                               # an answer of the ledger, which has not changed
         except BaseException:
-            turn.end()                          # an exception may have come while the turn ended
+            self._lock.leave()                  # an exception may have come while the block ended
             self.discard()                      # or when the caller was to get its answer
             raise
 
@@ -193,14 +192,15 @@ class LockedLedger:
     :param policy: ``pack`` or ``spread``
     :param provider_uuid_of: returns the UUID of the provider with a stable name, without I/O
     :param being_wiped: the devices without a row that threads of this process wipe, also for an earlier start
+    :param of: the host, for the name of the lock
     """
 
     def __init__(self, policy: str, provider_uuid_of: Callable[[str], str],
-                 being_wiped: set[DeviceKey] | None = None) -> None:
+                 being_wiped: set[DeviceKey] | None = None, of: str = '') -> None:
         self._policy, self._provider_uuid_of = policy, provider_uuid_of
         self._being_wiped = set() if being_wiped is None else being_wiped
         self._wiped_before = frozenset[DeviceKey]()             # for an earlier start, when this one began
-        self._lock = LedgerLock()
+        self._lock = LedgerLock(of)
         self._now = Ledger(policy, provider_uuid_of).now
         self.is_discarded = False
 

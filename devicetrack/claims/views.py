@@ -159,7 +159,7 @@ class HostViews:
         self.read, self.read_for, self.check_host = reader.read, reader.read_for, driver.check_host
         self._driver, self._ledger, self._known = driver, ledger, known
         self._prepared = driver.prepared_kinds()
-        self._reading = locks.FairLock(locks.READING)
+        self._reading = locks.Lock(locks.READING)
         self.providers = Providers()
         # The demands that were read for these providers, by their input.
         self._read_demands: tuple[Providers, dict[bytes, demands.Demand]] = self.providers, {}

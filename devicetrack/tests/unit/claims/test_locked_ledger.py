@@ -61,12 +61,8 @@ class HoldUnlessTakenTestCase(base.TestCase):
 class LockTestCase(base.TestCase):
 
     def test_has_its_place_in_the_order(self):
-        with locks.traced():
-            locks.TRACE.held.append('a lock that comes later')
-            try:
-                self.assertRaises(locks.WrongOrder, LedgerLock().turn().__enter__)
-            finally:
-                locks.TRACE.held.remove('a lock that comes later')
+        with locks.traced(), locks.Lock(locks.BACKGROUND).held():
+            self.assertRaises(locks.WrongOrder, LedgerLock().held().__enter__)
 
 
 class SnapshotTestCase(base.TestCase):
