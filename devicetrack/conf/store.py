@@ -15,8 +15,8 @@ each host, fully durable and without a server, which we recommend. ``postgresql+
 URLs name a database that hosts may share; commands over many hosts need one.
 """),
     cfg.IntOpt('max_pool_size', default=5, min=1, max=100, help="""
-Maximum number of connections for reading. All threads write through one further connection, which commits waiting
-writes together. Raise it when many threads read at once.
+Maximum number of connections to the database. Claims that wait at the same time are committed together, through one of
+them. Raise it when many threads read at once.
 """),
     cfg.IntOpt('busy_timeout_s', default=30, min=1, max=600, help="""
 Seconds that a transaction waits for another writer's lock. After this time it fails and nothing is written.

@@ -91,10 +91,14 @@ class Changes(NamedTuple):
     note: Note = NO_NOTE
 
     @property
+    def rows(self) -> tuple[Record, ...]:
+        """Every row that the transaction touches: inserted ones, and the others as they were read."""
+        return (*self.insert, *(update.before for update in self.update), *self.delete)
+
+    @property
     def keys(self) -> tuple[DeviceKey, ...]:
         """Every device that the transaction touches."""
-        return tuple(record.key for record in
-                     (*self.insert, *(update.before for update in self.update), *self.delete))
+        return tuple(record.key for record in self.rows)
 
     def check_contexts(self) -> None:
         """Check that contexts come with rows, and each with its migration.
@@ -320,9 +324,10 @@ class Store(abc.ABC):
     def settle(self, changes: Changes) -> bool:
         """Find out what became of a commit whose answer was lost.
 
-        Writes the same keys in a transaction that it then undoes. That transaction waits for the lost one, wherever it
-        still runs; a read would show the rows as they were before, and prove nothing. The rows decide: contexts are
-        written only together with rows, in one transaction, so the rows decide for the contexts too.
+        Locks the row of the host, which every transaction holds that writes rows of it. So it waits for the lost one,
+        wherever that still runs; a mere read would show the rows as they were before, and prove nothing. Then the rows
+        decide: contexts are written only together with rows, in one transaction, so the rows decide for the contexts
+        too.
 
         :returns: True when the changes happened, False when they did not and cannot any more
         :raises StoreUnavailable: the answer is not known yet: the store cannot be reached, or the lost transaction is

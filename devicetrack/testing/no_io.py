@@ -167,7 +167,7 @@ def _wrap_requests() -> None:
 
 
 def _wrap_sql() -> None:
-    """Wrap the store's backends, which call their SQL drivers directly. SQLAlchemy's events show all other users."""
+    """Listen to SQLAlchemy: its events show everybody who uses a database."""
     if importlib.util.find_spec('sqlalchemy') is None:
         return
     sa = importlib.import_module('sqlalchemy')
@@ -179,11 +179,6 @@ def _wrap_sql() -> None:
         sa.event.listen(sa.Engine, event, heard)
     for event in ('connect', 'checkout'):
         sa.event.listen(sa.pool.Pool, event, heard)
-    backend = importlib.import_module('devicetrack.store.sql.backend')
-    for name in ('sqlite', 'postgresql', 'mariadb'):
-        importlib.import_module(f'devicetrack.store.sql.{name}')
-    for cls in backend.Backend.__subclasses__():
-        _wrap(cls, ('prepare', 'prepare_to_write', 'ping', 'carry_out', 'commit', 'rollback'), cls.__name__)
 
 
 class NoIOUnderTheLock(fixtures.Fixture):

@@ -6,10 +6,8 @@ in the place of a number. Such a row costs itself alone: see :func:`sound`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
-import operator
 from typing import Any
 from typing import Final
 
@@ -25,10 +23,6 @@ from devicetrack.store import api
 from devicetrack.store.sql import models
 
 LOG = log.logger(__name__)
-
-_PREFIX_NEW = 'new_'
-_PREFIX_OLD = 'old_'
-_WIDTH = len(Record._fields)
 
 # The types of the values in each column of each table.
 _TYPES: Final = {table: [frozenset((int if isinstance(column.type, sa.Integer) else str,
@@ -122,35 +116,3 @@ def leftovers(rows: Iterable[Sequence[Any]]) -> list[Leftover]:
 def events(rows: Iterable[Sequence[Any]]) -> list[api.StoredEvent]:
     """Rows of ``events``, all columns in their order."""
     return [api.StoredEvent(row[0], Event._make(row[1:])) for row in sound(models.events, list(rows))]
-
-
-def new(column: str) -> str:
-    """The name of the parameter with the new value of a column."""
-    return _PREFIX_NEW + column
-
-
-def old(column: str) -> str:
-    """The name of the parameter with the value that a column had when it was read."""
-    return _PREFIX_OLD + column
-
-
-def parameters_of_update(names: Sequence[str]) -> Callable[[api.Update], tuple[Any, ...]]:
-    """A function from an Update to the positional parameters with these names (see :func:`new`, :func:`old`)."""
-    pick = operator.itemgetter(*[_index(name) for name in names])
-    return lambda update: pick(update.after + update.before)
-
-
-def parameters_of_delete(names: Sequence[str]) -> Callable[[Record], tuple[Any, ...]]:
-    """The same for a deleted record, which has only old values."""
-    pick = operator.itemgetter(*[_index(name) - _WIDTH for name in names])
-    return lambda record: pick(record)
-
-
-def _index(name: str) -> int:
-    if name.startswith(_PREFIX_NEW):
-        return Record._fields.index(name.removeprefix(_PREFIX_NEW))
-    return _WIDTH + Record._fields.index(name.removeprefix(_PREFIX_OLD))
-
-
-# An update may change every column but those that name the row.
-CHANGEABLE = tuple(name for name in Record._fields if name not in models.KEY)

@@ -21,9 +21,11 @@ from sqlalchemy import exc as sa_exc
 from devicetrack import exception
 from devicetrack import ownfiles
 from devicetrack.store.sql import backend as backends
+from devicetrack.store.sql import committer
 from devicetrack.store.sql import engine as engines
 from devicetrack.store.sql import models
 from devicetrack.store.sql.backend import Cause
+from devicetrack.store.sql.backend import Failed
 from devicetrack.store.sql.backend import Fault
 
 SYNC: Final = "run devicetrack-manage db sync with the service's --config-file"
@@ -68,6 +70,7 @@ class Database:
         self._place = engines.place(conf, state_path)
         self.engine, self.backend = engines.create(self._place, conf)
         self._owner = _Owner()
+        self._committer = committer.Committer(self.attempt, self.backend.fault)
         # The third is oslo.db's, too, but no DBError.
         self._foreign = (sa_exc.SQLAlchemyError, db_exc.DBError, db_exc.DBInvalidUnicodeParameter, self.backend.Error,
                          OSError)
@@ -136,28 +139,37 @@ class Database:
     def transact(self, work: Callable[[sa.Connection], Result]) -> Result:
         """Run ``work`` on a connection and commit. Run it again if it had to give way to another transaction.
 
-        The rows of claims go through the committer instead.
-
         :raises DBDuplicateEntry: oslo.db's; nothing was written
         :raises StoreUnavailable, SchemaMismatch: nothing was written
         :raises OutcomeUnknown: COMMIT was not answered
+        """
+        try:
+            return self.attempt(work)
+        except Failed as failed:
+            raise self.error(failed.fault) from failed.fault.error
+
+    def attempt(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """As :meth:`transact`.
+
+        :raises Failed: with its cause
         """
         for left in reversed(range(backends.ATTEMPTS)):
             committing = False
             try:
                 with self._connected({engines.WRITES: True}) as connection:
+                    self.backend.prepare_to_write(connection)
                     result = work(connection)
                     committing = True
                     connection.commit()
                     return result
-            except db_exc.DBDuplicateEntry:
-                raise
             except self._foreign as error:
                 fault = self.backend.fault(error)
                 if committing and not self.backend.undone_in_commit(backends.origin_of(error)):
-                    raise exception.OutcomeUnknown(self.name) from error
+                    raise Failed(fault._replace(cause=Cause.IN_DOUBT)) from error
+                if fault.cause is Cause.GONE and self.path is not None:
+                    self.engine.dispose()           # others may have a file open that is not at its path any more
                 if fault.cause is not Cause.CONFLICT or not left:
-                    raise self.unavailable(fault) from error
+                    raise Failed(fault) from error
         raise AssertionError('the last attempt returns or raises')
 
     # -- connections ---------------------------------------------------------------------------------------------------
@@ -180,25 +192,6 @@ class Database:
                 connection.invalidate(error)
                 raise
 
-    def open_writing(self) -> Any:
-        """A connection of the driver for the committer. The pool no longer has it."""
-        pooled = self.engine.raw_connection()
-        connection = pooled.dbapi_connection
-        pooled.detach()
-        try:
-            self.backend.prepare_to_write(connection)
-        except BaseException:
-            self.close_writing(connection)
-            raise
-        return connection
-
-    def close_writing(self, connection: Any) -> None:
-        """Close the committer's connection."""
-        # Not through the pool's wrapper, which would first send ROLLBACK to a server that may be gone.
-        if self.path is not None:
-            engines.file_closed(self.path, connection)
-        connection.close()
-
     def notice_fork(self) -> None:
         """In a forked child, begin anew without touching any connection of the parent."""
         if os.getpid() == self._owner.pid:
@@ -206,17 +199,20 @@ class Database:
         with _leaving:
             if self._owner.pid == os.getpid():
                 return
-            _of_parents.append((self._abandon(), self.engine.pool))
+            _of_parents.append(self.engine.pool)
             self.engine.dispose(close=False)
+            self._committer.empty()
             self._owner.pid = os.getpid()
 
-    def _abandon(self) -> Any:
-        """Forget all that a subclass has open.
-
-        :returns: the objects that must be kept from the garbage collector
-        """
-
     # -- errors --------------------------------------------------------------------------------------------------------
+
+    def error(self, fault: Fault) -> Exception:
+        """The error for a fault of a transaction."""
+        if fault.cause is Cause.IN_DOUBT:
+            return exception.OutcomeUnknown(self.name)
+        if fault.cause is Cause.DUPLICATE and isinstance(fault.error, Exception):
+            return fault.error
+        return self.unavailable(fault)
 
     def unavailable(self, fault: Fault) -> exception.NothingWritten:
         """The error for a fault of the database after which nothing was written."""

@@ -12,6 +12,7 @@ import os
 import re
 import sqlite3
 import threading
+import time
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -44,6 +45,10 @@ _IN_PASSWORD: Final = re.compile('@.*/')
 
 # After this time the kernel begins to ask the host of a silent server whether it is there.
 _SILENCE_S: Final = 30
+
+# When the pool got a connection back, and after which time it is tried before it is used again.
+_USED: Final = 'devicetrack_used'
+PING_AFTER_S = 2.0
 
 
 class Place(NamedTuple):
@@ -116,7 +121,7 @@ def _postgresql_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
     defaults = {'connect_timeout': str(conf[store_conf.GROUP].connect_timeout_s), 'keepalives_idle': str(_SILENCE_S),
                 'keepalives_interval': '10', 'keepalives_count': '3',
                 'tcp_user_timeout': str(2 * _SILENCE_S * 1000)}
-    return _hidden(url.set(drivername='postgresql+psycopg2', query={**defaults, **url.query}))
+    return _of_server(url.set(drivername='postgresql+psycopg2', query={**defaults, **url.query}))
 
 
 def _mariadb_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
@@ -124,21 +129,24 @@ def _mariadb_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
     defaults = {'charset': 'utf8mb4', 'connect_timeout': str(conf[store_conf.GROUP].connect_timeout_s),
                 'read_timeout': patience, 'write_timeout': patience}
     # SQLAlchemy and oslo.db ask the server whether it is MariaDB or MySQL; their dialect for both is called mysql.
-    return _hidden(url.set(drivername='mysql+pymysql', query={**defaults, **url.query}))
+    return _of_server(url.set(drivername='mysql+pymysql', query={**defaults, **url.query}))
 
 
-class HiddenAccount(sa_engine.CreateEnginePlugin):
-    """Takes a URL's account out of the errors of its engine before anybody else sees them.
+class ServerConnections(sa_engine.CreateEnginePlugin):
+    """Takes a URL's account out of the errors of its engine, and saves the pool's round trips.
 
     oslo.db logs errors that it does not know, with their tracebacks. SQLAlchemy calls listeners for errors in the order
     in which they were added, and those of a plugin come before those of oslo.db.
     """
 
-    name: Final = 'devicetrack_hidden_account'
+    name: Final = 'devicetrack_server'
 
     def __init__(self, url: sa.URL, kwargs: dict[str, Any]) -> None:
         super().__init__(url, kwargs)
         self._account = backends.Account(url)
+        kwargs.update(
+            pool_pre_ping=False,                # see _ping_idle
+            pool_reset_on_return=None)          # every use ends its transaction, or closes the connection
 
     def update_url(self, url: sa.URL) -> sa.URL:
         return url                              # SQLAlchemy takes out the name of the plugin
@@ -150,11 +158,29 @@ class HiddenAccount(sa_engine.CreateEnginePlugin):
             self._account.hide(context.sqlalchemy_exception)
 
 
-dialects.plugins.register(HiddenAccount.name, __name__, HiddenAccount.__name__)
+dialects.plugins.register(ServerConnections.name, __name__, ServerConnections.__name__)
 
 
-def _hidden(url: sa.URL) -> sa.URL:
-    return url.update_query_pairs([('plugin', HiddenAccount.name)], append=True)
+def _of_server(url: sa.URL) -> sa.URL:
+    return url.update_query_pairs([('plugin', ServerConnections.name)], append=True)
+
+
+def _ping_idle(made: sa.Engine) -> None:
+    """Try a connection that was idle, so that the first write after a restart of the database does not fail.
+
+    SQLAlchemy would try one before each use. When one is found to be lost, SQLAlchemy replaces the others too.
+    """
+    @sa.event.listens_for(made, 'checkin')
+    def left(_connection: Any, record: Any) -> None:
+        record.info[_USED] = time.monotonic()
+
+    @sa.event.listens_for(made, 'checkout')
+    def ping(connection: Any, record: Any, _proxy: Any) -> None:
+        if _USED in record.info and time.monotonic() - record.info[_USED] > PING_AFTER_S:
+            try:
+                made.dialect.do_ping(connection)
+            except made.dialect.loaded_dbapi.Error as error:
+                raise sa_exc.InvalidatePoolError('the server has closed the connection') from error
 
 
 def _patience(conf: cfg.ConfigOpts) -> backends.Patience:
@@ -205,6 +231,8 @@ def create(at: Place, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Backend
 
     if at.path is not None:
         _watch_file(made, at.path)
+    else:
+        _ping_idle(made)
     return made, backend
 
 
@@ -227,22 +255,6 @@ _open_files: dict[str, dict[int, int]] = {}
 _open_files_lock = threading.RLock()            # a signal handler may come in the middle
 os.register_at_fork(before=_open_files_lock.acquire, after_in_parent=_open_files_lock.release,
                     after_in_child=_open_files_lock.release)
-
-
-def file_closed(path: str, connection: Any) -> None:
-    """Note that a connection to an SQLite file is about to be closed, and undo its transaction.
-
-    SQLite keeps the transaction of a closed connection while anybody has a cursor of it, as a traceback may.
-    """
-    with contextlib.suppress(sqlite3.Error):
-        connection.rollback()
-    with _open_files_lock:
-        owners = _open_files.get(path, {})
-        left = owners.get(os.getpid(), 0) - 1
-        if left > 0:
-            owners[os.getpid()] = left
-        else:
-            owners.pop(os.getpid(), None)
 
 
 class OpenInParent(OSError):
@@ -335,5 +347,14 @@ def _watch_file(made: sa.Engine, path: str) -> None:
             owners[os.getpid()] = owners.get(os.getpid(), 0) + 1
 
     @sa.event.listens_for(made, 'close')
-    def closed(connection: Any, _record: Any) -> None:
-        file_closed(path, connection)
+    def about_to_close(connection: Any, _record: Any) -> None:
+        # SQLite keeps the transaction of a closed connection while anybody has a cursor of it, as a traceback may.
+        with contextlib.suppress(sqlite3.Error):
+            connection.rollback()
+        with _open_files_lock:
+            owners = _open_files.get(path, {})
+            left = owners.get(os.getpid(), 0) - 1
+            if left > 0:
+                owners[os.getpid()] = left
+            else:
+                owners.pop(os.getpid(), None)

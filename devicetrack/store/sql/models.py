@@ -164,10 +164,3 @@ for _table, _fields in ((hosts, api.Host._fields), (assignments, values.Record._
 
 KEY: Final = ('host_uuid', 'kind', 'identifier')              # names a row of assignments
 READ_AT: Final = (*KEY, 'generation', 'claim_id')             # names one version of it
-CONTEXT_KEY: Final = ('host_uuid', 'instance_uuid')           # names a row of migration_contexts
-
-
-def at_epoch(host_uuid: Any, epoch: Any) -> sa.Select[Any]:
-    """Select one row if a host has this epoch, and lock it for sharing: nobody takes a later epoch meanwhile."""
-    return sa.select(sa.literal_column('1')).select_from(hosts).where(
-        hosts.c.uuid == host_uuid, hosts.c.epoch == epoch).with_for_update(read=True)

@@ -27,7 +27,6 @@ class Connection(extensions.connection):     # type: ignore[misc]
     """Ends by itself if its server is silent for too long. libpq would wait for ever for a server that hangs."""
 
     silence_s: float
-    writing: Cursor                          # of the connection that writes
 
     def waiting(self) -> watchdog.Watch:
         return watchdog.watch(self.silence_s, self._cut)

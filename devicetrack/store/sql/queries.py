@@ -13,9 +13,13 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from devicetrack.objects.event import Event
+from devicetrack.objects.values import Record
 from devicetrack.store.sql import models
 
 _OF: Final = 'of_'
+# For a statement on two tables, the names of the parameters of the rows of devices begin with this.
+NEW: Final = 'new_'
 
 
 def of(**key: Any) -> dict[str, Any]:
@@ -44,7 +48,10 @@ ADD_HOST: Final = sa.insert(models.hosts)
 # The parameters decide which columns are set.
 SET_OF_HOST: Final = sa.update(models.hosts).where(*_where(models.hosts, ['uuid'], _OF))
 
-AT_EPOCH: Final = models.at_epoch(sa.bindparam('host_uuid'), sa.bindparam('epoch'))
+# Nobody takes a later epoch until the transaction ends, nor has the host for himself.
+HOLD_HOST: Final = sa.select(models.hosts.c.epoch).where(*_where(models.hosts, ['uuid'])).with_for_update(read=True)
+# For changes that only one transaction at a time may make to a host.
+LOCK_HOST: Final = sa.select(models.hosts.c.uuid).where(*_where(models.hosts, ['uuid'])).with_for_update()
 NEXT_EPOCH: Final = SET_OF_HOST.values(epoch=models.hosts.c.epoch + sa.bindparam('step'))
 EPOCH: Final = sa.select(models.hosts.c.epoch).where(*_where(models.hosts, ['uuid']))
 
@@ -62,6 +69,22 @@ RECORDS: Final = _select(models.assignments, [])
 RECORDS_OF_HOST: Final = _select(models.assignments, ['host_uuid'])
 RECORDS_OF_INSTANCE: Final = _select(models.assignments, ['host_uuid', 'instance_uuid'])
 RECORDS_EVERYWHERE: Final = _select(models.assignments, ['instance_uuid'])
+
+
+RECORDS_OF_KEYS: Final = sa.select(models.assignments).where(
+    sa.tuple_(*[models.assignments.c[name] for name in models.KEY]).in_(sa.bindparam('keys', expanding=True)))
+ADD_RECORDS: Final = sa.insert(models.assignments)
+# A row of a host at an epoch: one or none.
+ADD_RECORD_AT_EPOCH: Final = sa.insert(models.assignments).from_select(
+    Record._fields,
+    sa.select(*[sa.bindparam(NEW + name, type_=models.assignments.c[name].type) for name in Record._fields])
+    .select_from(models.hosts).where(*_where(models.hosts, ['uuid', 'epoch'], _OF)).with_for_update(read=True)
+).execution_options(preserve_rowcount=True)
+# Only PostgreSQL can insert into two tables at once. The event has no condition, so count the rows.
+ADD_RECORD_AT_EPOCH_AND_EVENT: Final = ADD_RECORD_AT_EPOCH.add_cte(
+    sa.insert(models.events).inline().values({name: sa.bindparam(name) for name in Event._fields}).cte('told'))
+SET_RECORD: Final = sa.update(models.assignments).where(*_where(models.assignments, models.READ_AT, _OF))
+DELETE_RECORD: Final = sa.delete(models.assignments).where(*_where(models.assignments, models.READ_AT, _OF))
 
 
 @functools.cache
@@ -84,6 +107,11 @@ def of_devices(host_uuid: str, of_kinds: dict[str, list[str]]) -> dict[str, Any]
 
 CONTEXTS: Final = _select(models.migration_contexts, ['host_uuid'], ['instance_uuid'])
 CONTEXT: Final = _select(models.migration_contexts, ['host_uuid', 'instance_uuid'])
+ADD_CONTEXT: Final = sa.insert(models.migration_contexts)
+SET_CONTEXT: Final = sa.update(models.migration_contexts).where(
+    *_where(models.migration_contexts, ['host_uuid', 'instance_uuid'], _OF))
+DELETE_CONTEXT: Final = sa.delete(models.migration_contexts).where(
+    *_where(models.migration_contexts, ['host_uuid', 'instance_uuid']))
 
 # -- operator requests -------------------------------------------------------------------------------------------------
 
@@ -123,7 +151,8 @@ DELETE_LEFTOVER: Final = sa.delete(models.leftovers).where(
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
-ADD_EVENTS: Final = sa.insert(models.events)
+# Inline, because nobody needs the number that an event gets.
+ADD_EVENTS: Final = sa.insert(models.events).inline()
 # A name is that of a device, or of the parent of devices.
 _IS_OF_DEVICE: Final = sa.or_(models.events.c.identifier == sa.bindparam('identifier'),
                               models.events.c.parent == sa.bindparam('identifier'))
@@ -145,6 +174,3 @@ SPAN: Final = sa.select(*[sa.select(aggregate).scalar_subquery() for aggregate i
     sa.func.min(models.events.c.number), sa.func.max(models.events.c.number), sa.func.count(models.hosts.c.uuid))])
 DELETE_EVENTS: Final = sa.delete(models.events).where(
     *_where(models.events, ['host_uuid']), models.events.c.number <= sa.bindparam('last'))
-
-# For changes that only one transaction at a time may make to a host.
-LOCK_HOST: Final = sa.select(models.hosts.c.uuid).where(*_where(models.hosts, ['uuid'])).with_for_update()

@@ -148,9 +148,6 @@ def sync(store: Database) -> str:
         check_tables(store)
     elif not is_known(found):
         raise exception.SchemaMismatch(store.name, found, models.REVISION, remedy(found))
-    if store.path is not None:
-        with store.reading() as connection:     # the setting stays in the file; a transaction could not make it
-            store.backend.prepare_to_write(connection.connection.dbapi_connection)
     if found != models.REVISION:
         store.transact(functools.partial(_upgrade, store))
         LOG.info('%s: schema brought from %s to %s', store.name, found or 'none', models.REVISION)

@@ -1,66 +1,39 @@
 """Finds out what became of a commit whose answer was lost.
 
-The lost transaction may still run, or even wait in a network for its COMMIT to arrive. It holds the locks of every
-row that it wrote until it ends. So a second transaction that writes the same keys waits for it, wherever it is, and
-is undone itself. A plain read would see the rows as they were before, and prove nothing.
-
-- For a row that the lost transaction inserted, an INSERT of the same key waits. Reading it for update would not do in
-  PostgreSQL, which does not see rows that are not committed.
-- For a row that it changed or deleted, reading it for update waits, because that locks like a write.
-- SQLite has one lock for all rows, and BEGIN IMMEDIATE takes it.
+The lost transaction may still run, or even wait in a network for its COMMIT to arrive. Every transaction that writes
+rows holds the row of its host for sharing until it ends. So whoever locks that row for itself waits for the lost one,
+wherever it is. A plain read would see the rows as they were before, and prove nothing. SQLite has one lock for all.
 
 When the lost transaction has ended, all of its rows agree, because one transaction wrote them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
-from oslo_db import exception as db_exc
 import sqlalchemy as sa
 
 from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.store.sql import backend as backends
 from devicetrack.store.sql import convert
-from devicetrack.store.sql import models
-
-_Key = tuple[str, str, str]
+from devicetrack.store.sql import queries
 
 
 def wait_and_compare(connection: sa.Connection, changes: api.Changes) -> bool:
-    """Wait for the lost transaction and say whether its changes happened. Leaves no transaction open.
+    """Wait for the lost transaction and say whether its changes happened.
 
-    :param connection: one whose transactions take SQLite's write lock at once, outside of a transaction
     :raises: the error of the database, if the lost transaction is still open after the timeout for locks
     """
-    with connection.begin() as undone:
-        _lock(connection, [update.before for update in changes.update])
-        _lock(connection, changes.delete)
-        if changes.insert:
-            try:
-                connection.execute(sa.insert(models.assignments), [record._asdict() for record in changes.insert])
-            except db_exc.DBDuplicateEntry:
-                pass                    # the comparison tells whose row it is
-        undone.rollback()
-    with connection.begin() as undone:
-        # For update, because that reads the newest row in every isolation level.
-        found = _lock(connection, [*changes.insert, *(update.before for update in changes.update), *changes.delete])
-        undone.rollback()
+    for host_uuid in sorted({record.host_uuid for record in changes.rows}):
+        connection.execute(queries.LOCK_HOST, {'uuid': host_uuid})
+    found: dict[Any, Record] = {}
+    for rows in backends.chunks(changes.rows):
+        found.update((record[:3], record) for record in convert.records(connection.execute(
+            queries.RECORDS_OF_KEYS, {'keys': [record[:3] for record in rows]})))
+    connection.rollback()
     return happened(changes, found)
-
-
-def _lock(connection: sa.Connection, rows: Iterable[Record]) -> dict[_Key, Record]:
-    table = models.assignments
-    found: dict[_Key, Record] = {}
-    for keys in backends.chunks(sorted({record[:3] for record in rows})):
-        statement = sa.select(table).with_for_update().where(sa.or_(*[
-            sa.and_(table.c.host_uuid == host_uuid, table.c.kind == kind, table.c.identifier == identifier)
-            for host_uuid, kind, identifier in keys]))
-        found.update((record[:3], record) for record in convert.records(connection.execute(statement)))
-    return found
 
 
 def happened(changes: api.Changes, found: Mapping[Any, Record]) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import copy
 import operator
 import secrets
@@ -25,7 +26,7 @@ from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.store.sql import backend as backends
-from devicetrack.store.sql import committer
+from devicetrack.store.sql import changing
 from devicetrack.store.sql import convert
 from devicetrack.store.sql import database
 from devicetrack.store.sql import models
@@ -33,7 +34,7 @@ from devicetrack.store.sql import queries
 from devicetrack.store.sql import schema
 from devicetrack.store.sql import settle
 from devicetrack.store.sql.backend import Cause
-from devicetrack.store.sql.backend import Fault
+from devicetrack.store.sql.backend import Failed
 
 # For each host. A request that waits is never dropped.
 ANSWERED_OPERATOR_REQUESTS_KEPT: Final = 100
@@ -55,14 +56,11 @@ _IN_ORDER: Final = tuple(operator.itemgetter(Record._fields.index(field))
 class SQLStore(database.Database, api.Store):
     """Rows in SQLite, PostgreSQL or MariaDB. Opened by :func:`devicetrack.store.sql.open_store`.
 
-    Reads take a connection from the pool. The rows of claims go through the committer's own connection, and SQLAlchemy
-    writes everything else.
+    Reads and transactions take a connection from the pool. The rows of claims are committed together.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, state_path: str | None = None) -> None:
         super().__init__(conf, state_path)
-        self._committer = committer.Committer(self.name, self.backend, self.open_writing, self.close_writing,
-                                             self.unavailable)
         self._host: api.Host | None = None          # its writes are refused when its epoch is over
         self._fence: api.Fence | None = None
         self._is_taken_over = False
@@ -73,16 +71,7 @@ class SQLStore(database.Database, api.Store):
 
     def close(self) -> None:
         self.notice_fork()
-        self._committer.close()
         self.engine.dispose()
-
-    def unavailable(self, fault: Fault) -> exception.NothingWritten:
-        if fault.cause is Cause.GONE:
-            self._committer.distrust()
-        return super().unavailable(fault)
-
-    def _abandon(self) -> Any:
-        return self._committer.abandon()
 
     # -- hosts ---------------------------------------------------------------------------------------------------------
 
@@ -135,9 +124,11 @@ class SQLStore(database.Database, api.Store):
 
         :raises HostTakenOver: somebody has taken one
         """
-        if self._fence is not None and connection.execute(
-                queries.AT_EPOCH, self._fence._asdict()).first() is None:
-            raise self._taken_over()
+        if self._fence is not None:
+            try:
+                changing.hold_host(connection, self._fence.host_uuid, {self._fence.epoch})
+            except Failed:
+                raise self._taken_over() from None
 
     def _taken_over(self) -> exception.HostTakenOver:
         self._is_taken_over = True
@@ -217,15 +208,20 @@ class SQLStore(database.Database, api.Store):
         self.notice_fork()
         try:
             self._committer.commit(changes, self._fence)
-        except committer.Refused as refused:
-            if refused.fault.cause is Cause.TAKEN_OVER:
+        except Failed as failed:
+            fault = failed.fault
+            if fault.cause is Cause.TAKEN_OVER:
                 raise self._taken_over() from None
-            if refused.fault.cause is Cause.STALE:
+            if fault.cause is Cause.STALE:
                 raise self._stale(changes) from None
-            raise self._taken(changes) from refused.fault.error
+            raise self._taken(changes) if fault.cause is Cause.DUPLICATE else self.error(fault) from fault.error
 
     def settle(self, changes: api.Changes) -> bool:
         changes.check_contexts()
+        self.notice_fork()
+        # A caller that was interrupted has left the line, while the one before it may still carry its changes.
+        with contextlib.suppress(Failed):
+            self._committer.commit(api.Changes())
         return self.transact(lambda connection: settle.wait_and_compare(connection, changes))
 
     def _taken(self, changes: api.Changes) -> exception.NothingWritten:
@@ -239,7 +235,7 @@ class SQLStore(database.Database, api.Store):
 
     def _stale(self, changes: api.Changes) -> exception.StaleAssignment:
         """The error for a row that moved on. It names the first row that is not as it was read."""
-        read = [*(update.before for update in changes.update), *changes.delete]
+        read = changes.rows[len(changes.insert):]
         found: dict[DeviceKey, Record] = {}
         for rows in backends.chunks(read):
             found.update((record.key, record) for record in self.records_of_devices(
@@ -331,7 +327,9 @@ class SQLStore(database.Database, api.Store):
         return convert.leftovers(self.rows(queries.LEFTOVERS, {'host_uuid': host_uuid}))
 
     def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
-        self._replace(lambda connection: _set_leftover(connection, {'host_uuid': host_uuid, **leftover._asdict()}))
+        key = {'host_uuid': host_uuid, 'migration_uuid': leftover.migration_uuid}
+        self._transact_at_epoch(lambda connection: changing.put(
+            connection, queries.SET_LEFTOVER, queries.ADD_LEFTOVER, key, {**key, **leftover._asdict()}))
 
     def remove_leftover(self, host_uuid: str, leftover: Leftover) -> None:
         self._execute(queries.DELETE_LEFTOVER,
@@ -473,12 +471,6 @@ def _set_withheld(connection: sa.Connection, write: Sequence[api.WithheldRow],
         connection.execute(queries.ADD_WITHHELD, [row._asdict() for row in write])
     if events:
         connection.execute(queries.ADD_EVENTS, [event._asdict() for event in events])
-
-
-def _set_leftover(connection: sa.Connection, row: dict[str, Any]) -> None:
-    key = {name: row[name] for name in ('host_uuid', 'migration_uuid')}
-    if not connection.execute(queries.SET_LEFTOVER, queries.of(**key) | row).rowcount:
-        connection.execute(queries.ADD_LEFTOVER, row)
 
 
 def _set_declarations(connection: sa.Connection, host_uuid: str,

@@ -142,10 +142,10 @@ class TestStatements(base.TestCase):
         store = self.useFixture(databases.SQLiteStore()).store
         store.write(insert(record('ns0')))
         statements: list[str] = []
-        store._committer._connection.set_trace_callback(statements.append)
+        sa.event.listen(store.engine, 'before_cursor_execute', lambda *args: statements.append(args[2].split()[0]))
         store.write(insert(record('ns1')))
-        # The row and its event.
-        self.assertEqual(['BEGIN', 'INSERT', 'INSERT', 'COMMIT'], [statement.split()[0] for statement in statements])
+        # The host, the row and its event.
+        self.assertEqual(['SELECT', 'INSERT', 'INSERT'], statements)
 
 
 class TestTogether(StoreTestCase):
@@ -196,6 +196,7 @@ class TestUnknownCommit(base.TestCase):
         super().setUp()
         fixture = self.useFixture(self.database(busy_timeout_s=1))
         self.direct = fixture.store
+        self.direct.add_host(api.Host(records.HOST_UUID, 'compute-1', 'digest'))
         if self.before:
             self.direct.write(insert(_ROW)._replace(contexts=tuple(map(put, self.before))))
         self.proxy = self.useFixture(proxies.CommitProxy(fixture.server))

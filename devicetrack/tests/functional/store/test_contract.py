@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import sqlalchemy as sa
-
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine.guest_records import LONGEST
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store import api
+from devicetrack.store.sql import changing
 from devicetrack.store.sql import models
 from devicetrack.testing import databases
 from devicetrack.tests import base
@@ -384,9 +383,10 @@ class TestSettleWithoutLoss(StoreTestCase):
 
     def test_it_waits_for_a_transaction_that_is_still_open(self) -> None:
         self.store = self.useFixture(self.database(busy_timeout_s=1)).store
+        self.store.add_host(api.Host(records.HOST_UUID, 'compute-1', 'digest'))
         row = record('ns0')
         with self.store.engine.connect().execution_options(devicetrack_writes=True) as lost:
-            lost.execute(sa.insert(models.assignments).values(row._asdict()))
+            changing.carry_out(lost, [(insert(row), None)])
             error = self.assertRaises(exception.StoreUnavailable, self.store.settle, insert(row))
             lost.commit()
         self.assertIn('lock', error.reason)

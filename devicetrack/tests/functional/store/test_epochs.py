@@ -12,6 +12,7 @@ from devicetrack import exception
 from devicetrack.objects.event import Event
 from devicetrack.objects.values import Leftover
 from devicetrack.store import api
+from devicetrack.store.sql import changing
 from devicetrack.store.sql import models
 from devicetrack.store.sql import store as sql_store
 from devicetrack.testing import databases
@@ -224,8 +225,7 @@ class TestTakingOver(EpochTestCase):
             found.extend(second.records())
 
         def write(connection: sa.Connection) -> None:
-            connection.execute(models.at_epoch(HOST.uuid, epoch)).one()
-            connection.execute(sa.insert(models.assignments).values(row._asdict()))
+            changing.carry_out(connection, [(insert(row), api.Fence(HOST.uuid, epoch))])
             taking.start()
             taking.join(0.5)
             self.assertEqual((True, []), (taking.is_alive(), found))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import sqlalchemy as sa
+
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects.event import Event
@@ -54,8 +56,8 @@ class TestServerMode(base.TestCase):
         store.add_host(host)
         writing = store.at_epoch(host._replace(epoch=store.take_epoch(host.uuid)))
         writing.write(insert(record('ns0')))
-        with writing._committer._connection.cursor() as cursor:
-            cursor.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',NO_BACKSLASH_ESCAPES')")
+        with writing.reading() as connection:                   # the one that is kept
+            connection.execute(sa.text("SET SESSION sql_mode = CONCAT(@@sql_mode, ',NO_BACKSLASH_ESCAPES')"))
         writing.write(insert(record(_STRANGE)))
         writing.write(insert(record(_STRANGE + '1'), record(_STRANGE + '2')))
         self.assertEqual(sorted(['ns0', _STRANGE, _STRANGE + '1', _STRANGE + '2']),
@@ -66,7 +68,6 @@ class TestServerMode(base.TestCase):
 class TestWriting(EventsTestCase):
 
     def test_a_claim_of_a_manager_is_an_event(self) -> None:
-        """The one statement that most claims are."""
         row = record('ns0')
         self.at_an_epoch().write(insert(row)._replace(note=Note(REQUEST)))
         [found] = self.store.events_of_device('ns0')
@@ -273,18 +274,16 @@ class TestLostAnswers(EventsTestCase):
                          (self.store.records(), self.names()))
 
     def _write_and_lose(self, changes: api.Changes, reaches: bool) -> None:
-        backend = self.store.backend
-        real = backend.commit
-
-        def commit(connection: Any) -> None:
+        def commit(connection: sa.Connection) -> None:
+            driver_connection: Any = connection.connection.dbapi_connection
             if reaches:
-                real(connection)
-            connection.close()
+                driver_connection.commit()
+            driver_connection.close()
             raise OSError('the connection is lost')
 
-        self.patch(backend, 'commit', commit)
+        sa.event.listen(self.store.engine, 'commit', commit)
         try:
             self.store.write(changes)
         finally:
-            self.patch(backend, 'commit', real)
+            sa.event.remove(self.store.engine, 'commit', commit)
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import time
 from typing import Any
 
+import sqlalchemy as sa
+
 from devicetrack import exception
 from devicetrack.store.sql import backend as backends
 from devicetrack.testing import databases
@@ -47,15 +49,12 @@ class HangingServerTestCase(base.TestCase):
         self.assertLessEqual({'ns0', 'ns2'}, {row.identifier for row in self.store.records()})
 
     def test_a_commit_ends_and_nobody_knows_its_outcome(self) -> None:
-        backend = self.store._committer._backend
-        commit, hanging = backend.commit, self.server.hanging()
+        hanging = self.server.hanging()
 
-        def hang(connection: Any) -> None:
-            self.patch(backend, 'commit', commit)
+        @sa.event.listens_for(self.store.engine, 'commit', once=True)
+        def hang(_connection: sa.Connection) -> None:
             hanging.__enter__()
-            commit(connection)
 
-        self.patch(backend, 'commit', hang)
         changes = insert(record('ns0'))
         try:
             self.assertRaises(exception.OutcomeUnknown, self.store.write, changes)

@@ -11,6 +11,7 @@ from devicetrack.testing import databases
 from devicetrack.testing import proxy as proxies
 from devicetrack.testing.proxy import Action
 from devicetrack.tests import base
+from devicetrack.tests.functional.store import records
 from devicetrack.tests.functional.store.records import delete
 from devicetrack.tests.functional.store.records import insert
 from devicetrack.tests.functional.store.records import moved_on
@@ -36,6 +37,7 @@ class TestUnknownCommit(base.TestCase):
         super().setUp()
         fixture = self.useFixture(self.database(busy_timeout_s=1))
         self.direct = fixture.store
+        self.direct.add_host(api.Host(records.HOST_UUID, 'compute-1', 'digest'))
         if self.before:
             self.direct.write(insert(*self.before))
         self.proxy = self.useFixture(proxies.CommitProxy(fixture.server))

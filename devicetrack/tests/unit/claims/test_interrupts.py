@@ -76,25 +76,15 @@ class EveryLineTestCase(base.TestCase):
 
     def test_of_a_claim(self) -> None:
         got: list[Claim] = []
-        kept: list[Claim] = []                  # claims that are on their way to the caller
-        keep = Claim.keep
-
-        def kept_by(claim: Claim) -> Claim:
-            kept.append(keep(claim))
-            return claim
-
-        def prepare() -> None:
-            got.clear()
-            kept.clear()
 
         def check(where: str) -> None:
             self.host.audit()
-            if not got and not kept:
+            # These two only remember and count the call, when the claim is on its way to the caller.
+            if not got and not where.startswith(('claims/requests.py', 'claims/metering.py')):
                 self.assertEqual({}, self.host.owners(), where)
             self.check(where)
 
-        self.patch(Claim, 'keep', kept_by)
-        self.interrupt(lambda: got.append(self.claim()), prepare, check)
+        self.interrupt(lambda: got.append(self.claim()), got.clear, check)
 
     def test_of_a_release(self) -> None:
         def prepare() -> None:

@@ -11,86 +11,60 @@ import threading
 from typing import Any
 
 from devicetrack import exception
-from devicetrack.store import api
 from devicetrack.store.sql import backend as backends
+from devicetrack.store.sql import changing
 from devicetrack.store.sql import committer as committers
 from devicetrack.store.sql.backend import Cause
+from devicetrack.store.sql.backend import Failed
 from devicetrack.tests import base
+from devicetrack.tests import interrupts
 from devicetrack.tests.functional.store.records import insert
 from devicetrack.tests.functional.store.records import record
 
 
-class _Error(Exception):
-    """The driver's error, with what it means."""
-
-    def __init__(self, cause: Cause, undone: bool = True) -> None:
-        super().__init__(cause)
-        self.cause, self.undone = cause, undone
-
-
-class _Connection:
-    def __init__(self) -> None:
-        self.open = True
-
-
 class _Database:
-    """A backend that keeps rows in a dict and lets a test step in before a statement or a commit."""
-
-    Error = _Error
-    locks_whole_store = False
+    """Keeps rows in a set and lets a test step in before a statement or a commit."""
 
     def __init__(self) -> None:
         self.rows: set[str] = set()
         self.transactions: list[list[str]] = []         # that were tried
         self.commits = 0
-        self.opened: list[_Connection] = []
         self.at_statement: Callable[[list[str]], Any] = lambda keys: None
         self.at_commit: Callable[[], Any] = lambda: None
-        self.at_ping: Callable[[], Any] = lambda: None
         self._written: list[str] = []
         self._in_transaction = False
-        self.pings = 0
 
-    def connect(self) -> _Connection:
-        self.opened.append(_Connection())
-        return self.opened[-1]
-
-    def disconnect(self, connection: _Connection) -> None:
-        self._in_transaction = connection.open = False
-
-    def ping(self, connection: _Connection) -> None:
-        self.pings += 1
-        self.at_ping()
-        if not connection.open:
-            raise _Error(Cause.GONE)
-
-    def carry_out(self, connection: _Connection, merged: backends.Merged, fences: Sequence[api.Fence] = ()) -> None:
+    def attempt(self, work: Callable[[Any], None]) -> None:
         if self._in_transaction:
             raise AssertionError('two transactions at once')
         self._in_transaction = True
-        keys = [row.identifier for row in merged.insert]
+        try:
+            work(None)
+            self.at_commit()
+            self.rows.update(self._written)
+            self.commits += 1
+        finally:
+            self._in_transaction = False
+
+    def carry_out(self, connection: None, members: Sequence[changing.Member]) -> None:
+        keys = self._written = sorted(row.identifier for changes, _fence in members for row in changes.insert)
         self.transactions.append(keys)
         self.at_statement(keys)
         if len({*keys} | self.rows) < len(keys) + len(self.rows):
-            raise _Error(Cause.DUPLICATE)
-        self._written = keys
+            raise Failed.by(Cause.DUPLICATE)
 
-    def commit(self, connection: _Connection) -> None:
-        self.at_commit()
-        self.rows.update(self._written)
-        self.commits += 1
-        self._in_transaction = False
 
-    def rollback(self, connection: _Connection) -> None:
-        self._written = []
-        self._in_transaction = False
+def _fail(cause: Cause) -> Any:
+    raise Failed.by(cause)
 
-    def undone_in_commit(self, error: BaseException) -> bool:
-        return isinstance(error, _Error) and error.undone
 
-    def fault(self, error: BaseException) -> backends.Fault:
-        cause = error.cause if isinstance(error, _Error) else Cause.OTHER
-        return backends.Fault(cause, cause.value, error)
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def causes(answers: Sequence[Any]) -> list[Cause | None]:
+    """The causes of what calls raised; None for those that returned."""
+    return [answer if answer is None else answer.fault.cause for answer in answers]
 
 
 class _Wake:
@@ -143,10 +117,9 @@ class TestCommitter(base.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.database = _Database()
-        backend: Any = self.database
+        self.patch(changing, 'carry_out', self.database.carry_out)
         self.committer = committers.Committer(
-            'the store', backend, self.database.connect, self.database.disconnect,
-            lambda fault: exception.StoreUnavailable('the store', fault.reason))
+            self.database.attempt, lambda error: backends.Fault(Cause.OTHER, Cause.OTHER.value, error))
         self.queue = self.committer._line = _Queue()
 
     def commit(self, *identifiers: str) -> None:
@@ -205,15 +178,15 @@ class TestCommitter(base.TestCase):
     def test_a_duplicate_is_the_failure_of_one(self) -> None:
         self.database.rows.add('b')
         answers = self.gathered(*self.calls('a', 'b', 'c'))
-        self.assertEqual([type(None), type(None), committers.Refused, type(None)], list(map(type, answers)))
+        self.assertEqual([None, None, Cause.DUPLICATE, None], causes(answers))
         self.assertEqual({'first', 'a', 'b', 'c'}, self.database.rows)
 
     def test_a_fault_of_the_store_is_everybodys_and_asked_once(self) -> None:
         def full() -> None:
-            self.database.at_commit = lambda: (_ for _ in ()).throw(_Error(Cause.FULL))
+            self.database.at_commit = lambda: _fail(Cause.FULL)
 
         answers = self.gathered(*self.calls('a', 'b'), in_the_turn=full)
-        self.assertEqual([exception.StoreUnavailable] * 3, list(map(type, answers)))
+        self.assertEqual([Cause.FULL] * 3, causes(answers))
         self.assertEqual(3, len(set(map(id, answers))))
         self.assertEqual(2, len(self.database.transactions))
         self.assertEqual(set(), self.database.rows)
@@ -221,54 +194,40 @@ class TestCommitter(base.TestCase):
     def test_a_fault_of_the_store_ends_what_was_begun_one_by_one(self) -> None:
         def refuse_and_be_full() -> None:
             faults = [Cause.FULL, Cause.DUPLICATE]
-            self.database.at_statement = lambda keys: (_ for _ in ()).throw(_Error(faults.pop()))
+            self.database.at_statement = lambda keys: _fail(faults.pop())
 
         answers = self.gathered(*self.calls('a', 'b', 'c'), in_the_turn=refuse_and_be_full)
-        self.assertEqual([exception.StoreUnavailable] * 3, list(map(type, answers[1:])))
+        self.assertEqual([Cause.FULL] * 3, causes(answers[1:]))
         self.assertEqual([1, 3, 1], list(map(len, self.database.transactions)))
 
     def test_a_lost_answer_to_one_by_itself_is_that_ones_alone(self) -> None:
         def lose() -> None:
             self.database.at_commit = lambda: None
-            raise _Error(Cause.GONE, undone=False)
+            raise Failed.by(Cause.IN_DOUBT)
 
         def refuse(keys: list[str]) -> None:
             self.database.at_statement = lambda keys: None
             self.database.at_commit = lose
-            raise _Error(Cause.DUPLICATE)
+            raise Failed.by(Cause.DUPLICATE)
 
         def next_is_refused() -> None:
             self.database.at_statement = refuse
 
         answers = self.gathered(*self.calls('a', 'b', 'c'), in_the_turn=next_is_refused)
-        self.assertEqual(1, sum(isinstance(answer, exception.OutcomeUnknown) for answer in answers))
+        self.assertEqual(1, causes(answers).count(Cause.IN_DOUBT))
         self.assertEqual(3, sum(answer is None for answer in answers))
 
     def test_a_lost_answer_is_unknown_to_every_member(self) -> None:
         def lose() -> None:
-            self.database.at_commit = lambda: (_ for _ in ()).throw(_Error(Cause.GONE, undone=False))
+            self.database.at_commit = lambda: _fail(Cause.IN_DOUBT)
 
         answers = self.gathered(*self.calls('a', 'b'), in_the_turn=lose)
-        self.assertEqual([exception.OutcomeUnknown] * 3, list(map(type, answers)))
-        self.assertFalse(any(connection.open for connection in self.database.opened))
-
-    def test_who_gives_way_is_tried_again_within_bounds(self) -> None:
-        def conflict(keys: list[str]) -> None:
-            if len(self.database.transactions) < 3:
-                raise _Error(Cause.CONFLICT)
-
-        self.database.at_statement = conflict
-        self.commit('ns0')
-        self.assertEqual(3, len(self.database.transactions))
-        self.database.transactions.clear()
-        self.database.at_statement = lambda keys: (_ for _ in ()).throw(_Error(Cause.CONFLICT))
-        self.assertRaises(exception.StoreUnavailable, self.commit, 'ns1')
-        self.assertEqual(backends.ATTEMPTS, len(self.database.transactions))
+        self.assertEqual([Cause.IN_DOUBT] * 3, causes(answers))
 
     def test_a_batch_that_gives_way_is_tried_one_by_one(self) -> None:
         def conflict(keys: list[str]) -> None:
             if len(keys) > 1:
-                raise _Error(Cause.CONFLICT)
+                raise Failed.by(Cause.CONFLICT)
 
         def let_batches_give_way() -> None:
             self.database.at_statement = conflict
@@ -281,18 +240,18 @@ class TestCommitter(base.TestCase):
 
     def test_the_lock_that_one_waits_for_fails_no_other(self) -> None:
         answers = self.gathered(*self.calls('a', 'b', 'c'), in_the_turn=functools.partial(self.lock, 'a'))
-        self.assertEqual([type(None), exception.StoreUnavailable, type(None), type(None)], list(map(type, answers)))
+        self.assertEqual([None, Cause.LOCKED, None, None], causes(answers))
 
     def test_a_lock_that_all_wait_for_is_waited_for_thrice(self) -> None:
         answers = self.gathered(*self.calls('a', 'b', 'c', 'd', 'e'),
                                 in_the_turn=functools.partial(self.lock, *'abcde'))
-        self.assertEqual([exception.StoreUnavailable] * 5, list(map(type, answers[1:])))
+        self.assertEqual([Cause.LOCKED] * 5, causes(answers[1:]))
         self.assertEqual([1, 5, 1, 1], list(map(len, self.database.transactions)))
 
     def test_locks_of_their_own_that_some_wait_for_fail_no_other(self) -> None:
         def wait_in_vain(keys: list[str]) -> None:
             if len(self.database.transactions) % 2 == 0:            # the batch, and every second of its members
-                raise _Error(Cause.LOCKED)
+                raise Failed.by(Cause.LOCKED)
 
         def let_others_lock() -> None:
             self.database.at_statement = wait_in_vain
@@ -304,67 +263,25 @@ class TestCommitter(base.TestCase):
     def lock(self, *identifiers: str) -> None:
         def wait_in_vain(keys: list[str]) -> None:
             if {*keys} & {*identifiers}:
-                raise _Error(Cause.LOCKED)
+                raise Failed.by(Cause.LOCKED)
 
         self.database.at_statement = wait_in_vain
 
-    def test_nothing_is_tried_again_after_a_disconnect(self) -> None:
-        self.database.at_statement = lambda keys: (_ for _ in ()).throw(_Error(Cause.GONE))
-        self.assertRaises(exception.StoreUnavailable, self.commit, 'ns0')
-        self.assertEqual(1, len(self.database.transactions))
-        self.database.at_statement = lambda keys: None
-        self.commit('ns0')
-        self.assertEqual(2, len(self.database.opened))
-
-    def test_a_connection_that_lay_idle_is_tried_first(self) -> None:
-        self.commit('ns0')
-        self.database.opened[0].open = False
-        self.committer._ping_after_s = 0.0
-        self.commit('ns1')
-        self.assertEqual((1, 2), (self.database.pings, len(self.database.opened)))
-
-    def test_a_connection_that_is_distrusted_is_tried_once_however_short_it_was_idle(self) -> None:
-        self.committer._ping_after_s = 1e9
-        self.commit('ns0')
-        self.committer.distrust()
-        self.commit('ns1')
-        self.commit('ns2')
-        self.assertEqual((1, 1), (self.database.pings, len(self.database.opened)))
-
-    def test_a_connection_on_which_anything_else_failed_may_have_an_answer_on_its_way_and_is_closed(self) -> None:
-        self.database.at_statement = lambda keys: (_ for _ in ()).throw(RuntimeError('not of the driver'))
-        self.assertRaises(exception.StoreUnavailable, self.commit, 'ns0')
-        self.assertFalse(self.database.opened[0].open)
-
-    def test_an_interrupt_while_an_idle_connection_is_tried_drops_it(self) -> None:
-        self.commit('ns0')
-        self.committer._ping_after_s = 0.0
-        self.database.at_ping = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
-        self.assertRaises(KeyboardInterrupt, self.commit, 'ns1')
-        self.database.at_ping = lambda: None
-        self.commit('ns2')
-        self.assertEqual([False, True], [connection.open for connection in self.database.opened])
-
     def test_an_interrupt_before_the_commit_writes_nothing(self) -> None:
-        self.database.at_statement = lambda keys: (_ for _ in ()).throw(KeyboardInterrupt)
+        self.database.at_statement = lambda keys: _interrupt()
         self.assertRaises(KeyboardInterrupt, self.commit, 'ns0')
-        self.assertFalse(self.database.opened[0].open)
         self.database.at_statement = lambda keys: None
         self.commit('ns0')
         self.assertEqual({'ns0'}, self.database.rows)
 
     def test_an_interrupt_in_the_commit_is_not_swallowed(self) -> None:
-        self.database.at_commit = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
+        self.database.at_commit = _interrupt
         self.assertRaises(KeyboardInterrupt, self.commit, 'ns0')
-        self.assertFalse(self.database.opened[0].open)
         self.database.at_commit = lambda: None
         self.commit('ns1')
 
     def test_the_interrupt_of_the_leader_does_not_fail_those_who_wait(self) -> None:
-        def interrupt() -> None:
-            raise KeyboardInterrupt
-
-        answers = self.gathered(*self.calls('a', 'b'), in_the_turn=interrupt)
+        answers = self.gathered(*self.calls('a', 'b'), in_the_turn=_interrupt)
         self.assertEqual([KeyboardInterrupt, type(None), type(None)], list(map(type, answers)))
         self.assertEqual({'a', 'b'}, self.database.rows)
 
@@ -405,12 +322,11 @@ class TestCommitter(base.TestCase):
         # The next one carries them together, as the interrupted one would have.
         self.assertEqual([1, 3, 2], [len(keys) for keys in self.database.transactions])
 
-    def test_a_leader_that_is_interrupted_when_it_has_left_closes_no_connection_of_the_next_one(self) -> None:
+    def test_a_leader_that_is_interrupted_when_it_has_left_takes_nothing_from_the_next_one(self) -> None:
         self.queue.wakes.append(_InterruptsWhoWakes)
         answers = self.gathered(*self.calls('a'))
         self.assertEqual([KeyboardInterrupt, type(None)], list(map(type, answers)))
         self.assertEqual({'first', 'a'}, self.database.rows)
-        self.assertEqual([True], [connection.open for connection in self.database.opened])
 
     def test_who_is_interrupted_while_it_waits_leaves_the_queue(self) -> None:
         self.queue.wakes.append(lambda lock: _Wake(lock, lambda: None))
@@ -434,46 +350,75 @@ class TestCommitter(base.TestCase):
         self.commit('c')
         self.assertEqual(3, len(self.database.rows))
 
-    def interrupted_member(self, *faults: _Error) -> Any:
-        """Interrupt a caller twice while another one has its changes in a transaction, and give what it hears."""
-        carried = threading.Event()
-        wakes: list[_Wake] = []
-
-        def wake(lock: Any) -> _Wake:
-            wakes.append(_Wake(lock, carried.wait, lambda: None))
-            return wakes[0]
+    def test_who_is_interrupted_while_somebody_carries_its_changes_hears_of_it_at_once(self) -> None:
+        carried, left = threading.Event(), threading.Event()
 
         def wait(keys: list[str]) -> None:
             carried.set()
-            wakes[0].waits.wait()
-            for fault in faults:
-                raise fault
+            left.wait()
 
         def carry_both() -> None:
             self.database.at_statement = wait
 
-        self.queue.wakes += [lambda lock: lock, wake]
-        answers = self.gathered(*self.calls('a', 'b'), in_the_turn=carry_both)
-        return answers[1] if answers[2] is None or type(answers[2]) is exception.StoreUnavailable else answers[2]
-
-    def test_who_is_interrupted_while_it_is_committed_hears_of_the_interrupt(self) -> None:
-        self.assertIsInstance(self.interrupted_member(), KeyboardInterrupt)
+        self.queue.wakes += [lambda wake: wake, lambda wake: _Wake(wake, carried.wait)]
+        calls = [self.told_when_it_leaves(call, left) for call in self.calls('a', 'b')]
+        answers = self.gathered(*calls, in_the_turn=carry_both)
+        self.assertEqual({type(None), KeyboardInterrupt}, set(map(type, answers[1:])))
         self.assertEqual({'first', 'a', 'b'}, self.database.rows)
 
-    def test_who_is_interrupted_and_not_committed_hears_of_the_interrupt_too(self) -> None:
-        self.assertIsInstance(self.interrupted_member(_Error(Cause.FULL)), KeyboardInterrupt)
-        self.assertEqual({'first'}, self.database.rows)
+    def told_when_it_leaves(self, call: Callable[[], Any], left: threading.Event) -> Callable[[], Any]:
+        def run() -> Any:
+            try:
+                return call()
+            finally:
+                left.set()
+
+        return run
 
     def test_a_mistake_in_one_members_changes_is_its_own(self) -> None:
-        broken = functools.partial(self.committer.commit, api.Changes(insert=('no record',)))   # type: ignore[arg-type]
-        answers = self.gathered(*self.calls('a'), broken)
-        self.assertEqual([None, None], answers[:2])
-        self.assertIsInstance(answers[2], Exception)
+        def mistaken(keys: list[str]) -> None:
+            if 'b' in keys:
+                raise TypeError
+
+        def let_it_be_mistaken() -> None:
+            self.database.at_statement = mistaken
+
+        answers = self.gathered(*self.calls('a', 'b'), in_the_turn=let_it_be_mistaken)
+        self.assertEqual([None, None, Cause.OTHER], causes(answers))
         self.assertEqual({'first', 'a'}, self.database.rows)
 
-    def test_closing_waits_for_nobody_and_takes_nothing_away(self) -> None:
-        answers = self.gathered(*self.calls('a'), in_the_turn=self.committer.close)
-        self.assertEqual([None, None], answers)
-        self.assertEqual([False, True], [connection.open for connection in self.database.opened])
-        self.committer.close()
-        self.assertFalse(self.database.opened[1].open)
+    def test_an_error_of_ours_after_the_commit_was_sent_leaves_it_in_doubt(self) -> None:
+        self.database.at_commit = lambda: [][0]
+        error = self.assertRaises(Failed, self.commit, 'ns0')
+        self.assertIs(Cause.IN_DOUBT, error.fault.cause)
+
+    def test_members_whose_commit_an_interrupted_leader_has_sent_are_in_doubt(self) -> None:
+        def interrupt_the_second() -> None:
+            self.database.at_statement = lambda keys: setattr(self.database, 'at_commit', interrupt)
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        answers = self.gathered(*self.calls('a', 'b'), in_the_turn=interrupt_the_second)
+        self.assertIsNone(answers[0])
+        [interrupted] = [answer for answer in answers[1:] if isinstance(answer, KeyboardInterrupt)]
+        self.assertEqual([Cause.IN_DOUBT], causes([answer for answer in answers[1:] if answer is not interrupted]))
+
+    def test_who_commits_in_the_middle_of_a_commit_of_its_own_is_refused(self) -> None:
+        refused = []
+
+        def again(keys: list[str]) -> None:
+            refused.append(self.assertRaises(exception.ReentrantCall, self.commit, 'inner'))
+
+        self.database.at_statement = again
+        self.commit('outer')
+        self.assertEqual(({'outer'}, 1), (self.database.rows, len(refused)))
+
+    def test_whatever_line_is_interrupted_the_next_one_commits(self) -> None:
+        for error in (interrupts.Interrupt, MemoryError):
+            lines = interrupts.Lines()
+            lines.run(functools.partial(self.commit, f'counted {error.__name__}'))
+            for number in range(lines.count):
+                interrupts.Lines(number, error).run(functools.partial(self.commit, f'{error.__name__}{number}'))
+                self.assertEqual(0, len(self.queue), str(number))
+                self.commit(f'after {error.__name__}{number}')
