@@ -91,9 +91,10 @@ def _in_place_of(owner: Any, name: str, function: Callable[..., Any]) -> Any:
 
 @mutant('hold in the ledger → record', 'it records what it no longer holds')
 def records_without_holding() -> Iterator[None]:
-    def insert(original: Any, rows: Rows, hold: Hold, changes: Changes, build: object) -> None:
-        vars(rows)['_ledger'].put_back(hold)
-        original(rows, hold, changes, build)
+    def insert(original: Any, rows: Rows, changes: Changes) -> None:
+        vars(rows)['_ledger'].put_back(Hold(
+            changes.insert[0].instance_uuid, tuple(record.key for record in changes.insert), ()))
+        original(rows, changes)
 
     with _in_place_of(Rows, 'insert', insert):
         yield
