@@ -84,11 +84,6 @@ class Samples:
         pairs = zip(self.measured[subject], self.measured[to], strict=True)
         return statistics.median(one / other for one, other in pairs)
 
-    def slowest_to_fastest(self, to: str) -> float:
-        """The ratio of the slowest subject to the fastest, each compared with ``to`` round by round."""
-        ratios = [self.ratio(subject, to) for subject in self.measured]
-        return max(ratios) / min(ratios)
-
 
 def side_by_side(subjects: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = 1) -> Samples:
     """Measure every subject once a round.

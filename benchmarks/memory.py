@@ -29,7 +29,7 @@ def run(effort: Effort) -> Table:
     sizes = ', '.join(f'{devices:,}' for devices in effort.held)
     # Hash tables grow in steps, so the cost of an entry depends on how many came after the last step.
     return Table('Memory of the ledger', [
-        Row('an assignment: one device held for one instance', max(assignments), 'bytes', at_most=300,
+        Row('an assignment: one device held for one instance', max(assignments), 'bytes', at_most=600,
             note=f'most of {sizes} held, with the UUID of the instance; at least {min(assignments):.0f}'),
         Row('beside it, a device: held or free', max(entries), 'bytes',
             note=f'with its identifier, without the text of its details; at least {min(entries):.0f}'),

@@ -1,8 +1,8 @@
 """Exclusive locks on files, between processes and between threads (flock(2)).
 
-External locks of oslo.concurrency are fcntl record locks. A process loses such a lock as soon as it closes any
-descriptor of the file, and no child inherits it. A flock belongs to the open file: a child with the descriptor holds
-the lock until the child ends, even if its parent is killed.
+They are not those of oslo.concurrency, whose external locks are fcntl record locks. A process loses such a lock as soon
+as it closes any descriptor of the file, and no child inherits it. A flock belongs to the open file: a child with the
+descriptor holds the lock until the child ends, even if its parent is killed.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ PLACEMENT_NAME: Final = re.compile('[A-Z0-9_]{1,255}')
 PCI_ADDRESS: Final = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
 
 # Canonical: the store compares texts, and a UUID in capitals would be another instance.
-_UUID = re.compile(r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}')
+UUID: Final = re.compile(r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _SURROGATE = re.compile('[\ud800-\udfff]')
 _NOT_IN_A_CLASS = re.compile('[^A-Z0-9_]')
 _NUMA_PROVIDER = re.compile('numa[0-9]+')
@@ -115,7 +115,7 @@ _NUMA_PROVIDER = re.compile('numa[0-9]+')
 
 def is_uuid(value: object) -> bool:
     """Whether a value is a UUID in its canonical form: text, lower case, with hyphens."""
-    return isinstance(value, str) and _UUID.fullmatch(value) is not None
+    return isinstance(value, str) and UUID.fullmatch(value) is not None
 
 
 def is_text(value: object) -> bool:

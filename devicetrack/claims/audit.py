@@ -114,7 +114,7 @@ class Audit:
         if self._gate.report_only is None:
             self._failed.give_back_claims()
         self._views.prepare(self._rows.all)
-        with self._views.reading() as watch:
+        with self._views.reading() as before_look:
             looks = [self._views.read()]
             found, left = self._compare(looks[0]), unsettled.left_without_migration(looks[0])
             forgotten, defined = unsettled.forgotten(looks[0]), unsettled.left_defined(looks[0])
@@ -127,7 +127,7 @@ class Audit:
                 forgotten &= unsettled.forgotten(looks[1])
                 defined &= unsettled.left_defined(looks[1])
             views = looks[-1]
-            self._views.take_over(looks, watch)
+            self._views.take_over(looks, before_look)
         self._declarations.refresh(views.inventory)
         self._rows.follow(views.records)
         before, self._forgotten = self._forgotten, forgotten

@@ -260,12 +260,12 @@ class Claiming:
 
     def _make(self, record: Record) -> str:
         """Make one device ready on the host; returns its details."""
-        with self._ledger.watching() as watch:
-            made = self._driver.realize(DeviceAssignment.from_record(record))
-            # Providers that are not resolved yet wait for the next audit.
-            capacities = [one for one in made.capacities if self._views.knows(one.provider)]
-            kept = identity.kept(record.details, made.details)
-            self._ledger.realized(record.key, kept, capacities, watch)
+        before = self._ledger.now
+        made = self._driver.realize(DeviceAssignment.from_record(record))
+        # Providers that are not resolved yet wait for the next audit.
+        capacities = [one for one in made.capacities if self._views.knows(one.provider)]
+        kept = identity.kept(record.details, made.details)
+        self._ledger.realized(record.key, kept, capacities, before)
         # A device that was there already does not show that its parent makes more.
         is_new = not record.was_ready and details.is_made(record.details)
         self._withheld.was_realized(Target.of(record.key), *(

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from devicetrack import exception
 from devicetrack.claims import instance_fields
+from devicetrack.claims import locks
 from devicetrack.claims import service
 
 Arguments = ParamSpec('Arguments')
@@ -44,9 +45,11 @@ def ending_start(call: Callable[Concatenate[Any, Arguments], Result],
     """Decorate a call of a manager, to tell the manager of the error that leaves it."""
     @functools.wraps(call)
     def told(self: _Caller, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        kept = len(locks.held())
         try:
             return call(self, *args, **kwargs)
         except BaseException as error:
+            locks.let_go(kept)
             self._call_failed(error)
             raise
 

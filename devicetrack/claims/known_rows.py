@@ -34,7 +34,7 @@ class KnownRows:
     """
 
     def __init__(self) -> None:
-        self._lock = locks.FairLock(locks.FINDING)
+        self._lock = locks.Lock(locks.FINDING)
         self._rows: dict[DeviceKey, _Row] = {}
         self._keys: dict[str, frozenset[DeviceKey]] = {}        # by instance
         self._contexts: dict[str, ContextChange] = {}           # by instance

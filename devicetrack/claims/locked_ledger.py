@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
@@ -25,9 +24,10 @@ from devicetrack.claims import locks
 from devicetrack.engine import opening
 from devicetrack.engine.exclusion import BEING_WIPED
 from devicetrack.engine.ledger import Ledger
+from devicetrack.engine.snapshot import GONE
+from devicetrack.engine.snapshot import Snapshot
 from devicetrack.engine.states import DeviceState
 from devicetrack.engine.states import PoolState
-from devicetrack.engine.stock import GONE
 from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
@@ -39,13 +39,13 @@ Arguments = ParamSpec('Arguments')
 Result = TypeVar('Result')
 
 
-class LedgerLock(locks.FairLock):
+class LedgerLock(locks.Lock):
     """The fair lock of one ledger."""
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__(locks.LEDGER)
+    def __init__(self, of: str = '') -> None:
+        super().__init__(locks.LEDGER, of)
 
 
 def _finding(method: Callable[Concatenate[Ledger, Arguments], Result],
@@ -56,6 +56,18 @@ def _finding(method: Callable[Concatenate[Ledger, Arguments], Result],
         functools.partial, method)
 
 
+def _reading(method: Callable[Concatenate[Ledger, Arguments], Result],
+             ) -> Callable[Concatenate[LockedLedger, Arguments], Result]:
+    """A question to the present snapshot, without the lock: nobody changes a snapshot. A discarded ledger has none."""
+    of = _finding(method)
+
+    @functools.wraps(method)
+    def asked(self: LockedLedger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        return of(self._of_now())(*args, **kwargs)
+
+    return asked
+
+
 def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
             ) -> Callable[Concatenate[LockedLedger, Arguments], Result]:
     """A call of the ledger under its lock that returns an answer. A discarded ledger has none."""
@@ -63,18 +75,17 @@ def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
 
     @functools.wraps(method)
     def locked(self: LockedLedger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        turn = self._lock.turn()
         try:
-            with turn:
-                ledger = self._ledger
-                if ledger is None:
-                    raise exception.StartIsOver
-                return of(ledger)(*args, **kwargs)
+            with self._lock.held():
+                ledger = self._of_now()
+                answer = of(ledger)(*args, **kwargs)
+                self._now = ledger.now          # all that the call has changed, at once
+                return answer
         except exception.DeviceTrackError:
             raise                               # an answer of the ledger, which has not changed
         except BaseException:
-            turn.end()                          # an exception may have come while the turn ended
-            self.discard()
+            self._lock.leave()                  # an exception may have come while the block ended
+            self.discard()                      # or when the caller was to get its answer
             raise
 
     return locked
@@ -83,20 +94,12 @@ def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
 def _noting(method: Callable[Concatenate[Ledger, Arguments], None],
             ) -> Callable[Concatenate[LockedLedger, Arguments], None]:
     """A call of the ledger under its lock that tells it something. A discarded ledger need not know."""
-    of = _finding(method)
+    noted = _asking(method)
 
     @functools.wraps(method)
     def locked(self: LockedLedger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
-        turn = self._lock.turn()
-        try:
-            with turn:
-                ledger = self._ledger
-                if ledger is not None:
-                    of(ledger)(*args, **kwargs)
-        except BaseException:                   # the ledger refuses none of these calls
-            turn.end()                          # an exception may have come while the turn ended
-            self.discard()
-            raise
+        with contextlib.suppress(exception.StartIsOver):
+            noted(self, *args, **kwargs)
 
     return locked
 
@@ -152,9 +155,9 @@ def _hold_missing(ledger: Ledger, records: Sequence[Record]) -> None:
         ledger.hold(missing)
 
 
-def _read_inventory(ledger: Ledger, looks: Sequence[Views], watch: int) -> None:
+def _read_inventory(ledger: Ledger, looks: Sequence[Views], before: Snapshot) -> None:
     """Take over the last look of an audit, and withhold devices that all looks show in use without a row."""
-    ledger.read_inventory(looks[-1].inventory, watch)
+    ledger.read_inventory(looks[-1].inventory, before)
     ledger.read_containment(looks[-1].containment)
     opening.withhold_by_sight(ledger, looks)
 
@@ -179,29 +182,49 @@ def _pools_and_devices(ledger: Ledger, keys: Iterable[DeviceKey]) -> tuple[list[
 
 
 class LockedLedger:
-    """The ledger's calls, each under the lock, and calls that make several steps under one lock.
+    """The reference to the present snapshot of a host, and the calls that replace it, each under the lock.
 
-    The rows are the authority, and this is a copy of them. An exception that the ledger does not raise itself, such as
-    one from a signal, may come between any two steps. It discards the copy, and that ends this start of the host: the
-    next one opens another ledger.
+    A call works on a ledger of its own, and its last step lets the snapshot of that one be the present one. So whoever
+    interrupts it leaves the old snapshot or the new one. But the call may not have told its caller what it held. So an
+    exception that the ledger does not raise itself, such as one from a signal, discards the ledger, and that ends this
+    start of the host: the next one opens another ledger. The rows are the authority.
 
     :param policy: ``pack`` or ``spread``
     :param provider_uuid_of: returns the UUID of the provider with a stable name, without I/O
     :param being_wiped: the devices without a row that threads of this process wipe, also for an earlier start
+    :param of: the host, for the name of the lock
     """
 
     def __init__(self, policy: str, provider_uuid_of: Callable[[str], str],
-                 being_wiped: set[DeviceKey] | None = None) -> None:
+                 being_wiped: set[DeviceKey] | None = None, of: str = '') -> None:
         self._policy, self._provider_uuid_of = policy, provider_uuid_of
         self._being_wiped = set() if being_wiped is None else being_wiped
         self._wiped_before = frozenset[DeviceKey]()             # for an earlier start, when this one began
-        self._lock = LedgerLock()
-        self._ledger: Ledger | None = Ledger(policy, provider_uuid_of)
+        self._lock = LedgerLock(of)
+        self._now = Ledger(policy, provider_uuid_of).now
+        self.is_discarded = False
+
+    def _of_now(self) -> Ledger:
+        """A ledger that begins with the present snapshot.
+
+        :raises StartIsOver: the ledger was discarded
+        """
+        if self.is_discarded:
+            raise exception.StartIsOver
+        return Ledger(self._policy, self._provider_uuid_of, self._now)
+
+    @property
+    def now(self) -> Snapshot:
+        """The present snapshot, for whoever reads the host: what differs later changed meanwhile.
+
+        :raises StartIsOver: the ledger was discarded
+        """
+        return self._of_now().now
 
     take = _asking(Ledger.take)
     exchange = _asking(Ledger.exchange)
     exchange_elsewhere = _asking(Ledger.exchange_elsewhere)
-    shows_room = _asking(Ledger.shows_room)
+    shows_room = _reading(Ledger.shows_room)
     narrow = _asking(Ledger.narrow)
     name = _asking(Ledger.name)
     put_back = _noting(Ledger.put_back)
@@ -210,26 +233,26 @@ class LockedLedger:
     releasing_of = _noting(Ledger.releasing_of)
     free_of = _noting(Ledger.free_of)
     hold = _noting(Ledger.hold)
-    not_held = _asking(Ledger.not_held)
-    without_row = _asking(Ledger.without_row)
+    not_held = _reading(Ledger.not_held)
+    without_row = _reading(Ledger.without_row)
     free_without_row = _noting(Ledger.free_without_row)
     trust_rows = _noting(Ledger.trust_rows)
-    counted_now = _asking(Ledger.counted_now)
+    counted_now = _reading(Ledger.counted_now)
     read_parents = _noting(Ledger.read_parents)
-    unproven = _asking(Ledger.unproven)
+    unproven = _reading(Ledger.unproven)
     proven = _noting(Ledger.proven)
-    withheld = _asking(Ledger.withheld)
-    reasons = _asking(Ledger.reasons)
-    excluded = _asking(Ledger.excluded)
-    why_excluded = _asking(Ledger.why_excluded)
-    owners_of_parts = _asking(Ledger.owners_of_parts)
-    held = _asking(Ledger.held)
-    device = _asking(Ledger.device)
-    devices = _asking(Ledger.devices)
-    parents = _asking(Ledger.parents)
-    counted_classes = _asking(Ledger.counted_classes)
-    available = _asking(Ledger.available)
-    shortages = _asking(Ledger.shortages)
+    withheld = _reading(Ledger.withheld)
+    reasons = _reading(Ledger.reasons)
+    excluded = _reading(Ledger.excluded)
+    why_excluded = _reading(Ledger.why_excluded)
+    owners_of_parts = _reading(Ledger.owners_of_parts)
+    held = _reading(Ledger.held)
+    device = _reading(Ledger.device)
+    devices = _reading(Ledger.devices)
+    parents = _reading(Ledger.parents)
+    counted_classes = _reading(Ledger.counted_classes)
+    available = _reading(Ledger.available)
+    shortages = _reading(Ledger.shortages)
 
     # -- several steps under one lock ---------------------------------------------------------------------------------
 
@@ -239,28 +262,23 @@ class LockedLedger:
         :param lost: rows that the store had confirmed and the views lack; they are held
         """
         ledger = opening.open_ledger(self._policy, self._provider_uuid_of, views, marks)
-        for records in by_instance(ledger.not_held(lost)):
-            ledger.hold(records)
+        ledger.hold_all(by_instance(ledger.not_held(lost)))
         self._wiped_before = frozenset(self._being_wiped)
         for key in self._wiped_before:
             ledger.begin_wipe(key)
         with self._lock.held():
-            self._ledger = ledger
+            self._now = ledger.now
 
     def discard(self) -> None:
-        """Drop the ledger, since an exception left it in an unknown state: this start of the host is over.
+        """Drop the ledger, since a caller may not know what it holds: this start of the host is over.
 
         After that, changes are not noted, because the rows and the host will show them to the next start, and questions
         raise StartIsOver.
         """
-        self._ledger = None
-
-    @property
-    def is_discarded(self) -> bool:
-        return self._ledger is None
+        self.is_discarded = True
 
     def begin_wipe(self, key: DeviceKey) -> str | None:
-        """As :meth:`.stock.Stock.begin_wipe`. The next start will know of the wipe, too."""
+        """As :meth:`.ledger.Ledger.begin_wipe`. The next start will know of the wipe, too."""
         self._being_wiped.add(key)
         return self._begin_wipe(key)
 
@@ -288,22 +306,6 @@ class LockedLedger:
 
     hold_missing = _noting(_hold_missing)
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[int]:
-        """Have the ledger note changes while the host is read.
-
-        :raises StartIsOver: an interrupt has ended this start of the host
-        """
-        watch = -1
-        try:
-            watch = self._watch()
-            yield watch
-        finally:
-            self._unwatch(watch)
-
-    _watch = _asking(Ledger.watch)
-    _unwatch = _noting(Ledger.unwatch)
-
     read_inventory = _asking(_read_inventory)
 
     admit = _noting(_admit)
@@ -312,4 +314,4 @@ class LockedLedger:
 
     stand_down = _noting(_stand_down)
 
-    pools_and_devices = _asking(_pools_and_devices)
+    pools_and_devices = _reading(_pools_and_devices)

@@ -5,8 +5,6 @@ While a thread waits for a lock, it may hold only the locks that :data:`MAY_HOLD
     auditing -> reading -> ledger
     instance -> reading | marking -> ledger
     auditing -> answering -> marking -> ledger
-    starting -> all others
-
 No audit waits for an instance: it takes the lock of an idle instance, and passes over the others. Taking a lock without
 waiting cannot close a circle, so it is always allowed. A thread that holds ``finding`` (to find the lock of an
 instance) or ``background`` (to change the work of background threads) waits for no other lock. So a thread may wait for
@@ -15,17 +13,17 @@ these two while it holds any other lock but ``ledger``.
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterator
 import contextlib
-import queue
+import itertools
 import threading
+from typing import Any
 from typing import Final
-import weakref
+
+from oslo_concurrency import lockutils
 
 from devicetrack import exception
 
-STARTING: Final = 'starting'
 AUDITING: Final = 'auditing'
 INSTANCE: Final = 'instance'
 READING: Final = 'reading'
@@ -36,16 +34,20 @@ FINDING: Final = 'finding'
 BACKGROUND: Final = 'background'
 
 MAY_HOLD: Final = {
-    STARTING: frozenset((STARTING,)),           # another manager's, from ``prepare``
-    AUDITING: frozenset((STARTING,)),
-    INSTANCE: frozenset((STARTING,)),
-    READING: frozenset((STARTING, AUDITING, INSTANCE)),
-    ANSWERING: frozenset((STARTING, AUDITING)),
-    MARKING: frozenset((STARTING, AUDITING, INSTANCE, ANSWERING)),
-    LEDGER: frozenset((STARTING, AUDITING, INSTANCE, READING, ANSWERING, MARKING)),
-    FINDING: frozenset((STARTING, AUDITING, INSTANCE, READING, ANSWERING, MARKING)),
-    BACKGROUND: frozenset((STARTING, AUDITING, INSTANCE, READING, ANSWERING, MARKING)),
+    AUDITING: frozenset[str](),
+    INSTANCE: frozenset[str](),
+    READING: frozenset((AUDITING, INSTANCE)),
+    ANSWERING: frozenset((AUDITING,)),
+    MARKING: frozenset((AUDITING, INSTANCE, ANSWERING)),
+    LEDGER: frozenset((AUDITING, INSTANCE, READING, ANSWERING, MARKING)),
+    FINDING: frozenset((AUDITING, INSTANCE, READING, ANSWERING, MARKING)),
+    BACKGROUND: frozenset((AUDITING, INSTANCE, READING, ANSWERING, MARKING)),
 }
+
+
+# The name of each lock among all locks of the process that oslo.concurrency knows begins with this.
+PREFIX: Final = 'devicetrack-'
+_NUMBERS: Final = itertools.count()
 
 
 class WrongOrder(AssertionError):
@@ -59,30 +61,21 @@ class WrongOrder(AssertionError):
         return f'the {self.wanted} lock was asked for with {", ".join(self.held)} held'
 
 
+class _Own(threading.local):
+    """The locks of one thread: those that it has, and maybe one that it waits for."""
+
+    def __init__(self) -> None:
+        self.locks: list[Lock] = []
+
+
+_OWN: Final = _Own()
+
+
 class _Trace:
-    """The locks that each thread holds. It is kept only on demand, since it costs every claim time."""
+    """Whether the order is checked. That is only on demand, since it costs every claim time."""
 
     def __init__(self) -> None:
         self.wanted = 0
-        self._thread = threading.local()
-
-    @property
-    def held(self) -> list[str]:
-        """The locks that the calling thread holds, in the order of acquisition."""
-        held: list[str] | None = getattr(self._thread, 'held', None)
-        if held is None:
-            held = self._thread.held = []
-        return held
-
-    def asks(self, name: str, waits: bool) -> None:
-        """:raises WrongOrder: the calling thread must not wait for this lock now"""
-        if waits and not MAY_HOLD[name].issuperset(self.held):
-            raise WrongOrder(name, list(self.held))
-
-    def gives_back(self, name: str) -> None:
-        # The trace may have begun while the lock was held.
-        if name in self.held:
-            self.held.remove(name)
 
 
 TRACE: Final = _Trace()
@@ -90,7 +83,7 @@ TRACE: Final = _Trace()
 
 @contextlib.contextmanager
 def traced() -> Iterator[None]:
-    """Trace and check every acquisition in this process while the block runs."""
+    """Check every acquisition in this process while the block runs."""
     TRACE.wanted += 1
     try:
         yield
@@ -98,136 +91,105 @@ def traced() -> Iterator[None]:
         TRACE.wanted -= 1
 
 
+def held() -> list[str]:
+    """The names of the locks that the calling thread has, and maybe waits for, in the order in which it asked."""
+    return [lock.name for lock in _OWN.locks]
+
+
 def ledger_is_held() -> bool:
-    """Whether the calling thread holds the ledger lock of any manager; known only while locks are traced."""
-    return LEDGER in TRACE.held
+    """Whether the calling thread holds the ledger lock of any manager."""
+    return LEDGER in held()
 
 
-class FairLock:
-    """A lock between threads with a place in the order. The thread that has waited longest gets it next.
+def let_go(kept: int) -> None:
+    """Leave the locks that an interrupt kept the calling thread from leaving, since others may wait for them.
 
-    The first turn in the line has the lock, so one indivisible step both joins the line and takes a free lock. An
-    exception (a signal, no memory left) may reach a thread between any two steps. However a thread leaves the ``with``
-    block, its turn leaves the line: the line keeps weak references, and a turn ends when nobody refers to it. A turn
-    whose end was interrupted also ends if its thread asks for the same lock again. Fair locks of oslo.concurrency keep
-    an interrupted waiter for ever.
+    :param kept: the first so many stay, as those of a call around the interrupted one
+    """
+    for lock in reversed(_OWN.locks[kept:]):
+        lock.leave()
+
+
+class Lock:
+    """A lock between threads with a place in the order: a fair lock of oslo.concurrency.
+
+    The thread that has waited longest gets it next. Each object is another lock, so those of one start of a host are
+    not those of the next. An interrupt may keep a thread from leaving it: then :func:`let_go` does.
 
     It is not reentrant. A thread that holds it asks again only if a signal handler, or a function that the service
     handed in, calls the manager in the middle of a call of the same thread.
+
+    :param of: what it belongs to, for its name among the locks of the process
     """
 
-    __slots__ = ('name', '_line', '__weakref__')
+    __slots__ = ('name', '_known_as', '_fair', '_entering', '_users', '_is_torn', '__weakref__')
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._line: collections.deque[_Place] = collections.deque()
-
-    def turn(self, wait: bool = True) -> Turn:
-        """Return one thread's turn, for one ``with`` block. Call its :meth:`Turn.end` afterwards, as :meth:`held` does.
-
-        :param wait: False does not wait, and ``as`` says whether the block has the lock
-        """
-        return Turn(self, wait)
+    def __init__(self, name: str, of: str = '') -> None:
+        self.name, self._known_as = name, f'{PREFIX}{of}-{name}-{next(_NUMBERS)}'
+        self._fair = lockutils.internal_fair_lock(self._known_as)       # oslo.concurrency forgets what nobody keeps
+        self._entering = threading.Lock()
+        self._users: list[int] = []             # the threads that have it or wait for it
+        self._is_torn = False
 
     @contextlib.contextmanager
     def held(self, wait: bool = True) -> Iterator[bool]:
-        """Hold the lock during a block. Like :meth:`turn`, but a microsecond slower."""
-        turn = self.turn(wait)
-        try:
-            with turn as has_it:
-                yield has_it
-        finally:
-            turn.end()                          # an exception may have come while the turn ended
+        """Hold the lock during a block.
+
+        :param wait: False does not wait, and ``as`` says whether the block has the lock
+        :raises WrongOrder: the calling thread must not wait for it now
+        :raises ReentrantCall: the calling thread has it, or waits for it further up its stack
+        :raises StartIsOver: an interrupt tore out a waiter
+        """
+        own, me = _OWN.locks, threading.get_ident()
+        if wait and self in own:
+            raise exception.ReentrantCall(self.name)
+        if wait and TRACE.wanted and not MAY_HOLD[self.name].issuperset(held()):
+            raise WrongOrder(self.name, held())
+        turn = lockutils.lock(self._known_as, lock_file_prefix=PREFIX, fair=True, do_log=False)
+        with contextlib.ExitStack() as leaving:
+            with self._entering:
+                if self._is_torn:
+                    raise exception.StartIsOver
+                has_it = wait or not self._users
+                if has_it:
+                    leaving.callback(self.leave)
+                    own.append(self)
+                    self._users.append(me)
+                if has_it and not wait:
+                    leaving.enter_context(turn)                 # at once: nobody else has it or is about to wait
+            if wait:
+                leaving.enter_context(turn)
+            yield has_it
 
     @property
     def is_in_use_here(self) -> bool:
         """Whether the calling thread has it, or waits for it further up its stack."""
-        thread = threading.get_ident()
-        # A list copies the line in one step. A tuple may collect garbage first, and meanwhile the line moves.
-        return any(place.thread == thread and not place.is_over for place in list(self._line))
+        return self in _OWN.locks
 
-    def leave(self, place: _Place) -> None:
-        """End a turn, or the wait for it. Idempotent, since a caller may repeat it after an exception."""
-        place.is_over = True                    # first: an exception may come after each step
-        if place.is_traced:
-            TRACE.gives_back(self.name)
-        line = self._line
-        try:
-            line.remove(place)
-        except ValueError:
-            pass
-        # Also if the turn had left already: perhaps nobody was woken then. A woken thread checks whether it is first.
-        if line:
-            with contextlib.suppress(IndexError):
-                line[0].wake.put(None)
+    def leave(self) -> None:
+        """Leave it, or its line, as the calling thread. Idempotent, since an interrupt may keep a block from its end.
 
-
-class _Place(weakref.ref['Turn']):
-    """The place of a turn in the line of its lock."""
-
-    __slots__ = ('lock', 'thread', 'wake', 'is_traced', 'is_over')
-
-    lock: FairLock
-    thread: int
-    wake: queue.SimpleQueue[None]
-    is_traced: bool
-    is_over: bool
-
-
-class Turn:
-    """Waits for a lock at the start of its block, and releases it at the end."""
-
-    __slots__ = ('_lock', '_wait', '_place', '__weakref__')
-
-    def __init__(self, lock: FairLock, wait: bool) -> None:
-        self._lock, self._wait = lock, wait
-        self._place: _Place | None = None
-
-    def __enter__(self) -> bool:
-        """Return whether the block has the lock.
-
-        :raises WrongOrder: the calling thread must not wait for it now
-        :raises ReentrantCall: the calling thread has it, or waits for it further up its stack
+        A waiter that an interrupt tore out keeps its place in oslo.concurrency's line, and nobody behind it would ever
+        have a turn. So this thread goes through the line until nobody else waits there, and nobody joins it any more.
         """
-        lock = self._lock
-        if TRACE.wanted:
-            TRACE.asks(lock.name, self._wait)
-        place = _Place(self, _left_behind)
-        place.lock, place.wake, place.is_traced = lock, queue.SimpleQueue(), False
-        place.is_over = False
-        place.thread = threading.get_ident()
-        self._place = place
-        line = lock._line
-        try:
-            line.append(place)
-            if not self._wait and line[0] is not place:
-                self.end()
-                return False
-            while (first := line[0]) is not place:
-                if first.is_over:               # an exception kept the turn from leaving the line
-                    lock.leave(first)
-                elif first.thread == place.thread:
-                    raise exception.ReentrantCall(lock.name)
-                else:
-                    place.wake.get()
-            if TRACE.wanted:
-                place.is_traced = True
-                TRACE.held.append(lock.name)
-            return True
-        except BaseException:
-            self.end()
-            raise
+        fair = self._fair
+        if fair.is_writer(check_pending=False):
+            fair.release_write_lock()
+        if fair.is_writer():
+            with self._entering:
+                self._is_torn = True
+            while self._others_wait():
+                with fair.write_lock():
+                    pass
+        _forget(self._users, threading.get_ident())
+        _forget(_OWN.locks, self)
 
-    def end(self, *_error: object) -> None:
-        """Leave the line. Idempotent: it is called again after an exception that came in this method."""
-        place = self._place
-        if place is not None:
-            place.lock.leave(place)
-            self._place = None
-
-    __exit__ = end
+    def _others_wait(self) -> bool:
+        others = len(self._users) - self._users.count(threading.get_ident())
+        return others > (self._fair.owner is not None)          # one of them may have it
 
 
-def _left_behind(place: _Place) -> None:
-    """Release the lock of a turn whose block an exception left before it could release it."""
-    place.lock.leave(place)
+def _forget(users: list[Any], user: object) -> None:
+    """Remove a user, who may have left already."""
+    if user in users:
+        users.remove(user)

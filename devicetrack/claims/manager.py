@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
+import contextlib
+import threading
 from typing import Any
 
 from devicetrack import exception
@@ -18,7 +21,6 @@ from devicetrack import vocabulary
 from devicetrack.claims import arguments
 from devicetrack.claims import failed_claims
 from devicetrack.claims import interrupts
-from devicetrack.claims import locks
 from devicetrack.claims import metering
 from devicetrack.claims import moves
 from devicetrack.claims.claim import Claim
@@ -105,7 +107,7 @@ class ClaimManager:
                             go_on=self._go_on)
         self._process = OwnProcess(self.host)
         self._running: Running | None = None
-        self._starting = locks.FairLock(locks.STARTING)
+        self._starting, self._starter = threading.Lock(), 0
 
     # -- start and stop -----------------------------------------------------------------------------------------------
 
@@ -132,7 +134,7 @@ class ClaimManager:
         the call is an audit and raises the errors of :meth:`update_available_resource`.
         """
         self._process.check()
-        with self._starting.held():
+        with self._starting_alone():
             if self._running is None:
                 self._running, findings = Running.start(self._parts._replace(by_command=not background), prepare)
                 if background:
@@ -146,10 +148,22 @@ class ClaimManager:
         :raises ForkedManager: this process is a child of the manager's; at once, and nothing was released
         """
         self._process.check()                   # first: a thread of the parent may have had any lock during the fork
-        with self._starting.held():
+        with self._starting_alone():
             running, self._running = self._running, None
             if running is not None:
                 running.close()
+
+    @contextlib.contextmanager
+    def _starting_alone(self) -> Iterator[None]:
+        """Start or close the host in this thread alone. The lock is none of a start's, and no line has to be fair."""
+        if self._starter == threading.get_ident():
+            raise exception.ReentrantCall('starting')
+        with self._starting:
+            self._starter = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._starter = 0
 
     def _started(self) -> Running:
         """Return the running host. If an interrupt ended its last start, first start it anew.
@@ -159,7 +173,7 @@ class ClaimManager:
         """
         host = self._ready()
         if host.is_over:
-            with self._starting.held():
+            with self._starting_alone():
                 host = self._ready()            # another thread may have started it, or closed the manager
                 if host.is_over:
                     host, _findings = host.start_anew()

@@ -119,7 +119,7 @@ class OperatorRequests:
         self._is_mistaken = False
         # Held while something is cordoned or uncordoned and the requests about it are answered: of two contraries, the
         # one that begins later counts, and no answer denies what was done.
-        self._answering = locks.FairLock(locks.ANSWERING)
+        self._answering = locks.Lock(locks.ANSWERING)
         self._verbs = {REPAIR: self._repair, FORGET: self._forget, RELEASE: self._release, CORDON: self._cordon,
                        UNCORDON: self._uncordon, ADMIT: self._admit, RETIRE: self._retire}
 

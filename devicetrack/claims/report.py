@@ -46,8 +46,8 @@ from devicetrack.engine import findings
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import reconcile
 from devicetrack.engine import selection
+from devicetrack.engine import snapshot
 from devicetrack.engine import states
-from devicetrack.engine import stock
 from devicetrack.engine import withholding
 from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.findings import Finding
@@ -99,7 +99,7 @@ class Reason(NamedTuple):
     @property
     def is_no_option(self) -> bool:
         """Whether the device may be there, but the host does not read it because no option names it."""
-        return (self.reason, self.detail) == (stock.GONE, findings.NO_OPTION)
+        return (self.reason, self.detail) == (snapshot.GONE, findings.NO_OPTION)
 
     def __str__(self) -> str:
         if self.parent is not None:
@@ -329,7 +329,7 @@ class Observer:
                 away = parent is None or not any(parent == line.parent for line in lines)
                 lines.append(_line_without_device(
                     target.kind, None if parent is not None else target.name, WITHHELD,
-                    (*reasons(of_one), *((Reason(stock.GONE),) if away else ())), parent))
+                    (*reasons(of_one), *((Reason(snapshot.GONE),) if away else ())), parent))
         lines += [_line_without_device(*missing.key, MISSING, (
             Reason(f'{missing.option} names it', missing.reason),))
             for target, missing in options.items() if target not in listed and target not in causes]
@@ -493,7 +493,7 @@ def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mappi
             cordoned, = reasons({reason: causes[with_parent][reason]})
             found.append(cordoned._replace(parent=device.parent))
         else:
-            found.append(Reason(reason, findings.NO_OPTION if reason == stock.GONE and key in unnamed else ''))
+            found.append(Reason(reason, findings.NO_OPTION if reason == snapshot.GONE and key in unnamed else ''))
     if device.unborn:
         found.append(Reason(NOT_MADE_YET))
     status = {selection.HELD: HELD, selection.RELEASING: RELEASING}.get(

@@ -66,8 +66,8 @@ class Rows:
                  known: KnownRows) -> None:
         self._store, self._ledger, self._host_uuid, self._metering = store, ledger, host_uuid, metering
         # A lock for each instance. It goes away when nobody holds it or waits for it.
-        self._working: weakref.WeakValueDictionary[str, locks.FairLock] = weakref.WeakValueDictionary()
-        self._finding = locks.FairLock(locks.FINDING)
+        self._working: weakref.WeakValueDictionary[str, locks.Lock] = weakref.WeakValueDictionary()
+        self._finding = locks.Lock(locks.FINDING)
         self._doubts: dict[int, Doubt] = {}     # each step is one operation of a dict, so threads may share it
         self._numbers = itertools.count()
         self.known = known
@@ -334,11 +334,11 @@ class Rows:
         if instance_uuid in inside or (instance_uuid is None and inside):
             raise exception.ReentrantCall(locks.INSTANCE)
 
-    def _lock_of(self, instance_uuid: str) -> locks.FairLock:
+    def _lock_of(self, instance_uuid: str) -> locks.Lock:
         with self._finding.held():
             lock = self._working.get(instance_uuid)
             if lock is None:
-                lock = self._working[instance_uuid] = locks.FairLock(locks.INSTANCE)
+                lock = self._working[instance_uuid] = locks.Lock(locks.INSTANCE, f'{self._host_uuid}-{instance_uuid}')
             return lock
 
 

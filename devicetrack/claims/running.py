@@ -141,7 +141,7 @@ class Running:
         boot = Boot(driver, store, host.uuid, host.boot_id)
         self.host_uuid, self.boot, self._driver, self._nodename = host.uuid, boot, driver, here.node
         self.gate = memory.gate
-        self.ledger = LockedLedger(conf.selection_policy, known.uuid_of, memory.being_wiped)
+        self.ledger = LockedLedger(conf.selection_policy, known.uuid_of, memory.being_wiped, here.host)
         self._metering = metering = parts.metering or Metering()
         self._by_command = parts.by_command
         self.rows = Rows(store, self.ledger, host.uuid, metering, memory.rows)
@@ -177,7 +177,7 @@ class Running:
         self._audited: Audited | None = None    # assigned as one value
         self._findings_log = FindingsLog(here.host)
         self._history = History(here.host, host.uuid, store, conf)
-        self._auditing = locks.FairLock(locks.AUDITING)
+        self._auditing = locks.Lock(locks.AUDITING, here.host)
         self._held = contextlib.ExitStack()
 
     @classmethod

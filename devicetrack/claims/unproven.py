@@ -97,7 +97,7 @@ class Unproven:
         self._host_uuid, self._policy = host_uuid, policy
         self._driver, self._ledger, self._rows, self._gate = driver, ledger, rows, gate
         self._withheld = withheld
-        self._lock = locks.FairLock(locks.BACKGROUND)              # for the fields below; no call while it is held
+        self._lock = locks.Lock(locks.BACKGROUND)              # for the fields below; no call while it is held
         self._workers = Workers('devicetrack-unproven', 1, self._next, self._work)
         self._begun = False
         self._requested: list[DeviceKey] = []                   # operators want these wiped

@@ -24,6 +24,7 @@ from devicetrack.claims.service import ServiceView
 from devicetrack.engine import containment
 from devicetrack.engine import demand as demands
 from devicetrack.engine.migrations import Endpoint
+from devicetrack.engine.snapshot import Snapshot
 from devicetrack.engine.views import named_instances
 from devicetrack.engine.views import named_migrations
 from devicetrack.engine.views import needs_guest_records
@@ -158,7 +159,7 @@ class HostViews:
         self.read, self.read_for, self.check_host = reader.read, reader.read_for, driver.check_host
         self._driver, self._ledger, self._known = driver, ledger, known
         self._prepared = driver.prepared_kinds()
-        self._reading = locks.FairLock(locks.READING)
+        self._reading = locks.Lock(locks.READING)
         self.providers = Providers()
         # The demands that were read for these providers, by their input.
         self._read_demands: tuple[Providers, dict[bytes, demands.Demand]] = self.providers, {}
@@ -193,13 +194,13 @@ class HostViews:
             self._driver.prepare([record for record in records() if record.kind in self._prepared])
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[int]:
+    def reading(self) -> Iterator[Snapshot]:
         """Read the host and update the ledger, one thread at a time, so that no look overtakes an earlier one.
 
-        Yields the watch by which the ledger knows the changes during the look.
+        Yields the snapshot from before the look, by which the ledger knows what changed during the look.
         """
-        with self._reading.held(), self._ledger.watching() as watch:
-            yield watch
+        with self._reading.held():
+            yield self._ledger.now
 
     def open(self, views: Views, marks: Marks) -> None:
         """Open the ledger of a host, and update the snapshot for requests. Resolves providers, which may block."""
@@ -208,10 +209,10 @@ class HostViews:
         self._ledger.open(views, marks, lost)
         self._refresh(views.inventory)
 
-    def take_over(self, looks: list[Views], watch: int) -> None:
+    def take_over(self, looks: list[Views], before: Snapshot) -> None:
         """Update the ledger and the snapshot from an audit's looks. The caller is :meth:`reading`."""
         self._known.resolve(looks[-1].inventory.providers | {''} | self._driver.possible_parents())
-        self._ledger.read_inventory(looks, watch)
+        self._ledger.read_inventory(looks, before)
         self._refresh(looks[-1].inventory)
 
     def _refresh(self, inventory: Inventory) -> None:
@@ -233,10 +234,10 @@ class HostViews:
 
     def read_parents(self) -> None:
         """Read again how many devices parents can make, after one turned out to be full. May block."""
-        with self.reading() as watch:
+        with self.reading() as before:
             inventory = self._driver.get_inventory()
             self._known.resolve(inventory.providers | {''})
-            self._ledger.read_parents(inventory, watch)
+            self._ledger.read_parents(inventory, before)
 
     def knows(self, provider: str) -> bool:
         """Whether a provider of this stable name is resolved. Others wait for the next audit."""

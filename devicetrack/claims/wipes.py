@@ -78,7 +78,7 @@ class Wipes:
         self._driver, self._ledger, self._rows, self._gate = driver, ledger, rows, gate
         self._withheld, self._giving = withheld, giving
         self._kinds = driver.wiped_kinds()
-        self._lock = locks.FairLock(locks.BACKGROUND)           # for the fields below; no call while it is held
+        self._lock = locks.Lock(locks.BACKGROUND)           # for the fields below; no call while it is held
         self._waiting: dict[DeviceKey, Record] = {}
         self._working: dict[DeviceKey, _Work] = {}
         # The claim of each device, and why the last try did not give it back.

@@ -60,7 +60,7 @@ class WithheldDevices:
                  driver: VirtDriver) -> None:
         self._host, self._host_uuid, self._store = host, host_uuid, store
         self._ledger, self._rows, self._driver = ledger, rows, driver
-        self._marking = locks.FairLock(locks.MARKING)        # held while the marks change
+        self._marking = locks.Lock(locks.MARKING)        # held while the marks change
         self._stored: withheld.Stored | None = withheld.by_target(store.withheld(host_uuid))        # None while unknown
         self.marks: Marks = withheld.marks_of(self._stored)
         self._untold: list[Event] = []          # what the store may not have yet

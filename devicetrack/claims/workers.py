@@ -32,7 +32,7 @@ class Workers(Generic[Piece]):
     def __init__(self, name: str, at_once: int, take: Callable[[], Piece | None],
                  work: Callable[[Piece], None]) -> None:
         self._name, self._at_once, self._take, self._work = name, at_once, take, work
-        self._lock = locks.FairLock(locks.BACKGROUND)           # for the fields below
+        self._lock = locks.Lock(locks.BACKGROUND)           # for the fields below
         self._threads: list[threading.Thread] = []
         self._active: set[threading.Thread] = set()             # the threads that will take more work
         self._calls = 0                         # of start()
@@ -79,6 +79,7 @@ class Workers(Generic[Piece]):
             self._work(piece)
         except Exception:                       # the thread also does other pieces
             LOG.exception('A piece of work of %s failed', self._name)
+            locks.let_go(0)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until no thread works any more.

@@ -4,25 +4,20 @@ Each device has pairs of a token and a mode: its kind reports some, and others f
 host (:mod:`devicetrack.engine.containment`). Several instances may hold ``part`` devices of one token.
 A ``whole`` device may not be held beside a part or another whole. All ``together`` devices of a token that are held
 belong to one instance. If somebody has a device, each free device that may not be held beside it is withheld as
-excluded.
-
-A claim of a part checks only the wholes, and usually there is one. A claim of a whole checks all its parts.
+excluded. Nobody notes that at the free device: it follows from the number of devices of each token that somebody has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from collections.abc import Iterable
+from collections.abc import Hashable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Final
+from typing import NamedTuple
 
 from devicetrack import vocabulary
-from devicetrack.engine import withholding
-from devicetrack.engine.selection import FREE
-from devicetrack.engine.selection import HELD
-from devicetrack.engine.selection import RELEASING
-from devicetrack.engine.selection import Unit
 from devicetrack.objects.things import Exclusions
+from devicetrack.objects.values import DeviceKey
 
 # For each mode, the modes of the devices that may not be held beside such a device. The relation is symmetric.
 _AGAINST: Final = {
@@ -36,139 +31,54 @@ _AGAINST: Final = {
 BEING_WIPED: Final = 'being wiped'
 
 # If a free device is withheld for one of these reasons, somebody whom the ledger does not know has it, or may have it.
-_TAKEN_BY_OTHERS: Final = frozenset((vocabulary.FOREIGN, vocabulary.IN_DOUBT, BEING_WIPED))
+TAKEN_BY_OTHERS: Final = frozenset((vocabulary.FOREIGN, vocabulary.IN_DOUBT, BEING_WIPED))
 
 EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 
-_STATES: Final = (FREE, HELD, RELEASING)
 
-# A text names at most this many devices.
-_SHOWN: Final = 3
+class Token(NamedTuple):
+    """The devices of one token, each with its mode, and how many of each mode somebody has.
 
+    ``lines`` counts the members of each line: the devices of one pool that have the same exclusions.
+    """
 
-class _Token:
-    """The devices of one token by mode: all, and those that somebody has, in the order in which they were added."""
+    members: Mapping[DeviceKey, str] = {}
+    taken: Mapping[str, int] = {}
+    lines: Mapping[Hashable, int] = {}
 
-    __slots__ = ('members', 'taken')
+    @property
+    def is_group(self) -> bool:
+        """Whether several devices of the token go together."""
+        return list(self.members.values()).count(vocabulary.TOGETHER) > 1
 
-    def __init__(self) -> None:
-        self.members: dict[str, dict[Unit, None]] = {mode: {} for mode in _AGAINST}
-        self.taken: dict[str, dict[Unit, None]] = {mode: {} for mode in _AGAINST}
+    def excludes(self, mode: str, is_taken: bool = False) -> bool:
+        """Whether somebody has a device that may not be held beside one of a mode.
 
-
-class Exclusion:
-    """The tokens of one host. It knows which device excludes which; its owner changes the devices' reasons."""
-
-    def __init__(self) -> None:
-        self._tokens: dict[str, _Token] = {}
-
-    def __bool__(self) -> bool:
-        """Whether the host has devices that exclude others."""
-        return bool(self._tokens)
-
-    def join(self, unit: Unit, exclusions: Exclusions) -> list[Unit]:
-        """Replace the exclusions of a device.
-
-        :returns: the devices that may be excluded now, or no longer
-        :raises ValueError: a mode is unknown, or a token is named twice; the device keeps its old exclusions
+        :param is_taken: somebody has that one itself
         """
-        if len(exclusions) > 1 and len({name for name, _mode in exclusions}) < len(exclusions):
-            raise ValueError(f'{unit.pool.kind}/{unit.identifier}: the exclusions {exclusions} name a token twice')
-        for name, mode in exclusions:
-            if mode not in _AGAINST:
-                raise ValueError(f'{unit.pool.kind}/{unit.identifier}: the exclusion ({name}, {mode}) must be one of '
-                                 f'{", ".join(vocabulary.EXCLUSION_MODES)}')
-        touched: list[Unit] = []
-        for name, mode in unit.exclusions:
-            token = self._tokens[name]
-            if unit in token.taken[mode]:
-                touched += self._set_taken(token, mode, unit, False)
-            del token.members[mode][unit]
-            if not any(token.members.values()):
-                del self._tokens[name]
-        unit.exclusions = exclusions
-        for name, mode in exclusions:
-            self._tokens.setdefault(name, _Token()).members[mode][unit] = None
-        return touched + self.note(unit)
+        return any(self.taken.get(against, 0) > (is_taken and against == mode) for against in _AGAINST[mode])
 
-    def note(self, unit: Unit) -> list[Unit]:
-        """Note whether somebody has a device, after its state or its reasons changed.
-
-        :returns: the devices that may be excluded now, or no longer
-        """
-        touched: list[Unit] = []
-        taken = is_taken(unit)
-        for name, mode in unit.exclusions:
-            token = self._tokens[name]
-            if taken != (unit in token.taken[mode]):
-                touched += self._set_taken(token, mode, unit, taken)
-        return touched
-
-    @staticmethod
-    def _set_taken(token: _Token, mode: str, unit: Unit, taken: bool) -> Iterable[Unit]:
-        of_mode = token.taken[mode]
-        if taken:
-            of_mode[unit] = None
-        else:
-            del of_mode[unit]
-        # If two are taken, a third one changes nothing. A card has many functions, and claims take one after another.
-        if len(of_mode) > 1 + taken:
-            return ()
-        return [other for against in _AGAINST[mode] for other in token.members[against]]
-
-    def is_excluded(self, unit: Unit) -> bool:
-        """Whether somebody has a device that may not be held beside a free one."""
-        for name, mode in unit.exclusions:
-            taken = self._tokens[name].taken
-            for against in _AGAINST[mode]:
-                if len(taken[against]) > (unit in taken[against]):
-                    return True
-        return False
-
-    def beside(self, ours: Collection[Unit]) -> Iterator[Unit]:
-        """The free devices that only these devices exclude, and that the owner of these devices may have too."""
-        for unit in ours:
-            for name, mode in unit.exclusions:
-                if mode == vocabulary.TOGETHER:
-                    for other in self._tokens[name].members[mode]:
-                        if other.state == FREE and other.withheld == EXCLUDED and all(
-                                mode_of == vocabulary.TOGETHER and one in ours
-                                for _name, mode_of, one in self._excluding(other)):
-                            yield other
-
-    def groups(self) -> Iterator[list[Unit]]:
-        """The free devices of each group that goes together and that nobody has a part of, if there are two or more."""
-        for token in self._tokens.values():
-            together = token.members[vocabulary.TOGETHER]
-            if len(together) > 1 and not token.taken[vocabulary.TOGETHER]:
-                free = [unit for unit in together if unit.state == FREE and not unit.withheld]
-                if len(free) > 1:
-                    yield free
-
-    def _excluding(self, unit: Unit) -> Iterator[tuple[str, str, Unit]]:
-        """The devices that somebody has and that exclude a device, each with the token and the device's own mode."""
-        for name, mode in unit.exclusions:
-            for against in _AGAINST[mode]:
-                for other in self._tokens[name].taken[against]:
-                    if other is not unit:
-                        yield name, mode, other
-
-    def why(self, unit: Unit, states: Collection[int] = _STATES,
-            modes: Collection[str] = vocabulary.EXCLUSION_MODES) -> str:
-        """Name the owners whose devices exclude a device, for people.
-
-        :param states: only devices in one of these states
-        :param modes: only for tokens of which the device is one of these
-        """
-        found = [f'{_who_has(other)} of {name}' for name, mode, other in self._excluding(unit)
-                 if other.state in states and mode in modes]
-        more = f' and {len(found) - _SHOWN} more' if len(found) > _SHOWN else ''
-        return ', '.join(sorted(found)[:_SHOWN]) + more
+    def against(self, mode: str) -> Iterator[DeviceKey]:
+        """The devices that may not be held beside one of a mode."""
+        return (key for key, other in self.members.items() if other in _AGAINST[mode])
 
 
-def is_taken(unit: Unit) -> bool:
-    """Whether somebody has a device, or may have it."""
-    return unit.state != FREE or not _TAKEN_BY_OTHERS.isdisjoint(unit.withheld)
+def check(key: DeviceKey, exclusions: Exclusions) -> None:
+    """:raises ValueError: a mode is unknown, or a token is named twice"""
+    if len({name for name, _mode in exclusions}) < len(exclusions):
+        raise ValueError(f'{key}: the exclusions {exclusions} name a token twice')
+    for name, mode in exclusions:
+        if mode not in _AGAINST:
+            raise ValueError(f'{key}: the exclusion ({name}, {mode}) must be one of '
+                             f'{", ".join(vocabulary.EXCLUSION_MODES)}')
+
+
+def is_excluded(tokens: Mapping[str, Token], exclusions: Exclusions, is_taken: bool = False) -> bool:
+    """Whether somebody has a device that may not be held beside a free one.
+
+    :param is_taken: somebody may have the free one itself
+    """
+    return any(tokens[name].excludes(mode, is_taken) for name, mode in exclusions if name in tokens)
 
 
 def shared(ours: Exclusions, theirs: Exclusions, same_owner: bool) -> str | None:
@@ -195,15 +105,3 @@ def of_row(kind: str, parent: str | None) -> Exclusions:
 
 def _away(kind: str, parent: str) -> str:
     return f'{kind}/{parent}'
-
-
-def _who_has(unit: Unit) -> str:
-    if not unit.pool.kind:
-        return f'a domain has {unit.identifier}'
-    device = f'{unit.pool.kind}/{unit.identifier}'
-    if BEING_WIPED in unit.withheld:
-        return f'a wipe has {device}'
-    if unit.state == FREE:
-        return f'somebody may have ({withholding.text(unit.withheld & _TAKEN_BY_OTHERS)}) {device}'
-    owner = 'somebody' if unit.holding is None else f'instance {unit.holding.instance_uuid}'
-    return f'{owner} {"gives back" if unit.state == RELEASING else "has"} {device}'

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Container
 from typing import Final
 from typing import NamedTuple
 
@@ -13,11 +11,13 @@ from devicetrack.engine import withholding
 from devicetrack.engine.demand import Item
 from devicetrack.engine.selection import Affinity
 from devicetrack.engine.selection import allows
-from devicetrack.engine.selection import Pool
-from devicetrack.engine.selection import Unit
+from devicetrack.engine.snapshot import Claimed
+from devicetrack.engine.snapshot import Place
+from devicetrack.engine.snapshot import Snapshot
 from devicetrack.objects.choice import Choice
 from devicetrack.objects.choice import classes
 from devicetrack.objects.traits import is_of_device
+from devicetrack.objects.values import DeviceKey
 
 # A text names at most this many devices.
 _SHOWN: Final = 10
@@ -117,65 +117,76 @@ def _count(number: int, noun: str) -> str:
     return f'{number} {noun}' if number == 1 else f'{number} {noun}s'
 
 
-def shortage(item: Item, affinity: Affinity, all_pools: Iterable[Pool],
-             units: Mapping[str, Mapping[str, Unit]], instances: int,
-             failed: Mapping[withholding.Target, str] = MappingProxyType({})) -> Shortage:
+def is_meant(now: Snapshot, item: Item, place: Place) -> bool:
+    """Whether an item may take devices of a pool."""
+    if item.provider_uuid not in (None, place.provider_uuid):
+        return False
+    if not item.choices:
+        return place.resource_class == item.resource_class
+    return now.pools[place].fits(item.choices)
+
+
+def shortage(now: Snapshot, item: Item, affinity: Affinity, but: Claimed | None = None) -> Shortage:
     """Count the devices for one part of a demand.
 
-    :param units: by kind and identifier
-    :param instances: how many instances hold some of them
-    :param failed: the devices that could not be made ready, and the parents that made none, with the causes
+    :param but: the claim that does not count among the ``instances``
     """
-    all_pools = list(all_pools)
     choices = item.choices or (Choice(item.resource_class),)
     counted, provider_uuid = classes(choices), item.provider_uuid
-    of_class = [pool for pool in all_pools if pool.resource_class in counted]
-    pools = [pool for pool in of_class if any(
-        choice.resource_class == pool.resource_class and choice.accepts(pool.words) for choice in choices)]
-    ours = [pool for pool in pools if provider_uuid in (None, pool.provider_uuid)]
-    allowed = [pool for pool in ours if allows(pool.numa_node, *affinity)]
-    kinds = {pool.kind for pool in of_class}
-    free = sum(pool.room() for pool in allowed)
-    free_anywhere = sum(pool.room() for pool in ours)
+    of_class = [pool for pool in now.pools.values() if pool.place.resource_class in counted]
+    pools = [pool for pool in of_class if is_meant(now, item._replace(provider_uuid=None), pool.place)]
+    ours = {pool.place: pool for pool in pools if provider_uuid in (None, pool.place.provider_uuid)}
+    allowed = [pool for pool in ours.values() if allows(pool.place.numa_node, *affinity)]
+    kinds = {pool.place.kind for pool in of_class}
+    free = sum(map(now.room, allowed))
+    free_anywhere = sum(map(now.room, ours.values()))
     withheld: dict[str, int] = {}
-    for pool in ours:
-        if pool.total - pool.free_count - pool.held_count - pool.releasing_count:
-            for unit in units.get(pool.kind, {}).values():
-                if unit.pool is pool and unit.holding is None and unit.withheld:
-                    reasons = withholding.text(unit.withheld)
-                    withheld[reasons] = withheld.get(reasons, 0) + 1
-        not_made = pool.free_count + pool.makes() - pool.room()
+    if any(pool.total - pool.free - pool.held - pool.releasing for pool in ours.values()):
+        for device in now.devices.each():
+            if device.owner is None and device.is_named and device.place in ours and (why := now.withheld(device)):
+                withheld[withholding.text(why)] = withheld.get(withholding.text(why), 0) + 1
+    for place, pool in ours.items():
+        not_made = pool.free + now.makes(pool) - now.room(pool)
         if not_made:
-            reason = withholding.text(pool.parent.closed or (
-                vocabulary.EXCLUDED if pool.parent.is_excluded else vocabulary.NO_PROVIDER,))
+            reason = withholding.text(now.closed(place.kind, place.parent) or (
+                vocabulary.EXCLUDED if now.is_maker_excluded(place) else vocabulary.NO_PROVIDER,))
             withheld[reason] = withheld.get(reason, 0) + not_made
     return Shortage(
         ' or '.join(counted), provider_uuid, item.amount,
-        exist=sum(pool.total + pool.makes() for pool in ours),
+        exist=sum(pool.total + now.makes(pool) for pool in ours.values()),
         free=free,
-        held=sum(pool.held_count for pool in ours),
-        instances=instances,
-        releasing=sum(pool.releasing_count for pool in ours),
+        held=sum(pool.held for pool in ours.values()),
+        instances=_owners(now, ours, but),
+        releasing=sum(pool.releasing for pool in ours.values()),
         withheld=tuple(sorted(withheld.items())),
         wrong_numa_node=free_anywhere - free,
-        wrong_provider=sum(pool.room() for pool in pools if pool not in ours),
-        wrong_type=sum(pool.total for pool in all_pools if pool.resource_class not in counted
-                       and provider_uuid is not None and pool.provider_uuid == provider_uuid
-                       and (not kinds or pool.kind in kinds)),
+        wrong_provider=sum(now.room(pool) for pool in pools if pool.place not in ours),
+        wrong_type=sum(pool.total for place, pool in now.pools.items() if place.resource_class not in counted
+                       and provider_uuid is not None and place.provider_uuid == provider_uuid
+                       and (not kinds or place.kind in kinds)),
         # All devices of a cordoned parent are withheld. It makes no more for that reason, and is not full.
-        full_parents=tuple(sorted({pool.parent_name or '' for pool in ours if pool.creatable and not pool.makes()
-                                   and pool.room() <= 0
-                                   and not (vocabulary.CORDONED in pool.parent.closed and pool.total)})),
-        not_meant=sum(pool.room() for pool in of_class if pool not in pools
-                      and provider_uuid in (None, pool.provider_uuid)),
+        full_parents=tuple(sorted({
+            place.parent or '' for place, pool in ours.items() if pool.is_creatable and not now.makes(pool)
+            and now.room(pool) <= 0
+            and not (vocabulary.CORDONED in now.closed(place.kind, place.parent) and pool.total)})),
+        not_meant=sum(now.room(pool) for pool in of_class if pool not in pools
+                      and provider_uuid in (None, pool.place.provider_uuid)),
         by_traits=bool(item.choices) and all(is_of_device(word) for choice in choices
                                              for word in choice.needs | choice.refuses),
-        taken_by=tuple(sorted({pool.taken_by for pool in ours if pool.taken_by})),
-        failed=tuple(sorted(f'{target}: {why}' for target, why in failed.items() if _is_of(target, ours, units))))
+        taken_by=tuple(sorted({pool.taken_by for pool in ours.values() if pool.taken_by})),
+        failed=tuple(sorted(f'{target}: {why}' for target, why in now.standing.why.items()
+                            if _is_of(now, target, ours))))
 
 
-def _is_of(target: withholding.Target, pools: Iterable[Pool], units: Mapping[str, Mapping[str, Unit]]) -> bool:
+def _owners(now: Snapshot, places: Container[Place], but: Claimed | None) -> int:
+    """How many instances hold devices of some pools."""
+    return len({device.owner.instance_uuid for device in now.devices.each()
+                if device.owner is not None and not device.is_releasing and device.place in places
+                and not (but is not None and device.owner.number == but.number)})
+
+
+def _is_of(now: Snapshot, target: withholding.Target, places: Container[Place]) -> bool:
     if target.scope == vocabulary.PARENT:
-        return any(target.has(pool.kind, None, pool.parent_name) for pool in pools)
-    unit = units.get(target.kind, {}).get(target.name)
-    return unit is not None and unit.pool in pools
+        return any(target.has(place.kind, None, place.parent) and place in places for place in now.pools)
+    device = now.devices.get(DeviceKey(target.kind, target.name))
+    return device is not None and device.place in places

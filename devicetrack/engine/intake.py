@@ -1,32 +1,36 @@
-"""Updates the ledger from the host's reports about its devices and their parents."""
+"""Updates a snapshot from the host's reports about its devices and their parents. Nothing here changes an owner."""
 
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from collections.abc import Sequence
 import operator
+from types import MappingProxyType
 from typing import Any
 from typing import Final
 
 from devicetrack import vocabulary
 from devicetrack.engine import exclusion
-from devicetrack.engine.selection import FREE
-from devicetrack.engine.selection import HELD
-from devicetrack.engine.selection import Pool
-from devicetrack.engine.selection import Unit
-from devicetrack.engine.stock import GONE
-from devicetrack.engine.stock import Stock
-from devicetrack.engine.stock import UNPROVEN
+from devicetrack.engine.frozen import FrozenMap
+from devicetrack.engine.snapshot import Claimed
+from devicetrack.engine.snapshot import Device
+from devicetrack.engine.snapshot import GONE
+from devicetrack.engine.snapshot import Place
+from devicetrack.engine.snapshot import Snapshot
 from devicetrack.engine.withholding import NO_REASON
+from devicetrack.objects.choice import Features
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import Containment
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
+
+UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
 
 # Each report of the host about a device and its parent sets these reasons anew.
 _OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.UNPROVEN, vocabulary.CORDONED,
@@ -35,253 +39,251 @@ _OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, v
 _IDENTIFIER: Final = operator.itemgetter(InventoryDevice._fields.index('identifier'))
 _ADOPTABLE: Final = operator.itemgetter(InventoryDevice._fields.index('adoptable'))
 
+# Returns the UUID of the provider with a stable name ('' is the node), '' if there is none.
+Resolve = Callable[[str], str]
 
-class Intake(Stock):
-    """The stock of a host, updated whenever somebody reads the host. Nothing here changes an owner."""
 
-    # -- one device ---------------------------------------------------------------------------------------------------
+# -- one device -------------------------------------------------------------------------------------------------------
 
-    def realized(self, key: DeviceKey, details: str, capacities: Sequence[Capacity] = (),
-                 watch: int | None = None) -> None:
-        """Note that a device exists now, with these details. Until its parent is read again, it counts for every type.
 
-        ``capacities`` are those that the parent reported when the device was made, during ``watch``. They count only if
-        nothing else was made or removed there meanwhile. Otherwise nobody knows which changes they include.
-        """
-        unit = self._find(key)
-        if unit is not None:
-            self._realized(unit, details, capacities, watch)
+def realized(now: Snapshot, key: DeviceKey, details: str) -> Snapshot:
+    """Note that a device exists now, with these details. Until its parent is read again, it counts for every type."""
+    device = now.devices.get(key)
+    if device is None:
+        return now
+    after = now._replace(number=now.number + 1).with_devices({key: device._replace(
+        details=details, is_unborn=False, changed=now.number, is_unproven=key.kind in now.keeping)})
+    return _use_up(after, device.place) if device.is_unborn else after
 
-    def _realized(self, unit: Unit, details: str, capacities: Sequence[Capacity] = (),
-                  watch: int | None = None) -> None:
-        self._touch(unit)
-        unit.details = details
-        unit.unproven = unit.pool.kind in self._keeping
-        parent = unit.pool.parent
-        if unit.unborn:
-            unit.unborn = False
-            parent.pending -= 1
-            self._pools.use_up(parent)
-        if watch in self._watches and parent.pending == 0 and not any(
-                pool.releasing_count for pool in self._pools.of_parent(parent)) and not any(
-                pool.parent is parent for key, pool in self._watches[watch].items() if key != unit.key):
-            self.read_capacities(capacities)
 
-    def used(self, keys: Iterable[DeviceKey]) -> None:
-        """Note that guests may write to these devices, though nobody made them real here."""
-        for key in keys:
-            unit = self._find(key)
-            if unit is not None:
-                self._touch(unit)
-                unit.unproven = unit.pool.kind in self._keeping
+def is_alone(now: Snapshot, key: DeviceKey, before: Snapshot) -> bool:
+    """Whether nothing else was made or removed at the parent of a device since an earlier snapshot."""
+    device = now.devices.get(key)
+    if device is None or before.number < now.left_since:
+        return False
+    parent = device.place.kind, device.place.parent
+    return not now.pending.get(parent) and not any(
+        pool.releasing for place, pool in now.pools.items() if (place.kind, place.parent) == parent) and not any(
+        (place.kind, place.parent) == parent for other, place in now.changed_since(before).items() if other != key)
 
-    # -- parents ------------------------------------------------------------------------------------------------------
 
-    def read_capacities(self, capacities: Iterable[Capacity]) -> None:
-        """Note how many devices parents can still make, by their own report."""
-        added = False
-        for capacity in capacities:
-            pool, new = self._pool(capacity.kind, self._provider_uuid_of(capacity.provider), capacity.resource_class,
-                                   capacity.parent, capacity.numa_node)
-            added = added or new
-            pool.available, pool.details, pool.creatable = capacity.available, capacity.details, True
-            pool.taken_by = capacity.taken_by
-            pool.grew()
-        if added:
-            self._pools.index()
+def _use_up(now: Snapshot, place: Place) -> Snapshot:
+    """Note that a parent made one more device. Until the parent is read again, it counts for every type."""
+    return now._replace(pools={one: pool._replace(available=pool.available - 1)
+                               if (one.kind, one.parent) == (place.kind, place.parent) else pool
+                               for one, pool in now.pools.items()})
 
-    def read_parents(self, inventory: Inventory, watch: int) -> None:
-        """Note how many devices parents can still make, and which of the known devices exist.
 
-        No device becomes free here: :meth:`read_inventory`, and the calls after it, decide who may have it.
-        """
-        changed = self._watches[watch]
-        for device in inventory.devices:
-            unit = self._find(device.key)
-            if unit is None or unit.key in changed:
-                continue
-            if unit.unborn:
-                self._realized(unit, device.details)
-            elif unit.state == FREE:
-                self._withhold(unit, unit.withheld | self._reasons(device.unhealthy, device.adoptable, unit))
-            elif GONE in unit.withheld:
-                self._withhold(unit, unit.withheld - {GONE})
-        self._miss(inventory, changed)
-        self._read_parents(inventory, changed)
+# -- parents ----------------------------------------------------------------------------------------------------------
 
-    def _miss(self, inventory: Inventory, changed: Collection[DeviceKey]) -> None:
-        """Forget free devices that the host does not have. Held ones stay held, and are withheld as gone."""
-        # Plain tuples, which hash as keys do: there are thousands, and nearly all of them are seen.
-        seen = {(device.kind, device.identifier) for device in inventory.devices}
-        for kind in inventory.known_kinds:
-            for identifier, unit in list(self._units.get(kind, {}).items()):
-                if (kind, identifier) not in seen and unit.key not in changed and not unit.unborn:
-                    if unit.state == FREE:
-                        self._unmake(unit)
-                    else:
-                        unit.withheld |= {GONE}
 
-    def _read_parents(self, inventory: Inventory, changed: Mapping[DeviceKey, Pool]) -> None:
-        """Set how many devices parents can make, and correct it by ``changed``: devices made or removed since."""
-        for pool in self._pools:
-            if pool.kind in inventory.known_kinds:
-                pool.available = 0
-        self.read_capacities(inventory.capacities)
-        if not changed:
-            return
-        seen = {(device.kind, device.identifier) for device in inventory.devices}
-        read = {(capacity.kind, capacity.parent) for capacity in inventory.capacities}
-        for (kind, identifier), pool in changed.items():
-            if (kind, pool.parent_name) in read:
-                unit = self._units.get(kind, {}).get(identifier)
-                there = unit is not None and not unit.unborn and GONE not in unit.withheld
-                if there and (kind, identifier) not in seen:
-                    self._pools.use_up(pool.parent)
-                elif not there and (kind, identifier) in seen:
-                    pool.available += 1
-                    pool.grew()
+def read_capacities(now: Snapshot, capacities: Iterable[Capacity], resolve: Resolve) -> Snapshot:
+    """Note how many devices parents can still make, by their own report."""
+    found = {Place(one.kind, resolve(one.provider), one.resource_class, one.parent, one.numa_node): one
+             for one in capacities}
+    after = now.with_pools(found)
+    return after._replace(pools={place: pool if (one := found.get(place)) is None else pool._replace(
+        available=one.available, details=one.details, is_creatable=True, taken_by=one.taken_by)
+        for place, pool in after.pools.items()}) if found else after
 
-    # -- everything ---------------------------------------------------------------------------------------------------
 
-    def read_inventory(self, inventory: Inventory, watch: int | None = None,
-                       recorded: Collection[tuple[str, str | None]] = ()) -> None:
-        """Update all devices from a reading of the host.
+def read_parents(now: Snapshot, inventory: Inventory, before: Snapshot, resolve: Resolve) -> Snapshot:
+    """Note how many devices parents can still make, and which of the known devices exist.
 
-        New devices are free. A device that is missing, of a kind that was read in full, is forgotten if it is free, and
-        withheld as gone if it is held. Nothing here changes an owner. A device that changed during ``watch`` stays as
-        it is.
+    No device becomes free here: :func:`read_inventory`, and the calls after it, decide who may have it.
 
-        :param recorded: new devices that are not free, because rows name their owners. Call :meth:`.Ledger.hold` next
-        """
-        changed = self._watches[watch] if watch is not None else {}
-        new: list[tuple[Any, ...]] = []         # the fields of each: the garbage collector goes through named tuples
-        self._keeping, unproven = inventory.keeping, inventory.unproven
-        self._sockets = dict(inventory.sockets)
-        if self._units or changed:
-            for fields, unit in self._news(inventory.devices, unproven):
-                device = InventoryDevice._make(fields)
-                is_watched = bool(changed) and device.key in changed
-                if unit is None:
-                    if not is_watched:
-                        new.append(fields)
-                elif not is_watched:
-                    self._read_device(device, unit, unproven)
-                else:                           # only the host knows which devices exclude one another
-                    self._read_exclusions(device, unit)
-        else:                                   # at a start
-            new = Compact(InventoryDevice, inventory.devices).plain()
-        # The first device describes its pool, so devices that somebody else made come last.
-        new.sort(key=_IDENTIFIER)
-        new.sort(key=_ADOPTABLE, reverse=True)
-        self._add(new, unproven, recorded)
-        there = collections.Counter(Compact(InventoryDevice, inventory.devices).column('kind'))
-        # Every device that is there is known now. If the numbers are equal, no known device is missing.
-        if changed or any(len(self._units.get(kind, ())) != there[kind] for kind in inventory.known_kinds):
-            self._miss(inventory, changed)
-        self._read_parents(inventory, changed)
-        self._pools.index()
+    :param before: the snapshot from before somebody read the host
+    """
+    known = now.changed_since(before)
+    changes: dict[DeviceKey, Device | None] = {}
+    for report in inventory.devices:
+        device = now.devices.get(report.key)
+        if device is None or device.key in known:
+            continue
+        if device.is_unborn:
+            now = realized(now, device.key, report.details)
+        elif device.owner is None:
+            changes[device.key] = device._replace(reasons=device.reasons | _reasons(
+                now, device, report.unhealthy, report.adoptable))
+        elif GONE in device.reasons:
+            changes[device.key] = device._replace(reasons=device.reasons - {GONE})
+    now = now.with_devices(changes)
+    now = now.with_devices(dict(_missing(now, inventory, known)))
+    return _read_parents(now, inventory, known, resolve)
 
-    def _add(self, new: Iterable[tuple[Any, ...]], unproven: Collection[tuple[str, str]],
-             recorded: Collection[tuple[str, str | None]]) -> None:
-        """Add devices that are not known yet, by their fields, in the order in which claims will take them."""
-        pools: dict[tuple[Any, ...], tuple[Pool, dict[str, Unit], bool]] = {}
-        standing = bool(self._standing)
-        for fields in new:
-            (kind, identifier, provider, resource_class, parent, numa_node, details, unhealthy, adoptable, _type,
-             exclusions, features) = fields
+
+def _missing(now: Snapshot, inventory: Inventory,
+             known: Collection[DeviceKey]) -> Iterator[tuple[DeviceKey, Device | None]]:
+    """Forget free devices that the host does not have. Held ones stay held, and are withheld as gone."""
+    # Plain tuples, which hash as keys do: there are thousands, and nearly all of them are seen.
+    seen = {(device.kind, device.identifier) for device in inventory.devices}
+    for device in now.devices.each():
+        if (device.key not in seen and device.key.kind in inventory.known_kinds and device.key not in known
+                and not device.is_unborn):
+            yield device.key, None if device.owner is None else device._replace(reasons=device.reasons | {GONE})
+
+
+def _read_parents(now: Snapshot, inventory: Inventory, known: Mapping[DeviceKey, Place], resolve: Resolve) -> Snapshot:
+    """Set how many devices parents can make, and correct it by ``known``: devices made or removed since."""
+    now = now._replace(pools={place: pool._replace(available=0) if place.kind in inventory.known_kinds else pool
+                              for place, pool in now.pools.items()})
+    now = read_capacities(now, inventory.capacities, resolve)
+    if not known:
+        return now
+    seen = {(device.kind, device.identifier) for device in inventory.devices}
+    read = {(capacity.kind, capacity.parent) for capacity in inventory.capacities}
+    for key, place in known.items():
+        if (key.kind, place.parent) in read:
+            device = now.devices.get(key)
+            there = device is not None and not device.is_unborn and GONE not in device.reasons
+            if there and key not in seen:
+                now = _use_up(now, place)
+            elif not there and key in seen:
+                pool = now.pools[place]
+                now = now.with_pool(pool._replace(available=pool.available + 1))
+    return now
+
+
+# -- everything -------------------------------------------------------------------------------------------------------
+
+
+def read_inventory(now: Snapshot, inventory: Inventory, resolve: Resolve, before: Snapshot | None = None,
+                   recorded: Mapping[Any, Claimed] = MappingProxyType({})) -> Snapshot:
+    """Update all devices from a reading of the host.
+
+    New devices are free. A device that is missing, of a kind that was read in full, is forgotten if it is free, and
+    withheld as gone if it is held. Nothing here changes an owner.
+
+    :param before: the snapshot from before somebody read the host. A device that changed since stays as it is
+    :param recorded: the owners of new devices, by rows. Call :meth:`.Ledger.hold` next
+    """
+    known = now.changed_since(before) if before is not None else {}
+    now = now._replace(keeping=inventory.keeping, sockets=dict(inventory.sockets))
+    if before is not None:                      # whoever began to read later saw none of those that left before
+        now = now._replace(left=FrozenMap({key: one for key, one in now.left.items() if one[0] >= before.number}),
+                           left_since=max(now.left_since, before.number))
+    devices = now.devices.plain()
+    changes: dict[DeviceKey, Device | None] = {}
+    new: list[tuple[Any, ...]] = []
+    places: dict[tuple[Any, ...], Place] = {}
+    details: dict[Place, str] = {}
+    def place_of(kind: str, provider: str, resource_class: str, parent: str | None, numa_node: int | None,
+                 features: Features, text: str) -> Place:
+        where = (kind, provider, resource_class, parent, numa_node, features)
+        place = places.get(where)
+        if place is None:                       # thousands of devices have a few places
+            place = places[where] = Place(kind, resolve(provider), resource_class, parent, numa_node, features)
+            details[place] = text
+        return place
+
+    for fields, device in _news(inventory, devices, now, resolve):
+        if device is None:
+            if fields[:2] not in known:
+                new.append(fields)
+            continue
+        report = InventoryDevice._make(fields)
+        exclusions = exclusion.of_device(report.kind, report.identifier, report.exclusions)
+        if device.key in known:                 # only the host knows which devices exclude one another
+            if device.exclusions != exclusions:
+                changes[device.key] = device._replace(exclusions=exclusions)
+            continue
+        if device.is_unborn:                    # its maker has not reported it yet
+            now = realized(now, device.key, report.details)
+            device = now.devices[device.key]
+        place = place_of(report.kind, report.provider, report.resource_class, report.parent, report.numa_node,
+                         report.features, report.details)
+        device = device._replace(place=place, details=report.details, exclusions=exclusions,
+                                 is_unproven=device.key in inventory.unproven)
+        changes[device.key] = device._replace(reasons=_reasons(now, device, report.unhealthy, report.adoptable))
+    # The first device describes its pool, so devices that somebody else made come last.
+    new.sort(key=_IDENTIFIER)
+    new.sort(key=_ADOPTABLE, reverse=True)
+    for number, fields in enumerate(new, now.number):
+        (kind, identifier, provider, resource_class, parent, numa_node, text, unhealthy, adoptable, _type, exclusions,
+         features) = fields
+        key = DeviceKey(kind, identifier)
+        device = Device(key, place_of(kind, provider, resource_class, parent, numa_node, features, text), text, number,
+                        0, recorded.get(key), NO_REASON,
+                        exclusion.of_device(kind, identifier, exclusions) if exclusions else (),
+                        is_unproven=key in inventory.unproven)
+        reasons = _reasons(now, device, unhealthy, adoptable)
+        if not adoptable:                       # until hold has seen in its row who made it
+            reasons |= {vocabulary.NOT_ADOPTED}
+        changes[key] = device._replace(reasons=reasons) if reasons else device
+    now = now._replace(number=now.number + len(new)).with_pools(details)
+    undescribed = [place for place in details if not now.pools[place].details]
+    if undescribed:
+        now = now._replace(pools={**now.pools, **{place: now.pools[place]._replace(details=details[place])
+                                                  for place in undescribed}})
+    owned: dict[str, list[DeviceKey]] = {}
+    for key, owner in recorded.items():         # in the order of the rows
+        device = changes.get(key)
+        if device is not None and device.owner is owner:
+            owned.setdefault(owner.instance_uuid, []).append(device.key)
+    now = now.with_devices(changes).of_instances(owned)
+    # Every device that is there is known now. If the numbers are equal, no known device is missing.
+    there = collections.Counter(Compact(InventoryDevice, inventory.devices).column('kind'))
+    ours = collections.Counter[str]()
+    for place, pool in now.pools.items():
+        ours[place.kind] += pool.total
+    if known or any(ours[kind] != there[kind] for kind in inventory.known_kinds):
+        now = now.with_devices(dict(_missing(now, inventory, known)))
+    return _read_parents(now, inventory, known, resolve)
+
+
+def _news(inventory: Inventory, devices: Mapping[DeviceKey, Device], now: Snapshot,
+          resolve: Resolve) -> Iterator[tuple[tuple[Any, ...], Device | None]]:
+    """The devices that are unhealthy, or that the host reports differently than before: their fields and devices.
+
+    A host has thousands, and nearly all are healthy and unchanged. So this is one loop over plain tuples.
+    """
+    reports = Compact(InventoryDevice, inventory.devices).plain()
+    if not devices:                             # at a start
+        yield from ((fields, None) for fields in reports)
+        return
+    by_key: Mapping[Any, Device] = devices
+    unproven, standing = inventory.unproven, bool(now.standing)
+    # The place of the devices for which the host reports the same place and features.
+    places: dict[tuple[Any, ...], Place] = {}
+    for fields in reports:
+        (kind, identifier, provider, resource_class, parent, numa_node, details, unhealthy, adoptable, _type,
+         exclusions, features) = fields
+        device = by_key.get((kind, identifier))
+        if (device is not None and details == device.details and unhealthy is None and adoptable and not standing
+                and not device.reasons and not device.is_unborn
+                and device.is_unproven == ((kind, identifier) in unproven)
+                and (not (exclusions or device.exclusions)
+                     or device.exclusions == exclusion.of_device(kind, identifier, exclusions))):
             where = (kind, provider, resource_class, parent, numa_node, features)
-            found = pools.get(where)
-            if found is None:                   # thousands of devices have a few pools
-                pool = self._pool_of(InventoryDevice(*fields))
-                found = pools[where] = pool, self._units.setdefault(kind, {}), bool(not standing and pool.provider_uuid)
-            pool, units, is_open = found
-            unit = units[identifier] = Unit(pool, identifier, details)
-            pool.total += 1
-            key = (kind, identifier)
-            if key in unproven:
-                unit.unproven = True
-            if exclusions:
-                self._reconsider(self._exclusion.join(unit, exclusion.of_device(kind, identifier, exclusions)))
-            is_well = is_open and unhealthy is None and adoptable
-            if key in recorded:
-                unit.state = HELD
-                pool.held_count += 1
-                if not is_well:
-                    unit.withheld = self._reasons(unhealthy, adoptable, unit)
-                if not adoptable:                               # until hold has seen in its row who made it
-                    unit.withheld |= {vocabulary.NOT_ADOPTED}
-                if exclusions:
-                    self._exclude(unit)
-            else:
-                if unit.unproven or not is_well:
-                    unit.withheld = self._reasons(unhealthy, adoptable, unit)
-                self._enter(unit)
+            place = places.get(where)
+            if place is None:
+                place = places[where] = Place(kind, resolve(provider), resource_class, parent, numa_node, features)
+            if device.place == place:
+                continue
+        yield fields, device
 
-    def _news(self, devices: Iterable[InventoryDevice],
-              unproven: Collection[tuple[str, str]]) -> Iterator[tuple[tuple[Any, ...], Unit | None]]:
-        """The devices that are unhealthy, or that the host reports differently than before: their fields and units.
 
-        A host has thousands, and nearly all are healthy and unchanged. So this is one loop over plain tuples.
-        """
-        units = collections.defaultdict(dict, self._units)
-        standing = bool(self._standing)
-        # The pool of the devices for which the host reports the same place and features.
-        pools: dict[tuple[Any, ...], Pool] = {}
-        for fields in Compact(InventoryDevice, devices).plain():
-            (kind, identifier, provider, resource_class, parent, numa_node, details, unhealthy, adoptable, _type,
-             exclusions, features) = fields
-            unit = units[kind].get(identifier)
-            if (unit is not None and details == unit.details and unhealthy is None and adoptable and not standing
-                    and (not unit.withheld or unit.withheld == exclusion.EXCLUDED) and not unit.unborn
-                    and unit.unproven == ((kind, identifier) in unproven)
-                    and (not (exclusions or unit.exclusions)
-                         or unit.exclusions == exclusion.of_device(kind, identifier, exclusions))):
-                pool, where = unit.pool, (provider, resource_class, parent, numa_node, features)
-                if pools.get(where) is pool:
-                    continue
-                if where == (provider, pool.resource_class, pool.parent.name, pool.numa_node, pool.features) and (
-                        pool.provider_uuid == self._provider_uuid_of(provider)):
-                    pools[where] = pool
-                    continue
-            yield fields, unit
+def _reasons(now: Snapshot, device: Device, unhealthy: str | None, adoptable: bool) -> frozenset[str]:
+    """Why a device must not be handed out, by the host's present report. Its owner keeps it."""
+    free_unproven = device.is_unproven and device.owner is None
+    if unhealthy is None and adoptable and not device.reasons and not now.standing and device.place.provider_uuid:
+        return UNPROVEN if free_unproven else NO_REASON         # nearly all of them
+    reasons = {*device.reasons - _OF_THE_HOST, *now.standing.of(device.key, device.place.parent)}
+    if unhealthy is not None:
+        reasons.add(vocabulary.UNHEALTHY)
+    # Somebody else made the device, or its owner did. If it is held, its row says who.
+    if not adoptable and (device.owner is None or vocabulary.NOT_ADOPTED in device.reasons):
+        reasons.add(vocabulary.NOT_ADOPTED)
+    if free_unproven:
+        reasons.add(vocabulary.UNPROVEN)
+    if not device.place.provider_uuid:
+        reasons.add(vocabulary.NO_PROVIDER)
+    return frozenset(reasons) or NO_REASON
 
-    def _pool_of(self, device: InventoryDevice) -> Pool:
-        pool, _new = self._pool(device.kind, self._provider_uuid_of(device.provider), device.resource_class,
-                                device.parent, device.numa_node, device.features)
-        pool.details = pool.details or device.details
-        return pool
 
-    def _read_device(self, device: InventoryDevice, unit: Unit, unproven: Collection[tuple[str, str]]) -> None:
-        """Update a known device from the host's report."""
-        if unit.unborn:
-            self._realized(unit, device.details)                # its maker has not reported it yet
-        unit.details = device.details
-        unit.unproven = (device.kind, device.identifier) in unproven
-        self._move(unit, self._pool_of(device))
-        self._read_exclusions(device, unit)
-        reasons = self._reasons(device.unhealthy, device.adoptable, unit)
-        if reasons != unit.withheld:
-            self._withhold(unit, reasons)
-
-    def _read_exclusions(self, device: InventoryDevice, unit: Unit) -> None:
-        exclusions = exclusion.of_device(device.kind, device.identifier, device.exclusions)
-        if exclusions != unit.exclusions:
-            self._set_exclusions(unit, exclusions)
-
-    def _reasons(self, unhealthy: str | None, adoptable: bool, unit: Unit) -> frozenset[str]:
-        """Why a device must not be handed out, by the host's present report. Its owner keeps it."""
-        free_unproven = unit.unproven and unit.state == FREE
-        if (unhealthy is None and adoptable and not unit.withheld and not self._standing
-                and unit.pool.provider_uuid):
-            return UNPROVEN if free_unproven else NO_REASON    # nearly all of them
-        reasons = {*unit.withheld - _OF_THE_HOST, *self._standing.of(unit.key, unit.pool.parent_name)}
-        if unhealthy is not None:
-            reasons.add(vocabulary.UNHEALTHY)
-        # Somebody else made the device, or its owner did. If it is held, its row says who.
-        if not adoptable and (unit.state == FREE or vocabulary.NOT_ADOPTED in unit.withheld):
-            reasons.add(vocabulary.NOT_ADOPTED)
-        if free_unproven:
-            reasons.add(vocabulary.UNPROVEN)
-        if not unit.pool.provider_uuid:
-            reasons.add(vocabulary.NO_PROVIDER)
-        return frozenset(reasons)
+def read_containment(now: Snapshot, found: Containment) -> Snapshot:
+    """Note what contains what, of everything that the last inventory did not show as a device."""
+    now = now._replace(recorded=found.recorded, made=found.made)
+    absent = {key: device._replace(exclusions=now.absent(key, device.place.parent)) for key in found.recorded
+              if (device := now.devices.get(key)) is not None and (device.is_unborn or GONE in device.reasons)}
+    return now.with_devices(absent).with_strangers(found.strangers)

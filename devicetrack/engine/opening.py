@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Final
 
 from devicetrack import vocabulary
 from devicetrack.engine import withholding
 from devicetrack.engine.ledger import Ledger
+from devicetrack.engine.snapshot import Claimed
 from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import foreign
 from devicetrack.engine.views import kinds_with_unread_names
@@ -17,6 +17,7 @@ from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
 from devicetrack.objects.compact import Compact
+from devicetrack.objects.compact import Key
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
@@ -25,30 +26,31 @@ from devicetrack.objects.values import Record
 _OF_THE_INVENTORY: Final = (vocabulary.UNHEALTHY, vocabulary.UNPROVEN)
 
 
-def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: Views, marks: Marks,
-                numbers: Iterator[int] | None = None) -> Ledger:
+def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: Views, marks: Marks) -> Ledger:
     """Make the ledger of a host from one look at it.
 
     :param policy: ``pack`` or ``spread``
     :param provider_uuid_of: as :class:`~devicetrack.engine.ledger.Ledger` takes it, for every provider of the inventory
     :param marks: the reasons for withholding, from the store
-    :param numbers: as :class:`~devicetrack.engine.ledger.Ledger` takes them
     """
-    ledger, inventory = Ledger(policy, provider_uuid_of, numbers), views.inventory
+    ledger, inventory = Ledger(policy, provider_uuid_of), views.inventory
     for target, causes in marks.items():
         for reason, cause in causes.items():
             if cause.stands or reason in withholding.KEPT:
                 stand(ledger, target, reason, cause.detail)
-    ledger.read_inventory(inventory, recorded=views.owners.keys())
+    owners: dict[Key, Claimed] = {}
+    for rows in by_instance(views.records):
+        owner = Claimed(rows[0].instance_uuid, ledger.now.number + len(owners), True)
+        owners.update(dict.fromkeys(((row.kind, row.identifier) for row in rows), owner))
+    ledger.now = ledger.now._replace(number=ledger.now.number + len(owners))
+    ledger.read_inventory(inventory, recorded=owners)
     ledger.read_containment(views.containment)
     gone = views.owners.keys() - views.devices.keys()
     counted = _provider_uuids_of_parents(inventory, provider_uuid_of) if gone else {}
-    for rows in by_instance(views.records):
-        if gone:
-            # A row names the provider that its claim knew. A device counts where its parent counts now.
-            rows = [row._replace(provider_uuid=counted.get((row.kind, row.parent), row.provider_uuid))
-                    if (row.kind, row.identifier) in gone else row for row in rows]
-        ledger.hold(rows)
+    # A row names the provider that its claim knew. A device counts where its parent counts now.
+    ledger.hold_all(rows if not gone else [
+        row._replace(provider_uuid=counted.get((row.kind, row.parent), row.provider_uuid))
+        if (row.kind, row.identifier) in gone else row for row in rows] for rows in by_instance(views.records))
     recorded = Compact(Record, views.records)
     if vocabulary.RELEASING in recorded.column('state'):
         ledger.releasing(DeviceKey(kind, identifier) for kind, identifier, state in recorded.columns(

@@ -126,19 +126,16 @@ KEPT: Final = frozenset((vocabulary.NOT_REALIZED,))
 _Named = tuple[str, str | None]
 
 
-class Standing:
+class Standing(NamedTuple):
     """The standing reasons of a ledger, by device and by parent. False when there are none.
 
     The devices of a cordoned parent are cordoned. A parent that could make no device makes no more, but the devices
     that it has are not concerned. ``why`` has the cause of :data:`.vocabulary.NOT_REALIZED`, for people.
     """
 
-    __slots__ = ('devices', 'parents', 'why')
-
-    def __init__(self) -> None:
-        self.devices: dict[_Named, frozenset[str]] = {}
-        self.parents: dict[_Named, frozenset[str]] = {}
-        self.why: dict[Target, str] = {}
+    devices: Mapping[_Named, frozenset[str]] = {}
+    parents: Mapping[_Named, frozenset[str]] = {}
+    why: Mapping[Target, str] = {}
 
     def __bool__(self) -> bool:
         return bool(self.devices or self.parents)
@@ -149,22 +146,26 @@ class Standing:
         return reasons | {vocabulary.CORDONED} if vocabulary.CORDONED in self.parents.get(
             (key[0], parent), NO_REASON) else reasons
 
-    def add(self, target: Target, reason: str, why: str = '') -> None:
-        of_scope, name = self._of(target)
-        of_scope[name] = of_scope.get(name, NO_REASON) | {reason}
-        if reason == vocabulary.NOT_REALIZED:
-            self.why[target] = why
+    def with_reason(self, target: Target, reason: str, why: str = '') -> Standing:
+        """Return the reasons with one more of a target."""
+        after = self._of(target, self._reasons(target) | {reason})
+        return after._replace(why={**self.why, target: why}) if reason == vocabulary.NOT_REALIZED else after
 
-    def discard(self, target: Target, reason: str) -> None:
-        of_scope, name = self._of(target)
-        reasons = of_scope.pop(name, NO_REASON) - {reason}
-        if reasons:
-            of_scope[name] = reasons
-        if reason == vocabulary.NOT_REALIZED:
-            self.why.pop(target, None)
+    def without(self, target: Target, reason: str) -> Standing:
+        """Return the reasons without one of a target."""
+        after = self._of(target, self._reasons(target) - {reason})
+        return after._replace(why={other: why for other, why in self.why.items() if other != target}) \
+            if reason == vocabulary.NOT_REALIZED else after
 
-    def _of(self, target: Target) -> tuple[dict[_Named, frozenset[str]], _Named]:
-        return self.parents if target.scope == vocabulary.PARENT else self.devices, (target.kind, target.name)
+    def _reasons(self, target: Target) -> frozenset[str]:
+        of_scope = self.parents if target.scope == vocabulary.PARENT else self.devices
+        return of_scope.get((target.kind, target.name), NO_REASON)
+
+    def _of(self, target: Target, reasons: frozenset[str]) -> Standing:
+        name = target.kind, target.name
+        scope = 'parents' if target.scope == vocabulary.PARENT else 'devices'
+        others = {other: of_other for other, of_other in getattr(self, scope).items() if other != name}
+        return self._replace(**{scope: {**others, name: reasons} if reasons else others})
 
 
 def after_audit(marks: Marks, withheld: Mapping[DeviceKey, Collection[str]], known: Collection[DeviceKey],

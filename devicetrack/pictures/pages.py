@@ -15,6 +15,7 @@ from typing import Any
 from typing import Final
 
 from devicetrack import log
+from devicetrack import vocabulary
 from devicetrack.objects.values import DeviceKey
 from devicetrack.pictures import moments
 from devicetrack.pictures import timeline
@@ -23,7 +24,7 @@ from devicetrack.pictures.host import Field
 from devicetrack.pictures.host import Host
 
 # UUIDs, which a browser would break at their hyphens.
-_UUID: Final = re.compile('([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})')
+_UUID: Final = re.compile(f'({vocabulary.UUID.pattern})')
 
 # Fields with names up to these lengths are put side by side: ns12, and a PCI address.
 _TINY, _SMALL = 6, 14

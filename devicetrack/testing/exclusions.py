@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from devicetrack import vocabulary
 from devicetrack.engine import exclusion
-from devicetrack.engine import selection
-from devicetrack.engine.ledger import Ledger
+from devicetrack.engine.snapshot import Device
+from devicetrack.engine.snapshot import Place
+from devicetrack.engine.snapshot import Snapshot
 from devicetrack.objects.values import DeviceKey
 
 
@@ -36,16 +37,15 @@ class ExclusiveDevice(NamedTuple):
         return self.owner is not None or self.in_strange_hands
 
 
-def of_ledger(ledger: Ledger) -> list[ExclusiveDevice]:
-    """The devices of a ledger that have exclusions."""
+def of_snapshot(now: Snapshot) -> list[ExclusiveDevice]:
+    """The devices of a snapshot that have exclusions, and what domains use."""
     return [ExclusiveDevice(
-        unit.key, unit.exclusions, unit.holding.instance_uuid if unit.holding is not None
-        else None if unit.state == selection.FREE else 'somebody',
-        unit.state == selection.FREE and bool(
-            unit.withheld & {vocabulary.FOREIGN, vocabulary.IN_DOUBT, exclusion.BEING_WIPED}),
-        vocabulary.EXCLUDED in unit.withheld) for unit in (
-            *ledger._all_units(), *ledger._unnamed.values(), *ledger._strangers.values(),
-            *(pool.parent.maker for pool in ledger._pools if pool.parent.maker is not None)) if unit.exclusions]
+        device.key, device.exclusions, device.instance_uuid,
+        device.owner is None and device.is_taken, vocabulary.EXCLUDED in now.withheld(device))
+        for device in now.devices.each() if device.exclusions] + [
+            ExclusiveDevice(DeviceKey('', address), found, None, True, now.is_excluded(Device(
+                DeviceKey('', address), Place('', '', '', None, None), '', reasons=exclusion.TAKEN_BY_OTHERS,
+                exclusions=found))) for address, found in now.strangers.items()]
 
 
 def may_not_go_beside(one: ExclusiveDevice, other: ExclusiveDevice) -> bool:

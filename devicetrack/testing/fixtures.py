@@ -339,8 +339,8 @@ class Host(fixtures.Fixture, compute_service.Compute):
         A device that such a guest uses must have a row of the guest's instance. The ledger must hold a device with a
         row for the row's instance. The answer also has the devices that the ledger excludes wrongly.
         """
-        ledger = vars(self.running.ledger)['_ledger'] if self.is_ready else None
-        wrong = [] if ledger is None else list(exclusions.disagreements(exclusions.of_ledger(ledger)))
+        wrong = [] if not self.is_ready or self.running.ledger.is_discarded else list(
+            exclusions.disagreements(exclusions.of_snapshot(self.running.ledger.now)))
         records = {record.key: record for record in self.records()}
         for record in self.running.ledger.not_held(list(records.values())) if self.is_ready else ():
             wrong.append(f'{record.identifier} has a row for {record.instance_uuid} and is not held for it')

@@ -23,7 +23,8 @@ import mutants
 import yaml
 
 MODULES = tuple(f'devicetrack.{name}' for name in (
-    'engine.stock', 'engine.intake', 'engine.ledger', 'engine.line', 'engine.pools', 'engine.selection',
+    'engine.snapshot', 'engine.allocator', 'engine.frozen', 'engine.exclusion', 'engine.intake', 'engine.ledger',
+    'engine.selection',
     'engine.migrations', 'engine.lifecycle', 'engine.reconcile', 'engine.findings', 'engine.guest_records',
     'engine.unsettled', 'objects.identity', 'store.sql.changing', 'store.sql.committer',
     'claims.guest_rows', 'claims.life', 'claims.failed_claims', 'claims.claiming', 'claims.locked_ledger',

@@ -26,10 +26,12 @@ from oslo_config import cfg
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import workers
+from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.manager import ClaimManager
-from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
 from devicetrack.engine import withholding
+from devicetrack.engine.ledger import Ledger
+from devicetrack.engine.snapshot import Snapshot
 from devicetrack.store import api
 from devicetrack.testing.crash import moments
 from devicetrack.virt import driver as virt_driver
@@ -112,7 +114,7 @@ def view_of(manager: ClaimManager) -> LedgerView | None:
     running = vars(manager)['_running']
     if running is None:
         return None
-    ledger: ledgers.Ledger = vars(running.ledger)['_ledger']
+    ledger = Ledger('', str, vars(running.ledger)['_now'])
     room: collections.Counter[str] = collections.Counter()
     cordoned: collections.Counter[str] = collections.Counter()
     for pool in ledger.pools():
@@ -347,9 +349,10 @@ def watched_store(line: Line, store: api.Store) -> Any:
     return made_of(store)
 
 
-def _state_of(ledger: ledgers.Ledger) -> bytes:
-    """The state of a ledger without its watches, which only the readers of the host use."""
-    return pickle.dumps({name: value for name, value in vars(ledger).items() if name != '_watches'})
+def _state_of(ledger: LockedLedger) -> bytes:
+    """The snapshot of a ledger without the number of the next change, which says nothing about a device."""
+    now: Snapshot = vars(ledger)['_now']
+    return pickle.dumps(now._replace(number=0))
 
 
 def watch_ledgers(line: Line) -> None:
@@ -357,14 +360,14 @@ def watch_ledgers(line: Line) -> None:
 
     def wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def watched(self: ledgers.Ledger, *args: Any, **kwargs: Any) -> Any:
+        def watched(self: LockedLedger, *args: Any, **kwargs: Any) -> Any:
             with line.around(moments.LEDGER, name, lambda: _state_of(self) if line.recording else None):
                 return function(self, *args, **kwargs)
         return watched
 
-    for name, member in _public(ledgers.Ledger).items():
+    for name, member in _public(LockedLedger).items():
         if inspect.isfunction(member):
-            setattr(ledgers.Ledger, name, wrap(name, member))
+            setattr(LockedLedger, name, wrap(name, member))
 
 
 # -- the process ------------------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ class GuestContract(base.KindTestCase):
             installed.nodes(self.kind, devices)
             for device in devices:
                 if device.parent is not None:
-                    installed.container(self.kind, device.parent)
+                    installed.text(self.kind, 'container', device.parent)
         self.assertEqual([], list(seen))
 
     def test_reading_a_definition_asks_nobody(self) -> None:

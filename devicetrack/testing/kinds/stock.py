@@ -135,6 +135,19 @@ class StockContract(base.KindTestCase):
             self.assertEqual(set(), {*(found.IDENTITY or ()), *found.OF_THE_ROW} - set(found.fields))
             self.assertEqual(set(), set(found.IDENTITY or ()) & set(found.OF_THE_ROW))
 
+    def test_the_facts_of_devices_are_well_formed(self) -> None:
+        for name, device in self.stock().items():
+            self.assertIsNot(bool, type(device.numa_node), name)
+            self.assertEqual(sorted(set(device.features)), list(device.features), f'the features of {name}')
+            tokens = [token for token, _mode in device.exclusions]
+            self.assertEqual(sorted(set(tokens)), sorted(tokens), f'the exclusions of {name}')
+            self.assertIn(device.migration_type, (None, details.from_text(device.details).migration_type), name)
+
+    def test_a_parent_makes_one_type_of_a_resource_class(self) -> None:
+        """Otherwise no claim could choose the type."""
+        made = [(one.parent, one.resource_class) for one in installed.stock(self.kind).capacities]
+        self.assertEqual(sorted(set(made)), sorted(made))
+
     def test_a_device_is_on_its_numa_node(self) -> None:
         if not self.world.numa:
             self.skipTest('the world names no NUMA nodes')

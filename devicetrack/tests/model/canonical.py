@@ -11,8 +11,8 @@ import itertools
 from typing import TypeVar
 
 from devicetrack import vocabulary
-from devicetrack.engine.selection import Pool
-from devicetrack.engine.selection import Unit
+from devicetrack.engine.snapshot import Device
+from devicetrack.engine.snapshot import Pool
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import compute_service
 from devicetrack.tests.model import memory
@@ -114,14 +114,17 @@ class _View:
                         for domain in self.machine.domains.values()]
         self.records = {record.instance_uuid: record for record in self.machine.guest_records()}
         self.ready = memory.is_ready(host.manager)
-        self.units: dict[DeviceKey, Unit] = {}
+        self.units: dict[DeviceKey, Device] = {}
         self.free: list[DeviceKey] = []
         self.pools: list[Pool] = []
         if self.ready:
-            of_ledger = vars(memory.ledger(host.manager))
-            self.units = {unit.key: unit for units in of_ledger['_units'].values() for unit in units.values()}
-            self.pools = list(of_ledger['_pools'])
-            self.free = [unit.key for pool in self.pools for unit in pool.free]
+            now = memory.ledger(host.manager).now
+            self.units = {device.key: device for device in now.devices.values() if device.is_named}
+            self.pools = list(now.pools.values())
+            self.withheld_here = {key: sorted(now.withheld(device)) for key, device in self.units.items()}
+            self.free = [device.key for device in sorted(
+                (device for device in self.units.values() if device.owner is None and not device.reasons),
+                key=lambda device: (device.place.order, device.since))]
         self.keys = {*self.rows, *self.machine.devices, *self.units}
 
     def look(self) -> tuple:
@@ -138,9 +141,9 @@ class _View:
         unit = self.units.get(key)
         of_unit = None
         if unit is not None:
-            holding = unit.holding
-            of_unit = (unit.state, unit.unborn, unit.unproven, sorted(unit.withheld), holding and (
-                naming.guests[holding.instance_uuid], holding.from_rows))
+            owner = unit.owner
+            of_unit = (unit.state, unit.is_unborn, unit.is_unproven, self.withheld_here[key], owner and (
+                naming.guests[owner.instance_uuid], owner.from_rows))
         users = tuple(sorted((naming.guests[domain.uuid], key in live, key in defined)
                              for domain, live, defined, _ in self.domains if key in live or key in defined))
         stored = self.withheld.get((key.kind, vocabulary.DEVICE, key.identifier))
@@ -169,8 +172,8 @@ class _View:
             of_manager = (running.boot.is_recorded, running.gate.report_only is not None,
                           tuple(sorted((naming.guests[doubt.instance_uuid], doubt.undo)
                                        for doubt in running.rows.doubts)),
-                          tuple((pool.available, pool.creatable, pool.free_count, pool.held_count,
-                                 pool.releasing_count) for pool in sorted(self.pools, key=lambda pool: pool.index)))
+                          tuple((pool.available, pool.is_creatable, pool.free, pool.held, pool.releasing)
+                                for pool in self.pools))
         return (self.host.powered, self.stored_boot == self.machine.boot, tuple(devices), tuple(sorted(domains)),
                 tuple(sorted((naming.guests[instance], naming.move_uuid(move)) for instance, move in self.contexts)),
                 sorted(place for place in self.withheld if place[1] == vocabulary.PARENT), of_manager)

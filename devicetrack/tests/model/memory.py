@@ -17,8 +17,7 @@ from devicetrack.engine.ledger import Ledger
 # What each room remembers. All else was handed in, is the same at every start, or is a lock that nobody holds between
 # two calls.
 _REMEMBERED: Final = {
-    'ledger._ledger': ('_pools', '_units', '_holdings', '_beside', '_unnamed', '_numbers', '_watches', '_standing',
-                       '_keeping', '_exclusion', '_strangers', '_recorded'),
+    'ledger': ('_now',),
     'store.store': ('_fence', '_is_taken_over'),
     'rows': ('_doubts',),
     'rows.known': ('_rows', '_keys', '_contexts'),
@@ -45,9 +44,8 @@ def running(manager: ClaimManager) -> Running:
 
 
 def ledger(manager: ClaimManager) -> Ledger:
-    """The ledger itself, past its lock: between two calls nobody holds it."""
-    found: Ledger = vars(running(manager).ledger)['_ledger']
-    return found
+    """A ledger of its own with the present snapshot of the host, to ask."""
+    return Ledger('', str, running(manager).ledger.now)
 
 
 def is_ready(manager: ClaimManager) -> bool:

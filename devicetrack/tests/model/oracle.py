@@ -43,7 +43,7 @@ def broken(world: World, call: str = '') -> list[str]:
                       for key in host.machine.busy if key in rows and rows[key].state != vocabulary.RELEASING]
         if host.is_alive and not (world.starting and world.acting == name):
             found += _of_ledger(host, rows)
-            found += exclusions.disagreements(exclusions.of_ledger(memory.ledger(host.manager)))
+            found += exclusions.disagreements(exclusions.of_snapshot(memory.ledger(host.manager).now))
             if not world.failures:
                 found += _of_boot(world, host, rows)
     for guest in world.service.guests.values():

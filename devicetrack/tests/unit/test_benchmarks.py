@@ -53,10 +53,6 @@ class TestSideBySide(base.TestCase):
         samples = measure.side_by_side({'a': replay(2, 500, 2), 'b': replay(1, 1, 1)}, 3, warm_up=0)
         self.assertEqual(2, samples.ratio('a', to='b'))
 
-    def test_slowest_to_fastest(self) -> None:
-        samples = measure.side_by_side({'a': replay(2), 'b': replay(1), 'c': replay(6)}, 1, warm_up=0)
-        self.assertEqual(6, samples.slowest_to_fastest(to='a'))
-
 
 class TestBetween(base.TestCase):
     def test_the_reference_comes_before_and_after_each_subject(self) -> None:

@@ -31,7 +31,6 @@ from devicetrack.objects.things import Exclusions
 from devicetrack.virt.libvirt import pci_use
 
 SYSFS: Final = '/sys'
-_UUID: Final = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _VIRTFN: Final = re.compile(r'virtfn[0-9]+')
 _NO_THING: Final[tuple[None, tuple[str, ...]]] = (None, ())
 
@@ -80,7 +79,7 @@ class Look:
             address = things.address_in(node)
             if address is not None:
                 known = things.of_function(address), tuple(map(things.of_function, self._above(address)))
-            elif _UUID.fullmatch(node):
+            elif vocabulary.is_uuid(node):
                 known = None, tuple(map(things.of_function, self._with_above(reversed(
                     _link(os.path.join(self._sysfs, 'bus/mdev/devices', node)).split('/')))))
             else:
@@ -94,7 +93,7 @@ class Look:
         found = {token.removeprefix(_FUNCTION) for token in tokens if token.startswith(_FUNCTION)}
         address = things.address_in(node)
         for one in () if address is None else (address, *self._vfs(address)):
-            found |= {one, *filter(_UUID.fullmatch, _entries(os.path.join(self._functions, one)))}
+            found |= {one, *filter(vocabulary.is_uuid, _entries(os.path.join(self._functions, one)))}
         return found - {address}
 
     def _above(self, address: str) -> tuple[str, ...]:

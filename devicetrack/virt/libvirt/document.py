@@ -23,7 +23,8 @@ def parse(text: str, document: str, root: str, everything: bool = False) -> etre
     """Parse a document whose root element is ``root``.
 
     :param document: what it is, for messages
-    :param everything: keep comments, processing instructions and CDATA sections, for a caller that writes it again
+    :param everything: keep comments, processing instructions, CDATA sections and the blanks between elements, for a
+        caller that writes it again
     :raises InvalidDocument: it is too long, not well-formed, has a document type or another root
     """
     if len(text) > MAX_LENGTH:
@@ -35,7 +36,8 @@ def parse(text: str, document: str, root: str, everything: bool = False) -> etre
         raise exception.InvalidDocument(document, 'document type', 'none is allowed')
     parser = etree.XMLParser(encoding='utf-8', resolve_entities=False, no_network=True, load_dtd=False,
                              dtd_validation=False, huge_tree=False, strip_cdata=not everything,
-                             remove_comments=not everything, remove_pis=not everything, collect_ids=False)
+                             remove_comments=not everything, remove_pis=not everything,
+                             remove_blank_text=not everything, collect_ids=False)
     try:
         found = etree.fromstring(text.encode('utf-8'), parser)
     except UnicodeEncodeError as error:

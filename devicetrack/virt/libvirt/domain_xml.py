@@ -240,7 +240,7 @@ def memory_path(memory: etree._Element, document: str) -> etree._Element:
 
     :raises InvalidDocument: it names none
     """
-    path = memory.find('source/path')
+    path = next((path for source in memory.iterchildren('source') for path in source.iterchildren('path')), None)
     if path is None or not (path.text or '').strip():
         raise exception.InvalidDocument(document, 'source/path', 'missing')
     return path

@@ -304,7 +304,7 @@ class LibvirtDriver(driver.VirtDriver):
         with self._try_lock(*assignment.key) as is_locked:
             if not is_locked:
                 raise _busy(assignment)
-            installed.vacate(kind, assignment)
+            installed.ask(kind, 'vacate', assignment)
 
     def _usage_or_doubt(self, needed: Container[str], guarding: Collection[DeviceKey]) -> Usage:
         """Ask the hypervisor again. Without an answer, report everything as unknown rather than raise.
@@ -373,7 +373,7 @@ class LibvirtDriver(driver.VirtDriver):
                 node = nodes.get(device.key)
                 if node is None and device.details:
                     node = installed.nodes(kind, (device,)).get(device.key)
-                return node, None if device.parent is None else installed.container(kind, device.parent)
+                return node, None if device.parent is None else installed.text(kind, 'container', device.parent)
         except exception.DeviceKindFailed as error:
             LOG.warning('%s', error, exc_info=True)
         return things.address_in(device.identifier), things.address_in(device.parent)
@@ -444,7 +444,7 @@ class LibvirtDriver(driver.VirtDriver):
         found: dict[str, str] = {}
         for name, kind in self._kinds.items():
             try:
-                obstacle = installed.live_migration_obstacle(kind)
+                obstacle = installed.text(kind, 'live_migration_obstacle')
             except exception.DeviceKindFailed as error:
                 LOG.warning('No guest with a device of kind %s can move live: %s', name, error, exc_info=True)
                 obstacle = str(error)
@@ -457,7 +457,7 @@ class LibvirtDriver(driver.VirtDriver):
         if kind is None:
             return None
         try:
-            return installed.migration_obstacle_of(kind, assignment)
+            return installed.text(kind, 'migration_obstacle_of', assignment)
         except exception.HypervisorUnreachable:
             raise
         except exception.DriverError as error:

@@ -259,7 +259,8 @@ def retarget(text: str, document: str, partners: Mapping[Form, Sequence[str | No
             raise exception.InvalidDocument(document, f'devices/{form.tag}',
                                             f'{len(elements)} elements, but {len(texts)} devices')
         new = [element if partner is None
-               else documents.parse(partner, f'partner of a {element.tag} of {document}', str(element.tag))
+               else documents.parse(partner, f'partner of a {element.tag} of {document}', str(element.tag),
+                                    everything=True)
                for element, partner in zip(elements, texts, strict=True)]
         expected[form] = [form.address(partner, document) for partner in new]
         if len(set(expected[form])) != len(expected[form]):
@@ -277,7 +278,8 @@ def _put_record(root: etree._Element, record: str, document: str) -> None:
     """Replace all elements of our namespace in the definition's metadata by our new element."""
     new = None
     if record:
-        new = documents.parse(record, f'new metadata of {document}', f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}')
+        new = documents.parse(record, f'new metadata of {document}', f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}',
+                              everything=True)
     ours = [(parent, child) for parent in root.findall('metadata') for child in parent
             if isinstance(child.tag, str) and etree.QName(child).namespace == metadata.NAMESPACE]
     for parent, child in ours:

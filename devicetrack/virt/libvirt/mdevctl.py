@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 import json
 import os
-import re
 import stat
 from typing import Final
 
+from devicetrack import vocabulary
 from devicetrack.virt.libvirt import device_users
 
 DIRECTORY = '/etc/mdevctl.d'
-# Distributions, packages and administrators have other files there too, for example in scripts.d.
 _MOST_BYTES: Final = 1 << 20
 _DAMAGED: Final = '.damaged'
-_DEFINITION: Final = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
 def parents_of(uuid: str) -> frozenset[str]:
@@ -48,7 +46,8 @@ def broken() -> dict[str, os.stat_result]:
     """
     found = {}
     for path in _files():
-        if _DEFINITION.fullmatch(os.path.basename(path)) is None:
+        # Distributions, packages and administrators have other files there too, for example in scripts.d.
+        if not vocabulary.is_uuid(os.path.basename(path)):
             continue
         try:
             with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), 'rb') as file:

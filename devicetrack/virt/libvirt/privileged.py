@@ -55,7 +55,6 @@ NDCTL_TIMEOUT_S = 60
 
 _DAX = re.compile(r'dax[0-9]+\.[0-9]+')
 _PCI_DOMAIN = re.compile(r'pci[0-9a-f]{4,8}:[0-9a-f]{2}')
-_UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _PARENT = re.compile(r'[0-9a-zA-Z][0-9a-zA-Z:._-]{0,63}')
 _DRIVER = re.compile(r'[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}')
 _RESET_METHOD = re.compile(r'[a-z][a-z_]{0,31}')
@@ -378,7 +377,7 @@ def remove_mdev_definition(parent: str, uuid: str) -> None:
 
 
 def _mdev(uuid: str) -> str:
-    if not isinstance(uuid, str) or not _UUID.fullmatch(uuid):
+    if not vocabulary.is_uuid(uuid):
         raise OSError(errno.EINVAL, 'not a UUID')
     return os.path.join(root.SYSFS, 'bus/mdev/devices', uuid)
 

@@ -90,7 +90,7 @@ class Proving:
             error = self._obstacle(assignment, usage.without(own))
             if error is not None:
                 raise error
-            installed.check_free(kind, assignment)
+            installed.ask(kind, 'check_free', assignment)
             if self._is_written(assignment, kind):
                 raise exception.NotProven(*key, WRITTEN)
             if self._lost_its_proof(assignment, kind):
@@ -109,7 +109,7 @@ class Proving:
         :raises DriverError: that cannot be read
         """
         proven = [name for name in self._proofs.evidence(kind.name) if name in names]
-        return {*installed.opened(kind, proven), *self._written(kind, proven)} if proven else ()
+        return {*installed.some_of(kind, 'opened', proven, proven), *self._written(kind, proven)} if proven else ()
 
     def _written(self, kind: api.DeviceKind, names: Collection[str], must: bool = False) -> Collection[str]:
         """Find those devices of a kind to which somebody may have written since they were proven clean.
@@ -230,7 +230,7 @@ class Proving:
             # Usually the device has no proof. A state directory that is older than the guests may have one.
             self.take_back((key,), (key,))      # a wipe that ends half-way goes on with the next try
             began = time.monotonic()
-            installed.unclaim(kind, assignment, lock.fd)
+            installed.ask(kind, 'unclaim', assignment, lock.fd)
             if kind.keeps_bytes:
                 self._wipes[key] = Wiped(getattr(assignment.details, 'size_bytes', None), time.monotonic() - began,
                                          vocabulary.WIPED)
@@ -245,7 +245,7 @@ class Proving:
         key = assignment.key
         try:
             try:
-                installed.check_unused(kind, assignment)
+                installed.ask(kind, 'check_unused', assignment)
             except exception.DriverError:
                 self.take_back((key,))          # its user may write to it, and be gone at the next try
                 raise
@@ -292,7 +292,8 @@ class Proving:
             kind = self._kinds.get(name)
             if kind is not None and kind.keeps_bytes and (proven := self._proven(name)):
                 owned = [details.to_text(one.details) for one in assignments if one.kind == name]
-                keys.update(DeviceKey(name, one) for one in installed.within_reach(kind, owned, proven))
+                reached = installed.some_of(kind, 'within_reach', proven, owned, proven)
+                keys.update(DeviceKey(name, one) for one in reached)
         self.take_back(keys, {assignment.key for assignment in assignments})
 
     def _has_proof(self, key: DeviceKey) -> bool:
@@ -381,7 +382,7 @@ class Proving:
         for kind in {kind.name: kind for _assignment, kind, _lock in held}.values():
             ours = [assignment for assignment, of_kind, _lock in held if of_kind is kind]
             try:
-                names = installed.is_blank(kind, ours)
+                names = installed.some_of(kind, 'is_blank', {one.identifier for one in ours}, ours)
                 blank += [assignment for assignment in ours if assignment.identifier in names]
             except exception.DriverError as error:
                 # The devices of the other kinds are looked at all the same.
@@ -409,7 +410,7 @@ class Proving:
                    confirm: Confirm | None) -> exception.DriverError | None:
         key = assignment.key
         try:
-            installed.check_free(kind, assignment)
+            installed.ask(kind, 'check_free', assignment)
             # The next reading of the stock would remove the proof again.
             if assignment.identifier in installed.stock(kind).written:
                 return exception.DeviceInUse(*key, 'the host uses it, or has given it the driver for guests: end that '
@@ -444,7 +445,7 @@ class Proving:
             error = self._obstacle(assignment, self._usage({kind.name}))
             if error is None:
                 before = installed.evidence(kind, [assignment.identifier])
-                installed.read_through(kind, assignment, lock.fd, stop)
+                installed.ask(kind, 'read_through', assignment, lock.fd, stop)
                 if before != installed.evidence(kind, [assignment.identifier]):
                     return exception.NotProven(*assignment.key, 'somebody wrote to it while it was read')
                 error = self._obstacle(assignment, self._usage({kind.name}))       # reading takes long

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import shutil
 import socket
 import subprocess
@@ -14,6 +16,20 @@ from typing import Any
 import uuid
 
 from devicetrack.tests import base
+from devicetrack.virt import libvirt
+from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import root
+
+# Whoever adds one also adds what a hostile caller may ask it for, below.
+OFFERED = {
+    'privileged': ('check_host_use', 'is_dax_locked', 'is_vfio_group_open', 'open_daxes', 'probe', 'read_serial',
+                   'remove_lost_definitions', 'remove_mdev', 'remove_mdev_definition', 'reset', 'run_configured_ndctl',
+                   'send_dax', 'set_driver_override', 'set_vgpu_type', 'unbind', 'wait_for_vfs'),
+    'disk_nodes': ('send_disk',),
+    'nvme_controllers': ('attach', 'bring_online', 'controller_fields', 'create_namespace', 'delete_namespace',
+                         'format_in_daemon', 'namespace_fields', 'start_sanitize', 'status_fields', 'subsystem_fields'),
+    'vf_ports': ('set_port',),
+}
 
 # As a service that starts as root does: fork the daemon, drop to another user, then ask. The host's directories are
 # others, with a device of the kernel's that nobody has open in the place of a namespace.
@@ -355,6 +371,14 @@ class PrivilegedTestCase(base.TestCase):
     def test_what_a_controller_refuses_is_told_through_the_daemon(self) -> None:
         self.assertEqual('Refused: the controller refused Sanitize with status 0x001 (invalid opcode)',
                          self.run_service(REFUSES))
+
+    def test_the_daemon_offers_these_functions_and_no_others(self) -> None:
+        everything = {importlib.import_module(f'devicetrack.virt.libvirt.{one.name}')
+                      for one in pkgutil.iter_modules(libvirt.__path__)}
+        self.assertIn(privileged, everything)
+        offered = [of.__module__.rpartition('.')[2] + '.' + of.__name__ for of in root.ENTRY_POINTS]
+        self.assertEqual(sorted(f'{module}.{name}' for module, names in OFFERED.items() for name in names),
+                         sorted(offered))
 
     def test_the_daemon_refuses_whatever_else_a_caller_asks_it_for(self) -> None:
         said = self.run_service(HOSTILE)

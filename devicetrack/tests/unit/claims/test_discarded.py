@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import configparser
 import contextlib
 import functools
-import queue
+import pathlib
 import signal
 import threading
 from typing import Any
-from typing import cast
 from typing import NamedTuple
 import uuid
 
+from oslo_concurrency import lockutils
 import sqlalchemy as sa
 
+import devicetrack
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import locks
+from devicetrack.engine import allocator
 from devicetrack.engine.ledger import Ledger
-from devicetrack.engine.stock import Inconsistent
 from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import fixtures
@@ -58,24 +60,13 @@ class DiscardedLedgerTestCase(base.TestCase):
     def test_a_take_that_is_interrupted_holds_nothing(self) -> None:
         host = self.host(devices=1)
         for error in (KeyboardInterrupt(), SystemExit(), MemoryError()):
-            self.interrupt_in('_take_from', error)
+            self.interrupt_in('take', error)
             self.assertRaises(type(error), host.claim, Instance(), pmem=1)
             self.assertTrue(host.manager._ready().is_over)
             instance = Instance()
             host.claim(instance, pmem=1)
             self.assertEqual({'d0': instance.uuid}, host.held())
             host.manager.release(host.context, instance)
-
-    def test_a_pool_that_cannot_make_devices_makes_none(self) -> None:
-        host = self.host(devices=1)
-        ledger = vars(host.running.ledger)['_ledger']
-        [pool] = ledger._pools
-        pool.free_count = 2                     # as an interrupt between two counters leaves it
-        first, second = Instance(), Instance()
-        host.claim(first, pmem=1)
-        self.assertRaises(Inconsistent, host.claim, second, pmem=1)
-        self.assertRaises(exception.NoFit, host.claim, second, pmem=1)
-        self.assertEqual(({'d0': first.uuid}, []), (host.held(), host.audit()))
 
     def test_what_was_withheld_and_is_being_given_back_is_so_in_the_new_ledger(self) -> None:
         host = self.host(devices=2)
@@ -123,6 +114,7 @@ class DiscardedLedgerTestCase(base.TestCase):
             host.store.after('write', functools.partial(self.end_start, host), times=1)
             with contextlib.suppress(exception.StartIsOver):
                 run()
+            host.wait()
             self.assertEqual(([], host.owners()), (host.disagreements(), host.held()), operation.__name__)
             with contextlib.suppress(exception.InstanceHasClaim):
                 run()
@@ -296,77 +288,94 @@ class DiscardedLedgerTestCase(base.TestCase):
         self.assertRaises(exception.StartIsOver, ledger.devices)
 
 
-class FairLockTestCase(base.TestCase):
+class LockTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.lock = locks.FairLock(locks.READING)
+        self.patch(locks.TRACE, 'wanted', 0)
+        self.lock = locks.Lock(locks.READING, 'host')
 
     def has_it(self) -> bool:
         with self.lock.held(wait=False) as has_it:
             return has_it
 
+    def start_waiter(self, work: Callable[[], object] = lambda: None) -> threading.Thread:
+        """Start a thread that waits for the lock, when it waits in its turn."""
+        def wait() -> None:
+            with self.lock.held():
+                work()
+
+        before = len(self.lock._fair._pending_writers)
+        waiter = threading.Thread(target=wait, daemon=True)
+        waiter.start()
+        while len(self.lock._fair._pending_writers) == before:
+            pass
+        return waiter
+
+    def test_it_is_one_of_oslo_concurrency_named_by_its_host(self) -> None:
+        asked: list[str] = []
+        plain = lockutils.internal_fair_lock
+
+        def internal_fair_lock(name: str) -> Any:
+            asked.append(name)
+            return plain(name)
+
+        host = self.useFixture(fixtures.Host(devices=1, name='compute7'))
+        self.patch(lockutils, 'internal_fair_lock', internal_fair_lock)
+        host.claim(Instance(), pmem=1)
+        self.assertLessEqual({'ledger'}, {name.split('-')[2] for name in asked})
+        self.assertEqual({('devicetrack', 'compute7')}, {
+            tuple(name.split('-')[:2]) for name in asked if '-ledger-' in name})
+
+    def test_the_package_requires_oslo_concurrency(self) -> None:
+        setup = configparser.ConfigParser()
+        setup.read(pathlib.Path(devicetrack.__file__).parents[1] / 'setup.cfg')
+        self.assertIn('oslo.concurrency>=', setup['options']['install_requires'])
+
     def test_one_at_a_time_in_the_order_of_arrival(self) -> None:
         order: list[int] = []
-
-        def take(number: int) -> None:
-            with self.lock.held():
-                order.append(number)
-
-        threads = [threading.Thread(target=take, args=(number,)) for number in range(5)]
         with self.lock.held():
             self.assertEqual([False], self.together(self.has_it))
-            for number, thread in enumerate(threads, 1):
-                thread.start()
-                while len(self.lock._line) <= number:
-                    pass
-        for thread in threads:
-            thread.join()
+            waiters = [self.start_waiter(functools.partial(order.append, number)) for number in range(5)]
+        for waiter in waiters:
+            waiter.join()
         self.assertEqual([0, 1, 2, 3, 4], order)
 
-    def test_a_waiter_that_is_interrupted_leaves_the_line(self) -> None:
-        turn = self.lock.turn()
+    def test_each_has_a_name_of_its_own(self) -> None:
+        with self.lock.held(), locks.Lock(locks.READING, 'host').held(wait=False) as has_it:
+            self.assertTrue(has_it)
 
-        class Interrupted:
-            def get(self) -> None:
-                raise Interrupt
+    def test_who_waits_behind_a_waiter_that_is_torn_out_gets_it(self) -> None:
+        """As a signal tears it out, which CPython delivers to the main thread alone."""
+        began, go_on, behind = threading.Event(), threading.Event(), list[threading.Thread]()
+        self.addCleanup(go_on.set)
 
-        with self.lock.held():
-            line = self.lock._line
-            self.patch(queue, 'SimpleQueue', Interrupted)
-            self.assertEqual([Interrupt], list(map(type, self.together(turn.__enter__))))
-            self.assertEqual(1, len(line))
-        self.assertTrue(self.has_it())
+        def hold() -> None:
+            with self.lock.held():
+                began.set()
+                go_on.wait(base.HANGS_S)
 
-    def test_a_turn_that_nobody_refers_to_is_over(self) -> None:
-        turn = self.lock.turn()
-        turn.__enter__()
-        self.assertEqual([False], self.together(self.has_it))
-        del turn
-        self.assertEqual([True], self.together(self.has_it))
-        locks.TRACE.held.clear()
+        def tear() -> None:
+            while not self.lock._fair._pending_writers:
+                pass
+            behind.append(self.start_waiter())
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            go_on.set()
 
-    def test_a_turn_whose_end_was_interrupted_is_over_when_its_thread_asks_again(self) -> None:
-        self.patch(locks.TRACE, 'wanted', 0)
-        lost = self.lock.turn()
-        lost.__enter__()
+        def interrupt(_number: int, _frame: object) -> None:
+            raise Interrupt
 
-        class Line:
-            def remove(self, place: object) -> None:
-                raise Interrupt
-
-        line = self.lock._line
-        self.lock._line = cast(Any, Line())
-        self.assertRaises(Interrupt, lost.end)
-        self.lock._line = line
-        self.assertEqual(1, len(line))
-        with self.lock.held():
-            self.assertEqual([False], self.together(self.has_it))
-        lost.end()
-        self.assertEqual([True], self.together(self.has_it))
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, interrupt))
+        for work in (hold, tear):
+            threading.Thread(target=work, daemon=True).start()
+            began.wait(base.HANGS_S)
+        self.assertRaises(Interrupt, self.lock.held().__enter__)
+        [waiter] = behind
+        waiter.join(base.HANGS_S)
+        self.assertFalse(waiter.is_alive())
+        self.assertRaises(exception.StartIsOver, self.lock.held().__enter__)
 
     def test_a_thread_that_has_it_does_not_get_it_again(self) -> None:
-        self.patch(locks.TRACE, 'wanted', 0)
         with self.lock.held():
             error = self.assertRaises(exception.ReentrantCall, self.lock.held().__enter__)
             self.assertEqual(locks.READING, error.lock)
@@ -374,29 +383,12 @@ class FairLockTestCase(base.TestCase):
             self.assertEqual([False], self.together(self.has_it))
         self.assertTrue(self.has_it())
 
-    def test_a_handler_of_a_waiting_thread_does_not_get_it(self) -> None:
-        self.patch(locks.TRACE, 'wanted', 0)
-        errors: list[BaseException] = []
-
-        class Interrupted:
-            """The first wait runs a signal handler, as SimpleQueue.get() does in the main thread."""
-
-            def __init__(self) -> None:
-                self.put = lambda _: None
-
-            def get(self) -> None:
-                outer.end()
-                errors.append(test.assertRaises(exception.ReentrantCall, test.lock.held().__enter__))
-
-        test, outer = self, self.lock.turn()
-        outer.__enter__()
-        waiter = self.lock.turn()
-        self.patch(queue, 'SimpleQueue', Interrupted)
-        self.assertEqual([True], self.together(waiter.__enter__))
-        self.assertEqual(1, len(errors))
-        self.assertFalse(self.has_it())
-        waiter.end()
-        self.assertTrue(self.has_it())
+    def test_what_an_interrupt_left_held_is_free_when_the_call_has_ended(self) -> None:
+        lost = self.lock.held()
+        lost.__enter__()
+        self.assertEqual([False], self.together(self.has_it))
+        locks.let_go(0)
+        self.assertEqual([True], self.together(self.has_it))
 
 
 class ReentrantCallTestCase(base.TestCase):
@@ -410,7 +402,7 @@ class ReentrantCallTestCase(base.TestCase):
     def test_a_signal_handler_changes_nothing_in_the_middle_of_a_claim(self) -> None:
         errors: list[BaseException] = []
         inner, outer = Instance(), Instance()
-        plain = Ledger._take_from
+        plain = allocator._taken
 
         def handler(_number: int, _frame: object) -> None:
             errors.append(self.assertRaises(exception.ReentrantCall, self.host.claim, inner, pmem=1))
@@ -420,7 +412,7 @@ class ReentrantCallTestCase(base.TestCase):
             return plain(*arguments, **named)
 
         self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, handler))
-        self.patch(Ledger, '_take_from', interrupted)
+        self.patch(allocator, '_taken', interrupted)
         self.host.claim(outer, pmem=2)
         # Once for each device that the outer claim takes.
         self.assertEqual(({'d0': outer.uuid, 'd1': outer.uuid}, 2), (self.host.held(), len(errors)))

@@ -1,5 +1,6 @@
 """What the ledger does under its lock for rows of which it may know less, or more."""
 
+from devicetrack import exception
 from devicetrack.claims import locks
 from devicetrack.claims.locked_ledger import LedgerLock
 from devicetrack.claims.locked_ledger import LockedLedger
@@ -60,24 +61,36 @@ class HoldUnlessTakenTestCase(base.TestCase):
 class LockTestCase(base.TestCase):
 
     def test_has_its_place_in_the_order(self):
-        with locks.traced():
-            locks.TRACE.held.append('a lock that comes later')
-            try:
-                self.assertRaises(locks.WrongOrder, LedgerLock().turn().__enter__)
-            finally:
-                locks.TRACE.held.remove('a lock that comes later')
+        with locks.traced(), locks.Lock(locks.BACKGROUND).held():
+            self.assertRaises(locks.WrongOrder, LedgerLock().held().__enter__)
 
 
-class WatchingTestCase(base.TestCase):
+class SnapshotTestCase(base.TestCase):
 
-    def test_nothing_is_noted_after_the_block(self):
-        ledger = LockedLedger('pack', hosts.provider)
-        for error in (None, RuntimeError()):
-            try:
-                with ledger.watching():
-                    self.assertEqual(1, len(vars(vars(ledger)['_ledger'])['_watches']))
-                    if error is not None:
-                        raise error
-            except RuntimeError:
-                pass
-            self.assertEqual({}, vars(vars(ledger)['_ledger'])['_watches'])
+    def setUp(self):
+        super().setUp()
+        self.ledger = LockedLedger('pack', hosts.provider)
+        self.ledger.open(VIEWS, {})
+        self.before = self.ledger.now
+
+    def test_a_refused_call_leaves_the_snapshot(self):
+        self.assertRaises(exception.NoFit, self.ledger.take, 'i', hosts.wants((hosts.PMEM, 3)))
+        self.assertIs(self.before, self.ledger.now)
+
+    def test_a_call_that_is_interrupted_between_two_steps_leaves_the_snapshot(self):
+        def interrupted(ledger, key, reason):
+            ledger.stand(key, reason)
+            raise KeyboardInterrupt
+        self.patch(Ledger, 'admit', interrupted)
+        self.assertRaises(KeyboardInterrupt, self.ledger.admit, [A.key], 'in doubt')
+        self.assertIs(self.before, vars(self.ledger)['_now'])
+
+    def test_whoever_asks_does_not_wait_for_whoever_changes_it(self):
+        with vars(self.ledger)['_lock'].held():
+            self.assertEqual([], self.ledger.held())
+
+    def test_a_snapshot_stays_as_it_is(self):
+        pools, devices = self.before.pool_states(), dict(self.before.devices)
+        self.ledger.take('i', hosts.wants((hosts.PMEM, 2), (hosts.VGPU, 1)))
+        self.assertEqual((pools, devices), (self.before.pool_states(), dict(self.before.devices)))
+        self.assertEqual(3, len(self.ledger.held()))

@@ -228,13 +228,13 @@ class HarmlessTestCase(MeteringTestCase):
 
         class Looking(Meter):
             def called(self, call: str, seconds: float, error: BaseException | None) -> None:
-                held.extend(locks.TRACE.held)
+                held.extend(locks.held())
 
             def committed(self, seconds: float, error: BaseException | None) -> None:
                 held.append(locks.ledger_is_held())
 
             def audited(self, seconds: float, state: HostState | None) -> None:
-                held.extend(locks.TRACE.held)
+                held.extend(locks.held())
 
         self.host.manager.metering.meter = Looking()
         self.host.delete(self.host.spawn(pmem=1, vgpu=1))

@@ -648,7 +648,7 @@ class OperatorRequestTestCase(RepairTestCase):
         held = []
         for name in ('set_withheld', 'answer_operator_request'):
             self.host.store.before(name, lambda name=name: held.append(
-                (name, locks.ANSWERING in locks.TRACE.held)), times=None)
+                (name, locks.ANSWERING in locks.held())), times=None)
         older = self.waiting(operator_requests.UNCORDON)
         self.host.manager.cordon('vpmem', 'd0')
         self.waiting(operator_requests.CORDON)

@@ -121,31 +121,31 @@ class LocksTestCase(RoomsTestCase):
 
     def test_a_lock_against_the_order_is_refused(self) -> None:
         host, instance = self.host(), Instance()
-        auditing = locks.FairLock(locks.AUDITING)
+        auditing = locks.Lock(locks.AUDITING)
 
         def wait_for_an_instance_in_an_audit() -> None:
-            with auditing.turn(), host.running.rows.working(instance.uuid):
+            with auditing.held(), host.running.rows.working(instance.uuid):
                 pass
 
         def audit_within_the_ledger() -> None:
-            with LedgerLock().turn(), auditing.turn():
+            with LedgerLock().held(), auditing.held():
                 pass
 
         self.assertRaises(locks.WrongOrder, wait_for_an_instance_in_an_audit)
         error = self.assertRaises(locks.WrongOrder, audit_within_the_ledger)
         self.assertEqual('the auditing lock was asked for with ledger held', str(error))
-        self.assertEqual([], locks.TRACE.held)
-        with auditing.turn(), host.running.rows.if_idle(instance.uuid) as idle:
+        self.assertEqual([], locks.held())
+        with auditing.held(), host.running.rows.if_idle(instance.uuid) as idle:
             self.assertTrue(idle)
 
     def test_what_one_thread_holds_is_no_business_of_another(self) -> None:
-        auditing, reading = locks.FairLock(locks.AUDITING), locks.FairLock(locks.READING)
+        auditing, reading = locks.Lock(locks.AUDITING), locks.Lock(locks.READING)
 
         def audit() -> None:
-            with auditing.turn():
+            with auditing.held():
                 pass
 
-        with reading.turn():
+        with reading.held():
             self.assertEqual([None], self.together(audit))
 
     def test_a_request_of_a_command_does_not_wait_for_its_instance(self) -> None:

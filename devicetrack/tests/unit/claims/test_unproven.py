@@ -9,6 +9,7 @@ import threading
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import gate
+from devicetrack.claims import locks
 from devicetrack.claims import operator_requests
 from devicetrack.claims import unproven
 from devicetrack.claims.manager import ClaimManager
@@ -443,6 +444,7 @@ class InterruptTestCase(UnprovenTestCase):
         for number in range(counted.count):
             lines = interrupts.Lines(number)
             lines.run(look)
+            locks.let_go(0)                     # as every public call does
             another = threading.Thread(target=look_again, daemon=True)
             another.start()
             another.join(base.HANGS_S)

@@ -221,5 +221,5 @@ class InterruptsTestCase(HostTestCase):
     def test_at_every_line(self) -> None:
         for _warm in range(2):
             lines = self.start(None)
-        for number in (4, *(4 + number for number in interrupts.chosen(lines.count - 4, 7)), lines.count - 2):
+        for number in (7, *(7 + number for number in interrupts.chosen(lines.count - 7, 7)), lines.count - 2):
             self.start(number)

@@ -11,6 +11,7 @@ from unittest import mock
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import giving
+from devicetrack.claims import locks
 from devicetrack.claims import operator_requests
 from devicetrack.claims import workers
 from devicetrack.engine import findings
@@ -701,6 +702,7 @@ class WorkersTestCase(base.TestCase):
         def start(crew: workers.Workers[int], number: int | None = None) -> interrupts.Lines:
             lines = interrupts.Lines(number)
             lines.run(crew.start)
+            locks.let_go(0)                     # as every public call does
             return lines
 
         def crew_for(pieces: list[int], done: list[int]) -> workers.Workers[int]:

@@ -279,7 +279,9 @@ class StoreFailsTestCase(WithheldTestCase):
         instance = self.host.spawn(pmem=1)
         self.machine.delete_guest(instance.uuid)
         self.machine.remove(D0)
-        vars(self.host.running.ledger)['_ledger'].withhold(D0, 'in doubt')
+        now = self.host.running.ledger.now
+        vars(self.host.running.ledger)['_now'] = now.with_devices({
+            D0: now.devices[D0]._replace(reasons=now.devices[D0].reasons | {'in doubt'})})
         self.machine.unknown_domains['x'] = 'garbage'
         self.host.audit()
         self.assertEqual(['audit', 'audit'], [json.loads(row.reasons)['in doubt']['by'] for row in self.rows()])

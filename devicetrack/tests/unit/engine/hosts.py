@@ -93,5 +93,6 @@ def everything(ledger):
 
 
 def from_rows(ledger, instance_uuid):
-    """Of each holding of an instance, whether rows told of it, and not a take."""
-    return sorted(holding.from_rows for holding in ledger._holdings_of(instance_uuid))
+    """Of each claim of an instance, whether rows told of it, and not a take."""
+    owners = {device.owner.number: device.owner for device in ledger.now.holdings(instance_uuid)}
+    return sorted(owner.from_rows for owner in owners.values())

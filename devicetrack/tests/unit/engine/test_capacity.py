@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from devicetrack import exception
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
-from devicetrack.engine import stock
+from devicetrack.engine import snapshot
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
 from devicetrack.tests.unit.engine.hosts import capacity
@@ -32,10 +32,10 @@ class CapacityMachine(stateful.RuleBasedStateMachine):
         self.ledger.read_inventory(self.look())
         self.number = 0
         self.claimed = {}                       # by name, keys of devices that are not made yet
-        self.making = {}                        # made, and the ledger was not told: (key, capacities, watch)
+        self.making = {}                        # made, and not told: (key, capacities, snapshot before it)
         self.used = {}
         self.removing = {}                      # on their way back; in the world or not
-        self.readings = []                      # (watch, inventory)
+        self.readings = []                      # (snapshot before it, inventory)
 
     def look(self):
         return hosts.inventory(capacity('p0', UNITS - len(self.world)), *[mdev(name, 'p0') for name in self.world])
@@ -59,17 +59,16 @@ class CapacityMachine(stateful.RuleBasedStateMachine):
     def make(self, data):
         name = self.one_of(data, self.claimed)
         if name is not None:
-            watch = self.ledger.watch()
+            before = self.ledger.now
             self.world.add(name)
-            self.making[name] = self.claimed.pop(name), self.look().capacities, watch
+            self.making[name] = self.claimed.pop(name), self.look().capacities, before
 
     @stateful.rule(data=st.data())
     def say_that_it_is_made(self, data):
         name = self.one_of(data, self.making)
         if name is not None:
-            key, capacities, watch = self.making.pop(name)
-            self.ledger.realized(key, 'details', capacities, watch)
-            self.ledger.unwatch(watch)
+            key, capacities, before = self.making.pop(name)
+            self.ledger.realized(key, 'details', capacities, before)
             self.used[name] = key
 
     @stateful.rule(data=st.data())
@@ -103,28 +102,23 @@ class CapacityMachine(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def begin_to_read(self):
         if not self.readings:                   # one at a time, by the manager's word
-            self.readings.append((self.ledger.watch(), self.look()))
+            self.readings.append((self.ledger.now, self.look()))
 
     @stateful.rule(parents_only=st.booleans())
     def end_to_read(self, parents_only):
         if self.readings:
-            watch, inventory = self.readings.pop()
-            (self.ledger.read_parents if parents_only else self.ledger.read_inventory)(inventory, watch)
-            self.ledger.unwatch(watch)
+            before, inventory = self.readings.pop()
+            (self.ledger.read_parents if parents_only else self.ledger.read_inventory)(inventory, before)
 
     @stateful.invariant()
     def what_exists_or_is_promised_is_counted_once(self):
         # What a reading showed to be gone takes no room, though it is held until its removal is proven.
         devices = self.ledger.devices()
         promised = {device.identifier for device in devices
-                    if device.state != selection.FREE and stock.GONE not in device.withheld}
+                    if device.state != selection.FREE and snapshot.GONE not in device.withheld}
         free = {device.identifier for device in devices if device.state == selection.FREE}
         room = sum(pool.room for pool in self.ledger.pools())
         assert room == UNITS - len(self.world | promised) + len(free)
-
-    @stateful.invariant()
-    def nobody_watches_for_ever(self):
-        assert len(self.ledger._watches) == len(self.readings) + len(self.making)
 
 
 class CapacityTestCase(base.TestCase):

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.engine import allocator
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
+from devicetrack.engine.snapshot import Claimed
 from devicetrack.objects import values
 from devicetrack.testing import exclusions
 from devicetrack.tests import base
@@ -95,12 +97,11 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(world=WORLDS)
     def the_host_changes_while_devices_are_given_back(self, world):
-        watch = self.ledger.watch()
+        before = self.ledger.now
         given = sorted(self.owners)[:2]
         self.world = world
         self.give(given)
-        self.ledger.read_inventory(hosts.inventory(*map(self.device, self.there())), watch)
-        self.ledger.unwatch(watch)
+        self.ledger.read_inventory(hosts.inventory(*map(self.device, self.there())), before)
         # A device that was given back meanwhile is there, for all that the ledger knows; the next reading tells.
         self.known.update((name, self.tell(name)) for name in self.there() if name in self.known or name not in given)
         self.known = {name: found for name, found in self.known.items()
@@ -111,9 +112,8 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def parents_are_read(self):
-        watch = self.ledger.watch()
-        self.ledger.read_parents(hosts.inventory(*map(self.device, self.there())), watch)
-        self.ledger.unwatch(watch)
+        before = self.ledger.now
+        self.ledger.read_parents(hosts.inventory(*map(self.device, self.there())), before)
 
     @stateful.rule()
     def restart(self):
@@ -121,7 +121,8 @@ class Machine(stateful.RuleBasedStateMachine):
         for name in self.cordoned:
             self.ledger.stand(key(name), vocabulary.CORDONED)
         self.ledger.read_inventory(hosts.inventory(*map(self.device, self.there())),
-                                   recorded={key(name) for name in self.owners})
+                                   recorded={key(name): Claimed(owner, int(owner[1:]), True)
+                                             for name, owner in self.owners.items()})
         self.strange = {}
         self.known = {name: self.tell(name) for name in self.there()}
         for name in self.owners:
@@ -312,7 +313,7 @@ class Machine(stateful.RuleBasedStateMachine):
             if name not in self.owners:
                 assert device.withheld & IN_STRANGE_HANDS == self.strange.get(name, set())
         assert not list(exclusions.disagreements(self.pairs(self.owners)))
-        assert not list(exclusions.disagreements(exclusions.of_ledger(self.ledger)))
+        assert not list(exclusions.disagreements(exclusions.of_snapshot(self.ledger.now)))
         for name in devices:
             why = self.ledger.why_excluded(key(name))
             assert (why is not None) == self.is_excluded(name)
@@ -337,9 +338,10 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def every_class_that_has_room_can_be_taken_from(self):
         for name in (PMEM, SMALL):
-            for scope in [self.ledger._pools.scopes.get((name, None))]:
-                room = sum(pool.room for pool in self.ledger.pools() if pool.resource_class == name)
-                assert scope is None or (scope.best(frozenset(), vocabulary.NONE) is not None) == (room > 0)
+            now = self.ledger.now
+            room = sum(pool.room for pool in self.ledger.pools() if pool.resource_class == name)
+            best = allocator.best(now, now.scope(name, None), (frozenset(), vocabulary.NONE, frozenset()))
+            assert (best is not None) == (room > 0)
 
 
 class ExclusionModelTestCase(base.TestCase):

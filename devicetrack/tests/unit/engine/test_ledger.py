@@ -4,7 +4,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
-from devicetrack.engine import stock
+from devicetrack.engine import snapshot
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
 from devicetrack.tests.unit.engine.hosts import capacity
@@ -77,7 +77,7 @@ class HoldingTestCase(base.TestCase):
         gone = namespace('gone')
         keys = hosts.hold_rows(self.ledger, hosts.row(gone, 'i'))
         [device] = hosts.held(self.ledger, 'i')
-        self.assertEqual(({stock.GONE}, selection.HELD), (device.withheld, device.state))
+        self.assertEqual(({snapshot.GONE}, selection.HELD), (device.withheld, device.state))
         self.ledger.free(keys)
         self.assertIsNone(self.ledger.device(gone.key))
 
@@ -309,12 +309,12 @@ class ExchangeTestCase(base.TestCase):
         [key] = ledger.take('i', wants((VGPU, 1))).keys
         devices[1] = devices[1]._replace(adoptable=False)
         devices[2] = devices[2]._replace(unhealthy='hot')
-        ledger.read_parents(inventory(*devices), ledger.watch())
+        ledger.read_parents(inventory(*devices), ledger.now)
         self.assertEqual(['d'], hosts.taken(ledger.exchange(key)))
 
     def test_and_nothing_is_free_by_what_is_read_then(self):
         ledger = hosts.ledger(mdev('a', 'p0', unhealthy='hot'))
-        ledger.read_parents(inventory(mdev('a', 'p0')), ledger.watch())
+        ledger.read_parents(inventory(mdev('a', 'p0')), ledger.now)
         self.assertRaises(exception.NoFit, ledger.take, 'i', wants((VGPU, 1)))
 
 

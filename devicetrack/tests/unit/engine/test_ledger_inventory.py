@@ -4,7 +4,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
-from devicetrack.engine import stock
+from devicetrack.engine import snapshot
 from devicetrack.objects import values
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
@@ -46,16 +46,16 @@ class InventoryTestCase(base.TestCase):
 
     def test_a_free_device_that_vanishes_is_forgotten_though_one_that_was_given_back_was_still_seen(self):
         keys = self.ledger.take('i', wants((PMEM, 1))).keys
-        watch = self.ledger.watch()
+        before = self.ledger.now
         self.ledger.free(keys, removed=keys)
-        self.ledger.read_inventory(inventory(self.a), watch)
+        self.ledger.read_inventory(inventory(self.a), before)
         self.assertEqual([], self.ledger.devices())
 
     def test_a_held_device_that_vanishes_stays_held(self):
         self.ledger.take('i', wants((PMEM, 1)))
         self.ledger.read_inventory(inventory(self.b))
         [device] = hosts.held(self.ledger, 'i')
-        self.assertEqual((self.a.key, selection.HELD, {stock.GONE}), (device.key, device.state, device.withheld))
+        self.assertEqual((self.a.key, selection.HELD, {snapshot.GONE}), (device.key, device.state, device.withheld))
 
     def test_nothing_vanishes_from_a_kind_that_could_not_be_read(self):
         self.ledger.read_inventory(inventory(known=('mdev',)))
@@ -97,38 +97,56 @@ class InventoryTestCase(base.TestCase):
         ledger = hosts.ledger(capacity('p0', 2))
         [key] = hosts.name_all(ledger, ledger.take('i', wants((VGPU, 1)))).keys
         ledger.realized(key, 'details')
-        watch = ledger.watch()
+        before = ledger.now
         old = inventory(capacity('p0', 1), mdev(key.identifier, 'p0'))
         ledger.free([key], removed=[key])
-        ledger.read_inventory(old, watch)
+        ledger.read_inventory(old, before)
         self.assertIsNone(ledger.device(key))
         self.assertEqual(2, ledger.pools()[0].room)
 
     def test_and_what_did_not_change_meanwhile_is_read(self):
         keys = self.ledger.take('i', wants((PMEM, 1))).keys
-        watch = self.ledger.watch()
+        before = self.ledger.now
         self.ledger.free(keys)
         self.ledger.read_inventory(inventory(namespace('a', unhealthy='hot'), namespace('b', unhealthy='hot'),
-                                             namespace('c')), watch)
+                                             namespace('c')), before)
         self.assertEqual([set(), {'unhealthy'}, set()], [
             self.ledger.device(namespace(name).key).withheld for name in 'abc'])
 
     def test_a_parent_that_has_more_room_than_was_read_is_chosen_by_it(self):
         ledger = hosts.ledger(capacity('p0', 2), capacity('p1', 0), mdev('a', 'p1'), policy='spread')
         keys = ledger.take('i', wants((VGPU, 1, provider('p1')))).keys
-        watch = ledger.watch()
+        before = ledger.now
         ledger.free(keys, removed=keys)
         # It can make two beside the device, which was there when it was read and is gone now.
-        ledger.read_parents(inventory(capacity('p0', 2), capacity('p1', 2), mdev('a', 'p1')), watch)
+        ledger.read_parents(inventory(capacity('p0', 2), capacity('p1', 2), mdev('a', 'p1')), before)
         self.assertEqual(['p1'], hosts.parents(ledger.take('k', wants((VGPU, 1)))))
+
+    def test_what_was_made_and_removed_meanwhile_is_not_there_though_it_was_seen(self):
+        ledger = hosts.ledger(capacity('p0', 2))
+        before = ledger.now
+        [key] = hosts.name_all(ledger, ledger.take('i', wants((VGPU, 1)))).keys
+        ledger.realized(key, 'details')
+        seen = inventory(capacity('p0', 1), mdev(key.identifier, 'p0'))
+        ledger.free([key], removed=[key])
+        ledger.read_inventory(seen, before)
+        self.assertEqual((None, 2), (ledger.device(key), ledger.pools()[0].room))
+
+    def test_a_look_that_begins_later_sees_what_is_there(self):
+        ledger = hosts.ledger(capacity('p0', 2))
+        [key] = hosts.name_all(ledger, ledger.take('i', wants((VGPU, 1)))).keys
+        ledger.realized(key, 'details')
+        ledger.free([key], removed=[key])
+        ledger.read_inventory(inventory(capacity('p0', 1), mdev(key.identifier, 'p0')), ledger.now)
+        self.assertEqual((key, 2), (ledger.devices()[0].key, ledger.pools()[0].room))
 
     def test_what_was_made_meanwhile_is_known_better(self):
         ledger = hosts.ledger(capacity('p0', 2))
         [key] = hosts.name_all(ledger, ledger.take('i', wants((VGPU, 1)))).keys
-        watch = ledger.watch()
+        before = ledger.now
         old = inventory(capacity('p0', 2))
         ledger.realized(key, 'details')
-        ledger.read_inventory(old, watch)
+        ledger.read_inventory(old, before)
         self.assertFalse(ledger.device(key).withheld)
         self.assertEqual(1, ledger.pools()[0].room)
 
@@ -278,13 +296,13 @@ class StandingTestCase(base.TestCase):
         key = values.DeviceKey('vpmem', 'b')
         self.ledger.stand(key, vocabulary.CORDONED)
         self.ledger.hold([hosts.row(namespace('b'), 'i')])
-        self.assertEqual({'cordoned', stock.GONE}, self.ledger.device(key).withheld)
+        self.assertEqual({'cordoned', snapshot.GONE}, self.ledger.device(key).withheld)
 
     def test_whatever_else_withholds_such_a_device_it_is_withheld_for_that_too(self):
         ledger = ledgers.Ledger(vocabulary.PACK, lambda _name: '')
         ledger.stand(self.key, vocabulary.CORDONED)
         ledger.hold([hosts.row(namespace('a'), 'i')._replace(provider_uuid='')])
-        self.assertEqual({self.key: {'cordoned', 'no provider yet', stock.GONE}}, ledger.reasons())
+        self.assertEqual({self.key: {'cordoned', 'no provider yet', snapshot.GONE}}, ledger.reasons())
 
     def test_it_is_there_for_a_device_that_gets_its_name_later(self):
         made = hosts.mdev('new', 'p0')
@@ -363,31 +381,31 @@ class ReadParentsTestCase(base.TestCase):
     def test_a_free_device_that_is_gone_is_forgotten_and_a_held_one_is_not(self):
         ledger = hosts.ledger(capacity('p0', 0), mdev('a', 'p0'), mdev('b', 'p0'))
         [held] = ledger.take('i', wants((VGPU, 1))).keys
-        watch = ledger.watch()
-        ledger.read_parents(inventory(capacity('p0', 2)), watch)
+        before = ledger.now
+        ledger.read_parents(inventory(capacity('p0', 2)), before)
         self.assertEqual([held.identifier], [device.identifier for device in ledger.devices()])
-        self.assertEqual(frozenset((stock.GONE,)), ledger.reasons()[held])
+        self.assertEqual(frozenset((snapshot.GONE,)), ledger.reasons()[held])
 
     def test_a_parent_that_was_full_makes_devices_again(self):
         ledger = hosts.ledger(capacity('p0', 0))
         self.assertRaises(exception.NoFit, ledger.take, 'i', wants((VGPU, 1)))
-        ledger.read_parents(inventory(capacity('p0', 1)), ledger.watch())
+        ledger.read_parents(inventory(capacity('p0', 1)), ledger.now)
         self.assertEqual(['p0'], hosts.parents(ledger.take('i', wants((VGPU, 1)))))
 
     def test_a_held_device_that_is_there_again_is_not_gone_whatever_else_is_there(self):
         ledger = hosts.ledger(mdev('a', 'p0'), mdev('b', 'p0'))
         keys = ledger.take('i', wants((VGPU, 2))).keys
-        ledger.read_parents(inventory(), ledger.watch())
+        ledger.read_parents(inventory(), ledger.now)
         ledger.withhold(keys[0], vocabulary.FOREIGN)
-        ledger.read_parents(inventory(mdev('unknown', 'p0'), mdev('a', 'p0'), mdev('b', 'p0')), ledger.watch())
+        ledger.read_parents(inventory(mdev('unknown', 'p0'), mdev('a', 'p0'), mdev('b', 'p0')), ledger.now)
         self.assertEqual({keys[0]: {vocabulary.FOREIGN}}, ledger.reasons())
 
     def test_what_was_given_back_meanwhile_is_known_better(self):
         ledger = hosts.ledger(mdev('a', 'p0'))
         keys = ledger.take('i', wants((VGPU, 1))).keys
-        watch = ledger.watch()
+        before = ledger.now
         ledger.free(keys)
-        ledger.read_parents(inventory(mdev('a', 'p0', unhealthy='in use')), watch)
+        ledger.read_parents(inventory(mdev('a', 'p0', unhealthy='in use')), before)
         self.assertEqual(keys, ledger.take('j', wants((VGPU, 1))).keys)
 
     def test_what_a_claim_does_not_take_after_all_is_room_for_other_types_of_its_parent(self):
@@ -404,18 +422,17 @@ class ReadWhileMakingTestCase(base.TestCase):
     def room(self, *realized):
         ledger = hosts.ledger(capacity('p0', 3))
         keys = hosts.name_all(ledger, ledger.take('i', wants((VGPU, 2)))).keys
-        watch = ledger.watch()
+        before = ledger.now
         for number, said in realized:
-            ledger.realized(keys[number], 'details', [capacity('p0', said)], watch)
-        ledger.unwatch(watch)
+            ledger.realized(keys[number], 'details', [capacity('p0', said)], before)
         [pool] = ledger.pools()
         return pool.room
 
     def test_it_says_what_is_left(self):
         ledger = hosts.ledger(capacity('p0', 3))
         [key] = hosts.name_all(ledger, ledger.take('i', wants((VGPU, 1)))).keys
-        watch = ledger.watch()
-        ledger.realized(key, 'details', [capacity('p0', 7)], watch)
+        before = ledger.now
+        ledger.realized(key, 'details', [capacity('p0', 7)], before)
         self.assertEqual([7], [pool.room for pool in ledger.pools()])
 
     def test_not_while_another_device_is_still_to_be_made(self):

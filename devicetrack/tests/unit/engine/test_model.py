@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.engine import allocator
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
 from devicetrack.objects import values
@@ -297,10 +298,8 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
             assert pool.held == sum(device.state == selection.HELD for device in ours)
             assert pool.releasing == sum(device.state == selection.RELEASING for device in ours)
             assert pool.room >= pool.free
-        for counted in self.ledger._pools:
-            if counted.parent_name is not None:
-                assert counted.parent.pending == sum(device.unborn for device in devices if (
-                    device.kind, device.parent) == (counted.kind, counted.parent_name))
+            assert self.ledger.now.pending.get((pool.kind, pool.parent), 0) == sum(
+                device.unborn for device in devices if (device.kind, device.parent) == (pool.kind, pool.parent))
 
     @stateful.invariant()
     def whoever_is_free_stands_in_its_line_once(self):
@@ -329,20 +328,18 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         for device in self.ledger.devices():
             assert (device.state == selection.FREE) == (device.instance_uuid is None)
         # And every holding has what its devices say.
-        for holding in self.ledger._all_holdings():
-            assert holding.units
-            assert all(unit.holding is holding for unit in holding.units)
+        assert {device.key: device.instance_uuid for instance in self.ledger.now.instances
+                for device in self.ledger.now.holdings(instance)} == self.owners()
 
     @stateful.invariant()
     def the_choice_is_right(self):
         for resource_class in (PMEM, SMALL, VGPU, VGPU_B):
             for wanted in (None, provider('p0'), provider('')):
                 for affinity in AFFINITIES_TO_CHECK:
-                    scope = self.ledger._pools.scopes.get((resource_class, wanted))
-                    best = scope.best(affinity.get('numa_nodes', frozenset()), affinity.get('numa_policy', 'none')) \
-                        if scope is not None else None
-                    assert (best and (best.kind, best.provider_uuid, best.resource_class, best.parent_name,
-                                      best.numa_node)) == self.right_choice((resource_class, 1, wanted), affinity)
+                    now = self.ledger.now
+                    best = allocator.best(now, now.scope(resource_class, wanted), (
+                        affinity.get('numa_nodes', frozenset()), affinity.get('numa_policy', 'none'), frozenset()))
+                    assert (best and best.place[:5]) == self.right_choice((resource_class, 1, wanted), affinity)
 
     @stateful.invariant()
     def explanations_add_up(self):

@@ -4,7 +4,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import opening
 from devicetrack.engine import selection
-from devicetrack.engine import stock
+from devicetrack.engine import snapshot
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Cause
 from devicetrack.engine.withholding import Target
@@ -58,7 +58,7 @@ class RowsTestCase(base.TestCase):
 
     def test_a_device_that_is_away_is_held_and_gone(self):
         ledger = open_ledger(look(A, rows=[hosts.row(B, 'i')]))
-        self.assertEqual({stock.GONE}, ledger.device(B.key).withheld)
+        self.assertEqual({snapshot.GONE}, ledger.device(B.key).withheld)
         self.assertEqual('i', ledger.device(B.key).instance_uuid)
 
     def test_a_row_of_a_device_that_is_away_counts_where_its_parent_counts_now(self):
@@ -122,7 +122,7 @@ class MarksTestCase(base.TestCase):
 class UnreadKindTestCase(base.TestCase):
 
     def test_what_was_unhealthy_is_withheld_until_it_is_read_again(self):
-        for known, expected in ((('vpmem', 'mdev'), {stock.GONE}), (('mdev',), {stock.GONE, 'unhealthy'})):
+        for known, expected in ((('vpmem', 'mdev'), {snapshot.GONE}), (('mdev',), {snapshot.GONE, 'unhealthy'})):
             ledger = open_ledger(look(rows=[hosts.row(B, 'i')], known=known),
                                  {Target.of(B.key): {'unhealthy': BY_HOST}})
             self.assertEqual({'b': expected}, withheld(ledger))

@@ -46,15 +46,15 @@ class UnprovenTestCase(base.TestCase):
 
     def test_one_that_is_proven_meanwhile_is_free_whatever_was_read_before(self):
         self.ledger.read_inventory(seen('a'))
-        watch = self.ledger.watch()
+        before = self.ledger.now
         self.ledger.proven([A.key, DeviceKey('vpmem', 'none')])
-        self.ledger.read_inventory(seen('a'), watch)
+        self.ledger.read_inventory(seen('a'), before)
         self.assertEqual((frozenset(), 1), (self.reasons(), self.room()))
 
     def test_one_that_was_proven_is_so_when_its_parent_is_read(self):
         self.ledger.read_inventory(seen('a'))
         self.ledger.proven([A.key])
-        self.ledger.read_parents(seen('a'), self.ledger.watch())
+        self.ledger.read_parents(seen('a'), self.ledger.now)
         self.assertEqual((frozenset(), 1), (self.reasons(), self.room()))
 
     def test_other_reasons_stay(self):
@@ -85,10 +85,10 @@ class UnprovenTestCase(base.TestCase):
         self.assertEqual((frozenset(), 1), (self.reasons(), self.room()))
 
     def test_one_that_a_guest_had_before_its_row_is_too_whatever_was_read_before(self):
-        watch = self.ledger.watch()
+        before = self.ledger.now
         self.ledger.hold([hosts.row(A, 'i')])
         self.ledger.used([A.key, DeviceKey('vpmem', 'none')])
-        self.ledger.read_inventory(seen(), watch)
+        self.ledger.read_inventory(seen(), before)
         self.ledger.let_go_of('i', [A.key])
         self.assertEqual((UNPROVEN, 0), (self.reasons(), self.room()))
 

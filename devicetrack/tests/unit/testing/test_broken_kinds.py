@@ -15,6 +15,7 @@ from oslo_versionedobjects import fields
 from devicetrack import exception
 from devicetrack.objects import base as object_base
 from devicetrack.objects import details
+from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import MigrationType
 from devicetrack.testing.kinds import contract
 from devicetrack.tests import base
@@ -59,6 +60,12 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
                 name: value(one) if callable(value) else value for name, value in fields.items()})
                 for one in found.devices])
         return stock
+
+    def two_types(self: Any) -> api.Stock:
+        found = kind.stock(self)
+        return found._replace(capacities=[
+            Capacity(one.kind, 'parent', device_type, '', one.resource_class, None, 0, one.details)
+            for one in found.devices[:1] for device_type in ('big', 'small')])
 
     def numbered(self: Any) -> api.Stock:
         self.__class__.count = getattr(self.__class__, 'count', 0) + 1
@@ -201,6 +208,13 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
         'a memory of what was there': ({'stock': remembering}, ('in_stock_no_more',)),
         'empty for unknown': ({'stock': empty}, ('unknown_and_not_empty',)),
         'details with spaces': ({'stock': stock_with(details=lambda one: one.details + ' ')}, ('survive_the_store',)),
+        'features in disorder': ({'stock': stock_with(features=('red', 'big'))}, ('facts_of_devices_are_well_formed',)),
+        'a feature twice': ({'stock': stock_with(features=('big', 'big'))}, ('facts_of_devices_are_well_formed',)),
+        'a token twice': ({'stock': stock_with(exclusions=(('x', 'part'), ('x', 'whole')))},
+                          ('facts_of_devices_are_well_formed',)),
+        'a migration type that its details do not have': ({'stock': stock_with(migration_type='y')},
+                                                          ('facts_of_devices_are_well_formed',)),
+        'two types of one class at a parent': ({'stock': two_types}, ('one_type_of_a_resource_class',)),
         'another NUMA node': ({'stock': stock_with(numa_node=0)}, ('numa_node',)),
         'no exclusions': ({'stock': stock_with(exclusions=())}, ('excludes_each_other',)),
         'everything excludes everything': ({'stock': stock_with(exclusions=(('all', 'whole'),))},

@@ -215,9 +215,7 @@ class ExcludesNothing(service.Compute):
 
     def make_manager(self):
         # The process was forked for one run, so nobody has to end it.
-        mock.patch.object(exclusion.Exclusion, 'is_excluded', lambda _tokens, _unit: False).start()
-        note = exclusion.Exclusion.note
-        mock.patch.object(exclusion.Exclusion, 'note', lambda tokens, unit: note(tokens, unit) and ()).start()
+        mock.patch.object(exclusion, 'is_excluded', lambda _tokens, _exclusions, _is_taken=False: False).start()
         return super().make_manager()
 
 

@@ -52,7 +52,7 @@ class IOUnderTheLockTestCase(base.TestCase):
 
     def test_fails_where_it_happens(self):
         def under_the_lock():
-            with locked_ledger.LedgerLock().turn():
+            with locked_ledger.LedgerLock().held():
                 self.io()
         self.assertRaises(no_io.IOUnderTheLock, under_the_lock)
         self.assertNotEqual([], self.no_io.expect())
@@ -72,7 +72,7 @@ class StoreUnderTheLockTestCase(base.TestCase):
         self.io(store)
 
         def under_the_lock():
-            with locked_ledger.LedgerLock().turn():
+            with locked_ledger.LedgerLock().held():
                 self.io(store)
         self.assertRaises((no_io.IOUnderTheLock, StoreError), under_the_lock)
         self.assertNotEqual([], self.no_io.expect())
@@ -83,7 +83,7 @@ class NoIOUnderTheLockTestCase(base.TestCase):
     def test_a_swallowed_failure_fails_the_fixture(self):
         fixture = no_io.NoIOUnderTheLock()
         fixture.setUp()
-        with locked_ledger.LedgerLock().turn():
+        with locked_ledger.LedgerLock().held():
             try:
                 open('/dev/null')
             except AssertionError:
@@ -92,20 +92,20 @@ class NoIOUnderTheLockTestCase(base.TestCase):
         self.assertEqual([], self.no_io.seen)
 
     def test_another_thread_may_do_io_meanwhile(self):
-        with locked_ledger.LedgerLock().turn():
+        with locked_ledger.LedgerLock().held():
             thread = threading.Thread(target=lambda: open('/dev/null').close())
             thread.start()
             thread.join()
         self.assertEqual([], self.no_io.seen)
 
     def test_io_after_the_lock_is_nobodys_business(self):
-        with locked_ledger.LedgerLock().turn():
+        with locked_ledger.LedgerLock().held():
             pass
         open('/dev/null').close()
         self.assertEqual([], self.no_io.seen)
 
     def test_the_failure_says_where(self):
-        with locked_ledger.LedgerLock().turn():
+        with locked_ledger.LedgerLock().held():
             error = self.assertRaises(no_io.IOUnderTheLock, open, '/dev/null')
         self.assertIn('test_no_io.py', str(error))
         self.assertIn('/dev/null', str(error))

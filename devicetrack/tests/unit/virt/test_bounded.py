@@ -70,7 +70,7 @@ class CallsTestCase(base.TestCase):
 
     def test_one_under_the_lock_of_the_ledger_is_seen(self):
         def call():
-            with LedgerLock().turn():
+            with LedgerLock().held():
                 bounded.Calls(base.HANGS_S).call(lambda: None)
 
         self.assertRaises(no_io.IOUnderTheLock, call)

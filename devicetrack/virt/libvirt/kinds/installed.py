@@ -14,12 +14,11 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
-import operator
 import os
 import re
-import threading
 from typing import Any
 from typing import Final
+from typing import NamedTuple
 
 from oslo_config import cfg
 
@@ -51,6 +50,7 @@ _IDENTIFIER_CHARACTERS: Final = 255
 # of 200 characters, and a provider's name begins with the node's name.
 _PARENT_CHARACTERS: Final = 255
 _PROVIDER_CHARACTERS: Final = 128
+_NO_DETAILS: Final = 'has no details as devicetrack.objects.details.to_text makes them'
 
 
 def classes(conf: cfg.ConfigOpts) -> list[type[api.DeviceKind]]:
@@ -164,9 +164,13 @@ def stock(kind: api.DeviceKind) -> api.Stock:
     with _Mistakes(kind, 'stock'):
         found = kind.stock() if kind.configured else api.Stock()
         _check_fields(kind, found)
-        of_each = _one_of_each(found.devices)
-        _check(kind, found, of_each)
-        return _without_identity_unhealthy(found, of_each)
+        _check(kind, Capacity, found.capacities)
+        _check(kind, InventoryDevice, found.devices)
+        identifiers = collections.Counter(Compact(InventoryDevice, found.devices).column('identifier'))
+        twice = [name for name, count in identifiers.items() if count > 1]
+        if twice:
+            raise exception.DeviceKindFailed(kind.name, f'two devices have the identifier {twice[0]!r}')
+        return _without_identity_unhealthy(found)
 
 
 def possible_parents(kind: api.DeviceKind) -> Collection[str]:
@@ -201,29 +205,16 @@ def prepare(kind: api.DeviceKind, recorded: Mapping[str, str], locked: api.Locke
         kind.prepare(recorded, locked)
 
 
-def live_migration_obstacle(kind: api.DeviceKind) -> str | None:
-    """Ask the kind for its obstacle and check the answer.
+def text(kind: api.DeviceKind, method: str, *arguments: Any) -> str | None:
+    """Ask the kind for a text or None, by one of its methods.
 
     :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: it is not known whether there is one
+    :raises DriverError: as the method
     """
-    with _Mistakes(kind, 'live_migration_obstacle'):
-        found = kind.live_migration_obstacle()
+    with _Mistakes(kind, method):
+        found = getattr(kind, method)(*arguments)
     if found is not None and not isinstance(found, str):
-        raise exception.DeviceKindFailed(kind.name, f'its live_migration_obstacle, {found!r}, is no text')
-    return found
-
-
-def migration_obstacle_of(kind: api.DeviceKind, assignment: DeviceAssignment) -> str | None:
-    """Ask the kind for the obstacle of one device and check the answer.
-
-    :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: it is not known whether there is one
-    """
-    with _Mistakes(kind, 'migration_obstacle_of'):
-        found = kind.migration_obstacle_of(assignment)
-    if found is not None and not isinstance(found, str):
-        raise exception.DeviceKindFailed(kind.name, f'its migration_obstacle_of, {found!r}, is no text')
+        raise exception.DeviceKindFailed(kind.name, f'its {method}, {found!r}, is no text')
     return found
 
 
@@ -257,18 +248,6 @@ def nodes(kind: api.DeviceKind, devices: Iterable[InventoryDevice]) -> dict[Devi
     if wrong:
         raise exception.DeviceKindFailed(kind.name, f'its node {wrong[0]!r} is no text')
     return {key: node for key, node in found.items() if node is not None}
-
-
-def container(kind: api.DeviceKind, parent: str) -> str | None:
-    """Ask the kind what a parent is on the host, and check the answer.
-
-    :raises DeviceKindFailed: the kind made a mistake
-    """
-    with _Mistakes(kind, 'container'):
-        found = kind.container(parent)
-    if found is not None and not isinstance(found, str):
-        raise exception.DeviceKindFailed(kind.name, f'its container {found!r} is no text')
-    return found
 
 
 def identify(kind: api.DeviceKind, addresses: Collection[str]) -> Mapping[str, str | None]:
@@ -328,16 +307,6 @@ def evidence(kind: api.DeviceKind, identifiers: Collection[str]) -> Mapping[str,
         return dict(found)
 
 
-def opened(kind: api.DeviceKind, identifiers: Collection[str]) -> Collection[str]:
-    """Ask the kind which free devices a process has open, and check that these are some of the given ones.
-
-    :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: as :meth:`.api.DeviceKind.opened`
-    """
-    with mistakes(kind, 'opened'):
-        return _some_of(kind.opened(identifiers), identifiers)
-
-
 def is_written(kind: api.DeviceKind, before: str, now: str) -> bool:
     """Ask the kind whether a device was written to. Any answer but False says so.
 
@@ -358,83 +327,33 @@ def realize(kind: api.DeviceKind, assignment: DeviceAssignment) -> Realized:
         if made.key != (assignment.kind, assignment.identifier):
             raise ValueError(f'it answers for {made.key!r}')
         details.from_text(made.details)
-        for capacity in made.capacities:
-            _check_one(kind, capacity)
+        _check(kind, Capacity, made.capacities)
         return made
 
 
 # "Not clean" and "not free" are errors. An author who answers it instead, with False or a reason, must not get a proof.
 
 
-def check_free(kind: api.DeviceKind, assignment: DeviceAssignment) -> None:
-    """Let the kind check that nobody uses a device before its guest first gets it, and that it answers nothing.
+def ask(kind: api.DeviceKind, method: str, *arguments: Any) -> None:
+    """Call a method of the kind that says by errors alone what it found, and check that it answers nothing.
 
-    :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: as :meth:`.api.DeviceKind.check_free`
+    :raises DeviceKindFailed: the kind made a mistake, and perhaps a device that it should take back is not clean
+    :raises DriverError: as the method
     """
-    _check_nothing(kind, 'check_free', assignment)
-
-
-def unclaim(kind: api.DeviceKind, assignment: DeviceAssignment, lock_fd: int) -> None:
-    """Let the kind take a device back, and check that it answers nothing.
-
-    :raises DeviceKindFailed: the kind made a mistake, and perhaps the device is not clean
-    :raises DriverError: as :meth:`.api.DeviceKind.unclaim`
-    """
-    _check_nothing(kind, 'unclaim', assignment, lock_fd)
-
-
-def check_unused(kind: api.DeviceKind, assignment: DeviceAssignment) -> None:
-    """Ask the kind once more whether nobody uses a device, and check that it answers nothing.
-
-    :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: as :meth:`.api.DeviceKind.check_unused`
-    """
-    _check_nothing(kind, 'check_unused', assignment)
-
-
-def vacate(kind: api.DeviceKind, assignment: DeviceAssignment) -> None:
-    """Have the kind take off what leads others to a guest that has left, and check that it answers nothing.
-
-    :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: as :meth:`.api.DeviceKind.vacate`
-    """
-    _check_nothing(kind, 'vacate', assignment)
-
-
-def read_through(kind: api.DeviceKind, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
-    """Let the kind read a device through, and check that it answers nothing.
-
-    :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: as :meth:`.api.DeviceKind.read_through`
-    """
-    _check_nothing(kind, 'read_through', assignment, lock_fd, stop)
-
-
-def _check_nothing(kind: api.DeviceKind, method: str, *arguments: Any) -> None:
     with mistakes(kind, method):
         found = getattr(kind, method)(*arguments)
         if found is not None:
             raise ValueError(f'it answers {found!r}, and must raise an error')
 
 
-def is_blank(kind: api.DeviceKind, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
-    """Ask the kind which devices are zero, and check that these are some of the given ones.
+def some_of(kind: api.DeviceKind, method: str, asked: Collection[str], *arguments: Any) -> Collection[str]:
+    """Ask the kind by one of its methods which of some devices are of a sort, and check that these are some of them.
 
     :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: as :meth:`.api.DeviceKind.is_blank`
+    :raises DriverError: as the method
     """
-    with mistakes(kind, 'is_blank'):
-        return _some_of(kind.is_blank(assignments), {assignment.identifier for assignment in assignments})
-
-
-def within_reach(kind: api.DeviceKind, owned: Collection[str], proven: Mapping[str, str]) -> Collection[str]:
-    """Ask the kind which other proven devices the owner of devices can reach, and check that these are proven ones.
-
-    :raises DeviceKindFailed: the kind made a mistake
-    """
-    with mistakes(kind, 'within_reach'):
-        return _some_of(kind.within_reach(owned, proven), proven)
+    with mistakes(kind, method):
+        return _some_of(getattr(kind, method)(*arguments), asked)
 
 
 def _some_of(found: Any, asked: Collection[str]) -> frozenset[str]:
@@ -472,9 +391,10 @@ def _check_paths(element: str) -> None:
             raise ValueError(f'the path {path!r} in {element!r} is not absolute')
 
 
-def _without_identity_unhealthy(found: api.Stock, of_each: Sequence[InventoryDevice]) -> api.Stock:
+def _without_identity_unhealthy(found: api.Stock) -> api.Stock:
     # Hardly any kind has such fields. For a kind without them, the thousands of detail texts are not read.
-    if not any(identity.may_be_unread(type(details.peek(one.details))) for one in of_each):
+    if not any(identity.may_be_unread(type(details.peek(one.details)))
+               for one in _one_of_each(InventoryDevice, found.devices)):
         return found
     return found._replace(devices=tuple(
         one._replace(unhealthy=f'{", ".join(unread)} cannot be read now, so its identity is unknown')
@@ -498,108 +418,72 @@ def _check_fields(kind: api.DeviceKind, found: api.Stock) -> None:
             raise TypeError(f'its {field}, {names!r}, are no collection of identifiers')
 
 
-def _check(kind: api.DeviceKind, found: api.Stock, of_each: Sequence[InventoryDevice]) -> None:
-    """Check a stock quickly, since a host may have thousands of devices.
+class _Rule(NamedTuple):
+    """What a field of a device or capacity must be: the field, a test, and what is said of one with a wrong value."""
 
-    One piece of code wrote all details of a kind. So this reads the details of one device of each resource class, and
-    checks only that the other devices have some.
+    field: str
+    fits: Callable[[Any], bool]
+    mistake: str
 
-    :param of_each: one device of each resource class
+
+def _rules(kind: api.DeviceKind) -> Sequence[_Rule]:
+    return (
+        _Rule('identifier', lambda name: _is_name(name, _IDENTIFIER_CHARACTERS),
+              f'has an identifier that is no text of 1 to {_IDENTIFIER_CHARACTERS} characters that can be printed, '
+              'without a slash'),
+        _Rule('kind', lambda name: name == kind.name, 'is of kind {!r}'),
+        _Rule('resource_class', lambda name: name in kind.resource_classes,
+              'has the resource class {!r}, which is not in resource_classes'),
+        _Rule('provider', _is_provider,
+              f'has the provider {{!r}}, which is neither empty nor 1 to {_PROVIDER_CHARACTERS} characters that can be '
+              'printed, without a slash'),
+        _Rule('parent', _is_parent,
+              f'has the parent {{!r}}, which is neither None nor 1 to {_PARENT_CHARACTERS} characters that can be '
+              'printed, without a slash'),
+        _Rule('numa_node', _is_numa_node, 'has the NUMA node {!r}, which is neither None nor a number from 0'),
+        _Rule('exclusions', _are_exclusions,
+              'has the exclusions {!r}, which are no tuple of (token, mode) with a mode of '
+              f'{", ".join(vocabulary.EXCLUSION_MODES)}'),
+        _Rule('features', _are_features, 'has the features {!r}, which are no tuple of texts'),
+        _Rule('unhealthy', lambda said: said is None or isinstance(said, str),
+              'is unhealthy by {!r}, which is neither None nor a text'),
+        _Rule('adoptable', lambda said: isinstance(said, bool),
+              'is adoptable by {!r}, which is neither True nor False'),
+        _Rule('details', lambda said: isinstance(said, str) and said[:1] == '{', _NO_DETAILS))
+
+
+def _check(kind: api.DeviceKind, of: type[Any], found: Sequence[Any]) -> None:
+    """Check the values that would do harm beyond the kind, each value of a field once: a host may have many devices.
+
+    One piece of code wrote all details of a kind, so this reads the details of one of each resource class. The contract
+    checks what else a kind must keep to.
+
+    :param of: the class of each: a device or a capacity
     """
-    name, counted_as, devices = kind.name, kind.resource_classes, found.devices
-    fields = Compact(InventoryDevice, devices)
-    identifiers = list(fields.column('identifier'))
-    odd = [] if _look_well(fields, identifiers, name, counted_as, of_each) else [
-        number for number, (its_kind, resource_class, identifier, text) in enumerate(
-            fields.columns('kind', 'resource_class', 'identifier', 'details'))
-        if its_kind != name or resource_class not in counted_as or not _is_name(identifier, _IDENTIFIER_CHARACTERS)
-        or not isinstance(text, str) or text[:1] != '{']
-    if any(fields.column('exclusions')):
-        odd += [number for number, said in enumerate(fields.column('exclusions')) if not _are_exclusions(said)]
-    if any(fields.column('features')):
-        odd += [number for number, said in enumerate(fields.column('features')) if not _are_features(said)]
-    if not _are_numa_nodes(fields.column('numa_node')):
-        odd += [number for number, node in enumerate(fields.column('numa_node')) if not _is_numa_node(node)]
-    if not (set(map(type, fields.column('unhealthy'))) <= {str, type(None)}
-            and set(map(type, fields.column('adoptable'))) <= {bool}):
-        odd += [number for number, (unhealthy, adoptable) in enumerate(fields.columns('unhealthy', 'adoptable'))
-                if not _is_judged(unhealthy, adoptable)]
-    providers, parents = set(fields.column('provider')), set(fields.column('parent'))
-    if not (all(map(_is_provider, providers)) and all(map(_is_parent, parents))):
-        odd += [number for number, (provider, parent) in enumerate(fields.columns('provider', 'parent'))
-                if not (_is_provider(provider) and _is_parent(parent))]
-    to_check: list[InventoryDevice | Capacity] = [*(devices[number] for number in odd), *found.capacities, *of_each]
-    for one in to_check:
-        _check_one(kind, one)
-    if len(set(identifiers)) != len(identifiers):
-        twice = next(one for one, count in collections.Counter(identifiers).items() if count > 1)
-        raise exception.DeviceKindFailed(name, f'two devices have the identifier {twice!r}')
-    makes = collections.Counter((one.parent, one.resource_class) for one in found.capacities)
-    for (parent, resource_class), count in makes.items():
-        if count > 1:
-            raise exception.DeviceKindFailed(
-                name, f'parent {parent!r} has {count} capacities of class {resource_class}: no claim could choose its '
-                      'type')
-
-
-def _look_well(devices: Compact[InventoryDevice], identifiers: Sequence[Any], name: str, counted_as: frozenset[str],
-               of_each: Sequence[InventoryDevice]) -> bool:
-    """Whether none of the devices looks wrong, in one quick check of all. False if each has to be checked."""
-    texts = list(devices.column('details'))
-    if not (set(map(type, identifiers)) <= {str} and set(map(type, texts)) <= {str}):
-        return False
-    lengths, all_of_them = set(map(len, identifiers)), ''.join(identifiers)
-    return (all(one.kind == name and one.resource_class in counted_as for one in of_each)
-            and all(0 < length <= _IDENTIFIER_CHARACTERS for length in lengths)
-            and '/' not in all_of_them and all_of_them.isprintable()
-            and set(map(operator.itemgetter(slice(1)), texts)) <= {'{'})
-
-
-def _one_of_each(devices: Sequence[InventoryDevice]) -> list[InventoryDevice]:
-    """Return one device of each kind and resource class."""
-    classes = Compact(InventoryDevice, devices).columns('resource_class', 'kind')
-    return [devices[number] for number in dict(zip(classes, range(len(devices)), strict=True)).values()]
-
-
-def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity) -> None:
-    mistake, cause = None, None
-    if isinstance(one, InventoryDevice) and not _is_name(one.identifier, _IDENTIFIER_CHARACTERS):
-        mistake = (f'has an identifier that is no text of 1 to {_IDENTIFIER_CHARACTERS} characters that can be '
-                   'printed, without a slash')
-    elif one.kind != kind.name:
-        mistake = f'is of kind {one.kind!r}'
-    elif isinstance(one, InventoryDevice) and not _are_exclusions(one.exclusions):
-        mistake = (f'has the exclusions {one.exclusions!r}, which are no tuple of (token, mode) with each token once '
-                   f'and a mode of {", ".join(vocabulary.EXCLUSION_MODES)}')
-    elif isinstance(one, InventoryDevice) and not _are_features(one.features):
-        mistake = f'has the features {one.features!r}, which are no tuple of texts, each once and in their order'
-    elif isinstance(one, InventoryDevice) and not _is_judged(one.unhealthy, one.adoptable):
-        mistake = (f'is unhealthy by {one.unhealthy!r}, which is neither None nor a text, or adoptable by '
-                   f'{one.adoptable!r}, which is neither True nor False')
-    elif not _is_provider(one.provider):
-        mistake = (f'has the provider {one.provider!r}, which is neither empty nor 1 to {_PROVIDER_CHARACTERS} '
-                   'characters that can be printed, without a slash')
-    elif not _is_parent(one.parent):
-        mistake = (f'has the parent {one.parent!r}, which is neither None nor 1 to {_PARENT_CHARACTERS} characters '
-                   'that can be printed, without a slash')
-    elif not _is_numa_node(one.numa_node):
-        mistake = f'has the NUMA node {one.numa_node!r}, which is neither None nor a number from 0'
-    elif one.resource_class not in kind.resource_classes:
-        mistake = f'has the resource class {one.resource_class!r}, which is not in resource_classes'
-    else:
+    rows = Compact(of, found)
+    for rule in _rules(kind):
+        if rule.field not in of._fields:
+            continue
+        for value in set(rows.column(rule.field)):
+            if not rule.fits(value):
+                one = next(row for row in rows if getattr(row, rule.field) == value)
+                raise _mistake(kind, one, rule.mistake.format(value))
+    for one in _one_of_each(of, rows):
         try:
-            known = details.from_text(one.details)
+            details.from_text(one.details)
         except (exception.UnknownObject, exception.MalformedObject) as error:
-            mistake = f'has no details as devicetrack.objects.details.to_text makes them: {error}'
-            cause = error
-        else:
-            if isinstance(one, InventoryDevice) and one.migration_type not in (None, known.migration_type):
-                mistake = (f'has the migration type {one.migration_type!r}, and by its details '
-                           f'{known.migration_type!r}')
-    if mistake is not None:
-        what = f'device {one.identifier!r}' if isinstance(one, InventoryDevice) \
-            else f'the capacity of {one.parent} for {one.device_type}'
-        raise exception.DeviceKindFailed(kind.name, f'{what} {mistake}') from cause
+            raise _mistake(kind, one, f'{_NO_DETAILS}: {error}') from error
+
+
+def _one_of_each(of: type[Any], found: Sequence[Any]) -> list[Any]:
+    """Return one device or capacity of each resource class."""
+    return list({one: found[number] for number, one in enumerate(Compact(of, found).column('resource_class'))}.values())
+
+
+def _mistake(kind: api.DeviceKind, one: InventoryDevice | Capacity, mistake: str) -> exception.DeviceKindFailed:
+    what = f'device {one.identifier!r}' if isinstance(one, InventoryDevice) \
+        else f'the capacity of {one.parent} for {one.device_type}'
+    return exception.DeviceKindFailed(kind.name, f'{what} {mistake}')
 
 
 def _is_provider(name: object) -> bool:
@@ -618,27 +502,14 @@ def _is_numa_node(node: object) -> bool:
     return node is None or (type(node) is int and node >= 0)
 
 
-def _are_numa_nodes(nodes: Iterable[object]) -> bool:
-    """Whether all of them are, at once. The types are looked at apart, because True equals 1."""
-    found = list(nodes)
-    return set(map(type, found)) <= {int, type(None)} and all(map(_is_numa_node, set(found)))
-
-
 def _are_exclusions(said: object) -> bool:
-    if said == ():
-        return True
-    if not isinstance(said, tuple) or not all(isinstance(one, tuple) and len(one) == 2 for one in said):
-        return False
-    return (all(isinstance(token, str) and token and mode in vocabulary.EXCLUSION_MODES for token, mode in said)
-            and len({token for token, _mode in said}) == len(said))
-
-
-def _is_judged(unhealthy: object, adoptable: object) -> bool:
-    return (unhealthy is None or isinstance(unhealthy, str)) and isinstance(adoptable, bool)
+    return isinstance(said, tuple) and all(
+        isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str) and one[1] in vocabulary.EXCLUSION_MODES
+        for one in said)
 
 
 def _are_features(said: object) -> bool:
-    return said == () or (isinstance(said, tuple) and set(map(type, said)) == {str} and list(said) == sorted(set(said)))
+    return isinstance(said, tuple) and all(isinstance(one, str) for one in said)
 
 
 def _no_kind(cls: Any, reason: str) -> exception.InvalidConfiguration:

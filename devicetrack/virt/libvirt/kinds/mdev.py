@@ -68,7 +68,7 @@ _NOT_MADE: Final = {
                'with mdevctl and their attributes, and they are adopted',
     _SUBCHANNEL: 'a device of this type is a disk that a boot may exchange for another one, so none is handed out'}
 # How an argument for QEMU names a mediated device.
-_UUID_IN_SYSFS = re.compile(r'/sys/[^\s,"\']*/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})')
+_UUID_IN_SYSFS = re.compile(rf'/sys/[^\s,"\']*/({vocabulary.UUID.pattern})')
 
 
 class Mdev(api.DeviceKind):

@@ -1,0 +1,589 @@
+"""The snapshot of one host: its devices, who has them, and why some are withheld. A value that never changes.
+
+Every change makes another snapshot, which shares with the first one all that did not change. So whoever has one may
+read it without a lock, and whoever makes another one has nothing to undo: until the new one takes the place of the old
+one, nothing has happened. What follows from the devices (the lines of free devices, the numbers of a pool, what
+excludes what) is derived at one place, :meth:`Snapshot.with_devices`, when a device gets another value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import functools
+import heapq
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import vocabulary
+from devicetrack.engine import exclusion
+from devicetrack.engine import withholding
+from devicetrack.engine.exclusion import BEING_WIPED
+from devicetrack.engine.exclusion import EXCLUDED
+from devicetrack.engine.exclusion import TAKEN_BY_OTHERS
+from devicetrack.engine.exclusion import Token
+from devicetrack.engine.frozen import FrozenMap
+from devicetrack.engine.frozen import Line
+from devicetrack.engine.selection import FREE
+from devicetrack.engine.selection import HELD
+from devicetrack.engine.selection import RELEASING
+from devicetrack.engine.states import DeviceState
+from devicetrack.engine.states import HeldDevice
+from devicetrack.engine.states import PoolState
+from devicetrack.engine.withholding import NO_REASON
+from devicetrack.engine.withholding import Standing
+from devicetrack.objects.choice import Choice
+from devicetrack.objects.choice import Features
+from devicetrack.objects.choice import NO_FEATURES
+from devicetrack.objects.details import traits_of
+from devicetrack.objects.things import Exclusions
+from devicetrack.objects.values import Candidate
+from devicetrack.objects.values import DeviceKey
+
+# The reason of a held device that the host does not have. The ledger does not know such a device if it is free.
+GONE: Final = 'gone from the host'
+# A text names at most this many devices.
+_SHOWN: Final = 3
+_STATES: Final = (FREE, HELD, RELEASING)
+# The kind of what domains use and that is no device here.
+_NO_KIND: Final = ''
+
+
+class Place(NamedTuple):
+    """What a request can tell apart: the name of a pool. ``provider_uuid`` is '' while there is no provider."""
+
+    kind: str
+    provider_uuid: str
+    resource_class: str
+    parent: str | None
+    numa_node: int | None
+    features: Features = NO_FEATURES
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """The place in the order of names."""
+        return (self.parent or '', -1 if self.numa_node is None else self.numa_node, self.provider_uuid,
+                self.resource_class, self.kind, self.features)
+
+
+class Claimed(NamedTuple):
+    """The claim that has a device. All devices of one claim have the same ``number``.
+
+    ``from_rows`` says that rows say so, and not a take of this process. ``anywhere`` says that the request left the
+    choice of every provider to this host.
+    ``affinity`` has the request's NUMA nodes and policy, or None. ``choices`` and ``numa_policy`` are those by which
+    the device was taken.
+    """
+
+    instance_uuid: str
+    number: int
+    from_rows: bool = False
+    anywhere: bool = False
+    affinity: tuple[frozenset[int | None], str] | None = None
+    choices: tuple[Choice, ...] = ()
+    numa_policy: str | None = None
+
+
+class Device(NamedTuple):
+    """One device.
+
+    ``since`` is its place in the line of free devices, and ``changed`` the number of the last change that a look at the
+    host, which began before, may not show. ``is_unborn`` is true while it is claimed and does not exist on the host
+    yet, and ``is_named`` once the driver has named it. ``is_unproven`` says that a guest may have left bytes on it, and
+    nobody has removed them. ``exclusions`` say which devices may not be held beside it; nearly always there are none.
+    ``reasons`` are those why it may not be handed out, without the one that others exclude it.
+    """
+
+    key: DeviceKey
+    place: Place
+    details: str
+    since: int = 0
+    changed: int = 0
+    owner: Claimed | None = None
+    reasons: frozenset[str] = NO_REASON
+    exclusions: Exclusions = ()
+    is_releasing: bool = False
+    is_unborn: bool = False
+    is_unproven: bool = False
+    is_named: bool = True
+
+    @property
+    def state(self) -> int:
+        return FREE if self.owner is None else RELEASING if self.is_releasing else HELD
+
+    @property
+    def instance_uuid(self) -> str | None:
+        return None if self.owner is None else self.owner.instance_uuid
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether somebody has it, or may have it."""
+        return self.owner is not None or not TAKEN_BY_OTHERS.isdisjoint(self.reasons)
+
+    @property
+    def candidate(self) -> Candidate:
+        place = self.place
+        return Candidate(place.kind, self.key.identifier if self.is_named else None, place.provider_uuid,
+                         place.resource_class, place.parent, place.numa_node, self.details)
+
+
+Free = tuple[int, DeviceKey]
+_EMPTY: Final[Line[Free]] = Line()
+_NOBODY: Final[frozenset[Free]] = frozenset()
+
+
+class Pool(NamedTuple):
+    """The devices of one place, and how many more of them can be made (``available``).
+
+    ``lines`` has the free devices that nothing withholds, by their exclusions and in the order in which claims take
+    them. Those of ``shut`` are excluded now. ``free`` counts the others. ``details`` are those of a device made here,
+    or else of one in the pool. ``is_creatable`` says whether the parent makes devices of this pool at all, and
+    ``taken_by`` what takes the room of a parent that has none left.
+    """
+
+    place: Place
+    details: str = ''
+    is_creatable: bool = False
+    available: int = 0
+    taken_by: str = ''
+    lines: Mapping[Exclusions, Line[Free]] = {}
+    shut: frozenset[Exclusions] = frozenset()
+    total: int = 0
+    free: int = 0
+    held: int = 0
+    releasing: int = 0
+
+    @property
+    def words(self) -> Features:
+        """What a request may ask of its devices: their features, and the traits that the scheduler knows."""
+        return _words(self.place.features, self.details)
+
+    def fits(self, choices: tuple[Choice, ...]) -> bool:
+        """Whether its devices fit one of these choices."""
+        return _fits(choices, self.place.resource_class, self.place.features, self.details)
+
+    def in_line(self) -> Iterator[Free]:
+        """The free devices, in the order in which claims take them."""
+        lines = [line for exclusions, line in self.lines.items() if exclusions not in self.shut]
+        return iter(lines[0]) if len(lines) == 1 else heapq.merge(*lines)
+
+    def first(self) -> DeviceKey:
+        """The device that claims take next. There is one."""
+        return min(line.first for exclusions, line in self.lines.items() if exclusions not in self.shut)[1]
+
+    def changed(self, change: _Change | None, turned: Iterable[Exclusions], tokens: Mapping[str, Token]) -> Pool:
+        """Return the pool after a change of devices.
+
+        :param turned: the lines that may be excluded now, or no longer
+        :param tokens: those after the change
+        """
+        lines, total, held, releasing = dict(self.lines), self.total, self.held, self.releasing
+        touched = {*turned}
+        if change is not None:
+            total, held, releasing = total + change.total, held + change.held, releasing + change.releasing
+            for exclusions in change.into.keys() | change.out.keys():
+                into, out = change.into.get(exclusions, _NOBODY), change.out.get(exclusions, _NOBODY)
+                if into != out:
+                    line = lines.get(exclusions, _EMPTY).changed(into - out, out - into)
+                    if line:
+                        lines[exclusions] = line
+                    else:
+                        lines.pop(exclusions, None)
+                    touched.add(exclusions)
+        free, shut = self.free, self.shut
+        for one in touched:
+            if one not in self.shut:
+                free -= len(self.lines.get(one, ()))
+            if one and one in lines and exclusion.is_excluded(tokens, one):
+                shut |= {one}
+                continue
+            if one in shut:
+                shut -= {one}
+            free += len(lines.get(one, ()))
+        return Pool(self.place, self.details, self.is_creatable, self.available, self.taken_by, lines, shut, total,
+                    free, held, releasing)
+
+
+@functools.lru_cache(maxsize=4096)
+def _words(features: Features, details: str) -> Features:
+    return (*features, *traits_of(details))
+
+
+@functools.lru_cache(maxsize=4096)
+def _fits(choices: tuple[Choice, ...], resource_class: str, features: Features, details: str) -> bool:
+    words = _words(features, details)
+    return any(choice.resource_class == resource_class and choice.accepts(words) for choice in choices)
+
+
+class _Change:
+    """What some devices change in their pool."""
+
+    __slots__ = ('total', 'held', 'releasing', 'into', 'out')
+
+    def __init__(self) -> None:
+        self.total = self.held = self.releasing = 0
+        self.into: dict[Exclusions, set[Free]] = {}
+        self.out: dict[Exclusions, set[Free]] = {}
+
+    def count(self, device: Device, one: int) -> None:
+        self.total += one
+        if device.owner is None:
+            if not device.reasons:
+                lines = self.into if one > 0 else self.out
+                lines.setdefault(device.exclusions, set()).add((device.since, device.key))
+        elif device.is_releasing:
+            self.releasing += one
+        else:
+            self.held += one
+
+
+class _OfToken(NamedTuple):
+    """A member of a token that comes (1) or goes (-1), or that somebody has now (1) or no longer (-1).
+
+    ``line`` is the place and the exclusions of a device, None for what is no device.
+    """
+
+    key: DeviceKey
+    mode: str
+    member: int
+    taken: int
+    line: tuple[Place, Exclusions] | None
+
+
+class Snapshot(NamedTuple):
+    """One host.
+
+    ``pools`` are in the order of names, and ``scopes`` name those of a resource class at a provider, or at any (None).
+    ``pending`` counts for each parent the devices that were claimed on it and do not exist yet: all types of a parent
+    share its room, so each counts as one device of every type. ``instances`` has the devices of each instance in the
+    order in which it took them, claim by claim. ``left`` are the devices that left the host, with their place and the
+    number of the change, as far as a look since ``left_since`` may still show them. ``keeping`` are the kinds whose
+    devices keep what a guest wrote, and ``sockets`` are by NUMA node, and empty while they are unknown.
+    ``tokens`` are those of exclusions, and ``groups`` those of devices that go together. ``made`` has the exclusions of
+    what a parent makes, ``recorded`` those of devices that only rows name, and ``strangers`` those of what domains use
+    that is no device here, by address. ``number`` is the next number of a change.
+    """
+
+    policy: str
+    number: int = 0
+    devices: FrozenMap[DeviceKey, Device] = FrozenMap()
+    pools: Mapping[Place, Pool] = {}
+    scopes: Mapping[tuple[str, str | None], tuple[Place, ...]] = {}
+    pending: Mapping[tuple[str, str | None], int] = {}
+    instances: FrozenMap[str, tuple[DeviceKey, ...]] = FrozenMap()
+    left: FrozenMap[DeviceKey, tuple[int, Place]] = FrozenMap()
+    left_since: int = 0
+    standing: Standing = Standing()
+    keeping: frozenset[str] = frozenset()
+    sockets: Mapping[int, int] = {}
+    tokens: FrozenMap[str, Token] = FrozenMap()
+    groups: tuple[str, ...] = ()
+    made: Mapping[tuple[str, str], Exclusions] = {}
+    recorded: Mapping[DeviceKey, Exclusions] = {}
+    strangers: Mapping[str, Exclusions] = {}
+
+    # -- the successor ------------------------------------------------------------------------------------------------
+
+    def with_devices(self, changes: Mapping[DeviceKey, Device | None], number: int | None = None) -> Snapshot:
+        """Return the snapshot in which these devices are so. None forgets a device.
+
+        :param number: the next number of a change, if that is another one
+        """
+        pools: dict[Place, _Change] = {}
+        tokens: dict[str, list[_OfToken]] = {}
+        pending = dict(self.pending)
+        for key, new in changes.items():
+            old = self.devices.get(key)
+            for device, one in ((old, -1), (new, 1)):
+                if device is None:
+                    continue
+                change = pools.get(device.place)
+                if change is None:
+                    change = pools[device.place] = _Change()
+                change.count(device, one)
+                if device.is_unborn:
+                    parent = device.place.kind, device.place.parent
+                    pending[parent] = pending.get(parent, 0) + one
+            if (old is not None and old.exclusions) or (new is not None and new.exclusions):
+                _note_tokens(tokens, key, old, new)
+        return self._derived(pools, tokens, devices=self.devices.changed(changes), pending=pending,
+                             number=self.number if number is None else number)
+
+    def with_strangers(self, strangers: Mapping[str, Exclusions]) -> Snapshot:
+        """Return the snapshot in which domains use these things, by address, that are no devices here."""
+        tokens: dict[str, list[_OfToken]] = {}
+        for found, one in ((self.strangers, -1), (strangers, 1)):
+            for address, exclusions in found.items():
+                for name, mode in exclusions:
+                    tokens.setdefault(name, []).append(_OfToken(DeviceKey(_NO_KIND, address), mode, one, one, None))
+        return self._derived({}, tokens, strangers=strangers)
+
+    def _derived(self, changes: Mapping[Place, _Change], of_tokens: Mapping[str, list[_OfToken]],
+                 **fields: Any) -> Snapshot:
+        """Return the snapshot with other devices, and with the pools and tokens that follow from them."""
+        tokens, groups = self.tokens, self.groups
+        turned: dict[Place, set[Exclusions]] = {}
+        if of_tokens:
+            after = {name: _token(self.tokens.get(name, Token()), some) for name, some in of_tokens.items()}
+            tokens = tokens.changed(after)
+            if any(member for some in of_tokens.values() for _key, _mode, member, _taken, _line in some):
+                groups = tuple(sorted({*groups}.difference(after).union(
+                    name for name, token in after.items() if token is not None and token.is_group)))
+            for name, token in after.items():
+                for place, exclusions in _turned(name, self.tokens.get(name, Token()), token or Token()):
+                    turned.setdefault(place, set()).add(exclusions)
+        pools = dict(self.pools)
+        for place in {**changes, **turned}:
+            pools[place] = pools[place].changed(changes.get(place), turned.get(place, ()), tokens)
+        return self._replace(pools=pools, tokens=tokens, groups=groups, **fields)
+
+    def with_pools(self, places: Iterable[Place]) -> Snapshot:
+        """Return the snapshot with pools for these places. Those that are there stay as they are."""
+        new = {place: Pool(place) for place in places if place not in self.pools}
+        if not new:
+            return self
+        pools = {**self.pools, **new}
+        ordered = {place: pools[place] for place in sorted(pools, key=lambda place: place.order)}
+        scopes: dict[tuple[str, str | None], list[Place]] = {}
+        for place in ordered:
+            for provider_uuid in (None, place.provider_uuid):
+                scopes.setdefault((place.resource_class, provider_uuid), []).append(place)
+        return self._replace(pools=ordered, scopes={name: tuple(some) for name, some in scopes.items()})
+
+    def with_pool(self, pool: Pool) -> Snapshot:
+        """Return the snapshot with another value of a pool, without a change of its devices."""
+        return self._replace(pools={**self.pools, pool.place: pool})
+
+    def of_instances(self, owned: Mapping[str, Iterable[DeviceKey]]) -> Snapshot:
+        """Return the snapshot in which instances have these devices, as the devices themselves say."""
+        def number(key: DeviceKey) -> int:
+            owner = self.devices[key].owner
+            return 0 if owner is None else owner.number
+
+        return self._replace(instances=self.instances.changed(
+            {uuid: tuple(sorted(keys, key=number)) or None for uuid, keys in owned.items()}))
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def closed(self, kind: str, parent: str | None) -> frozenset[str]:
+        """Why a parent makes no more devices."""
+        return self.standing.parents.get((kind, parent), NO_REASON)
+
+    def is_maker_excluded(self, place: Place) -> bool:
+        """Whether somebody has what contains the devices that the parent of a pool could make."""
+        made = self.made.get((place.kind, place.parent or ''))
+        return made is not None and exclusion.is_excluded(self.tokens, made)
+
+    def makes(self, pool: Pool) -> int:
+        """How many more devices the parent of a pool could make, closed or excluded or not."""
+        if not pool.is_creatable:
+            return 0
+        return max(0, pool.available - self.pending.get((pool.place.kind, pool.place.parent), 0))
+
+    def room(self, pool: Pool) -> int:
+        """How many devices can be taken from a pool now."""
+        place = pool.place
+        if not pool.is_creatable or not place.provider_uuid or self.closed(place.kind, place.parent) \
+                or self.is_maker_excluded(place):
+            return pool.free
+        return pool.free + self.makes(pool)
+
+    def scope(self, resource_class: str, provider_uuid: str | None,
+              choices: tuple[Choice, ...] = ()) -> list[Pool]:
+        """The pools of a class or, with choices, all that fit a choice; in the order of names."""
+        if not choices:
+            return [self.pools[place] for place in self.scopes.get((resource_class, provider_uuid), ())]
+        counted = dict.fromkeys(choice.resource_class for choice in choices)
+        places = [place for name in counted for place in self.scopes.get((name, provider_uuid), ())
+                  if self.pools[place].fits(choices)]
+        if len(counted) > 1:
+            places.sort(key=lambda place: place.order)
+        return [self.pools[place] for place in places]
+
+    def absent(self, key: DeviceKey, parent: str | None) -> Exclusions:
+        """The exclusions of a device that only a row names: it is a part of its parent, if the parent is a whole."""
+        return *exclusion.of_row(key.kind, parent), *self.recorded.get(
+            key, self.made.get((key.kind, parent or ''), ()))
+
+    def is_excluded(self, device: Device) -> bool:
+        return bool(device.exclusions) and device.owner is None and exclusion.is_excluded(
+            self.tokens, device.exclusions, device.is_taken)
+
+    def withheld(self, device: Device) -> frozenset[str]:
+        """All reasons why a device may not be handed out. A held one is never excluded: its owner keeps it."""
+        return device.reasons | EXCLUDED if self.is_excluded(device) else device.reasons
+
+    def stands(self, device: Device, reason: str) -> bool:
+        """Whether a reason of a device stands until somebody takes it back."""
+        return bool(self.standing) and reason in self.standing.of(device.key, device.place.parent)
+
+    def withheld_devices(self) -> list[Device]:
+        """The named devices that are withheld, in the order of names."""
+        return sorted([device for device in self.devices.each() if (device.reasons or device.exclusions)
+                       and device.is_named and self.withheld(device)])
+
+    def holdings(self, instance_uuid: str) -> list[Device]:
+        """The devices that an instance has, in the order in which it took them, claim by claim."""
+        return [self.devices[key] for key in self.instances.get(instance_uuid, ())]
+
+    def with_exclusions(self, instance_uuid: str) -> list[Device]:
+        """The instance's devices that exclude others. It may get those others that must go together with its own."""
+        return [device for device in self.holdings(instance_uuid) if device.exclusions]
+
+    def of_claim(self, owner: Claimed) -> list[Device]:
+        """The devices of one claim."""
+        return [device for device in self.holdings(owner.instance_uuid)
+                if device.owner is not None and device.owner.number == owner.number]
+
+    def changed_since(self, before: Snapshot) -> dict[DeviceKey, Place]:
+        """The devices that were made or given back since an earlier snapshot, each with its place.
+
+        It takes time to read the host. If a device is made or given back meanwhile, the host's report may be from
+        before or after that. For such a device the snapshot is right.
+        """
+        found = {key: place for key, (number, place) in self.left.items() if number >= before.number}
+        for key in self.devices.differing(before.devices):
+            device = self.devices.get(key)
+            if device is not None and device.changed >= before.number and device.changed:
+                found[key] = device.place
+        return found
+
+    # -- devices that exclude one another -----------------------------------------------------------------------------
+
+    def excluding(self, exclusions: Exclusions, but: DeviceKey | None = None,
+                  ) -> Iterator[tuple[str, str, DeviceKey, Device | None]]:
+        """The devices that somebody has and that exclude a device with these exclusions.
+
+        Each comes with the token and with the device's own mode. A device of None is what a domain uses.
+
+        :param but: the device itself
+        """
+        for name, mode in exclusions:
+            for key in self.tokens[name].against(mode) if name in self.tokens else ():
+                device = self.devices.get(key)
+                if key != but and (device is None or device.is_taken):
+                    yield name, mode, key, device
+
+    def beside(self, ours: Iterable[Device]) -> Iterator[Device]:
+        """The free devices that only these devices exclude, and that the owner of these devices may have too."""
+        ours = list(ours)
+        keys = {device.key for device in ours}
+        for one in ours:
+            for name, mode in one.exclusions:
+                if mode == vocabulary.TOGETHER:
+                    for key in self.tokens[name].against(mode):
+                        other = self.devices.get(key)
+                        if other is not None and other.owner is None and not other.reasons and all(
+                                mode_of == vocabulary.TOGETHER and taken in keys
+                                for _name, mode_of, taken, _device in self.excluding(other.exclusions, key)):
+                            yield other
+
+    def free_groups(self) -> Iterator[list[Device]]:
+        """The free devices of each group that goes together and that nobody has a part of, if there are two or more."""
+        for name in self.groups:
+            token = self.tokens[name]
+            if not token.taken.get(vocabulary.TOGETHER):
+                free = [device for key in token.against(vocabulary.TOGETHER)
+                        if (device := self.devices.get(key)) is not None and device.owner is None
+                        and not device.reasons and not self.is_excluded(device)]
+                if len(free) > 1:
+                    yield free
+
+    def why_excluded(self, exclusions: Exclusions, but: DeviceKey | None = None, states: Sequence[int] = _STATES,
+                     modes: Sequence[str] = vocabulary.EXCLUSION_MODES) -> str:
+        """Name the owners whose devices exclude a device with these exclusions, for people.
+
+        :param but: the device itself
+        :param states: only devices in one of these states
+        :param modes: only for tokens of which the device is one of these
+        """
+        found = [f'{_who_has(key, device)} of {name}' for name, mode, key, device in self.excluding(exclusions, but)
+                 if (FREE if device is None else device.state) in states and mode in modes]
+        more = f' and {len(found) - _SHOWN} more' if len(found) > _SHOWN else ''
+        return ', '.join(sorted(found)[:_SHOWN]) + more
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def state_of(self, device: Device) -> DeviceState:
+        return DeviceState(*device.candidate, device.state, device.instance_uuid, self.withheld(device),
+                           device.is_unborn)
+
+    def held(self, instance_uuid: str | None = None) -> list[HeldDevice]:
+        """The devices that an instance holds in any role; without an instance, those of all instances."""
+        instances = sorted(self.instances) if instance_uuid is None else (instance_uuid,)
+        return [HeldDevice(device.key.kind, device.key.identifier if device.is_named else None, one,
+                           device.place.provider_uuid or None, device.place.resource_class, device.place.parent,
+                           device.is_releasing)
+                for one in instances for device in self.holdings(one)]
+
+    def pool_states(self) -> list[PoolState]:
+        """Every pool, in the order of names."""
+        return [PoolState(place.kind, place.provider_uuid, place.resource_class, place.parent, place.numa_node,
+                          pool.details, pool.total, self.makes(pool), self.room(pool), pool.free, pool.held,
+                          pool.releasing, self._why_none_made(place))
+                for place, pool in self.pools.items()]
+
+    def _why_none_made(self, place: Place) -> str | None:
+        return self.why_excluded(self.made[place.kind, place.parent or '']) if self.is_maker_excluded(place) else None
+
+
+def _note_tokens(tokens: dict[str, list[_OfToken]], key: DeviceKey, old: Device | None, new: Device | None) -> None:
+    """Note what a device with exclusions changes in its tokens.
+
+    :raises ValueError: as :func:`.exclusion.check`
+    """
+    before = () if old is None else old.exclusions
+    after = () if new is None else new.exclusions
+    if before != after and new is not None:
+        exclusion.check(key, after)
+    was, now = old is not None and old.is_taken, new is not None and new.is_taken
+    if old is not None and new is not None and before == after and old.place == new.place:
+        if was != now:
+            for name, mode in after:
+                tokens.setdefault(name, []).append(_OfToken(key, mode, 0, now - was, None))
+        return
+    for device, one, taken in ((old, -1, was), (new, 1, now)):
+        for name, mode in device.exclusions if device is not None else ():
+            tokens.setdefault(name, []).append(_OfToken(
+                key, mode, one, one * taken, None if device is None else (device.place, device.exclusions)))
+
+
+def _token(token: Token, changes: Sequence[_OfToken]) -> Token | None:
+    """The token after some changes; None if it has no members any more."""
+    members, taken, lines = token.members, dict(token.taken), token.lines
+    if any(change.member for change in changes):
+        members, lines = dict(members), dict(lines)
+    for key, mode, member, more, line in changes:
+        if member > 0:
+            members[key] = mode                                     # type: ignore[index]
+        elif member < 0:
+            del members[key]                                        # type: ignore[attr-defined]
+        if member and line is not None:
+            lines[line] = lines.get(line, 0) + member               # type: ignore[index]
+        taken[mode] = taken.get(mode, 0) + more
+    return Token(members, taken, lines) if members else None
+
+
+def _turned(name: str, before: Token, after: Token) -> Iterator[tuple[Place, Exclusions]]:
+    """The lines of a token that may be excluded now, or no longer."""
+    if before.members is after.members:
+        turned = [mode for mode in vocabulary.EXCLUSION_MODES if before.excludes(mode) != after.excludes(mode)]
+    else:
+        turned = [*vocabulary.EXCLUSION_MODES]
+    if turned:
+        for line, number in after.lines.items():
+            if number and dict(line[1])[name] in turned:            # type: ignore[index]
+                yield line                                          # type: ignore[misc]
+
+
+def _who_has(key: DeviceKey, device: Device | None) -> str:
+    if device is None:
+        return f'a domain has {key.identifier}'
+    if BEING_WIPED in device.reasons:
+        return f'a wipe has {key}'
+    if device.owner is None:
+        return f'somebody may have ({withholding.text(device.reasons & TAKEN_BY_OTHERS)}) {key}'
+    return f'instance {device.instance_uuid} {"gives back" if device.is_releasing else "has"} {key}'
