@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import fcntl
+import os
+import tempfile
 import threading
 from typing import Any
 from typing import Final
@@ -48,6 +51,12 @@ class TestCase(testscenarios.WithScenarios, base.BaseTestCase):
     @property
     def state_path(self) -> str:
         return self.configuration.state_path
+
+    def have_full_device(self) -> None:
+        """Wait until no other test has ``/dev/full``, whose users some tests count, and keep it until this one ends."""
+        file = open(os.path.join(tempfile.gettempdir(), 'devicetrack-test-full-device'), 'a')
+        self.addCleanup(file.close)
+        fcntl.lockf(file, fcntl.LOCK_EX)        # of this process: no child inherits it
 
     def temp_dir(self) -> str:
         """A new directory that goes when the test ends."""

@@ -108,6 +108,7 @@ directory = {memory}
 
     def test_an_answer_that_cannot_be_written_is_an_error(self) -> None:
         self.manage('db', 'sync')
+        self.have_full_device()
         with open('/dev/full', 'w') as full:
             answer = self.program('manage', 'device', 'list', stdout=full)
         self.assertEqual((1, 'devicetrack-manage: the answer cannot be written: No space left on device\n'),

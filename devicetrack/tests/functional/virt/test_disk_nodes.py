@@ -103,6 +103,7 @@ class DiskNodeTestCase(base.TestCase):
         self.loops = {name: self.add_loop(name) for name in ('nvme0n1', 'nvme0n2')}
         self.add_partition('nvme0n1')
         # Another device of the controller. The kernel's driver of /dev/full neither keeps nor waits for anything.
+        self.have_full_device()
         self.add_node(os.path.join(self.above, 'ng0n1'), 'char', 1, 7)
 
     def add_loop(self, name: str) -> str:

@@ -279,6 +279,7 @@ class PrivilegedTestCase(base.TestCase):
         self.write('secret', 'tenants', 0o600)
         self.write('7', 'a group', 0o600)
         # It is in no namespace, and the kernel's driver of /dev/full neither keeps nor waits for anything.
+        self.have_full_device()
         self.device('dax0.0', 7, 'dax')
         os.symlink('secret', self.path('dax1.0'))
         self.write('dax2.0', 'tenants', 0o600)

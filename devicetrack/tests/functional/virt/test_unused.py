@@ -151,6 +151,7 @@ class TestOwnLock(UnusedTestCase):
 class TestUsers(base.TestCase):
     def setUp(self) -> None:
         super().setUp()
+        self.have_full_device()
         self.nodes = [os.path.join(self.temp_dir(), name) for name in ('dax0.0', 'another')]
         for node in self.nodes:
             os.mknod(node, 0o020600, os.makedev(1, 7))

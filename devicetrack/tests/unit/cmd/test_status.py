@@ -64,6 +64,7 @@ class UpgradeCheckTestCase(base.TestCase):
 
     def test_an_answer_that_nobody_gets(self) -> None:
         path = program.write_configuration(self.state_path, self.conf)
+        self.have_full_device()
         with open('/dev/full', 'w') as full:
             done = subprocess.run(
                 [sys.executable, '-W', 'ignore', '-m', 'devicetrack.cmd.status', '--config-file', path, 'upgrade',

@@ -387,6 +387,7 @@ class WriteApartTestCase(base.TestCase):
             self.assertEqual('8\n', file.read())
 
     def test_says_what_the_kernel_refuses(self) -> None:
+        self.have_full_device()
         error = self.assertRaises(OSError, privileged.write_apart, '/dev/full', b'8\n', base.HANGS_S)
         self.assertEqual(errno.ENOSPC, error.errno)
 
