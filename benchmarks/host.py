@@ -15,7 +15,7 @@ from devicetrack.claims.claim import Claim
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects.values import Record
 from devicetrack.store import api as store_api
-from devicetrack.virt import fake
+from devicetrack.testing import fake
 from devicetrack.virt.driver import VirtDriver
 
 NAME = 'host'

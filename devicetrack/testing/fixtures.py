@@ -45,11 +45,11 @@ from devicetrack.store import api as store_api
 from devicetrack.testing import compute_service
 from devicetrack.testing import databases
 from devicetrack.testing import exclusions
+from devicetrack.testing import fake
 from devicetrack.testing.compute_service import Flavor
 from devicetrack.testing.compute_service import Instance
 from devicetrack.testing.compute_service import Migration
 from devicetrack.testing.staged_store import StagedStore
-from devicetrack.virt import fake
 
 __all__ = ['a_request', 'Configuration', 'Flavor', 'FREE', 'HELD', 'Host', 'Instance', 'Migration', 'path_of', 'PMEM',
            'Service', 'SQLiteStore', 'VGPU', 'WITHHELD']
@@ -163,7 +163,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
     :param ready: call ``init_host``
 
     ``machine``
-        The :class:`~devicetrack.virt.fake.FakeHost`.
+        The :class:`~devicetrack.testing.fake.FakeHost`.
     ``store``
         A :class:`~devicetrack.testing.staged_store.StagedStore` on SQLite.
     ``service``

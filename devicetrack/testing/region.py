@@ -35,7 +35,7 @@ class Region(fixtures.Fixture, compute_service.ServiceData):
     :param shared_store: both hosts share one store. By default each has its own
     :param store: the store to share; a new SQLite file by default
     :param host: makes a host that is not ready, from the arguments of :class:`~devicetrack.testing.fixtures.Host`. Its
-        ``machine`` must have the methods of :class:`~devicetrack.virt.fake.FakeHost` that start and end guests
+        ``machine`` must have the methods of :class:`~devicetrack.testing.fake.FakeHost` that start and end guests
     """
 
     def __init__(self, devices: int = 2, parents: dict[str, int] | None = None, shared_store: bool = False,

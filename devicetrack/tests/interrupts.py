@@ -26,7 +26,7 @@ SAMPLES: Final = 12
 _ROOT: Final = str(pathlib.Path(devicetrack.__file__).parent) + os.sep
 _TESTS: Final = tuple(_ROOT + part + os.sep for part in ('testing', 'tests'))
 # It stands for the world, which is not interrupted, nor what it calls.
-_WORLD: Final = _ROOT + os.path.join('virt', 'fake')
+_WORLD: Final = _ROOT + os.path.join('testing', 'fake')
 
 
 class Interrupt(BaseException):

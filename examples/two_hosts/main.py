@@ -14,7 +14,7 @@ from database import Database
 from database import Flavor
 from database import Instance
 from database import Migration
-from devicetrack.virt import fake
+from devicetrack.testing import fake
 from restart import go_on
 from service import Compute
 

@@ -24,7 +24,7 @@ import devicetrack
 from devicetrack import exception
 from devicetrack import objects
 from devicetrack.objects.values import MigrationDefinitions
-from devicetrack.virt import fake
+from devicetrack.testing import fake
 
 CONTEXT = None                                  # the service's request context, which the library hands through
 

@@ -13,10 +13,10 @@ from devicetrack import vocabulary
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.testing import exclusions
+from devicetrack.testing import fake
 from devicetrack.testing.crash.process import LedgerView
 from devicetrack.testing.crash.world import STRANGER
 from devicetrack.testing.crash.world import World
-from devicetrack.virt import fake
 
 # The reasons for which a ledger may withhold a device while nothing is under way.
 _AT_REST = frozenset((vocabulary.CORDONED, vocabulary.EXCLUDED, vocabulary.NOT_REALIZED))

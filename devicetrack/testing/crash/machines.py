@@ -13,8 +13,8 @@ from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Realized
-from devicetrack.virt import fake
-from devicetrack.virt import fake_guests
+from devicetrack.testing import fake
+from devicetrack.testing import fake_guests
 
 
 class Machine(fake.FakeHost):

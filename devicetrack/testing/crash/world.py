@@ -21,6 +21,7 @@ from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import Record
 from devicetrack.store import api
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing.crash import machines
 from devicetrack.testing.crash import moments
@@ -28,7 +29,6 @@ from devicetrack.testing.crash import process
 from devicetrack.testing.crash.seats import Seats
 from devicetrack.testing.crash.stores import Contents
 from devicetrack.testing.crash.stores import Stores
-from devicetrack.virt import fake
 
 _PATIENCE_S: Final = 900
 

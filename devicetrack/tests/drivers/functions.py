@@ -32,6 +32,7 @@ from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import pci as made
@@ -40,7 +41,6 @@ from devicetrack.tests import base
 from devicetrack.tests.drivers import case
 from devicetrack.tests.drivers import contract
 from devicetrack.virt import driver as interface
-from devicetrack.virt import fake
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt.kinds import pci

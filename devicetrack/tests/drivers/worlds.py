@@ -21,12 +21,12 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import MigrationType
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import vgpu
 from devicetrack.tests import sysfs
 from devicetrack.virt import driver as interface
-from devicetrack.virt import fake
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt import mdev_sysfs

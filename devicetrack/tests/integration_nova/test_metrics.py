@@ -13,8 +13,8 @@ import prometheus_client
 import devicetrack
 from devicetrack import exception
 from devicetrack.nova import binding
+from devicetrack.testing import fake
 from devicetrack.tests import base
-from devicetrack.virt import fake
 
 
 class MetricsTestCase(base.TestCase):

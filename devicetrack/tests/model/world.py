@@ -35,13 +35,13 @@ from devicetrack.objects import traits
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.sql.store import SQLStore
 from devicetrack.testing import compute_service
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures as host_fixtures
 from devicetrack.testing.staged_store import StagedStore
 from devicetrack.tests.model import memory
 from devicetrack.tests.model.service import Guest
 from devicetrack.tests.model.service import HostDevice
 from devicetrack.tests.model.service import ModelService
-from devicetrack.virt import fake
 
 # The card that makes mediated devices.
 PARENT: Final = '0000:84:00.0'

@@ -46,7 +46,6 @@ APART = {'testing', 'tests'}
 # Interfaces are for everyone, what stands behind them is chosen by whoever puts a service together.
 BEHIND_AN_INTERFACE = (
     'devicetrack.store.sql',
-    'devicetrack.virt.fake',
     'devicetrack.virt.libvirt',
 )
 

@@ -30,7 +30,7 @@ TEST = 'test'
 
 
 class Machine:
-    """What a compute service asks of libvirt, in the words of :class:`~devicetrack.virt.fake.FakeHost`.
+    """What a compute service asks of libvirt, in the words of :class:`~devicetrack.testing.fake.FakeHost`.
 
     :param connect: gives a connection
     :param kind: the type of the guests

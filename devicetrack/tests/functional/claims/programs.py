@@ -23,10 +23,10 @@ from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.store.sql import open_store
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.tests import processes
 from devicetrack.tests.functional.claims import libvirt_hosts
-from devicetrack.virt import fake
 from devicetrack.virt.libvirt.driver import LibvirtDriver
 from devicetrack.virt.libvirt.kinds import vpmem
 

@@ -41,6 +41,7 @@ from devicetrack.objects import values
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
 from devicetrack.store.sql import open_store
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import region as regions
@@ -49,7 +50,6 @@ from devicetrack.tests import base
 from devicetrack.tests import processes
 from devicetrack.tests.unit.cmd import program
 from devicetrack.tests.unit.testing import scratch_package
-from devicetrack.virt import fake
 from devicetrack.virt.libvirt import driver as libvirt_driver
 
 ROOT = pathlib.Path(__file__).parents[4]

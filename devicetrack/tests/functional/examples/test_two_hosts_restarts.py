@@ -10,8 +10,8 @@ import devicetrack
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import findings
+from devicetrack.testing import fake
 from devicetrack.tests.functional.examples import two_hosts
-from devicetrack.virt import fake
 
 
 class TestMoveThatWasInterrupted(two_hosts.InterruptedTestCase):

@@ -12,8 +12,8 @@ import uuid
 
 import devicetrack
 from devicetrack.claims.claim import Claim
+from devicetrack.testing import fake
 from devicetrack.tests import base
-from devicetrack.virt import fake
 
 ROOT = pathlib.Path(devicetrack.__file__).parent.parent
 PROGRAM = ROOT / 'examples' / 'two_hosts' / 'service.py'

@@ -19,6 +19,7 @@ from devicetrack.placement import values
 from devicetrack.placement.client import Client
 from devicetrack.placement.reporter import PlacementReporter
 from devicetrack.placement.resolver import ProvidersByName
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing import placement as placements
 from devicetrack.testing.fixtures import PMEM
@@ -28,7 +29,6 @@ from devicetrack.tests.functional.docs.test_documented_code import code_blocks
 from devicetrack.tests.functional.docs.test_documented_code import DOCS
 from devicetrack.tests.functional.placement import nodes
 from devicetrack.tests.unit.cmd import program as programs
-from devicetrack.virt import fake
 
 
 def ours(total: int, reserved: int = 0) -> values.Inventory:

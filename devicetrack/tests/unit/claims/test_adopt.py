@@ -13,10 +13,10 @@ from devicetrack.engine import migrations
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import WipeProgress
+from devicetrack.testing import fake_guests
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
-from devicetrack.virt import fake_guests
 
 D0, D1, D2 = (DeviceKey('vpmem', f'd{number}') for number in range(3))
 

@@ -10,10 +10,10 @@ import fixtures as patches
 from devicetrack import exception
 from devicetrack.engine import findings
 from devicetrack.objects.values import DeviceKey
+from devicetrack.testing import fake_guests
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
-from devicetrack.virt import fake_guests
 
 D0 = DeviceKey('vpmem', 'd0')
 

@@ -10,13 +10,13 @@ import fixtures as fixtures_of_tests
 from devicetrack import exception
 from devicetrack import objects
 from devicetrack.objects import details
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import PMEM
 from devicetrack.testing.fixtures import VGPU
 from devicetrack.tests import base
-from devicetrack.virt import fake
 
 OTHER = str(uuid.uuid4())
 UNREACHABLE = exception.HypervisorUnreachable('fake', 'restarting')

@@ -6,11 +6,11 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack.store.api import Changes
+from devicetrack.testing import fake_guests
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import Migration
 from devicetrack.tests import base
-from devicetrack.virt import fake_guests
 
 FOREIGN = 'f2b4f6ce-93cd-4b5e-8d2b-3c4d5e6f7a8b'
 

@@ -24,12 +24,12 @@ from devicetrack.engine import allocator
 from devicetrack.engine.ledger import Ledger
 from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
+from devicetrack.testing import fake_guests
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
 from devicetrack.tests.interrupts import Interrupt
-from devicetrack.virt import fake_guests
 
 
 class Bare(NamedTuple):

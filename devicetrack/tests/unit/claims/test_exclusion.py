@@ -15,11 +15,11 @@ from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes
 from devicetrack.testing import exclusions
+from devicetrack.testing import fake_guests
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
-from devicetrack.virt import fake_guests
 
 WHOLE = (('card', vocabulary.WHOLE),)
 PART = (('card', vocabulary.PART),)

@@ -12,10 +12,10 @@ from devicetrack.claims import history
 from devicetrack.claims import operator_requests
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import StoredEvent
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
-from devicetrack.virt import fake
 
 D0 = DeviceKey(fake.VPMEM, 'd0')
 REQUEST = 'req-7b0c5a3e-91d1-4a0e-9c55-2f1f4f6c7d80'

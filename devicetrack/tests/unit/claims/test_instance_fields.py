@@ -8,13 +8,13 @@ from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.instance_fields import ReturnedFields
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects import InstanceResources
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing.compute_service import Migration
 from devicetrack.testing.fixtures import a_request
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
-from devicetrack.virt import fake
 
 NAMES = ('resources', 'migration_context')
 NONE = {'resources': None}

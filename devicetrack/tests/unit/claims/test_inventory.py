@@ -17,13 +17,13 @@ from devicetrack.objects import Provider
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
 from devicetrack.store.api import Update
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import PMEM
 from devicetrack.testing.fixtures import VGPU
 from devicetrack.tests import base
 from devicetrack.tests.unit.claims.test_report import observer_of
-from devicetrack.virt import fake
 
 D0 = DeviceKey('vpmem', 'd0')
 ROOT = '11111111-1111-4111-8111-111111111111'

@@ -8,13 +8,13 @@ from devicetrack.engine import findings
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
+from devicetrack.testing import fake_guests
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import PMEM
 from devicetrack.testing.fixtures import WITHHELD
 from devicetrack.tests import base
-from devicetrack.virt import fake_guests
 
 EINVAL = 'Invalid argument'
 NOT_REALIZED = WITHHELD + vocabulary.NOT_REALIZED

@@ -4,6 +4,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
+from devicetrack.testing import fake_guests
 from devicetrack.testing import fixtures
 from devicetrack.testing.compute_service import Migration
 from devicetrack.testing.fixtures import a_request
@@ -11,7 +12,6 @@ from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import WITHHELD
 from devicetrack.tests import base
-from devicetrack.virt import fake_guests
 
 D0 = DeviceKey('vpmem', 'd0')
 

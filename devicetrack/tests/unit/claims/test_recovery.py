@@ -9,12 +9,12 @@ from devicetrack.claims import repairs
 from devicetrack.engine import findings
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import path_of
 from devicetrack.tests import base
-from devicetrack.virt import fake
 
 FOREIGN = 'withheld: foreign'
 IN_DOUBT = 'withheld: in doubt'

@@ -20,9 +20,9 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Missing
 from devicetrack.store import api as store_api
 from devicetrack.store.api import Changes
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
-from devicetrack.virt import fake
 
 PMEM = fixtures.PMEM
 VGPU = fixtures.VGPU

@@ -7,10 +7,10 @@ from devicetrack import exception
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.store.sql import open_store
 from devicetrack.store.sql import schema
+from devicetrack.testing import fake
 from devicetrack.testing.fixtures import a_request
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
-from devicetrack.virt import fake
 from devicetrack.virt import loader
 
 

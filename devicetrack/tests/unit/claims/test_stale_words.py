@@ -5,13 +5,13 @@ from typing import Any
 from devicetrack import exception
 from devicetrack.claims import repairs
 from devicetrack.objects.values import DeviceKey
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests.unit.claims import test_moving
 from devicetrack.tests.unit.claims.test_moving import D0
 from devicetrack.tests.unit.claims.test_moving import NOTHING
-from devicetrack.virt import fake
 
 
 class LostRevertTestCase(test_moving.RegionTestCase):

@@ -11,12 +11,12 @@ from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects.values import Leftover
 from devicetrack.store import api
 from devicetrack.store.leftovers import HostLeftovers
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing.compute_service import Migration
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
 from devicetrack.tests.unit.claims import test_process
-from devicetrack.virt import fake
 
 
 class TwoManagersTestCase(base.TestCase):

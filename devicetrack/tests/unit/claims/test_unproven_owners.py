@@ -13,11 +13,11 @@ from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import WipeProgress
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
-from devicetrack.virt import fake
 from devicetrack.virt.driver import Confirm
 
 D0 = DeviceKey('vpmem', 'd0')

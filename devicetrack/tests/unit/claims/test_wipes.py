@@ -20,12 +20,12 @@ from devicetrack.objects.values import WipeProgress
 from devicetrack.store.api import Changes
 from devicetrack.store.api import Update
 from devicetrack.testing import compute_service
+from devicetrack.testing import fake_guests
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
 from devicetrack.tests import interrupts
-from devicetrack.virt import fake_guests
 
 D0, D1 = DeviceKey('vpmem', 'd0'), DeviceKey('vpmem', 'd1')
 RELEASING = vocabulary.RELEASING

@@ -11,11 +11,11 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Missing
 from devicetrack.store.api import Changes
 from devicetrack.store.api import WithheldRow
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
-from devicetrack.virt import fake
 
 D0, D1 = (DeviceKey(fake.VPMEM, name) for name in ('d0', 'd1'))
 CORDONED, UNHEALTHY, FOREIGN, IN_DOUBT = (

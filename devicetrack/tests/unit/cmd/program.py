@@ -12,8 +12,8 @@ import fixtures
 from oslo_config import cfg
 
 from devicetrack.cmd import manage
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures as our_fixtures
-from devicetrack.virt import fake
 
 
 class Answer(NamedTuple):

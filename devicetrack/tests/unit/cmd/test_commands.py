@@ -27,10 +27,10 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Missing
 from devicetrack.store import api as store_api
 from devicetrack.store.sql import models
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
 from devicetrack.tests.unit.cmd import program
-from devicetrack.virt import fake
 
 D0 = DeviceKey(fake.VPMEM, 'd0')
 

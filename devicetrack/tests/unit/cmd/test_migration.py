@@ -16,10 +16,10 @@ from devicetrack.cmd import migration
 from devicetrack.compatibility import host_facts
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
 from devicetrack.tests.unit.cmd import program
-from devicetrack.virt import fake
 from devicetrack.virt import loader
 
 # The program of these tests has another in its place.

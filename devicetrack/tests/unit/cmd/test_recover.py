@@ -17,11 +17,11 @@ from devicetrack.cmd import progress
 from devicetrack.cmd import recover
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store import api as store_api
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.tests import base
 from devicetrack.tests.unit.cmd import program
-from devicetrack.virt import fake
 
 D0, D1, D2 = (DeviceKey(fake.VPMEM, name) for name in ('d0', 'd1', 'd2'))
 

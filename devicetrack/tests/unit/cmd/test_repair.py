@@ -22,11 +22,11 @@ from devicetrack.store.api import Changes
 from devicetrack.store.api import Host
 from devicetrack.store.api import OperatorRequest
 from devicetrack.store.sql.store import SQLStore
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.tests import base
 from devicetrack.tests.unit.cmd import program
-from devicetrack.virt import fake
 
 D0, D1 = (DeviceKey(fake.VPMEM, name) for name in ('d0', 'd1'))
 ANOTHER = '7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001'

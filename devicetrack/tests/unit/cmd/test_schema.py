@@ -14,8 +14,8 @@ from devicetrack import exception
 from devicetrack.cmd import manage
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import WipeProgress
+from devicetrack.testing import fake
 from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
-from devicetrack.virt import fake
 
 D0, D1 = (DeviceKey(fake.VPMEM, name) for name in ('d0', 'd1'))
 SCHEMA = pathlib.Path(__file__).parents[4] / 'doc' / 'source' / 'cli' / 'schema.yaml'

@@ -12,9 +12,9 @@ from devicetrack.cmd import base as cmd_base
 from devicetrack.cmd import progress
 from devicetrack.cmd import screen
 from devicetrack.objects.values import DeviceKey
+from devicetrack.testing import fake
 from devicetrack.tests import base
 from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
-from devicetrack.virt import fake
 
 UUID = '0c3f9a52-0b1a-4f0e-9d0c-3a7f8a1e2b01'
 

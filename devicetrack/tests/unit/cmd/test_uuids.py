@@ -5,8 +5,8 @@ from __future__ import annotations
 from devicetrack.claims import operator_requests
 from devicetrack.cmd import base as cmd_base
 from devicetrack.objects.values import DeviceKey
+from devicetrack.testing import fake
 from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
-from devicetrack.virt import fake
 
 
 class UuidsTestCase(RepairCommandTestCase):

@@ -15,11 +15,11 @@ from devicetrack.cmd import base as cmd_base
 from devicetrack.engine.withholding import UNREAD
 from devicetrack.objects.values import DeviceKey
 from devicetrack.pictures import natural
+from devicetrack.testing import fake
 from devicetrack.testing.fixtures import FREE
 from devicetrack.tests import base
 from devicetrack.tests.unit.cmd import program
 from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
-from devicetrack.virt import fake
 
 D0, D1 = (DeviceKey(fake.VPMEM, name) for name in ('d0', 'd1'))
 CORDONED = 'withheld: cordoned'

@@ -23,10 +23,10 @@ from devicetrack.compatibility.host_facts import Unread
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
 from devicetrack.store import api as store_api
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing import region as regions
 from devicetrack.tests import base
-from devicetrack.virt import fake
 
 VGPU = Facts(Sort('mdev', 'nvidia-35'), 'vfio-pci', Version(2, 1, 0), frozenset('A'), frozenset('AB'), 2, 'too old')
 EVERYTHING = HostFacts('compute-7', (

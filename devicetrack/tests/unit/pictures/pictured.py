@@ -8,10 +8,10 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import WipeProgress
 from devicetrack.store import api as store_api
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
 from devicetrack.tests.unit.cmd import program
-from devicetrack.virt import fake
 
 HOSTILE = '<script>document.title = "run"</script>"\' onload=x \u202e\x1b[31m&amp;'
 

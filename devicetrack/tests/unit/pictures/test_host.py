@@ -19,9 +19,9 @@ from devicetrack.pictures import host as pictures
 from devicetrack.pictures import pages
 from devicetrack.pictures import terminal
 from devicetrack.pictures import timeline
+from devicetrack.testing import fake
 from devicetrack.tests import base
 from devicetrack.tests.unit.pictures import pictured
-from devicetrack.virt import fake
 
 _COLOUR = re.compile(r'\x1b\[[0-9;]*m')
 

@@ -8,8 +8,8 @@ import libvirt
 from stevedore import named
 
 from devicetrack import exception
+from devicetrack.testing import fake
 from devicetrack.tests import base
-from devicetrack.virt import fake
 from devicetrack.virt import loader
 
 

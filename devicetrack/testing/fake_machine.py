@@ -1,4 +1,4 @@
-"""The machine in memory under :mod:`devicetrack.virt.fake`, and what hardware, operators and software do to it."""
+"""The machine in memory under :mod:`devicetrack.testing.fake`, and what hardware, operators and software do to it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Overlap
 from devicetrack.objects.values import WipeProgress
-from devicetrack.virt import fake_functions
-from devicetrack.virt import fake_guests
+from devicetrack.testing import fake_functions
+from devicetrack.testing import fake_guests
 
 VPMEM = 'vpmem'
 MDEV = 'mdev'

@@ -45,10 +45,10 @@ from devicetrack.objects.values import Unknown
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
 from devicetrack.objects.values import WipeProgress
+from devicetrack.testing import fake_functions
+from devicetrack.testing import fake_guests
+from devicetrack.testing import fake_machine
 from devicetrack.virt import driver
-from devicetrack.virt import fake_functions
-from devicetrack.virt import fake_guests
-from devicetrack.virt import fake_machine
 from devicetrack.virt import metadata
 
 LOG = log.logger(__name__)
