@@ -5,6 +5,7 @@ While a thread waits for a lock, it may hold only the locks that :data:`MAY_HOLD
     auditing -> reading -> ledger
     instance -> reading | marking -> ledger
     auditing -> answering -> marking -> ledger
+
 No audit waits for an instance: it takes the lock of an idle instance, and passes over the others. Taking a lock without
 waiting cannot close a circle, so it is always allowed. A thread that holds ``finding`` (to find the lock of an
 instance) or ``background`` (to change the work of background threads) waits for no other lock. So a thread may wait for
