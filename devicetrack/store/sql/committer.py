@@ -97,7 +97,9 @@ class Committer:
         try:
             line.append(ticket)
             while not ticket.answered:
-                if line[0] is ticket:
+                # A copy, because the line may be empty: the first may have answered this one since the look above. Then
+                # this one is woken and looks again.
+                if list(line)[:1] == [ticket]:
                     self._gather()
                     batch += list(line)[:MEMBERS_A_BATCH]
                     self._carry(batch)

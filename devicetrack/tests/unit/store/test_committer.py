@@ -170,6 +170,45 @@ class TestCommitter(base.TestCase):
         self.assertEqual(2, self.database.commits)
         self.assertEqual([['first'], ['a', 'b', 'c']], self.database.transactions)
 
+    def test_who_is_answered_just_before_it_looks_at_the_line_returns(self) -> None:
+        looked, left = threading.Event(), threading.Event()
+        answers = list[Any]()
+
+        class Ticket(committers._Ticket):
+            """Its caller sees that it is not answered, and goes on when it is answered and nobody is in the line."""
+
+            @property
+            def answered(self) -> bool:
+                found = self._answered
+                if not found and threading.current_thread() is follower:
+                    looked.set()
+                    left.wait(base.HANGS_S)
+                return found
+
+            @answered.setter
+            def answered(self, answered: bool) -> None:
+                self._answered = answered
+
+        def gather() -> None:
+            follower.start()
+            looked.wait(base.HANGS_S)
+
+        def follow() -> None:
+            try:
+                self.commit('b')
+                answers.append(None)
+            except Exception as error:
+                answers.append(error)
+
+        follower = threading.Thread(target=follow, daemon=True)
+        self.patch(committers, '_Ticket', Ticket)
+        self.patch(self.committer, '_gather', gather)
+        self.commit('a')
+        self.assertEqual(0, len(self.queue))
+        left.set()
+        follower.join(base.HANGS_S)
+        self.assertEqual(([None], [['a', 'b']]), (answers, self.database.transactions))
+
     def test_a_batch_is_bounded(self) -> None:
         many = [f'ns{number:03}' for number in range(committers.MEMBERS_A_BATCH + 1)]
         self.gathered(*self.calls(*many))
