@@ -122,6 +122,10 @@ class StockTestCase(base.TestCase):
          "the capacity of drive for lto has the NUMA node '0'"),
         ('exclusions that are no pairs', [device(), device('t1')._replace(exclusions=('x',))],  # type: ignore[arg-type]
          "device 't1' has the exclusions ('x',), which are no tuple of (token, mode)"),
+        ('a token twice', [device(), device('t1')._replace(exclusions=(('x', 'part'), ('x', 'whole')))],
+         "device 't1' has the exclusions (('x', 'part'), ('x', 'whole')), which are no tuple of (token, mode), each"),
+        ('a token twice in one mode', [device('t1')._replace(exclusions=(('x', 'part'), ('x', 'part')))],
+         'each token once'),
         ('a mode that is none', [device('t1')._replace(exclusions=(('x', 'half'),))], 'part, whole, together'),
         ('features that are one text', [device('t1')._replace(features='big')],  # type: ignore[arg-type]
          "device 't1' has the features 'big', which are no tuple of texts"),
@@ -148,6 +152,13 @@ class StockTestCase(base.TestCase):
          "device 't1' is unhealthy by False"),
         ('adoptable by a text', [device(), device('t1')._replace(adoptable='no')],  # type: ignore[arg-type]
          "is adoptable by 'no', which"),
+        ('a migration type that is no text', [device(), device('t1')._replace(migration_type=7)],  # type: ignore[arg-type]
+         "device 't1' has the migration type 7, which is neither None nor a text"),
+        *((f'a capacity of {wrong!r} devices',
+           api.Stock(capacities=(
+               Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', None, cast(Any, wrong), DETAILS),)),
+           f'the capacity of drive for lto has {wrong!r} available, which is no number')
+          for wrong in (None, '1', 1.0, True)),
         *((f'{field} {wrong!r}', api.Stock((device(),))._replace(**cast(Any, {field: wrong})),
            'its stock fails with TypeError')
           for field in ('missing', 'faults', 'written', 'nothing_kept', 'by_person') for wrong in (None, 7, (7,))),
@@ -287,17 +298,38 @@ class MigrationTypesOfTheHostTestCase(base.TestCase):
 
 class StartTestCase(base.TestCase):
 
-    def test_a_manager_starts_beside_a_kind_that_fails(self) -> None:
-        broken = type('Broken', (Tape,), {'said': ZeroDivisionError('in its code')})
-        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [broken, Other],
+    def manager(self, said: Any) -> ClaimManager:
+        """The manager of a host whose kind of tapes says this, beside another kind."""
+        broken = type('Broken', (Tape,), {'said': said, 'migration_types': lambda _self: ()})
+        other = type('Good', (Other,), {'migration_types': lambda _self: ()})
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [broken, other],
                                               lambda: libvirt.open('test:///default'))
         self.addCleanup(driver.close)
-        store = self.useFixture(fixtures.SQLiteStore(self.conf)).store
-        manager = ClaimManager('host', driver, store, self.conf)
+        manager = ClaimManager('host', driver, self.useFixture(fixtures.SQLiteStore(self.conf)).store, self.conf)
         self.addCleanup(manager.close)
+        return manager
+
+    def test_a_manager_starts_beside_a_kind_that_fails(self) -> None:
+        manager = self.manager(ZeroDivisionError('in its code'))
         [finding] = manager.init_host(self.context)
         self.assertIn('ZeroDivisionError: in its code', finding.detail)
         self.assertEqual({'CUSTOM_OTHER': 1}, manager.providers()[0].totals)
+
+    def test_a_kind_that_names_a_token_twice_keeps_no_other_from_starting(self) -> None:
+        manager = self.manager([device()._replace(exclusions=(('x', 'part'), ('x', 'whole')))])
+        [finding] = manager.init_host(self.context)
+        self.assertIn('each token once', finding.detail)
+        self.assertEqual([finding], manager.update_available_resource(self.context, 'host'))
+        self.assertEqual({'CUSTOM_OTHER': 1}, manager.providers()[0].totals)
+
+    def test_the_host_keeps_its_providers_beside_a_kind_with_a_wrong_type(self) -> None:
+        for said in (api.Stock((device()._replace(migration_type=cast(Any, 7)),)),
+                     api.Stock(capacities=(Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', None, cast(Any, '1'),
+                                                    DETAILS),))):
+            manager = self.manager(said)
+            [_unknown] = manager.init_host(self.context)
+            self.assertEqual({'CUSTOM_OTHER': 1}, manager.providers()[0].totals)
+            manager.close()
 
 
 class PrepareTestCase(base.TestCase):

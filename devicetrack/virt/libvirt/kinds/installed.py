@@ -442,13 +442,16 @@ def _rules(kind: api.DeviceKind) -> Sequence[_Rule]:
               'printed, without a slash'),
         _Rule('numa_node', _is_numa_node, 'has the NUMA node {!r}, which is neither None nor a number from 0'),
         _Rule('exclusions', _are_exclusions,
-              'has the exclusions {!r}, which are no tuple of (token, mode) with a mode of '
+              'has the exclusions {!r}, which are no tuple of (token, mode), each token once, with a mode of '
               f'{", ".join(vocabulary.EXCLUSION_MODES)}'),
         _Rule('features', _are_features, 'has the features {!r}, which are no tuple of texts'),
         _Rule('unhealthy', lambda said: said is None or isinstance(said, str),
               'is unhealthy by {!r}, which is neither None nor a text'),
         _Rule('adoptable', lambda said: isinstance(said, bool),
               'is adoptable by {!r}, which is neither True nor False'),
+        _Rule('migration_type', lambda name: name is None or isinstance(name, str),
+              'has the migration type {!r}, which is neither None nor a text'),
+        _Rule('available', lambda number: type(number) is int, 'has {!r} available, which is no number'),
         _Rule('details', lambda said: isinstance(said, str) and said[:1] == '{', _NO_DETAILS))
 
 
@@ -505,7 +508,7 @@ def _is_numa_node(node: object) -> bool:
 def _are_exclusions(said: object) -> bool:
     return isinstance(said, tuple) and all(
         isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str) and one[1] in vocabulary.EXCLUSION_MODES
-        for one in said)
+        for one in said) and len({token for token, _mode in said}) == len(said)
 
 
 def _are_features(said: object) -> bool:
