@@ -133,7 +133,7 @@ class Running:
     """
 
     def __init__(self, host: Host, parts: Parts, memory: Memory) -> None:
-        self._parts, self._memory, self._begun = parts, memory, False
+        self._parts, self._memory = parts, memory
         here, driver, conf = parts.here, parts.driver, parts.conf[options.GROUP]
         self.store = store = parts.store.at_epoch(host)
         self.service = service = ServiceView(parts.service, conf.service_late_s)
@@ -212,7 +212,7 @@ class Running:
         self.unproven.stop()
         running, findings = self._open(self._parts, self._memory, anew=True)
         running._held = self._held
-        if self._begun:
+        if not self._by_command:                # even if the interrupt came before this start began it
             running.work_in_background()
         return running, findings
 
@@ -354,6 +354,5 @@ class Running:
 
     def work_in_background(self) -> None:
         """Wipe and read devices in the background from now on, until :meth:`close`."""
-        self._begun = True
         self.unproven.begin()
         self.wipes.begin()

@@ -20,6 +20,7 @@ import devicetrack
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import locks
+from devicetrack.claims.running import Running
 from devicetrack.engine import allocator
 from devicetrack.engine.ledger import Ledger
 from devicetrack.engine.withholding import Target
@@ -164,6 +165,28 @@ class DiscardedLedgerTestCase(base.TestCase):
         host.running.end()
         host.claim(instance := Instance(), pmem=1)
         self.assertEqual({'d1': instance.uuid}, host.owners())
+
+    def test_a_start_that_was_interrupted_before_the_background_began_begins_it_anew(self) -> None:
+        host, plain, begun = self.host(devices=1, ready=False), Running.work_in_background, list[Running]()
+
+        def begin(running: Running) -> None:
+            if not begun:
+                begun.append(running)
+                raise Interrupt
+            begun.append(running)
+            plain(running)
+
+        self.patch(Running, 'work_in_background', begin)
+        self.assertRaises(Interrupt, host.manager.init_host, host.context)
+        host.manager.init_host(host.context)
+        self.assertEqual([host.running], begun[1:])
+
+    def test_a_start_without_a_background_gets_none_anew(self) -> None:
+        host = self.host(devices=1, ready=False)
+        host.manager.init_host(host.context, background=False)
+        self.patch(Running, 'work_in_background', self.fail)
+        host.running.end()
+        self.assertEqual((), host.manager.held())
 
     # Each returns a host, a call that gives an instance another device, and a check of the result.
 
