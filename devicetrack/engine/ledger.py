@@ -265,7 +265,8 @@ class Ledger:
                     if before is not None:      # the claim that took it just now learns of the owner from the store
                         del owned.setdefault(before, dict.fromkeys(now.instances.get(before, ())))[key]
                     owner = owner or Claimed(uuid, number, True)
-                    changes[key] = device = device._replace(owner=owner)
+                    # It may be the earlier owner that gives it back.
+                    changes[key] = device = device._replace(owner=owner, is_releasing=False)
                 if device.reasons:
                     # The release of the device proves it clean. Until then its owner may write to it.
                     over = {vocabulary.UNPROVEN}

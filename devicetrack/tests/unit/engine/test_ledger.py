@@ -73,6 +73,15 @@ class HoldingTestCase(base.TestCase):
         self.assertEqual([], hosts.from_rows(self.ledger, 'one'))
         self.assertEqual([], self.ledger.not_held([hosts.row(self.device, 'two')]))
 
+    def test_of_a_row_of_another_while_the_owner_gives_the_device_back(self):
+        keys = hosts.hold_rows(self.ledger, hosts.row(self.device, 'one'))
+        self.ledger.releasing_of('one', keys)
+        self.assertEqual(selection.RELEASING, self.ledger.device(self.device.key).state)
+        self.ledger.hold([hosts.row(self.device, 'one')])
+        self.assertEqual(selection.RELEASING, self.ledger.device(self.device.key).state)
+        self.ledger.hold([hosts.row(self.device, 'two')])
+        self.assertEqual(selection.HELD, self.ledger.device(self.device.key).state)
+
     def test_of_a_row_whose_device_is_missing(self):
         gone = namespace('gone')
         keys = hosts.hold_rows(self.ledger, hosts.row(gone, 'i'))
