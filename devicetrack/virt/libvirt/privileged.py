@@ -155,6 +155,10 @@ def run_lister(command: str, timeout_s: int) -> tuple[int, str]:
     def end(child: subprocess.Popen[bytes]) -> None:
         children.kill(child)                    # the kernel may block it, so do not wait for it without a limit
         ended.append(child.returncode)
+        # For a child that did not end in time nobody else closes them while the kernel blocks it.
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
 
     try:
         output, _errors = processutils.execute(

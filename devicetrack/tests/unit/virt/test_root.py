@@ -98,6 +98,8 @@ class ProgramTestCase(base.TestCase):
         self.patch(subprocess.Popen, 'kill', lambda child: blocked.append(child))
         error = self.assertRaises(exception.CommandFailed, privileged.run_ndctl, self.program, 1)
         self.assertIn('did not end in 1 s', str(error))
+        # A service may ask such a program again and again.
+        self.assertEqual([True] * 3, [pipe.closed for pipe in (blocked[0].stdin, blocked[0].stdout, blocked[0].stderr)])
         kill(blocked[0])
         blocked[0].wait()
 
