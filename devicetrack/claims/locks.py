@@ -123,17 +123,19 @@ class Lock:
     :param of: what it belongs to, for its name among the locks of the process
     """
 
-    __slots__ = ('name', '_known_as', '_fair', '_entering', '_users', '_is_torn', '__weakref__')
+    __slots__ = ('name', '_fair', '_entering', '_users', '_turn', '_is_torn', '__weakref__')
 
     def __init__(self, name: str, of: str = '') -> None:
-        self.name, self._known_as = name, f'{PREFIX}{of}-{name}-{next(_NUMBERS)}'
-        self._fair = lockutils.internal_fair_lock(self._known_as)       # oslo.concurrency forgets what nobody keeps
+        self.name = name
+        # Not by lockutils.lock(): if an interrupt comes before the block of its generator begins, the generator stays
+        # suspended. When it is collected, it releases the lock, whoever has it then.
+        self._fair = lockutils.internal_fair_lock(f'{PREFIX}{of}-{name}-{next(_NUMBERS)}')
         self._entering = threading.Lock()
         self._users: list[int] = []             # the threads that have it or wait for it
+        self._turn: _Turn | None = None         # the block that has it
         self._is_torn = False
 
-    @contextlib.contextmanager
-    def held(self, wait: bool = True) -> Iterator[bool]:
+    def held(self, wait: bool = True) -> _Turn:
         """Hold the lock during a block.
 
         :param wait: False does not wait, and ``as`` says whether the block has the lock
@@ -141,26 +143,7 @@ class Lock:
         :raises ReentrantCall: the calling thread has it, or waits for it further up its stack
         :raises StartIsOver: an interrupt tore out a waiter
         """
-        own, me = _OWN.locks, threading.get_ident()
-        if wait and self in own:
-            raise exception.ReentrantCall(self.name)
-        if wait and TRACE.wanted and not MAY_HOLD[self.name].issuperset(held()):
-            raise WrongOrder(self.name, held())
-        turn = lockutils.lock(self._known_as, lock_file_prefix=PREFIX, fair=True, do_log=False)
-        with contextlib.ExitStack() as leaving:
-            with self._entering:
-                if self._is_torn:
-                    raise exception.StartIsOver
-                has_it = wait or not self._users
-                if has_it:
-                    leaving.callback(self.leave)
-                    own.append(self)
-                    self._users.append(me)
-                if has_it and not wait:
-                    leaving.enter_context(turn)                 # at once: nobody else has it or is about to wait
-            if wait:
-                leaving.enter_context(turn)
-            yield has_it
+        return _Turn(self, wait)
 
     @property
     def is_in_use_here(self) -> bool:
@@ -175,19 +158,63 @@ class Lock:
         """
         fair = self._fair
         if fair.is_writer(check_pending=False):
+            self._turn = None
             fair.release_write_lock()
         if fair.is_writer():
             with self._entering:
                 self._is_torn = True
             while self._others_wait():
-                with fair.write_lock():
-                    pass
+                fair.acquire_write_lock()
+                fair.release_write_lock()
         _forget(self._users, threading.get_ident())
         _forget(_OWN.locks, self)
 
     def _others_wait(self) -> bool:
         others = len(self._users) - self._users.count(threading.get_ident())
         return others > (self._fair.owner is not None)          # one of them may have it
+
+
+class _Turn:
+    """The time that a block has a lock.
+
+    An interrupt may leave the block of a generator suspended: it ends when somebody collects the generator, in any
+    thread. By then the lock was let go of, and another block may have it, which keeps it.
+    """
+
+    __slots__ = ('_lock', '_wait', '_has_it')
+
+    def __init__(self, lock: Lock, wait: bool) -> None:
+        self._lock, self._wait, self._has_it = lock, wait, False
+
+    def __enter__(self) -> bool:
+        lock, wait, own = self._lock, self._wait, _OWN.locks
+        if wait and lock in own:
+            raise exception.ReentrantCall(lock.name)
+        if wait and TRACE.wanted and not MAY_HOLD[lock.name].issuperset(held()):
+            raise WrongOrder(lock.name, held())
+        try:
+            with lock._entering:
+                if lock._is_torn:
+                    raise exception.StartIsOver
+                self._has_it = wait or not lock._users
+                if self._has_it:
+                    own.append(lock)
+                    lock._users.append(threading.get_ident())
+                if self._has_it and not wait:
+                    lock._fair.acquire_write_lock()             # at once: nobody else has it or is about to wait
+            if wait:
+                lock._fair.acquire_write_lock()
+            if self._has_it:
+                lock._turn = self
+            return self._has_it
+        except BaseException:
+            if self._has_it:
+                lock.leave()
+            raise
+
+    def __exit__(self, *_error: object) -> None:
+        if self._lock._turn is self:
+            self._lock.leave()
 
 
 def _forget(users: list[Any], user: object) -> None:

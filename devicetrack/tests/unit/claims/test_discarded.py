@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 import configparser
 import contextlib
 import functools
+import gc
 import pathlib
 import signal
 import threading
@@ -336,19 +338,24 @@ class LockTestCase(base.TestCase):
         return waiter
 
     def test_it_is_one_of_oslo_concurrency_named_by_its_host(self) -> None:
-        asked: list[str] = []
-        plain = lockutils.internal_fair_lock
+        known, entered = dict[str, Any](), list[Any]()
+        find, acquire = lockutils.internal_fair_lock, lockutils.ReaderWriterLock.acquire_write_lock
 
         def internal_fair_lock(name: str) -> Any:
-            asked.append(name)
-            return plain(name)
+            known[name] = find(name)
+            return known[name]
 
-        host = self.useFixture(fixtures.Host(devices=1, name='compute7'))
+        def acquire_write_lock(fair: Any) -> None:
+            entered.append(fair)
+            acquire(fair)
+
         self.patch(lockutils, 'internal_fair_lock', internal_fair_lock)
+        host = self.useFixture(fixtures.Host(devices=1, name='compute7'))
+        self.patch(lockutils.ReaderWriterLock, 'acquire_write_lock', acquire_write_lock)
         host.claim(Instance(), pmem=1)
-        self.assertLessEqual({'ledger'}, {name.split('-')[2] for name in asked})
-        self.assertEqual({('devicetrack', 'compute7')}, {
-            tuple(name.split('-')[:2]) for name in asked if '-ledger-' in name})
+        names = [name.split('-') for name, fair in known.items() if fair in entered]
+        self.assertLessEqual({'ledger'}, {name[2] for name in names})
+        self.assertEqual({('devicetrack', 'compute7')}, {tuple(name[:2]) for name in names if 'ledger' in name})
 
     def test_the_package_requires_oslo_concurrency(self) -> None:
         setup = configparser.ConfigParser()
@@ -405,6 +412,50 @@ class LockTestCase(base.TestCase):
             self.assertFalse(self.has_it())
             self.assertEqual([False], self.together(self.has_it))
         self.assertTrue(self.has_it())
+
+    def interrupted_as_its_block_begins(self, of: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
+        """Take the lock in a block that an interrupt keeps from its beginning, and let go of it."""
+        lost = of()
+        lost.__enter__()
+        self.addCleanup(locks.let_go, 0)
+        locks.let_go(0)
+        with self.lock.held():
+            del lost
+            gc.collect()
+            self.assertEqual([False], self.together(self.has_it))
+        self.assertEqual([True], self.together(self.has_it))
+
+    def test_who_has_it_keeps_it_when_a_block_is_collected_that_was_interrupted(self) -> None:
+        self.interrupted_as_its_block_begins(self.lock.held)
+
+    def test_who_has_it_keeps_it_when_a_generator_is_collected_that_was_interrupted(self) -> None:
+        @contextlib.contextmanager
+        def working() -> Iterator[None]:
+            with self.lock.held():
+                yield
+
+        self.interrupted_as_its_block_begins(working)
+
+    def test_who_has_it_keeps_it_after_an_interrupt_in_the_context_managers_of_others(self) -> None:
+        """Between the first half of a generator and the block, where a signal may come."""
+        enter, kept = contextlib._GeneratorContextManager.__enter__, list[BaseException]()
+
+        def interrupted(of: Any) -> Any:
+            enter(of)
+            raise Interrupt
+
+        self.patch(contextlib._GeneratorContextManager, '__enter__', interrupted)
+        try:
+            with self.lock.held():
+                pass
+        except Interrupt as error:
+            kept.append(error)
+        self.patch(contextlib._GeneratorContextManager, '__enter__', enter)
+        locks.let_go(0)
+        with self.lock.held():
+            kept.clear()
+            gc.collect()
+            self.assertTrue(self.lock._fair.is_writer(check_pending=False))
 
     def test_what_an_interrupt_left_held_is_free_when_the_call_has_ended(self) -> None:
         lost = self.lock.held()
