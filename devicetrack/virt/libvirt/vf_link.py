@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-import contextlib
 import errno
 import functools
 import os
@@ -33,6 +32,8 @@ MAX_VLAN: Final = ethernet.MAX_VLAN
 _FILTER: Final = 1 << 0 | 1 << 3                        # RTEXT_FILTER_VF, RTEXT_FILTER_SKIP_STATS
 _UNSAID: Final = 0xFFFFFFFF                             # rtnl_fill_vfinfo sets this where the driver says nothing
 _TRUST_OFF: Final = 'trust off'
+# One for all calls of the process: it also bounds how many late ones are on their way, each with a thread and sockets.
+_CALLS: Final = bounded.Calls(TIMEOUT_S, into_c=True)
 
 
 class Settings(NamedTuple):
@@ -132,13 +133,13 @@ def link(command: str, **arguments: Any) -> Sequence[Any]:
     pyroute2 runs an event loop of asyncio in the calling thread, which fails in the threads of eventlet and in one that
     runs a loop already. So another thread makes the call.
 
-    :raises OSError: the kernel refuses, does not answer in time, or gives an answer that pyroute2 cannot read
+    :raises OSError: the kernel refuses, does not answer in time, has not answered many earlier calls, or gives an
+        answer that pyroute2 cannot read
     """
-    with contextlib.closing(bounded.Calls(TIMEOUT_S, into_c=True)) as calls:
-        try:
-            return calls.call(functools.partial(_ask, command, arguments))
-        except bounded.Late as late:
-            raise OSError(errno.ETIMEDOUT, f'the kernel: {late}') from late
+    try:
+        return _CALLS.call(functools.partial(_ask, command, arguments))
+    except bounded.Late as late:
+        raise OSError(errno.ETIMEDOUT, f'the kernel: {late}') from late
 
 
 def _ask(command: str, arguments: Mapping[str, Any]) -> Sequence[Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import subprocess
 import sys
+import threading
 from unittest import mock
 
 from hypothesis import given
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from devicetrack.testing import pci_links
 from devicetrack.tests import base
+from devicetrack.virt.libvirt import bounded
 from devicetrack.virt.libvirt import vf_link
 from devicetrack.virt.libvirt.vf_link import BLANK
 from devicetrack.virt.libvirt.vf_link import Settings
@@ -155,6 +158,31 @@ class KernelTestCase(base.TestCase):
             return vf_link.read(LOOPBACK)
 
         self.assertEqual('lo', asyncio.run(read()).name)
+
+    def test_answers_call_after_call_with_the_same_descriptors(self) -> None:
+        vf_link.read(LOOPBACK)
+        before = len(os.listdir('/proc/self/fd'))
+        for _number in range(5):
+            vf_link.read(LOOPBACK)
+        # Those of an earlier test may close meanwhile.
+        self.assertLessEqual(len(os.listdir('/proc/self/fd')), before)
+
+    def test_is_not_asked_more_while_it_answers_nothing(self) -> None:
+        asked, goes_on = list[str](), threading.Event()
+        self.addCleanup(goes_on.set)
+
+        def ask(command: str, _arguments: object) -> tuple[object, ...]:
+            asked.append(command)
+            goes_on.wait()
+            return ()
+
+        self.patch(vf_link, '_ask', ask)
+        self.patch(vf_link, '_CALLS', bounded.Calls(0.01, into_c=True))
+        self.patch(bounded, 'MOST_UNANSWERED', 2)
+        for _number in range(5):
+            error = self.assertRaises(OSError, vf_link.read, LOOPBACK)
+            self.assertEqual(errno.ETIMEDOUT, error.errno)
+        self.assertEqual(['get'] * 2, asked)
 
     def test_answers_threads_of_eventlet_side_by_side(self) -> None:
         done = subprocess.run([sys.executable, '-W', 'ignore', '-c', GREEN], capture_output=True, text=True)
