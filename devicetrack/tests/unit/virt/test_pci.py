@@ -449,6 +449,7 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
         error = self.assertRaises(exception.CommandFailed, self.kind(NVME).stock)
         self.assertIn(path, str(error))
         self.assertIn('damaged', str(error))
+        self.assertIn('no instance has a disk that only its address tells apart from others', str(error))
 
     def test_two_processes_remember_what_either_gave(self) -> None:
         self.host.add_nvme(DISK, 'S1')

@@ -205,10 +205,12 @@ class Memory:
         except OSError as error:
             raise exception.CommandFailed(f'use {self._path}', str(error.strerror or error)) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            # An operator who moves the file away knows which guests run. This code does not guess.
+            # An operator who moves the file away knows which guests run. This code does not guess. Without the file the
+            # disk of every row counts as the one at its address.
             raise exception.CommandFailed(
                 f'use {self._path}', 'it is damaged: restore it, or move it away while no guest has a PCI function '
-                'that options no longer name') from error
+                'that options no longer name, and no instance has a disk that only its address tells apart from others'
+            ) from error
 
 
 def _parse(stored: Any, boot_id: str) -> _Known:
