@@ -191,8 +191,7 @@ class ClaimManager:
         running = self._running
         if running is None:
             raise exception.NotReady(self.host)
-        if not running.is_over:                 # else only the next start can tell
-            running.check()
+        running.check()
         return running
 
     @interrupts.ending_start
@@ -209,7 +208,7 @@ class ClaimManager:
         if running is None:
             return
         if isinstance(error, exception.HostTakenOver):
-            if running.is_over or not running.store.is_taken_over:
+            if not running.is_taken_over:
                 raise exception.StartIsOver from error
         elif not interrupts.is_answer(error):
             running.end()

@@ -112,7 +112,8 @@ class Parts(NamedTuple):
 class Memory(NamedTuple):
     """What a process knows of a host that it has taken, from one start to the next.
 
-    ``being_wiped`` are devices without a row that a thread wipes.
+    ``being_wiped`` are devices without a row that a thread wipes. ``epochs`` has the last epoch that the process took;
+    after a start that failed or was interrupted, also those that it took since, or may have taken.
     """
 
     gate: Gate
@@ -120,6 +121,7 @@ class Memory(NamedTuple):
     given_up: GivenUpClaims
     claim_ids: ClaimIds
     being_wiped: set[DeviceKey]
+    epochs: set[int]
 
     def copy(self) -> Memory:
         """That of the next start. Threads of this one go on, and learn nothing more that is true of it."""
@@ -133,7 +135,7 @@ class Running:
     """
 
     def __init__(self, host: Host, parts: Parts, memory: Memory) -> None:
-        self._parts, self._memory = parts, memory
+        self._parts, self._memory, self._is_taken_over = parts, memory, False
         here, driver, conf = parts.here, parts.driver, parts.conf[options.GROUP]
         self.store = store = parts.store.at_epoch(host)
         self.service = service = ServiceView(parts.service, conf.service_late_s)
@@ -195,7 +197,7 @@ class Running:
             prepare()
             running, findings = cls._open(parts, Memory(
                 Gate(*parts.here), KnownRows(), GivenUpClaims(parts.state_path, OwnProcess(parts.here.host)),
-                ClaimIds(), set()))
+                ClaimIds(), set(), set()))
             running._held = lock.pop_all()
         return running, findings
 
@@ -205,12 +207,17 @@ class Running:
         What other threads do for this start comes to its end at their next write, since the store refuses it: the next
         start has a later epoch. What they have committed before, the next start reads.
 
+        :raises HostTakenOver: another manager of this host has started since; so does every later call
         :raises StoreError, HypervisorUnreachable: no answer; this start stays over, and the next call tries again
         """
         LOG.warning('An interrupt ended this start of host %s, so the host starts anew', self.gate.host)
         self.wipes.close()
         self.unproven.stop()
-        running, findings = self._open(self._parts, self._memory, anew=True)
+        try:
+            running, findings = self._open(self._parts, self._memory, anew=True)
+        except exception.HostTakenOver:
+            self._is_taken_over = True
+            raise
         running._held = self._held
         if not self._by_command:                # even if the interrupt came before this start began it
             running.work_in_background()
@@ -222,7 +229,9 @@ class Running:
         host = identify(parts.store, parts.here.host, parts.conf[options.GROUP].machine_id_path)
         withheld.carry_over(parts.store, host)
         # Before the first read: an older manager can write nothing more, and its earlier writes are visible.
-        host = host._replace(epoch=parts.store.take_epoch(host.uuid))
+        # A start anew does not take the host back from a manager that took it over.
+        host = host._replace(epoch=parts.store.take_epoch(host.uuid, memory.epochs))
+        memory.epochs.intersection_update((host.epoch,))
         running = cls(host, parts, memory.copy())
         began = time.perf_counter()
         findings = running._audit.start(anew)
@@ -243,7 +252,17 @@ class Running:
 
     def end(self) -> None:
         """End this start of the host, since an interrupt may have left it in any state."""
+        self._is_taken_over = self.is_taken_over
         self.ledger.discard()
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether the store has told that another manager of this host has started.
+
+        Once this start is over, a refusal tells nothing: the epoch may be that of a start anew.
+        """
+        # In this order: if it was not over after the refusal, it was not over at the refusal.
+        return self._is_taken_over or (self.store.is_taken_over and not self.is_over)
 
     def _go_on(self, work: Callable[[FailedClaims], Fields]) -> Fields:
         fields: Fields = self._parts.go_on(self, lambda running: work(running.failed_claims))
@@ -251,7 +270,7 @@ class Running:
 
     def check(self) -> None:
         """:raises HostTakenOver: the store has refused a write, because another manager of this host has started"""
-        if self.store.is_taken_over:
+        if self.is_taken_over:
             raise exception.HostTakenOver(self.gate.host)
 
     def audit(self) -> list[Finding]:

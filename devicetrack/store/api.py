@@ -224,13 +224,17 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def take_epoch(self, host_uuid: str) -> int:
+    def take_epoch(self, host_uuid: str, own: set[int] | None = None) -> int:
         """Raise the epoch of a host, for a manager that starts. It waits for transactions of older epochs.
 
         A later read sees all that older managers have written, and they write nothing more. The step is random: no
         epoch comes a second time, even if the store was restored from a backup or made anew in between.
 
+        :param own: the epochs that the caller took before, or may have taken. This call adds the new one before it is
+            committed, so it is there whatever ends the call. If there are any, the epoch is raised only from one of
+            them
         :returns: the epoch, for :meth:`at_epoch`
+        :raises HostTakenOver: somebody took another epoch than ``own``; it was not raised
         :raises UnknownHost: the store has no such host
         :raises StoreUnavailable: it was not raised
         :raises OutcomeUnknown: it may have been raised; call again, and get another one

@@ -105,8 +105,8 @@ class StagedStore(api.Store):
     def add_host(self, host: api.Host) -> None:
         self._call('add_host', host)
 
-    def take_epoch(self, host_uuid: str) -> int:
-        epoch: int = self._call('take_epoch', host_uuid)
+    def take_epoch(self, host_uuid: str, own: set[int] | None = None) -> int:
+        epoch: int = self._call('take_epoch', host_uuid, own)
         return epoch
 
     def at_epoch(self, host: api.Host) -> StagedStore:

@@ -98,8 +98,10 @@ class SQLStore(database.Database, api.Store):
             if known is None or known.identity != host.identity:    # else it is ours, and its answer was lost
                 raise exception.HostIdentityChanged(host.name) from error
 
-    def take_epoch(self, host_uuid: str) -> int:
-        epoch = self.transact(lambda connection: _take_epoch(connection, host_uuid))
+    def take_epoch(self, host_uuid: str, own: set[int] | None = None) -> int:
+        own = set() if own is None else own
+        before = frozenset(own)
+        epoch = self.transact(lambda connection: _take_epoch(connection, host_uuid, before, own))
         if epoch is None:
             raise self._unknown(host_uuid)
         return epoch
@@ -414,9 +416,20 @@ def _step() -> int:
     return 1 + secrets.randbelow(LONGEST_STEP)
 
 
-def _take_epoch(connection: sa.Connection, host_uuid: str) -> int | None:
-    connection.execute(queries.NEXT_EPOCH, queries.of(uuid=host_uuid) | {'step': _step()})
+def _take_epoch(connection: sa.Connection, host_uuid: str, before: frozenset[int], own: set[int]) -> int | None:
+    """Take an epoch, and add it to ``own``. If there is any ``before``, only from one of these.
+
+    :raises HostTakenOver: from none of them; nothing was written
+    """
+    step = _step()
+    # First the change, which locks the row. So what is read after it is what was changed.
+    connection.execute(queries.NEXT_EPOCH, queries.of(uuid=host_uuid) | {'step': step})
     taken: int | None = connection.execute(queries.EPOCH, {'uuid': host_uuid}).scalar()
+    if taken is not None:
+        if before and taken - step not in before:
+            [name] = [host.name for host in convert.hosts(connection.execute(queries.HOSTS)) if host.uuid == host_uuid]
+            raise exception.HostTakenOver(name)
+        own.add(taken)
     return taken
 
 

@@ -98,6 +98,16 @@ class TestEpochs(EpochTestCase):
         self.assertEqual(2, len({*taken}))
         self.assertEqual(max(taken), self.store.hosts()[0].epoch)
 
+    def test_only_from_an_own_one(self) -> None:
+        own = set[int]()
+        first = self.store.take_epoch(HOST.uuid, own)
+        second = self.store.take_epoch(HOST.uuid, own)
+        self.assertEqual({first, second}, own)
+        third = self.store.take_epoch(HOST.uuid)
+        error = self.assertRaises(exception.HostTakenOver, self.store.take_epoch, HOST.uuid, own)
+        self.assertEqual((HOST.name, {first, second}), (error.host, own))
+        self.assertEqual(third, self.store.hosts()[0].epoch)
+
     def test_an_unknown_host_has_none(self) -> None:
         error = self.assertRaises(exception.UnknownHost, self.store.take_epoch, 'f' * 36)
         self.assertEqual(('f' * 36, ('compute-1', 'compute-2')), (error.host, error.known))
