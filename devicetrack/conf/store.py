@@ -19,7 +19,8 @@ Maximum number of connections to the database. Claims that wait at the same time
 them. Raise it when many threads read at once.
 """),
     cfg.IntOpt('busy_timeout_s', default=30, min=1, max=600, help="""
-Seconds that a transaction waits for another writer's lock. After this time it fails and nothing is written.
+Seconds that a transaction waits for another writer's lock, and before that for a connection, if all ``max_pool_size``
+are in use. After this time it fails and nothing is written.
 """),
     cfg.IntOpt('connect_timeout_s', default=10, min=2, max=600, help="""
 Seconds that a server may take to accept a connection. A parameter of the same meaning in the URL of ``connection``

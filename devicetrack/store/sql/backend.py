@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from oslo_db import exception as db_exc
 import sqlalchemy as sa
+from sqlalchemy import exc as sa_exc
 
 # One statement has at most this many rows. More rows become several statements of the same transaction.
 ROWS_A_STATEMENT: Final = 500
@@ -35,6 +36,7 @@ class Cause(enum.Enum):
     TAKEN_OVER = 'another manager of the host has started'
     CONFLICT = 'the database chose this transaction to give way to another one'
     LOCKED = 'another transaction holds the lock for too long'
+    NONE_FREE = 'no connection of the pool was free in time'
     GONE = 'no connection to the database'
     DISK = 'the disk or the file system fails to read, write or lock it'
     READ_ONLY = 'it is read-only'
@@ -146,6 +148,7 @@ class Backend(abc.ABC):
         # conversion of a value, or is a mistake of ours.
         cause = (self.cause_of(origin) if isinstance(origin, self.Error)
                  else Cause.CONFLICT if isinstance(origin, db_exc.DBDeadlock)
+                 else Cause.NONE_FREE if isinstance(origin, sa_exc.TimeoutError)
                  else Cause.GONE if isinstance(origin, OSError)
                  else Cause.UNFIT if isinstance(origin, _UNFIT) else Cause.OTHER)
         code = self.code_of(origin) if isinstance(origin, self.Error) else ''

@@ -39,7 +39,7 @@ _LOCKED_ALONE: Final = 2
 
 # Faults of the store, not of one member's changes.
 _OF_ALL: Final = frozenset((Cause.GONE, Cause.DISK, Cause.READ_ONLY, Cause.FULL, Cause.NO_SCHEMA, Cause.NOT_A_STORE,
-                            Cause.TOO_SLOW, Cause.IN_DOUBT))
+                            Cause.TOO_SLOW, Cause.IN_DOUBT, Cause.NONE_FREE))
 
 
 class _Ticket:

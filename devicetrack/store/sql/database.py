@@ -38,6 +38,7 @@ _REMEDIES: Final = {
     Cause.READ_ONLY: 'let this process write to it',
     Cause.FULL: 'make room for it',
     Cause.LOCKED: 'look for the transaction that stays open, or raise [devicetrack_database] busy_timeout_s',
+    Cause.NONE_FREE: 'raise [devicetrack_database] max_pool_size, or see what its connections wait for',
     Cause.CONFLICT: 'try again',
     Cause.UNFIT: 'the database is well; look at the names and numbers that the call was given',
     Cause.TOO_SLOW: 'see what keeps the database busy, or raise [devicetrack_database] statement_timeout_s',

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+import functools
 import logging
 import os
 import resource
 import shutil
 import sqlite3
+import time
 import traceback
 from typing import Any
 
@@ -89,6 +91,26 @@ class TestLocked(StoreTestCase):
         self.assertIn('busy_timeout_s', error.reason)
         self.assertEqual([row], store.records())
         store.write(update(row))
+
+
+class TestPool(base.TestCase):
+    scenarios = databases.SCENARIOS
+    database: type[databases.StoreFixture]
+
+    def test_who_finds_no_connection_free_is_told_so_and_nobody_waits_for_the_others(self) -> None:
+        store = self.useFixture(self.database(busy_timeout_s=1, max_pool_size=2)).store
+        calls = [functools.partial(store.write, insert(record(f'ns{number}'))) for number in range(8)]
+        with store.reading(), store.reading():
+            began = time.monotonic()
+            answers = self.together(store.records, *calls)
+            took = time.monotonic() - began
+        for answer in answers:
+            self.assertIsInstance(answer, exception.StoreUnavailable)
+            self.assertIn('no connection of the pool was free in time', answer.reason)
+            self.assertIn('max_pool_size', answer.reason)
+        self.assertLess(took, 6)                # two batches at most, and not one timeout for each
+        self.assertEqual([], store.records())
+        store.write(insert(record('ns0')))
 
 
 class TestValues(StoreTestCase):

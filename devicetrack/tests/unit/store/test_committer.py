@@ -287,6 +287,14 @@ class TestCommitter(base.TestCase):
         self.assertEqual([Cause.LOCKED] * 5, causes(answers[1:]))
         self.assertEqual([1, 5, 1, 1], list(map(len, self.database.transactions)))
 
+    def test_a_connection_that_none_of_them_gets_is_waited_for_once(self) -> None:
+        def let_none_be_free() -> None:
+            self.database.at_statement = lambda keys: _fail(Cause.NONE_FREE)
+
+        answers = self.gathered(*self.calls('a', 'b', 'c'), in_the_turn=let_none_be_free)
+        self.assertEqual([None] + [Cause.NONE_FREE] * 3, causes(answers))
+        self.assertEqual([1, 3], list(map(len, self.database.transactions)))
+
     def test_locks_of_their_own_that_some_wait_for_fail_no_other(self) -> None:
         def wait_in_vain(keys: list[str]) -> None:
             if len(self.database.transactions) % 2 == 0:            # the batch, and every second of its members
