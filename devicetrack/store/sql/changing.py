@@ -119,13 +119,14 @@ def _hosts(members: Iterable[Member]) -> dict[str, set[int]]:
     return hosts
 
 
-def hold_host(connection: sa.Connection, host_uuid: str, epochs: set[int]) -> None:
-    """Lock the row of a host for sharing until the transaction ends.
+def hold_host(connection: sa.Connection, host_uuid: str, epochs: set[int], alone: bool = False) -> None:
+    """Lock the row of a host until the transaction ends: for sharing, or for this transaction alone.
 
     So a manager that takes a later epoch waits for this transaction, and so does whoever settles it.
 
     :param epochs: those of the writers
     :raises Failed: the host has a later epoch than a writer
     """
-    if epochs - {connection.execute(queries.HOLD_HOST, {'uuid': host_uuid}).scalar()}:
+    statement = queries.LOCK_HOST if alone else queries.HOLD_HOST
+    if epochs - {connection.execute(statement, {'uuid': host_uuid}).scalar()}:
         raise Failed.by(Cause.TAKEN_OVER)

@@ -51,7 +51,7 @@ SET_OF_HOST: Final = sa.update(models.hosts).where(*_where(models.hosts, ['uuid'
 # Nobody takes a later epoch until the transaction ends, nor has the host for himself.
 HOLD_HOST: Final = sa.select(models.hosts.c.epoch).where(*_where(models.hosts, ['uuid'])).with_for_update(read=True)
 # For changes that only one transaction at a time may make to a host.
-LOCK_HOST: Final = sa.select(models.hosts.c.uuid).where(*_where(models.hosts, ['uuid'])).with_for_update()
+LOCK_HOST: Final = sa.select(models.hosts.c.epoch).where(*_where(models.hosts, ['uuid'])).with_for_update()
 NEXT_EPOCH: Final = SET_OF_HOST.values(epoch=models.hosts.c.epoch + sa.bindparam('step'))
 EPOCH: Final = sa.select(models.hosts.c.epoch).where(*_where(models.hosts, ['uuid']))
 

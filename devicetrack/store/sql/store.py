@@ -121,14 +121,15 @@ class SQLStore(database.Database, api.Store):
     def is_taken_over(self) -> bool:
         return self._is_taken_over
 
-    def _pass(self, connection: sa.Connection) -> None:
+    def _pass(self, connection: sa.Connection, alone: bool = False) -> None:
         """Keep others from taking a later epoch until the transaction ends.
 
+        :param alone: keep others from writing for the host, too
         :raises HostTakenOver: somebody has taken one
         """
         if self._fence is not None:
             try:
-                changing.hold_host(connection, self._fence.host_uuid, {self._fence.epoch})
+                changing.hold_host(connection, self._fence.host_uuid, {self._fence.epoch}, alone)
             except Failed:
                 raise self._taken_over() from None
 
@@ -136,10 +137,15 @@ class SQLStore(database.Database, api.Store):
         self._is_taken_over = True
         return exception.HostTakenOver(self._host.name if self._host is not None else '')
 
-    def _transact_at_epoch(self, work: Callable[[sa.Connection], database.Result]) -> database.Result:
-        """As :meth:`transact`, for writes that a manager which was taken over must not make."""
+    def _transact_at_epoch(self, work: Callable[[sa.Connection], database.Result],
+                           alone: bool = False) -> database.Result:
+        """As :meth:`transact`, for writes that a manager which was taken over must not make.
+
+        :param alone: ``work`` locks the row of the host for itself. That has to be the first lock: if two had it for
+            sharing, each would wait for the other.
+        """
         def fenced(connection: sa.Connection) -> database.Result:
-            self._pass(connection)
+            self._pass(connection, alone)
             return work(connection)
 
         return self.transact(fenced)
@@ -298,13 +304,13 @@ class SQLStore(database.Database, api.Store):
         for declaration in declarations:
             if declaration.host_uuid != host_uuid:
                 raise ValueError(f'host {declaration.host_uuid} declares for itself, and not for {host_uuid}')
-        self._replace(lambda connection: _set_declarations(connection, host_uuid, declarations))
+        self._replace(lambda connection: _set_declarations(connection, host_uuid, declarations), alone=True)
 
-    def _replace(self, work: Callable[[sa.Connection], None]) -> None:
+    def _replace(self, work: Callable[[sa.Connection], None], alone: bool = False) -> None:
         """Run ``work``, which deletes or updates rows and inserts others with their keys."""
         for left in reversed(range(backends.ATTEMPTS)):
             try:
-                self._transact_at_epoch(work)
+                self._transact_at_epoch(work, alone)
                 return
             except db_exc.DBDuplicateEntry as error:        # another commit, or a lost one, has happened just now
                 if not left:

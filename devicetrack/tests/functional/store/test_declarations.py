@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
 from typing import Any
+
+import sqlalchemy as sa
 
 from devicetrack import exception
 from devicetrack.store import api
@@ -99,6 +103,29 @@ class TestDeclarations(StoreTestCase):
             self.store.set_declarations(host.uuid, [declared('nvidia-35', host_uuid=host.uuid)])
         self.store.replace_host(before, before._replace(uuid='1' * 36))
         self.assertEqual([declared('nvidia-35', host_uuid=_OTHER)], self.store.declarations())
+
+
+class TestTwoAtOnce(base.TestCase):
+    scenarios = databases.SERVER_SCENARIOS
+    database: type[databases.ServerStore]
+
+    def test_neither_waits_for_a_lock_while_the_other_waits_for_its_own(self) -> None:
+        store = self.useFixture(self.database()).store
+        host = api.Host(records.HOST_UUID, 'compute-1', 'digest')
+        store.add_host(host)
+        store = store.at_epoch(host._replace(epoch=store.take_epoch(host.uuid)))
+        both, errors = threading.Barrier(2), list[BaseException]()
+
+        def meet(*_: object) -> None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(1)                    # in vain, if the first has a lock for which the second waits
+
+        sa.event.listen(store.engine, 'after_cursor_execute', meet)
+        sa.event.listen(store.engine, 'handle_error', lambda context: errors.append(context.original_exception))
+        each = [[declared(f'nvidia-{number}')] for number in range(2)]
+        answers = self.together(*[functools.partial(store.set_declarations, host.uuid, made) for made in each])
+        self.assertEqual(([None] * 2, []), (answers, errors))
+        self.assertIn(store.declarations_of_host(host.uuid), each)
 
 
 class TestUnknownCommit(base.TestCase):
