@@ -137,7 +137,8 @@ class InventoryDevice(NamedTuple):
     ``exclusions`` are pairs of a token and a mode (:data:`devicetrack.vocabulary.EXCLUSION_MODES`), each token once.
     They say which devices may not be held beside it: a physical function is the whole of a token and its virtual
     functions are the parts, and the functions of one IOMMU group go together. If a row names a whole as the parent of
-    its device, the whole also excludes that device while the host does not have it.
+    its device, the whole also excludes that device while the host does not have it. Its token for that is its kind, a
+    slash and its identifier, which a whole does not name itself.
 
     ``features`` are words by which a request chooses among the devices of a class (:class:`.choice.Choice`), each once
     and in their order.

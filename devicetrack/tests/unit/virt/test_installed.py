@@ -126,6 +126,8 @@ class StockTestCase(base.TestCase):
          "device 't1' has the exclusions (('x', 'part'), ('x', 'whole')), which are no tuple of (token, mode), each"),
         ('a token twice in one mode', [device('t1')._replace(exclusions=(('x', 'part'), ('x', 'part')))],
          'each token once'),
+        ('a whole with the token of its parts', [device()._replace(exclusions=(('tape/a', 'part'), ('y', 'whole')))],
+         "and 'tape/a' is the token of its parts that the host does not have now"),
         ('a mode that is none', [device('t1')._replace(exclusions=(('x', 'half'),))], 'part, whole, together'),
         ('features that are one text', [device('t1')._replace(features='big')],  # type: ignore[arg-type]
          "device 't1' has the features 'big', which are no tuple of texts"),
@@ -191,6 +193,9 @@ class GoodStockTestCase(base.TestCase):
         kind.said = api.Stock((device(), device('t2')),
                               (Capacity('tape', 'drive', 'lto', '', 'CUSTOM_REEL', None, 1, DETAILS),))
         self.assertIs(kind.said, installed.stock(kind))
+        for exclusions in ((('tape/a', 'together'), ('y', 'part')), (('tape/b', 'whole'),)):
+            kind.said = api.Stock((device()._replace(exclusions=exclusions),))
+            self.assertIs(kind.said, installed.stock(kind))
 
     def test_an_error_of_the_host_is_no_mistake(self) -> None:
         kind = Tape(self.conf, None)  # type: ignore[arg-type]

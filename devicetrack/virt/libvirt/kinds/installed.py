@@ -170,6 +170,7 @@ def stock(kind: api.DeviceKind) -> api.Stock:
         twice = [name for name, count in identifiers.items() if count > 1]
         if twice:
             raise exception.DeviceKindFailed(kind.name, f'two devices have the identifier {twice[0]!r}')
+        _check_own_tokens(kind, found.devices)
         return _without_identity_unhealthy(found)
 
 
@@ -476,6 +477,17 @@ def _check(kind: api.DeviceKind, of: type[Any], found: Sequence[Any]) -> None:
             details.from_text(one.details)
         except (exception.UnknownObject, exception.MalformedObject) as error:
             raise _mistake(kind, one, f'{_NO_DETAILS}: {error}') from error
+
+
+def _check_own_tokens(kind: api.DeviceKind, devices: Sequence[InventoryDevice]) -> None:
+    """Check that no whole names the token that the ledger adds to it, which its parts have while they are away."""
+    rows = Compact(InventoryDevice, devices)
+    for identifier, exclusions in zip(rows.column('identifier'), rows.column('exclusions'), strict=True):
+        own = f'{kind.name}/{identifier}'
+        if exclusions and own in dict(exclusions) and vocabulary.WHOLE in dict(exclusions).values():
+            raise exception.DeviceKindFailed(
+                kind.name, f'device {identifier!r} has the exclusions {exclusions!r}, and {own!r} is the token of its '
+                'parts that the host does not have now')
 
 
 def _one_of_each(of: type[Any], found: Sequence[Any]) -> list[Any]:
