@@ -1005,12 +1005,13 @@ class ClaimManager:
 
     @property
     def store(self) -> Store:
-        """The store of this start, for data that a service keeps about this host.
+        """The store of this manager, for data that a service keeps about this host.
 
         Once another manager of this host has started, the store refuses every write with ``HostTakenOver``, as it
-        refuses the manager's own. After :meth:`close` and :meth:`init_host` there is another store.
+        refuses the manager's own. After an interrupt it goes on, and is the same object. After :meth:`close` and
+        :meth:`init_host` there is another store.
         """
-        return self._ready().store
+        return self._ready().service_store
 
     @property
     def host_uuid(self) -> str:

@@ -132,12 +132,14 @@ class Running:
     """One start of one host.
 
     :param host: the host's row in the store, with the epoch of this start
+    :param service_store: the store for the service, which goes on over starts anew
     """
 
-    def __init__(self, host: Host, parts: Parts, memory: Memory) -> None:
+    def __init__(self, host: Host, parts: Parts, memory: Memory, service_store: Store) -> None:
         self._parts, self._memory, self._is_taken_over = parts, memory, False
         here, driver, conf = parts.here, parts.driver, parts.conf[options.GROUP]
         self.store = store = parts.store.at_epoch(host)
+        self.service_store = service_store
         self.service = service = ServiceView(parts.service, conf.service_late_s)
         known = KnownProviders(parts.resolver or DerivedProviders(host.uuid))
         boot = Boot(driver, store, host.uuid, host.boot_id)
@@ -214,7 +216,7 @@ class Running:
         self.wipes.close()
         self.unproven.stop()
         try:
-            running, findings = self._open(self._parts, self._memory, anew=True)
+            running, findings = self._open(self._parts, self._memory, self.service_store)
         except exception.HostTakenOver:
             self._is_taken_over = True
             raise
@@ -224,7 +226,8 @@ class Running:
         return running, findings
 
     @classmethod
-    def _open(cls, parts: Parts, memory: Memory, anew: bool = False) -> tuple[Running, list[Finding]]:
+    def _open(cls, parts: Parts, memory: Memory, service_store: Store | None = None) -> tuple[Running, list[Finding]]:
+        anew = service_store is not None
         parts.store.check()
         host = identify(parts.store, parts.here.host, parts.conf[options.GROUP].machine_id_path)
         withheld.carry_over(parts.store, host)
@@ -232,7 +235,7 @@ class Running:
         # A start anew does not take the host back from a manager that took it over.
         host = host._replace(epoch=parts.store.take_epoch(host.uuid, memory.epochs))
         memory.epochs.intersection_update((host.epoch,))
-        running = cls(host, parts, memory.copy())
+        running = cls(host, parts, memory.copy(), service_store or parts.store.at_epoch(host, memory.epochs))
         began = time.perf_counter()
         findings = running._audit.start(anew)
         running._note_audit(began, findings)
@@ -259,10 +262,11 @@ class Running:
     def is_taken_over(self) -> bool:
         """Whether the store has told that another manager of this host has started.
 
-        Once this start is over, a refusal tells nothing: the epoch may be that of a start anew.
+        Once this start is over, a refusal of its own store tells nothing: the epoch may be that of a start anew.
         """
         # In this order: if it was not over after the refusal, it was not over at the refusal.
-        return self._is_taken_over or (self.store.is_taken_over and not self.is_over)
+        return self._is_taken_over or self.service_store.is_taken_over or (
+            self.store.is_taken_over and not self.is_over)
 
     def _go_on(self, work: Callable[[FailedClaims], Fields]) -> Fields:
         fields: Fields = self._parts.go_on(self, lambda running: work(running.failed_claims))

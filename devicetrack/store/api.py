@@ -241,12 +241,15 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def at_epoch(self, host: Host) -> Store:
+    def at_epoch(self, host: Host, own: set[int] | None = None) -> Store:
         """The same store for a manager of ``host`` that took the epoch in it.
 
         Every call of it that writes for the host raises HostTakenOver, in its own transaction, once another manager
         took a later epoch. Commands call ``add_host``, ``replace_host`` and ``add_operator_request``, and these are
         never refused.
+
+        :param own: epochs as :meth:`take_epoch` adds them. The store goes on with each epoch that is among them when
+            the database has it, and raises HostTakenOver only for one that never was
         """
 
     @abc.abstractmethod

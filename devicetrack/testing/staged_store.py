@@ -109,10 +109,10 @@ class StagedStore(api.Store):
         epoch: int = self._call('take_epoch', host_uuid, own)
         return epoch
 
-    def at_epoch(self, host: api.Host) -> StagedStore:
+    def at_epoch(self, host: api.Host, own: set[int] | None = None) -> StagedStore:
         # Both share the staged failures and the counts.
         store = copy.copy(self)
-        store.store = self.store.at_epoch(host)
+        store.store = self.store.at_epoch(host, own)
         return store
 
     def check_epoch(self) -> None:

@@ -62,7 +62,8 @@ class SQLStore(database.Database, api.Store):
     def __init__(self, conf: cfg.ConfigOpts, state_path: str | None = None) -> None:
         super().__init__(conf, state_path)
         self._host: api.Host | None = None          # its writes are refused when its epoch is over
-        self._fence: api.Fence | None = None
+        self._fence: api.Fence | None = None        # with ``_own``, the last of these that the database had
+        self._own: set[int] | None = None
         self._is_taken_over = False
 
     def check(self) -> None:
@@ -106,36 +107,61 @@ class SQLStore(database.Database, api.Store):
             raise self._unknown(host_uuid)
         return epoch
 
-    def at_epoch(self, host: api.Host) -> SQLStore:
+    def at_epoch(self, host: api.Host, own: set[int] | None = None) -> SQLStore:
         # The copy shares everything else with this store: the engine, the committer, the process that owns them.
         store = copy.copy(self)
         store._host, store._fence, store._is_taken_over = host, api.Fence(host.uuid, host.epoch), False
+        store._own = own
         return store
 
     def check_epoch(self) -> None:
-        if self._fence is not None:
-            with self.reading() as connection:
-                self._pass(connection)
+        def check(fence: api.Fence | None) -> None:
+            if fence is not None:
+                with self.reading() as connection:
+                    self._pass(connection, fence)
+
+        self._fenced(check)
 
     @property
     def is_taken_over(self) -> bool:
         return self._is_taken_over
 
-    def _pass(self, connection: sa.Connection, alone: bool = False) -> None:
+    def _pass(self, connection: sa.Connection, fence: api.Fence | None, alone: bool = False) -> None:
         """Keep others from taking a later epoch until the transaction ends.
 
         :param alone: keep others from writing for the host, too
         :raises HostTakenOver: somebody has taken one
         """
-        if self._fence is not None:
+        if fence is not None:
             try:
-                changing.hold_host(connection, self._fence.host_uuid, {self._fence.epoch}, alone)
+                changing.hold_host(connection, fence.host_uuid, {fence.epoch}, alone)
             except Failed:
                 raise self._taken_over() from None
 
     def _taken_over(self) -> exception.HostTakenOver:
-        self._is_taken_over = True
         return exception.HostTakenOver(self._host.name if self._host is not None else '')
+
+    def _fenced(self, work: Callable[[api.Fence | None], database.Result]) -> database.Result:
+        """Run ``work``, which changes nothing if it raises HostTakenOver. Run it again at a later epoch of our own."""
+        while True:
+            try:
+                return work(self._fence)
+            except exception.HostTakenOver:
+                if not self._follow():
+                    self._is_taken_over = True
+                    raise
+
+    def _follow(self) -> bool:
+        """Go on with the epoch that the database has, if it is one of our own. Returns whether it is."""
+        while self._fence is not None and self._own is not None:
+            own = frozenset(self._own)
+            epochs = [epoch for epoch, in self.rows(queries.EPOCH, {'uuid': self._fence.host_uuid}) if epoch in own]
+            if epochs:
+                self._fence = self._fence._replace(epoch=epochs[0])
+                return True
+            if own == self._own:                # else the epoch may have been one of them meanwhile
+                break
+        return False
 
     def _transact_at_epoch(self, work: Callable[[sa.Connection], database.Result],
                            alone: bool = False) -> database.Result:
@@ -144,11 +170,14 @@ class SQLStore(database.Database, api.Store):
         :param alone: ``work`` locks the row of the host for itself. That has to be the first lock: if two had it for
             sharing, each would wait for the other.
         """
-        def fenced(connection: sa.Connection) -> database.Result:
-            self._pass(connection, alone)
-            return work(connection)
+        def transact(fence: api.Fence | None) -> database.Result:
+            def fenced(connection: sa.Connection) -> database.Result:
+                self._pass(connection, fence, alone)
+                return work(connection)
 
-        return self.transact(fenced)
+            return self.transact(fenced)
+
+        return self._fenced(transact)
 
     def _unknown(self, host_uuid: str) -> exception.UnknownHost:
         return exception.UnknownHost(host_uuid, [host.name for host in self.hosts()])
@@ -214,8 +243,11 @@ class SQLStore(database.Database, api.Store):
         if changes.contexts:
             changes.check_contexts()
         self.notice_fork()
+        self._fenced(lambda fence: self._write(changes, fence))
+
+    def _write(self, changes: api.Changes, fence: api.Fence | None) -> None:
         try:
-            self._committer.commit(changes, self._fence)
+            self._committer.commit(changes, fence)
         except Failed as failed:
             fault = failed.fault
             if fault.cause is Cause.TAKEN_OVER:

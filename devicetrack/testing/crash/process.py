@@ -335,7 +335,7 @@ def watched_store(line: Line, store: api.Store) -> Any:
     members: dict[str, Any] = {name: read(name) if isinstance(member, property) else forward(name)
                                for name, member in _public(api.Store).items() if name != 'close'}
     members['close'] = lambda self: self.store.close()
-    members['at_epoch'] = lambda self, host: made_of(self.store.at_epoch(host), host)
+    members['at_epoch'] = lambda self, host, own=None: made_of(self.store.at_epoch(host, own), host)
     members['__getattr__'] = lambda self, name: getattr(vars(self)['store'], name)
     watched: Any = abc.ABCMeta('WatchedStore', (api.Store,), members)
     calls = _Watched()

@@ -19,6 +19,7 @@ from devicetrack.engine.ledger import Ledger
 _REMEMBERED: Final = {
     'ledger': ('_now',),
     'store.store': ('_fence', '_is_taken_over'),
+    'service_store.store': ('_fence', '_own', '_is_taken_over'),
     'rows': ('_doubts',),
     'rows.known': ('_rows', '_keys', '_contexts'),
     'gate': ('_disabled', '_behind'),

@@ -340,7 +340,7 @@ class TestEvacuationThatWasInterrupted(two_hosts.InterruptedTestCase):
         real = self.two.manager.started
 
         def started(*arguments: Any) -> Any:
-            with mock.patch.object(self.two.manager.store, 'check_epoch', autospec=True,
+            with mock.patch.object(self.two.manager._ready().store, 'check_epoch', autospec=True,
                                    side_effect=exception.StoreUnavailable('store', 'gone')):
                 return real(*arguments)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from devicetrack import exception
 from devicetrack.claims.manager import ClaimManager
+from devicetrack.store.api import Changes
+from devicetrack.store.api import Store
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
+from devicetrack.tests.functional.store import records
 from devicetrack.tests.interrupts import Interrupt
 from devicetrack.tests.unit.claims import test_two_managers
 
@@ -62,6 +65,26 @@ class TakenOverTestCase(test_two_managers.TwoManagersTestCase):
         newer = self.start_newer()
         self.assert_stays_taken_over(newer, self.boot(newer))
 
+    def test_the_store_of_the_service_knows_too(self) -> None:
+        store = self.older.store
+        newer = self.start_newer()
+        self.assertRaises(exception.HostTakenOver, store.set_boot_id, newer.host_uuid, 'another')
+        self.assertRaises(exception.HostTakenOver, self.older.state)
+        self.began.end()
+        for call in (store.check_epoch, self.older.state):
+            self.assertRaises(exception.HostTakenOver, call)
+        self.assert_stays_taken_over(newer, self.boot(newer))
+
+    def test_the_store_of_the_service_refuses_after_a_start_anew_too(self) -> None:
+        store = self.older.store
+        self.began.end()
+        self.older.held()
+        store.check_epoch()
+        newer = self.start_newer()
+        self.assertRaises(exception.HostTakenOver, store.check_epoch)
+        self.assertRaises(exception.HostTakenOver, store.write, Changes())
+        self.assert_stays_taken_over(newer, self.boot(newer))
+
     def test_a_restart_takes_it_back(self) -> None:
         newer = self.start_newer()
         self.began.end()
@@ -71,6 +94,50 @@ class TakenOverTestCase(test_two_managers.TwoManagersTestCase):
         self.older.init_host(None)
         self.host.manager = self.older
         self.assertEqual((), self.older.held())
+
+
+class ServiceStoreTestCase(base.TestCase):
+    """``manager.store`` goes on over every start anew."""
+
+    def assert_works(self, host: fixtures.Host, store: Store) -> None:
+        self.assertIs(store, host.manager.store)
+        for _time in range(2):
+            store.check_epoch()
+            store.set_boot_id(host.manager.host_uuid, 'boot')
+            instance = records.record('ns7')._replace(host_uuid=host.manager.host_uuid)
+            store.write(Changes(insert=(instance,)))
+            store.write(Changes(delete=(instance,)))
+        self.assertFalse(store.is_taken_over)
+
+    def test_over_starts_anew_and_those_that_fail(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=1))
+        store = host.manager.store
+        gone = exception.HypervisorUnreachable('fake', 'gone')
+        for stage in (lambda: host.machine.before('get_usage', gone, times=1),
+                      lambda: host.store.before('take_epoch', GONE, times=1),
+                      lambda: host.store.after('take_epoch', exception.OutcomeUnknown('store'), times=1),
+                      lambda: host.store.after('take_epoch', Interrupt(), times=1)):
+            host.running.end()
+            self.assert_works(host, store)
+            stage()
+            self.assertRaises((type(GONE), type(gone), exception.OutcomeUnknown, Interrupt), host.manager.held)
+            self.assert_works(host, store)
+            self.assertEqual((), host.manager.held())
+            self.assert_works(host, store)
+
+    def test_while_the_host_starts_anew(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=1))
+        store, asked = host.manager.store, []
+
+        def check() -> None:
+            store.check_epoch()
+            asked.append(True)
+
+        for stage in (host.store.before, host.store.after):
+            host.running.end()
+            stage('take_epoch', check, times=1)
+            self.assertEqual((), host.manager.held())
+        self.assertEqual([True, True], asked)
 
 
 class OwnEpochsTestCase(base.TestCase):

@@ -52,8 +52,8 @@ class ForgetfulStore:
     def __getattr__(self, name):
         return getattr(self._store, name)
 
-    def at_epoch(self, host):
-        return type(self)(self._store.at_epoch(host))
+    def at_epoch(self, host, own=None):
+        return type(self)(self._store.at_epoch(host, own))
 
     def write(self, changes):
         if changes.insert or changes.update or changes.contexts:
@@ -115,7 +115,7 @@ class WithTrustfulLife(service.Compute):
 class UnfencedStore(ForgetfulStore):
     """A store in which a manager goes on to write when another one has taken its host."""
 
-    def at_epoch(self, host):
+    def at_epoch(self, host, own=None):
         return self
 
     def write(self, changes):
