@@ -27,6 +27,7 @@ from devicetrack.testing import scratch
 from devicetrack.tests.nova import hypervisor
 from devicetrack.tests.nova import pmem
 from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import containment
 from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt import vgpu_sysfs
@@ -184,6 +185,8 @@ def as_on_a_host() -> None:
     # Nova's tests fail if anything looks into /sys.
     _put(mdev_sysfs, 'Kernel', functools.partial(mdev_sysfs.Kernel, tempfile.mkdtemp(dir=scratch.directory())))
     _put(vgpu_sysfs, 'Tree', _Tree)
+    look, nothing = containment.Look, tempfile.mkdtemp(dir=scratch.directory())
+    _put(containment, 'Look', lambda _sysfs: look(nothing))
     _put(service, 'nova_context', types.SimpleNamespace(get_admin_context=WORLD.context))
     versions = connection.Connection.versions
 
