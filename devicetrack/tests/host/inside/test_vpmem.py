@@ -369,6 +369,7 @@ class NamespaceTestCase(VPMEMTestCase):
         made = self.make_namespace('byhand')
         host = self.host('byhand')
         instance = self.owner(host)
+        host.manager.realize(host.context, instance)
         assert made.uuid is not None
         self._destroy(made.uuid)
         self.assert_found([(findings.GONE, 'byhand')], host.audit())
@@ -388,6 +389,7 @@ class NamespaceTestCase(VPMEMTestCase):
     def test_a_region_that_is_read_only_holds_its_namespaces_until_it_is_not(self) -> None:
         host = self.host(FIRST, SECOND)
         instance = self.owner(host)
+        host.manager.realize(host.context, instance)
         region = self.machine.namespace(FIRST).region
         self.assertEqual(region, self.machine.namespace(SECOND).region)
         secret = self.pattern(FIRST)
@@ -410,6 +412,7 @@ class NamespaceTestCase(VPMEMTestCase):
     def test_a_namespace_that_was_disabled_is_back_with_its_owner_when_it_is_enabled(self) -> None:
         host = self.host(FIRST, SECOND)
         instance = self.owner(host)
+        host.manager.realize(host.context, instance)
         disabled = [found['dev'] for found in self.ndctl('list', '--namespaces')
                     if found.get('name') in (FIRST, SECOND)]
         for device in disabled:
