@@ -553,17 +553,19 @@ def _note_tokens(tokens: dict[str, list[_OfToken]], key: DeviceKey, old: Device 
 
 def _token(token: Token, changes: Sequence[_OfToken]) -> Token | None:
     """The token after some changes; None if it has no members any more."""
-    members, taken, lines = token.members, dict(token.taken), token.lines
-    if any(change.member for change in changes):
-        members, lines = dict(members), dict(lines)
-    for key, mode, member, more, line in changes:
+    taken = dict(token.taken)
+    for change in changes:
+        taken[change.mode] = taken.get(change.mode, 0) + change.taken
+    if not any(change.member for change in changes):
+        return token._replace(taken=taken) if token.members else None       # the same members, by identity
+    members, lines = dict(token.members), dict(token.lines)
+    for key, mode, member, _taken, line in changes:
         if member > 0:
-            members[key] = mode                                     # type: ignore[index]
+            members[key] = mode
         elif member < 0:
-            del members[key]                                        # type: ignore[attr-defined]
+            del members[key]
         if member and line is not None:
-            lines[line] = lines.get(line, 0) + member               # type: ignore[index]
-        taken[mode] = taken.get(mode, 0) + more
+            lines[line] = lines.get(line, 0) + member
     return Token(members, taken, lines) if members else None
 
 
