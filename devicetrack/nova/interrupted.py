@@ -66,17 +66,11 @@ class Source(NamedTuple):
     uuids: Collection[str]
     usage: Usage | None
 
-    def has_domain(self, instance_uuid: str) -> bool | None:
-        """Whether libvirt has a domain of an instance; None if that is unknown."""
-        if self.usage is not None and instance_uuid in self.usage.domains:
-            return True
-        return None if self.usage is None or self.usage.unknown else False
-
     def runs(self, instance_uuid: str) -> bool | None:
         """Whether the guest of an instance runs here; None if that is unknown."""
         if self.usage is not None and instance_uuid in self.usage.domains:
             return instance_uuid in self.usage.running
-        return self.has_domain(instance_uuid)
+        return None if self.usage is None or self.usage.unknown else False
 
 
 class _MayHaveLeft(Exception):
@@ -206,7 +200,8 @@ def _left_behind(context: Any, source: Source, begun: Sequence[Any]) -> Iterator
     """Yield those of the moves, which all have allocations here, whose instance has left, even if it came back.
 
     The move itself took the instance away, if it is a live migration that failed only after the guest had left, or a
-    newer one did. An instance that came back has got other allocations for that.
+    newer one did. An instance that came back has got other allocations for that. A guest of it that is off here is one
+    that the host's audit removes.
     """
     left: dict[str, list[Any]] = {}
     for one in begun:
@@ -218,7 +213,7 @@ def _left_behind(context: Any, source: Source, begun: Sequence[Any]) -> Iterator
                 back = max((one.id for one in service.moves(context, instance.uuid)
                             if _is_from_elsewhere(source.name, one)), default=0)
                 yield from (one for one in left[instance.uuid] if _is_live(one) and one.id < back)
-            elif instance.host is not None and source.has_domain(instance.uuid) is False:
+            elif instance.host is not None and source.runs(instance.uuid) is False:
                 newest = service.last_move(context, instance.uuid, source_compute=source.name)
                 if newest is not None:
                     yield from (one for one in left[instance.uuid] if _is_live(one) or one.id < newest.id)

@@ -17,6 +17,7 @@ from nova.compute import vm_states
 from nova.conductor.tasks import live_migrate
 import nova.conf
 from nova.scheduler.client import report
+from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base as nova_base
 from oslo_messaging import exceptions as messaging_exceptions
 
@@ -120,9 +121,10 @@ class LostAnswerTestCase(_LostAnswer):
     def test_placement_no_longer_counts_the_guest_at_the_source_once_its_service_starts(self) -> None:
         self.migrate()
         left = self.fake('src').defineXML(self.definition_at_source)
+        left.create()
         self.src = self.restart_compute_service('src')
         self.assertNotEqual({}, self.allocations()[1])
-        left.undefine()
+        left.destroy()
         self.src = self.restart_compute_service('src')
         self.assertEqual({}, self.allocations()[1])
 
@@ -134,13 +136,20 @@ class LostAnswerTestCase(_LostAnswer):
         self.src = self.restart_compute_service('src')
         self.assertEqual({}, self.allocations()[1])
 
-    def test_while_the_source_has_a_domain_of_the_guest_it_keeps_the_device(self) -> None:
+    def test_while_the_source_runs_a_domain_of_the_guest_it_keeps_the_device(self) -> None:
         self.migrate()
         left = self.fake('src').defineXML(self.definition_at_source)
+        left.create()
         self.audit()
         self.assertEqual(self.mdevs('src', self.server), set(self.held('src')))
-        left.undefine()
+        left.destroy()
         self.assert_moved()
+
+    def test_a_domain_of_the_guest_that_is_off_at_the_source_goes_with_its_device(self) -> None:
+        self.migrate()
+        self.fake('src').defineXML(self.definition_at_source)
+        self.assert_moved()
+        self.assertRaises(fakelibvirt.libvirtError, self.fake('src').lookupByUUIDString, self.server['id'])
 
 
 class CameBackTestCase(_LostAnswer):
