@@ -86,6 +86,14 @@ class Answer(NamedTuple):
     changed: bool = True
 
 
+_DONE_BEFORE: Final = Answer(DONE, 'it was done before, and its answer was lost: the history has more')
+
+
+def _refused(why: str, begun: bool) -> Answer:
+    """The answer to a request that is refused now, and that an earlier manager may have begun."""
+    return Answer(REFUSED, f'{why}; a part of it was done before: the history has more' if begun else why)
+
+
 def make(host_uuid: str, verb: str, **arguments: Any) -> OperatorRequest:
     """A new operator request."""
     return OperatorRequest(str(uuid.uuid4()), host_uuid, verb, json.dumps(arguments, sort_keys=True), int(time.time()))
@@ -127,8 +135,8 @@ class OperatorRequests:
         """Do and answer the operator requests that wait for the host's manager. For the end of an audit.
 
         A mistake in a request goes into its answer and is no error of the audit. If the store refuses an answer, the
-        next audit stores it. A manager that starts later does the request again, unless a newer request asks for the
-        opposite; if it is then refused, the history tells whether it was done.
+        next audit stores it. A manager that starts later does the request again, unless the history tells that it was
+        done, or a newer request asks for the opposite.
 
         :returns: whether a request waited
         """
@@ -175,7 +183,7 @@ class OperatorRequests:
         self._store_answer(request, answer)
 
     def _carry_out(self, request: OperatorRequest, later: Sequence[OperatorRequest]) -> Answer:
-        """Do an operator request.
+        """Do an operator request, unless the history says that an earlier manager has done it.
 
         :returns: the answer. A mistake of the work itself is one too, so the requests behind this one go on
         :raises StoreError: the history cannot be read
@@ -184,11 +192,14 @@ class OperatorRequests:
             'host': self._host, 'uuid': request.uuid, 'verb': request.verb, 'arguments': request.arguments})
         try:
             newer = _contrary(request.verb, _target_of(request), later)
-            with requests.during(request.uuid):       # so the history names the request
-                answer = self._answer(request) if newer is None else Answer(
-                    REFUSED, f'request {newer.uuid} to {newer.verb} it is newer')
-            if answer.outcome == REFUSED:
-                answer = self._refusal(request, answer.text)
+            begun, ended = self._history_of(request)
+            if ended:                           # what it is about may have another use since
+                answer = _DONE_BEFORE
+            elif newer is not None:
+                answer = _refused(f'request {newer.uuid} to {newer.verb} it is newer', begun)
+            else:
+                with requests.during(request.uuid):       # so the history names the request
+                    answer = self._answer(request, begun)
         except exception.StoreError:
             raise
         except Exception as error:
@@ -199,38 +210,27 @@ class OperatorRequests:
             'host': self._host, 'uuid': request.uuid, 'outcome': answer.outcome, 'text': answer.text})
         return answer
 
-    def _refusal(self, request: OperatorRequest, why: str) -> Answer:
-        """The answer to a request that is refused now. An earlier manager may have done it, and lost the answer.
-
-        :raises StoreError: the history cannot be read
-        """
-        try:
-            begun, ended = self._history_of(request)
-        except exception.BadRequest:            # nobody can have done it
-            begun = ended = False
-        if ended:
-            return Answer(DONE, f'it was done before, and its answer was lost: the history has more. Now: {why}')
-        return Answer(REFUSED, f'{why}; a part of it was done before: the history has more' if begun else why)
-
     def _history_of(self, request: OperatorRequest) -> tuple[bool, bool]:
-        """Whether an operator request was begun, and whether it was also ended.
+        """Whether an earlier manager, which lost the answer, has begun an operator request, and has also ended it.
 
         A release is ended when none of the rows is left that it is about.
 
-        :raises BadRequest: it names nothing that a history can be about
         :raises StoreError: no answer
         """
-        arguments = _arguments(request)
         rows: Collection[Record] = ()
-        if request.verb == RELEASE:
-            instance_uuid = check_uuid('instance_uuid', arguments.get('instance_uuid'))
-            found = self._store.events_of_instance(instance_uuid)
-            claims = _claims(arguments.get('claims'))
-            rows = [record for record in self._store.records_of_instance(self._host_uuid, instance_uuid)
-                    if claims is None or record.claim_id in claims]
-        else:
-            name = check_name('identifier', arguments.get('identifier', arguments.get('name')))
-            found = self._store.events_of_device(name, host_uuid=self._host_uuid)
+        try:
+            arguments = _arguments(request)
+            if request.verb == RELEASE:
+                instance_uuid = check_uuid('instance_uuid', arguments.get('instance_uuid'))
+                claims = _claims(arguments.get('claims'))
+                found = self._store.events_of_instance(instance_uuid)
+                rows = [record for record in self._store.records_of_instance(self._host_uuid, instance_uuid)
+                        if claims is None or record.claim_id in claims]
+            else:
+                name = check_name('identifier', arguments.get('identifier', arguments.get('name')))
+                found = self._store.events_of_device(name, host_uuid=self._host_uuid)
+        except exception.BadRequest:            # it names nothing that a history can be about
+            return False, False
         told = {one.event.event for one in found if one.event.request_id == request.uuid}
         return bool(told), not rows and not told.isdisjoint(_LAST_EVENTS.get(request.verb, ()))
 
@@ -243,14 +243,14 @@ class OperatorRequests:
         self._store.answer_operator_request(request.uuid, int(time.time()), text)
         self._unstored.pop(request.uuid, None)
 
-    def _answer(self, request: OperatorRequest) -> Answer:
+    def _answer(self, request: OperatorRequest, begun: bool) -> Answer:
         if request.verb not in self._verbs:
             return Answer(REFUSED,
                           f'this release knows no request {request.verb}: it knows {", ".join(sorted(self._verbs))}')
         try:
             return self.do(request.verb, _arguments(request))
         except (exception.BadRequest, exception.NotAdmitted, exception.NotAssigned, exception.RowStays) as error:
-            return Answer(REFUSED, str(error))
+            return _refused(str(error), begun)
         except exception.DeviceTrackError as error:
             return Answer(FAILED, str(error))
 
@@ -301,8 +301,9 @@ class OperatorRequests:
         waiting = self._operator_requests(waiting=True)
         while (older := _contrary(verb, target, waiting)) is not None:
             try:
-                self._store_answer(older, self._unstored.get(older.uuid) or self._refusal(
-                    older, f'a newer {newer} asked to {verb} it'))
+                begun, ended = self._history_of(older)
+                self._store_answer(older, self._unstored.get(older.uuid) or (
+                    _DONE_BEFORE if ended else _refused(f'a newer {newer} asked to {verb} it', begun)))
             except exception.OutcomeUnknown as error:
                 # Only the answer is in doubt: nothing was cordoned or uncordoned, and the caller tries again.
                 raise exception.StoreUnavailable(error.store, f'request {older.uuid} may still wait') from error
@@ -316,7 +317,8 @@ class OperatorRequests:
 
     def _forget(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
         key = _device(arguments)
-        record = self._repairs.forget(key, check_uuid('instance_uuid', arguments.get('instance_uuid')))
+        record = self._repairs.forget(key, check_uuid('instance_uuid', arguments.get('instance_uuid')),
+                                      _claims(arguments.get('claims')))
         return Answer(DONE, f'{key} of instance {record.instance_uuid} was forgotten')
 
     def _release(self, arguments: Mapping[str, Any], wait: bool) -> Answer:
@@ -338,7 +340,8 @@ class OperatorRequests:
 
     def _retire(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
         retired = self._repairs.retire(
-            _device(arguments), check_uuid('instance_uuid', arguments.get('instance_uuid')), _text(arguments, 'reason'))
+            _device(arguments), check_uuid('instance_uuid', arguments.get('instance_uuid')), _text(arguments, 'reason'),
+            _claims(arguments.get('claims')))
         return Answer(DONE, str(retired), changed=retired.changed)
 
     def _cordon(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
@@ -352,7 +355,8 @@ class OperatorRequests:
         # A request from an earlier release has the identifier as ``name``.
         key = _device({'identifier': arguments.get('name'), **arguments})
         word = None if 'word' not in arguments else Word(_text(arguments, 'who'), _text(arguments, 'word'))
-        return Answer(DONE, str(self._unproven.admit(key, arguments.get('wipe') is True, word)))
+        seen = _text(arguments, 'details') if 'details' in arguments else None
+        return Answer(DONE, str(self._unproven.admit(key, arguments.get('wipe') is True, word, seen)))
 
 
 def answer_to_repair(outcomes: Sequence[Outcome]) -> Answer:

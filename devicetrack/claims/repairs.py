@@ -178,6 +178,7 @@ def choose(repairs: Iterable[Repair], behind: bool, accepted: Accepted) -> Plan:
 _Errors = dict[Repair, str | None]
 _CHANGED = 'its row has changed since'
 _BUSY = 'another operation is working on the devices of its instance'
+_NEWER = 'its instance got it by a newer claim: look again'
 
 
 class Repairs:
@@ -350,7 +351,7 @@ class Repairs:
             if not records:
                 raise exception.RowStays(f'instance {instance_uuid}', 'released',
                                          f'it has no devices on host {self._host}')
-            if claims is not None and not claims.issuperset(record.claim_id for record in records):
+            if any(_is_newer(record, claims) for record in records):
                 raise exception.RowStays(f'instance {instance_uuid}', 'released',
                                          'it has devices of a newer claim: look again')
             if (closed := self._gate.why_not_end) is not None:
@@ -365,13 +366,14 @@ class Repairs:
             self._life.release(records, wait)
         return records
 
-    def forget(self, key: DeviceKey, instance_uuid: str) -> Record:
+    def forget(self, key: DeviceKey, instance_uuid: str, claims: frozenset[str] | None = None) -> Record:
         """End the row of a device that the host no longer has. There is nothing to wipe.
 
         If the device comes back, it is in doubt until an operator says that it is clean. The doubt is noted first, so
         after an error it may be noted for a device that keeps its row.
 
         :param instance_uuid: its owner, as an operator confirmed
+        :param claims: the id of the claim by which it had the device when the operator looked; None for that of any
         :returns: the row as it was
         :raises NotAssigned: no instance holds the device
         :raises RowStays: another operation works on its instance, it has another owner, the host may still have it
@@ -384,6 +386,8 @@ class Repairs:
             if not idle:
                 raise exception.RowStays(f'device {key}', 'forgotten', _BUSY)
             record = _owned(self._rows.of_devices([key]).get(key), self._host, key, instance_uuid)
+            if _is_newer(record, claims):
+                raise exception.RowStays(f'device {key}', 'forgotten', _NEWER)
             if self._wipes.works_on([key]):
                 raise exception.RowStays(f'device {key}', 'forgotten', _BUSY)
             if (closed := self._gate.why_not_end) is not None:
@@ -398,13 +402,15 @@ class Repairs:
         _log_forgotten(self._host, record)
         return record
 
-    def retire(self, key: DeviceKey, instance_uuid: str, reason: str = '') -> Withheld:
+    def retire(self, key: DeviceKey, instance_uuid: str, reason: str = '',
+               claims: frozenset[str] | None = None) -> Withheld:
         """End the row of a device that is on its way back and cannot be taken back, and never hand it out again.
 
         It is withheld first, so after an error it may be withheld as retired and still have its row. Nothing is wiped.
         A device that is retired already, and that no instance holds, stays retired.
 
         :param instance_uuid: its owner, as an operator confirmed
+        :param claims: as for :meth:`forget`
         :raises NotAssigned: no instance holds the device, and it is not retired
         :raises RowStays: another operation works on it or its instance, it has another owner, it is not on its way
             back, a domain names it, or that is unknown. Also while the host is report-only, as for :meth:`forget`
@@ -428,6 +434,8 @@ class Repairs:
                 raise exception.NotAssigned(str(key), self._host)
             if record.instance_uuid != instance_uuid:
                 refuse(f'it belongs to instance {record.instance_uuid}, but {instance_uuid} was confirmed')
+            if _is_newer(record, claims):
+                refuse(_NEWER)
             if (closed := self._gate.why_not_end) is not None:
                 refuse(closed)
             if record.state != vocabulary.RELEASING:
@@ -474,6 +482,11 @@ def _end(record: Record, records: Iterable[Record]) -> Changes:
         other.migration_uuid == record.migration_uuid and other.key != record.key for other in records)
     return Changes(delete=(record,), note=Note(forgotten=True), contexts=(
         ContextChange(record.host_uuid, record.instance_uuid, None, None),) if last else ())
+
+
+def _is_newer(record: Record, claims: frozenset[str] | None) -> bool:
+    """Whether a device belongs to another claim than those that an operator saw; with None every claim was seen."""
+    return claims is not None and record.claim_id not in claims
 
 
 def _leaves_nothing(record: Record) -> bool:

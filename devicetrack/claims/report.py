@@ -365,6 +365,14 @@ class Observer:
         if reason is not None:
             raise exception.BadRequest(target.scope, str(target), reason)
 
+    def details_of(self, key: DeviceKey) -> str | None:
+        """The details of a device, as the host shows it now; None if it has none of this name or cannot be read."""
+        try:
+            devices = self._driver.get_inventory().devices
+        except (exception.DriverError, exception.InvalidConfiguration):
+            return None
+        return next((device.details for device in devices if device.key == key), None)
+
     def provider_uuid(self, provider: str) -> str:
         """The UUID of a provider, from the UUID itself or from the provider's name in the device kinds.
 

@@ -38,6 +38,7 @@ from devicetrack.engine.withholding import Cause
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import identity
 from devicetrack.objects import values
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
@@ -49,6 +50,7 @@ LOG = log.logger(__name__)
 TO_BE_READ: Final = 'nothing proves that it is clean; it has not been read through yet'
 TO_BE_WIPED: Final = 'nothing proves that it is clean; it will be wiped'
 WIPED_NOW: Final = 'it is being wiped, and will be handed out when the wipe is proven'
+_AWAY: Final = 'the host does not have it'
 
 # At most this many devices are checked with their locks held at a time, since each lock is a descriptor.
 _AT_A_TIME: Final = 100
@@ -70,10 +72,11 @@ class _Task(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """A wipe that an operator requested: the id of the call, and the cordons of the device at that time."""
+    """A wipe that an operator requested: the id of the call, and the cordons and details of the device at that time."""
 
     request_id: str | None
     cordons: tuple[Cause, ...]
+    details: str
 
 
 class _NotBegun(exception.DeviceTrackError):
@@ -171,25 +174,34 @@ class Unproven:
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
-    def admit(self, key: DeviceKey, wipe: bool = False, word: values.Word | None = None) -> Withheld:
+    def admit(self, key: DeviceKey, wipe: bool = False, word: values.Word | None = None,
+              seen: str | None = None) -> Withheld:
         """Admit a device that was forgotten or retired; with ``wipe``, wipe a withheld device in the background.
 
         Without ``word`` this ends only the doubt: if the device keeps bytes, the thread then reads all of it. A device
         that is being wiped is admitted when the wipe is proven.
 
         :param word: a person's word that a withheld device is clean, which is its proof from now on
-        :raises NotAdmitted: also with ``wipe`` and ``word`` while the host is report-only
+        :param seen: the details of the device that the operator meant; None for whatever has the name now
+        :raises NotAdmitted: also with ``wipe`` and ``word`` while the host is report-only, and if the host has another
+            device of this name than the one that the operator meant
         :raises Exception: as :meth:`.WithheldDevices.admit` and :meth:`.WithheldDevices.check_for_proof`
         """
         if (wipe or word is not None) and (closed := self._gate.why_not_end) is not None:
             raise exception.NotAdmitted(str(Target.of(key)), closed)
+        there = self._ledger.device(key)
+        if seen is not None and there is not None and not _is_same(seen, there):
+            raise exception.NotAdmitted(str(Target.of(key)), 'the host has another device of this name than when you '
+                                                             'asked, or nobody can tell: look again')
         if word is not None:
             return self._admit_by_word(key, word)
         if wipe:
             marks = self._withheld.marks        # first: a cordon that comes now is a later word
             self._withheld.check_for_proof(key, vocabulary.WIPE)
             device = self._ledger.device(key)
-            self._request_wipe(key, _cordons(marks, key, device.parent if device is not None else None))
+            if device is None:
+                raise exception.NotAdmitted(str(Target.of(key)), _AWAY)
+            self._request_wipe(key, _Request(requests.present(), _cordons(marks, key, device.parent), device.details))
             state = self.state_of(key)          # before the thread starts, which may finish at once
             self._workers.start()
             return state
@@ -207,7 +219,7 @@ class Unproven:
         with self._lock.held():
             is_wiping = key in self._wiping
         if device is None or is_wiping:
-            raise exception.NotAdmitted(str(Target.of(key)), WIPED_NOW if is_wiping else 'the host does not have it')
+            raise exception.NotAdmitted(str(Target.of(key)), WIPED_NOW if is_wiping else _AWAY)
         LOG.info('Host %(host)s: %(kind)s %(identifier)s is clean by the %(how)s', {
             'host': self._host_uuid, 'kind': key.kind, 'identifier': key.identifier, 'how': word.how})
         try:
@@ -246,15 +258,15 @@ class Unproven:
             why = WIPED_NOW if key in self._wiping else self._answers.get(key, ('', TO_BE_READ))[1]
         return state._replace(causes={**state.causes, vocabulary.UNPROVEN: Cause(0, why, vocabulary.BY_HOST)})
 
-    def _request_wipe(self, key: DeviceKey, cordons: tuple[Cause, ...]) -> None:
+    def _request_wipe(self, key: DeviceKey, request: _Request) -> None:
         with self._lock.held():
             self._answers.pop(key, None)
             self._later.discard(key)
             if key in self._wiping:
-                self._wiping[key] = self._wiping[key]._replace(cordons=cordons)
+                self._wiping[key] = request._replace(request_id=self._wiping[key].request_id)
             else:
                 self._requested.append(key)
-                self._wiping[key] = _Request(requests.present(), cordons)
+                self._wiping[key] = request
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
@@ -302,6 +314,8 @@ class Unproven:
                             return _Task(device, how)
                     return None
             known = self._ledger.device(requested)
+            if known is not None and request is not None and not _is_same(request.details, known):
+                known = None                    # another device has its name by now
             with self._lock.held():
                 self._requested.remove(requested)
                 if known is None:
@@ -438,6 +452,11 @@ class Unproven:
             self._host_uuid, device.kind, str(device.identifier), values.NOBODY, None, vocabulary.CURRENT,
             vocabulary.RELEASING, 0, '', 1, device.provider_uuid, device.resource_class, device.parent,
             device.numa_node, device.details, 0))
+
+
+def _is_same(seen: str, device: DeviceState) -> bool:
+    """Whether a device is the one of these details, as far as the host shows."""
+    return identity.alike(seen, device.details) or identity.same_device(seen, device.details)
 
 
 def _key(device: DeviceState) -> DeviceKey:

@@ -116,9 +116,12 @@ class Admit(requesting.Requesting):
         kind, identifier = self.key(parsed_args.device)
         observer = self.app.observer(parsed_args.host)
         host = observer.host
-        more = ({'wipe': True} if parsed_args.wipe else {} if parsed_args.clean_by_my_word is None else
+        more: dict[str, Any] = ({'wipe': True} if parsed_args.wipe else {} if parsed_args.clean_by_my_word is None else
                 {'word': parsed_args.clean_by_my_word, 'who': _user()})
         done = requesting.WIPING if parsed_args.wipe else requesting.ADMITTED
+        # The manager may carry it out later, and may have another device of this name then.
+        if (seen := observer.details_of(DeviceKey(kind, identifier))) is not None:
+            more['details'] = seen
         outcome = self.ask(host, operator_requests.ADMIT, done, parsed_args, [DeviceKey(kind, identifier)], kind=kind,
                            identifier=identifier,
                            check=lambda: observer.check_known(Target.of(DeviceKey(kind, identifier))), **more)
@@ -167,7 +170,8 @@ class Retire(requesting.Requesting):
             raise base.UsageError(f'{name} is {record.role} and {record.state} for instance {record.instance_uuid}: '
                                   f'to retire it, confirm with --confirm {record.instance_uuid}')
         outcome = self.ask(host, operator_requests.RETIRE, requesting.RETIRED, parsed_args, kind=key.kind,
-                           identifier=key.identifier, instance_uuid=parsed_args.confirm, reason=parsed_args.reason)
+                           identifier=key.identifier, instance_uuid=parsed_args.confirm, reason=parsed_args.reason,
+                           claims=[record.claim_id])
         return _answer(outcome, host, *key, instance_uuid=record.instance_uuid)
 
     def _retired_already(self, host: Host, name: options.DeviceName, key: DeviceKey) -> Mapping[str, Any]:
@@ -215,7 +219,8 @@ class Forget(requesting.Requesting):
             repairs.forget_of_machine(store, host, self._machine_id(), key, parsed_args.confirm)
         else:
             outcome = self.ask(host, operator_requests.FORGET, FORGOTTEN, parsed_args, kind=key.kind,
-                               identifier=key.identifier, instance_uuid=parsed_args.confirm)
+                               identifier=key.identifier, instance_uuid=parsed_args.confirm,
+                               claims=[record.claim_id])
         return _answer(outcome, host, *key, instance_uuid=record.instance_uuid)
 
     def _host_that_is_gone(self, parsed_args: argparse.Namespace) -> Host:

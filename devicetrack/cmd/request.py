@@ -101,10 +101,10 @@ def fields(request: OperatorRequest, hosts: Mapping[str, str]) -> dict[str, Any]
 
 
 def _in_words(verb: str, arguments: Any) -> str:
-    """Return a request in words: its verb, its device, and the other arguments unchanged."""
+    """Return a request in words: its verb, its device, and the other short arguments unchanged."""
     if not isinstance(arguments, dict):
         return f'{verb} {arguments}'
-    rest = dict(arguments)
+    rest = {key: value for key, value in arguments.items() if key != 'details'}
     name = rest.pop('name', None) or rest.pop('identifier', None)
     told = []
     if name is not None:

@@ -7,6 +7,7 @@ import glob
 import os
 import time
 from typing import Any
+import uuid
 
 import fixtures as base_fixtures
 
@@ -183,7 +184,9 @@ class AdmitTestCase(RepairCommandTestCase):
         self.assertEqual('withheld: in doubt, unproven', self.host.states()['d0'])
         self.assertEqual('requested', self.admit(cmd_base.OK, '--no-wait').data['outcome'])
         [request] = self.program.ask('request', 'list', '--waiting')
-        self.assertEqual({'kind': 'vpmem', 'identifier': 'd0'}, request['arguments'])
+        self.assertEqual({'kind': 'vpmem', 'identifier': 'd0', 'details': self.machine.devices[D0].details},
+                         request['arguments'])
+        self.assertEqual('admit vpmem/d0', request['request'])
         self.host.audit()
         self.assertEqual((FREE, []), (self.host.states()['d0'], self.program.ask('device', 'list', '--withheld')))
         self.assertEqual('refused', self.admit(cmd_base.ERROR).data['outcome'])
@@ -206,6 +209,16 @@ class AdmitTestCase(RepairCommandTestCase):
         self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
         self.while_waiting(self.host.audit)
         self.assertIn('it is free: the next claim may take it', self.admit(cmd_base.ERROR, '--wipe').err)
+
+    def test_one_that_was_replaced_after_the_command_is_left_alone(self) -> None:
+        for how in (('--wipe',), ('--clean-by-my-word', 'erased')):
+            self.admit(cmd_base.OK, '--no-wait', *how)
+            self.machine.change(D0, namespace_uuid=str(uuid.uuid4()))
+            self.machine.write(D0, b'precious')
+            self.host.audit()
+            self.host.running.unproven.wait()
+            self.assertEqual((b'precious', 'withheld: in doubt, unproven'),
+                             (self.machine.read(D0), self.host.states()['d0']))
 
     def test_a_wipe_with_the_manager_down_is_waited_for(self) -> None:
         self.machine.write(D0, b'secret')
