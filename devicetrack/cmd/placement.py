@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import Final
-from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
@@ -20,15 +19,16 @@ from devicetrack.cmd import options
 from devicetrack.conf import placement as placement_options
 from devicetrack.objects.values import Record
 from devicetrack.placement import expected
+from devicetrack.placement import healer
+from devicetrack.placement import node as nodes
 from devicetrack.placement import tree
+from devicetrack.placement import values
+from devicetrack.placement.client import Client
+from devicetrack.placement.reporter import PlacementReporter
+from devicetrack.placement.reporter import Report
+from devicetrack.placement.resolver import ProvidersByName
 from devicetrack.store.api import Host
 from devicetrack.store.api import Store
-
-if TYPE_CHECKING:
-    from devicetrack.placement import healer
-    from devicetrack.placement import reporter
-    from devicetrack.placement import values
-    from devicetrack.placement.client import Client
 
 # How many providers are done between two lines of progress.
 _STEP: Final = 25
@@ -47,18 +47,15 @@ def open_client(conf: cfg.ConfigOpts) -> Client:
     :raises InvalidConfiguration: the options cannot be used, or the library that reads them is not installed
     """
     try:
-        from devicetrack.placement.client import Client
+        return Client.from_conf(conf)
     except ModuleNotFoundError as missing:
         raise exception.InvalidConfiguration(
             f'[{placement_options.GROUP}]', 'auth_type, …',
             f'{missing.name}, which reads them, is not installed: install devicetrack[placement]') from missing
-    return Client.from_conf(conf)
 
 
 def observe(app: Any, client: Client, parsed_args: argparse.Namespace) -> Observer:
     """Return the observer of the host that the options name. It looks up providers in placement by their names."""
-    from devicetrack.placement.resolver import ProvidersByName
-
     def resolver(host: Host) -> ProvidersByName:
         if app.checked_store.host(host.name) is None:
             raise exception.UnknownHost(host.name, [one.name for one in app.checked_store.hosts()])
@@ -137,7 +134,6 @@ def recorded_node(client: Client, store: Store, host: Host, root: values.Provide
     If a manager did not look up its providers, its rows have UUIDs derived from the host's UUID. These stand for the
     providers of the same names in placement.
     """
-    from devicetrack.placement import healer
     derived = DerivedProviders(host.uuid)
     uuids: dict[str, str] = {}
     if root.uuid != host.uuid:                  # if they are equal, the derived UUIDs are those in placement
@@ -189,11 +185,8 @@ class Sync(base.Lister):
             self.app.stdout.write(f'{self._tree}\n')
         return 0
 
-    def _report(self, parsed_args: argparse.Namespace) -> reporter.Report:
+    def _report(self, parsed_args: argparse.Namespace) -> Report:
         client = open_client(self.app.conf)
-        # Import it only here: a host without a scheduler lacks the packages of its client.
-        from devicetrack.placement import node
-        from devicetrack.placement.reporter import PlacementReporter
         observer = observe(self.app, client, parsed_args)
         providers, complete = observer.providers(parsed_args.node)
         if not complete:
@@ -204,7 +197,7 @@ class Sync(base.Lister):
         report = PlacementReporter(client).sync(providers, layout, observer.resource_classes, complete,
                                                 parsed_args.dry_run, self._progress)
         if not parsed_args.dry_run:
-            node.record_layout(self.app.store, observer.host, layout, report)
+            nodes.record_layout(self.app.store, observer.host, layout, report)
         if report.layout != layout:
             self.exit_code = base.ATTENTION
             self.say(f'the tree is {report.layout} and not {layout}: devices are allocated that would have to move')
@@ -214,7 +207,7 @@ class Sync(base.Lister):
         if done % _STEP == 0:
             self.say(f'{done} of {of} providers {what}')
 
-    def _tell(self, report: reporter.Report, parsed_args: argparse.Namespace) -> None:
+    def _tell(self, report: Report, parsed_args: argparse.Namespace) -> None:
         for error in report.refused.values():
             self.say(base.sentence(error))
         if report.left or report.refused or (report.changes and parsed_args.dry_run):

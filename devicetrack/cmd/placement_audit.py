@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
 from typing import Any
-from typing import TYPE_CHECKING
 
 from devicetrack.claims.report import Observer
 from devicetrack.cmd import audit as audit_commands
@@ -18,13 +17,13 @@ from devicetrack.cmd import placement
 from devicetrack.conf import placement as placement_options
 from devicetrack.engine import findings
 from devicetrack.engine.findings import Finding
+from devicetrack.placement import node
 from devicetrack.placement import tree
+from devicetrack.placement.audit import Mismatch
+from devicetrack.placement.audit import Repair
+from devicetrack.placement.auditor import Auditor
+from devicetrack.placement.auditor import HostView
 from devicetrack.store.leftovers import HostLeftovers
-
-if TYPE_CHECKING:
-    from devicetrack.placement import auditor as auditors
-    from devicetrack.placement.audit import Mismatch
-    from devicetrack.placement.audit import Repair
 
 
 class Audit(audit_commands.Repairing):
@@ -74,27 +73,24 @@ class Audit(audit_commands.Repairing):
     def body(self, row: Mapping[str, Any]) -> Iterator[str]:
         return super().body(row if 'severity' in row else {**row, 'change': _change(row)})
 
-    def _auditor(self, parsed_args: argparse.Namespace) -> tuple[str, auditors.Auditor]:
+    def _auditor(self, parsed_args: argparse.Namespace) -> tuple[str, Auditor]:
         """Return the host's name and its auditor."""
         client = placement.open_client(self.app.conf)
-        # Import it only here: a host without a scheduler lacks the packages of its client.
-        from devicetrack.placement import auditor as auditors
-        from devicetrack.placement import node
         observer = placement.observe(self.app, client, parsed_args)
         leftovers = HostLeftovers(self.app.checked_store, observer.host.uuid)
         layout = tree.wanted_layout(self.app.conf[placement_options.GROUP].nested,
                                     observer.host.nested_version is not None)
 
-        def look(observer: Observer) -> auditors.HostView:
-            return auditors.HostView(*observer.providers(parsed_args.node), *observer.placed())
+        def look(observer: Observer) -> HostView:
+            return HostView(*observer.providers(parsed_args.node), *observer.placed())
 
-        return observer.host.name, auditors.Auditor(client, functools.partial(look, observer), layout,
+        return observer.host.name, Auditor(client, functools.partial(look, observer), layout,
                                                     observer.resource_classes, leftovers, functools.partial(
                                                         node.record_layout, self.app.store, observer.host, layout))
 
     # -- repairing ----------------------------------------------------------------------------------------------------
 
-    def _planned(self, host: str, auditor: auditors.Auditor, dry_run: bool) -> Iterator[Sequence[Any]]:
+    def _planned(self, host: str, auditor: Auditor, dry_run: bool) -> Iterator[Sequence[Any]]:
         plan, left = auditor.plan()
         if not dry_run:
             self._then = functools.partial(self._repair, auditor, plan)
@@ -108,7 +104,7 @@ class Audit(audit_commands.Repairing):
         for one in plan:
             yield from _rows(host, one)
 
-    def _repair(self, auditor: auditors.Auditor, plan: Sequence[Repair]) -> None:
+    def _repair(self, auditor: Auditor, plan: Sequence[Repair]) -> None:
         for repair, error in auditor.repair(plan):
             self.say(f'done: {repair}' if error is None else f'not done: {repair}: {error}')
             if error is not None:

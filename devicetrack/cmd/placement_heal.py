@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
+import functools
 import time
 from typing import Any
 from typing import Final
-from typing import TYPE_CHECKING
 
 from devicetrack import exception
 from devicetrack.claims import host as host_identity
@@ -19,12 +19,13 @@ from devicetrack.cmd import placement
 from devicetrack.cmd import progress
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import placement as placement_options
+from devicetrack.placement import errors
+from devicetrack.placement import healer
+from devicetrack.placement.client import Client
+from devicetrack.placement.healer import Healing
+from devicetrack.placement.healer import NodeToHeal
+from devicetrack.placement.resolver import ProvidersByName
 from devicetrack.store.api import Host
-
-if TYPE_CHECKING:
-    from devicetrack.placement.client import Client
-    from devicetrack.placement.healer import Healing
-    from devicetrack.placement.healer import NodeToHeal
 
 # The outcomes of a node in addition to those of a heal.
 WOULD_HEAL: Final = 'would be healed'
@@ -66,8 +67,6 @@ class Heal(base.Lister):
             raise exception.InvalidConfiguration(
                 f'[{placement_options.GROUP}] nested', 'off', 'devices are to be counted at the node, and a heal moves '
                 'them away from there: set manual, restart the services, and then heal')
-        # Import it only here: a host without a scheduler lacks the packages of its client.
-        from devicetrack.placement import healer
         hosts = self._hosts(client, parsed_args)
         here = host_identity.machine_digest(self.app.conf[manager_options.GROUP].machine_id_path)
         healed = left = moved = 0
@@ -82,7 +81,8 @@ class Heal(base.Lister):
                 name, is_here = parsed_args.node or host.name, host.machine_id == here
                 so_far = f'{pace.text(number)}: node {name}'
                 shown.show(so_far)
-                healing = self._heal(client, host, name, is_here, parsed_args.dry_run, _teller(shown, so_far))
+                healing = healer.Healer(client).attempt(functools.partial(self._node, client, host, name, is_here),
+                                                        parsed_args.dry_run, _teller(shown, so_far))
                 unrecorded = None if parsed_args.dry_run else self._record(host, healing)
                 if healing.obstacles or unrecorded:
                     shown.clear()
@@ -120,20 +120,8 @@ class Heal(base.Lister):
         placement.check_node(client, self.app.checked_store, found[0], parsed_args.node, parsed_args.host is not None)
         return found
 
-    def _heal(self, client: Client, host: Host, name: str, is_here: bool, dry_run: bool,
-              told: Callable[[int, int], None]) -> Healing:
-        """Heal a node. An error is an obstacle of this node only."""
-        from devicetrack.placement import healer
-        from devicetrack.placement import healing
-        try:
-            return healer.Healer(client).attempt(self._node(client, host, name, is_here), dry_run, told)
-        except exception.DeviceTrackError as error:
-            failure = healing.Obstacle(None, healing.FAILED, base.sentence(error))
-            return healer.Healing(healer.LEFT, obstacles=(failure,))
-
     def _record(self, host: Host, healing: Healing) -> str | None:
         """Record that a host's node is healed, unless it was left; return why the store could not."""
-        from devicetrack.placement import healer
         if healing.outcome != healer.LEFT and host.nested_version != healer.VERSION:
             try:
                 self.app.store.set_nested(host.uuid, healer.VERSION, int(time.time()))
@@ -142,9 +130,6 @@ class Heal(base.Lister):
         return None
 
     def _node(self, client: Client, host: Host, name: str, is_here: bool) -> NodeToHeal:
-        from devicetrack.placement import errors
-        from devicetrack.placement import healer
-        from devicetrack.placement.resolver import ProvidersByName
         if is_here:
             observer = report.Observer(host, self.app.driver(host.name), self.app.store, self.app.conf,
                                        ProvidersByName(client, name))
@@ -156,7 +141,6 @@ class Heal(base.Lister):
 
     @staticmethod
     def _outcome(host: Host, healing: Healing, dry_run: bool) -> str:
-        from devicetrack.placement import healer
         if healing.outcome == healer.NOTHING and host.nested_version is not None:
             return ALREADY
         return WOULD_HEAL if dry_run and healing.outcome == healer.HEALED else healing.outcome

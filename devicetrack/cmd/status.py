@@ -30,6 +30,9 @@ from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
 from devicetrack.conf import placement as placement_options
 from devicetrack.conf import spelling
+from devicetrack.placement import healer
+from devicetrack.placement import session
+from devicetrack.placement.client import Client
 from devicetrack.store import sql
 from devicetrack.store.sql import schema
 from devicetrack.virt import loader
@@ -141,9 +144,6 @@ class Checks(upgradecheck.UpgradeCommands):
     @_failing_on_errors
     def check_placement(self) -> upgradecheck.Result:
         """Report the layout of each host's node in placement, by the host's name."""
-        # Import it only here: a host without a scheduler lacks the packages of its client.
-        from devicetrack.placement import healer
-        from devicetrack.placement.client import Client
         client = Client.from_conf(self._conf)
         nodes: dict[str, list[str]] = {}
         with contextlib.closing(sql.open_store(self._conf)) as store:
@@ -188,11 +188,9 @@ _ADVICE: Final = {
 
 def _has_placement(conf: cfg.ConfigOpts) -> bool:
     try:
-        from devicetrack.placement import session
-    except ModuleNotFoundError:
-        return False
-    try:
         return session.is_configured(conf)
+    except ModuleNotFoundError:                         # a host without a scheduler lacks what reads the options
+        return False
     except exception.InvalidConfiguration:
         return True                                     # the check reports the error
 

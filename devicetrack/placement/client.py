@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from typing import TypeVar
 from urllib import parse
 
-from keystoneauth1 import exceptions as ks_exceptions
 from oslo_config import cfg
 
 from devicetrack import log
@@ -297,6 +296,7 @@ class Client:
 
     def _send(self, method: str, path: str, body: Any = None, again: bool = True) -> requests.Response:
         """:param again: let the adapter repeat a request that could not be delivered"""
+        from keystoneauth1 import exceptions as ks_exceptions  # a host without a scheduler lacks it
         request = f'{method} {path}'
         options: dict[str, Any] = {'log': False}        # bodies name projects and users
         if not again:

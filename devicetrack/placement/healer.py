@@ -81,11 +81,11 @@ class Healer:
     tries again. It also tries again when others hold so much at a provider that there is no room, and asks how much.
 
     :param attempts: how often it writes to a node at most when others change it at the same time
-    :param sleep: waits for so many seconds before the next attempt
+    :param pause: called with the seconds before each attempt after the first; at random, and longer each time
     """
 
-    def __init__(self, client: Client, attempts: int = 20, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._client, self._attempts, self._sleep = client, attempts, sleep
+    def __init__(self, client: Client, attempts: int = 20, pause: Callable[[float], object] = time.sleep) -> None:
+        self._client, self._attempts, self._pause = client, attempts, pause
 
     def at_node(self, node: NodeToHeal) -> list[str]:
         """Return the consumers that hold devices at the node that should be counted below it.
@@ -154,15 +154,16 @@ class Healer:
                 LOG.info('%s; reading again', error)
                 if isinstance(error, errors.PlacementUnavailable):
                     lost = moved                    # perhaps only the answer was lost
-                self._sleep(pauses.longest(failures))
+                self._pause(pauses.after(failures))
                 run.read_below()
             else:
                 return Healing(HEALED, moved)
 
-    def attempt(self, node: NodeToHeal, dry_run: bool = False, progress: Progress | None = None) -> Healing:
-        """Heal, and return any error as an obstacle of this node."""
+    def attempt(self, read: Callable[[], NodeToHeal], dry_run: bool = False,
+                progress: Progress | None = None) -> Healing:
+        """Read a node and heal it, and return any error as an obstacle of this node."""
         try:
-            return self.heal(node, dry_run, progress)
+            return self.heal(read(), dry_run, progress)
         except exception.DeviceTrackError as error:
             return Healing(LEFT, obstacles=(healing.Obstacle(None, healing.FAILED, ' '.join(str(error).split())),))
 

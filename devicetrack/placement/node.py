@@ -145,7 +145,7 @@ class NodeReporter:
         return healer.NodeToHeal.of_host(self._host.placed, self._host.providers(), self._host.complete)
 
     def _heal(self) -> Healing:
-        healing = self._healer.attempt(self._node())
+        healing = self._healer.attempt(self._node)
         for obstacle in healing.obstacles:
             LOG.warning('Node %(node)s is not healed: %(obstacle)s',
                         {'node': self._host.nodename, 'obstacle': obstacle})

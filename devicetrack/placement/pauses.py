@@ -9,11 +9,9 @@ _FIRST_S: Final = 0.1
 _LONGEST_S: Final = 2.0
 
 
-def longest(failures: int) -> float:
-    """Return the most seconds to wait after so many failures in a row."""
-    return min(_LONGEST_S, _FIRST_S * 2.0 ** min(failures - 1, 10))
-
-
 def after(failures: int) -> float:
-    """Return the seconds to wait, at random: perhaps many were refused at the same moment."""
-    return random.uniform(0.5, 1) * longest(failures)
+    """Return the seconds to wait after so many failures in a row.
+
+    They are longer each time and at random: perhaps many were refused at the same moment.
+    """
+    return random.uniform(0.5, 1) * min(_LONGEST_S, _FIRST_S * 2.0 ** min(failures - 1, 10))

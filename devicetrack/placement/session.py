@@ -1,20 +1,22 @@
 """Reaches placement as ``[placement]`` says, with the options of keystoneauth1 that operators know.
 
-``auth_type`` names the authentication plugin. Options that a service registered itself keep its definition.
+``auth_type`` names the authentication plugin. Options that a service registered itself keep its definition. A host
+without a scheduler lacks keystoneauth1, so it is imported only where it is used.
 """
 
 from __future__ import annotations
 
 from typing import Final
+from typing import TYPE_CHECKING
 
-from keystoneauth1 import adapter as ks_adapter
-from keystoneauth1 import exceptions as ks_exceptions
-from keystoneauth1 import loading as ks_loading
 from oslo_config import cfg
 
 from devicetrack import conf as registry
 from devicetrack import exception
 from devicetrack.conf.placement import GROUP
+
+if TYPE_CHECKING:
+    from keystoneauth1 import adapter as ks_adapter
 
 # Defaults for unset options: keystoneauth1 itself would wait forever, and try only once.
 _TIMEOUT_S: Final = 60
@@ -22,12 +24,14 @@ _CONNECT_RETRIES: Final = 3
 
 
 def _options() -> list[cfg.Opt]:
+    from keystoneauth1 import loading as ks_loading
     return [*ks_loading.get_auth_common_conf_options(), *ks_loading.get_session_conf_options(),
             *ks_loading.get_adapter_conf_options(include_deprecated=False)]
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """Return the options that keystoneauth1 and its ``password`` plugin read, for the sample configuration."""
+    from keystoneauth1 import loading as ks_loading
     return [(GROUP, [*_options(), *ks_loading.get_auth_plugin_conf_options('password')])]
 
 
@@ -45,6 +49,8 @@ def open_adapter(conf: cfg.ConfigOpts) -> ks_adapter.Adapter:
 
     :raises InvalidConfiguration: there is no such plugin, or the options contradict one another or cannot be used
     """
+    from keystoneauth1 import exceptions as ks_exceptions
+    from keystoneauth1 import loading as ks_loading
     registry.register(conf, GROUP, _options())
     group = conf[GROUP]
     if group.timeout == 0:
