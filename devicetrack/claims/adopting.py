@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from devicetrack import exception
 from devicetrack.claims import withheld
 from devicetrack.engine import adoption
+from devicetrack.engine import exclusion
 from devicetrack.engine.repair_plan import Repair
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
@@ -24,10 +25,14 @@ def adoptions(views: Views, driver: VirtDriver, instance_uuid: str, keys: Iterab
               provider_uuid_of: Callable[[str], str | None]) -> list[Repair]:
     """Plan the rows for devices that an instance has, as its service says and one look shows.
 
-    :raises NotAdopted: as :func:`.adoption.adoptions`, or one of the devices is being wiped
+    :raises NotAdopted: as :func:`.adoption.adoptions`, or one of the devices, or what may not be held beside it, is
+        being wiped
     """
     wanted = adoption.adoptions(views, instance_uuid, keys, provider_uuid_of)
-    for key, progress in driver.wiping([one.device for one in wanted]).items() if wanted else ():
+    reached = {one.device for one in wanted}
+    for ours in filter(None, map(views.exclusions_of, [*reached])):
+        reached.update(one.key for one in views.devices.values() if exclusion.shared(ours, one.exclusions, False))
+    for key, progress in driver.wiping(reached).items() if wanted else ():
         if progress.is_wipe:
             raise exception.NotAdopted(instance_uuid, str(key), f'it is being wiped: {progress}')
     return wanted

@@ -135,7 +135,7 @@ def _hold_unless_taken(ledger: Ledger, records: Sequence[Record],
     free = [record.key for record in records if owners[record.key] is None]
     ledger.hold(records)
     for key in free:
-        if ledger.owners_around(key) is not None:
+        if ledger.is_work_around(key):
             _not_adopted(ledger, records[0].instance_uuid, free)
             return key
     ledger.used([record.key for record in records])

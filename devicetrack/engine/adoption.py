@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Final
 
 from devicetrack import exception
@@ -17,6 +18,7 @@ from devicetrack.engine import findings
 from devicetrack.engine import migrations
 from devicetrack.engine.repair_plan import Repair
 from devicetrack.engine.views import Views
+from devicetrack.objects.things import Exclusions
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import OF_A_GUEST
 from devicetrack.objects.values import Record
@@ -58,6 +60,15 @@ def adoptions(views: Views, instance_uuid: str, keys: Iterable[DeviceKey],
     return found
 
 
+def _used(views: Views) -> Iterator[tuple[str, str, Exclusions]]:
+    """What domains name: the domain, the address, and what may not be held beside it."""
+    for use in views.usage.uses:
+        if use.identifier is not None:
+            yield use.domain_uuid, use.address, views.exclusions_of(DeviceKey(use.kind, use.identifier))
+    for domain, address in views.usage.others:
+        yield domain, address, views.containment.strangers.get(address, ())
+
+
 def _problem(views: Views, instance_uuid: str, key: DeviceKey) -> str | None:
     """Why a device cannot be recorded for an instance. None if it can be, or if the instance has it already."""
     usage, inventory = views.usage, views.inventory
@@ -82,6 +93,9 @@ def _problem(views: Views, instance_uuid: str, key: DeviceKey) -> str | None:
     if others:
         return f'domain {", ".join(others)} names it'
     ours = device.exclusions
+    for domain, address, theirs in _used(views) if ours else ():
+        if domain != instance_uuid and (token := exclusion.shared(ours, theirs, False)) is not None:
+            return f'domain {domain} names {address} of {token}'
     for row in views.records if ours else ():
         token = exclusion.shared(ours, views.exclusions_of(row.key), row.instance_uuid == instance_uuid)
         if token is not None:

@@ -26,6 +26,7 @@ from devicetrack.engine.exclusion import BEING_WIPED
 from devicetrack.engine.exclusion import EXCLUDED
 from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.intake import UNPROVEN
+from devicetrack.engine.selection import FREE
 from devicetrack.engine.selection import HELD
 from devicetrack.engine.selection import RELEASING
 from devicetrack.engine.snapshot import Claimed
@@ -508,15 +509,17 @@ class Ledger:
 
         Work on a device reaches its parts. Parts on their way back do not count, or two would wait for one another.
         """
-        return self._owners(key, (HELD,), (vocabulary.WHOLE,))
-
-    def owners_around(self, key: DeviceKey) -> str | None:
-        """Name whoever has a part of a device, or what contains it, or gives that back; None if nobody does."""
-        return self._owners(key, (HELD, RELEASING), (vocabulary.WHOLE, vocabulary.PART))
-
-    def _owners(self, key: DeviceKey, states: Sequence[int], modes: Sequence[str]) -> str | None:
         device = self.now.devices.get(key)
-        return None if device is None else self.now.why_excluded(device.exclusions, key, states, modes) or None
+        return None if device is None else self.now.why_excluded(
+            device.exclusions, key, (HELD,), (vocabulary.WHOLE,)) or None
+
+    def is_work_around(self, key: DeviceKey) -> bool:
+        """Whether somebody has a part of a device, or what contains it, gives that back or wipes it."""
+        device = self.now.devices.get(key)
+        return device is not None and any(
+            other is not None
+            and (BEING_WIPED in other.reasons or (mode != vocabulary.TOGETHER and other.state != FREE))
+            for _name, mode, _key, other in self.now.excluding(device.exclusions, key))
 
     def excluded(self) -> dict[DeviceKey, str]:
         """For each excluded device, the owners and devices that exclude it, for people."""

@@ -130,6 +130,54 @@ class AdoptTestCase(AdoptingTestCase):
         self.assertEqual(self.host.disagreements(), [])
 
 
+class PartTestCase(AdoptingTestCase):
+    """A part and its whole have one owner at most, whoever has the other one."""
+
+    scenarios = base.table(
+        *((f'{one} beside {other}', one, other)
+          for pair in (('0000:81:00.0', '0000:81:00.1'), ('0000:84:00.0', 'disk0'))
+          for one, other in (pair, pair[::-1])), names=('one', 'other'))
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.machine.add_card('0000:81:00.0', 2)
+        self.machine.add_function('0000:84:00.0', 'CUSTOM_CONTROLLER')
+        self.machine.add_namespace('disk0', parent='0000:84:00.0')
+        self.host.audit()
+        self.mine, self.beside = (next(key for key in self.machine.devices if key.identifier == name)
+                                  for name in (self.one, self.other))
+
+    def start(self, domain: str, key: DeviceKey) -> None:
+        address = fixtures.path_of(self.machine.devices[key]) if key.kind == 'vpmem' else key.identifier
+        self.machine.start_guest(domain, [fake_guests.element(key.kind, address)])
+
+    def assert_refused(self, why: str) -> None:
+        error = self.assertRaises(exception.NotAdopted, self.adopt, self.mine)
+        self.assertIn(why, error.reason)
+        self.assertEqual([], self.host.records())
+
+    def test_a_domain_that_is_not_the_instances_has_the_other(self) -> None:
+        self.start('x', self.beside)
+        self.start(self.instance.uuid, self.mine)
+        self.assert_refused('domain x names')
+        self.machine.delete_guest('x')
+        self.assertEqual([self.one], self.adopt(self.mine))
+
+    def test_the_other_is_being_wiped(self) -> None:
+        self.machine.write_beside(self.beside, b'old')
+        self.host.audit()
+        self.machine.before('wipe', lambda: self.assert_refused('wiped right now'), times=1)
+        self.host.manager.admit(*self.beside, wipe=True)
+        self.host.running.unproven.wait()
+        self.host.audit()
+        self.assertEqual((fixtures.FREE, b''), (self.host.states()[self.other], self.machine.read(self.beside)))
+        self.assertEqual([self.one], self.adopt(self.mine))
+
+    def test_another_process_still_wipes_the_other(self) -> None:
+        self.machine.wiping[self.beside] = WipeProgress('zero', 1, 2, 1, None)
+        self.assert_refused('it is being wiped')
+
+
 class FailedTestCase(AdoptingTestCase):
     """An adoption that fails has removed the proof that the device is clean, or may have."""
 
