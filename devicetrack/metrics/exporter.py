@@ -52,12 +52,12 @@ class Registration:
             state = self._manager.state()
         except exception.DeviceTrackError:              # it has not started, or was closed
             state = None
-        return Numbers(self._manager.host, self.tally.counted(), state)
+        return Numbers(self._manager.host, self.tally, state)
 
     def _save(self, state: HostState) -> None:
         """Leave the numbers for ``devicetrack-manage metrics``."""
         path = os.path.join(self._manager.state_path, textfile.NAME)
-        text = textfile.text_of(metrics_of([Numbers(self._manager.host, self.tally.counted(), state)]))
+        text = textfile.text_of(metrics_of([Numbers(self._manager.host, self.tally, state)]))
         try:
             ownfiles.replace_text(path, text, _OURS_ALONE)
             self._cannot_save = False
@@ -86,7 +86,7 @@ class Exporter(Collector):
 
     def describe(self) -> list[Metric]:
         """A registry asks this when a collector registers, instead of collecting."""
-        return list(metrics_of([Numbers('', Tally().counted(), None)]))
+        return list(metrics_of([Numbers('', Tally(), None)]))
 
 
 _LOCK: Final = threading.Lock()

@@ -16,19 +16,18 @@ from devicetrack.claims.host_state import HostState
 from devicetrack.engine import findings
 from devicetrack.metrics import families
 from devicetrack.metrics.families import Family
-from devicetrack.metrics.tally import Counted
-from devicetrack.metrics.tally import cumulated
 from devicetrack.metrics.tally import Labels
+from devicetrack.metrics.tally import Tally
 
 # By family, the values of its labels and its number.
 _Gauges = dict[Family, list[tuple[Labels, float]]]
 
 
 class Numbers(NamedTuple):
-    """What is known of one host. ``counted`` is None for whom nobody counts, ``state`` while nobody knows it."""
+    """What is known of one host. ``tally`` is None for whom nobody counts, ``state`` while nobody knows it."""
 
     host: str
-    counted: Counted | None
+    tally: Tally | None
     state: HostState | None
 
 
@@ -49,21 +48,20 @@ def _labels(family: Family) -> list[str]:
 
 def _counted(family: Family, hosts: Iterable[Numbers]) -> Metric:
     metric = core.CounterMetricFamily(family.name, family.help, labels=_labels(family))
-    for host, counted, _state in hosts:
-        for (of_family, labels), number in counted.counters.items() if counted is not None else ():
-            if of_family is family:
-                metric.add_metric([host, *labels], number)
+    for host, tally, _state in hosts:
+        for labels, number in tally.counters(family).items() if tally is not None else ():
+            metric.add_metric([host, *labels], number)
     return metric
 
 
 def _observed(family: Family, hosts: Iterable[Numbers]) -> Metric:
     histogram = core.HistogramMetricFamily(family.name, family.help, labels=_labels(family))
     summary = core.SummaryMetricFamily(family.name, family.help, labels=_labels(family))
-    for host, counted, _state in hosts:
-        for (of_family, labels), observed in counted.observed.items() if counted is not None else ():
-            if of_family is family and family.bounds:
-                histogram.add_metric([host, *labels], cumulated(family, observed), observed.total)
-            elif of_family is family:
+    for host, tally, _state in hosts:
+        for labels, observed in tally.observed(family).items() if tally is not None else ():
+            if family.bounds:
+                histogram.add_metric([host, *labels], observed.buckets(family), observed.total)
+            else:
                 summary.add_metric([host, *labels], sum(observed.counts), observed.total)
     return histogram if family.bounds else summary
 
@@ -84,7 +82,7 @@ def _measured(family: Family, gauges: Iterable[tuple[str, _Gauges]]) -> Metric:
 
 def _gauges(numbers: Numbers) -> _Gauges:
     found: _Gauges = collections.defaultdict(list)
-    if numbers.counted is not None:
+    if numbers.tally is not None:
         found[families.MANAGER].append(((metadata.version('devicetrack'),), 1))
     state = numbers.state
     if state is None:

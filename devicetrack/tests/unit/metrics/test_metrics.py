@@ -308,9 +308,8 @@ class ThreadsTestCase(base.TestCase):
                 meter.committed(.001, None)
 
         self.assertEqual([None] * 4, self.together(*[count] * 4))
-        counted = meter.counted()
-        self.assertEqual((8000, 8000), (counted.counters[families.CLAIMS, (metering.INSTANCE_CLAIM,)],
-                                        sum(counted.observed[families.COMMIT_SECONDS, ()].counts)))
+        self.assertEqual((8000, 8000), (meter.counters(families.CLAIMS)[metering.INSTANCE_CLAIM,],
+                                        sum(meter.observed(families.COMMIT_SECONDS)[()].counts)))
 
 
 class LeftBehindTestCase(MetricsTestCase):
