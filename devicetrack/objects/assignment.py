@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from oslo_utils import versionutils
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack import vocabulary
@@ -52,6 +51,7 @@ class DeviceAssignment(base.DeviceTrackObject):
         'created_at': ovo_fields.NonNegativeIntegerField(),
         'seen': fields.or_none(ovo_fields.StringField),
     }
+    ADDED = {'1.1': ('seen',)}
     # A peer may name only the version of this class that it knows. It gets the details of that release.
     obj_relationships = {'details': [('1.0', '1.0')]}
 
@@ -99,11 +99,6 @@ class DeviceAssignment(base.DeviceTrackObject):
             super().obj_load_attr(attrname)
             return
         self.__dict__['_obj_details'] = details.from_text(self._record.details)
-
-    def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
-        super().obj_make_compatible(primitive, target_version)
-        if versionutils.convert_version_to_tuple(target_version) < (1, 1):
-            primitive.pop('seen', None)
 
     def obj_attr_is_set(self, attrname: str) -> bool:
         # Serializing, comparing and copying ask this first, and need the details too.

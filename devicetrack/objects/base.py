@@ -7,10 +7,13 @@ prefix, in the registry and on the wire: ``devicetrack.MigrationContext``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+from typing import ClassVar
 from typing import Self
 from typing import TYPE_CHECKING
 
+from oslo_utils import versionutils
 from oslo_versionedobjects import base
 from oslo_versionedobjects import exception as ovo_exception
 
@@ -30,6 +33,10 @@ class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):
     """Base of our objects. They do no I/O."""
 
     OBJ_PROJECT_NAMESPACE = NAMESPACE
+
+    ADDED: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """The fields that minor versions of the class added, by version. A peer that knows only an older version gets none
+    of them."""
 
     if TYPE_CHECKING:
         # The registry makes a property for each field, which a type checker cannot see.
@@ -56,6 +63,18 @@ class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):
         for name, value in values.items():
             made.__dict__['_obj_' + name] = value
         return made
+
+    @classmethod
+    def unknown_to(cls, version: str) -> list[str]:
+        """The names of the fields that a peer does not know who knows this version of the class."""
+        known = versionutils.convert_version_to_tuple(version)
+        return [name for since, names in cls.ADDED.items() if known < versionutils.convert_version_to_tuple(since)
+                for name in names]
+
+    def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
+        super().obj_make_compatible(primitive, target_version)
+        for name in self.unknown_to(target_version):
+            primitive.pop(name, None)
 
     def unset_fields(self) -> list[str]:
         """The names of fields that are not set."""
@@ -111,7 +130,7 @@ def check_known(primitive: Any, where: str = 'object') -> None:
         if primitive.get(_NAMESPACE) == NAMESPACE:
             name, version = primitive.get(_NAME), primitive.get(_VERSION)
             classes = base.VersionedObjectRegistry.obj_classes().get(str(name))
-            if not classes or not _readable(version, classes[0].VERSION):
+            if not classes or not is_readable(version, classes[0].VERSION):
                 raise exception.UnknownObject(str(name), str(version), where)
         for key, value in primitive.items():
             check_known(value, where if key == 'versioned_object.data' else f'{where}.{key}')
@@ -120,7 +139,7 @@ def check_known(primitive: Any, where: str = 'object') -> None:
             check_known(value, f'{where}[{index}]')
 
 
-def _readable(version: Any, ours: str) -> bool:
+def is_readable(version: Any, ours: str) -> bool:
     """Whether a version has the major number of ours and no higher minor number."""
     try:
         major, minor = (int(part) for part in version.split('.'))

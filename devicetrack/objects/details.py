@@ -37,14 +37,13 @@ NOT_IN_NAMES: Final = re.compile('[^0-9A-Za-z]')
 CREATED_TEXT: Final = f'"origin":"{vocabulary.CREATED}"'
 _NETWORK: Final = '"physical_network":"'
 _NO_NETWORK: Final = f'{_NETWORK}"'
-_TEXT: Final = ovo_fields.StringField()
 
 
 class DeviceDetails(base.DeviceTrackObject):
     """Base of the details of every device kind.
 
-    A new minor version adds fields. It comes with an ``obj_make_compatible`` that takes them away for an older peer,
-    and with a ``convert`` that fills them in for a text that an older release stored.
+    A new minor version adds fields. ``ADDED`` names them, and ``convert`` fills them in for a text that an older
+    release stored.
     """
 
     VERSION = '1.0'
@@ -331,14 +330,8 @@ class PCIDetails(DeviceDetails):
         'nvm_subsystem': ovo_fields.StringField(default=''),
     }
     _NO_PORT: ClassVar[Mapping[str, object]] = {'physical_network': '', 'mac': '', 'vlan': 0, 'trusted': False}
-
-    def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
-        super().obj_make_compatible(primitive, target_version)
-        target = versionutils.convert_version_to_tuple(target_version)
-        for version, names in (((1, 1), self._NO_PORT), ((1, 2), ('interfaces', 'claimed_parent')),
-                               ((1, 3), ('no_serial',)), ((1, 4), ('nvm_subsystem',))):
-            for name in names if target < version else ():
-                primitive.pop(name, None)
+    ADDED = {'1.1': tuple(_NO_PORT), '1.2': ('interfaces', 'claimed_parent'), '1.3': ('no_serial',),
+             '1.4': ('nvm_subsystem',)}
 
     @classmethod
     def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
@@ -449,24 +442,10 @@ def _check_data(cls: type[DeviceDetails], data: Mapping[str, Any]) -> None:
         if name not in data:
             raise exception.MalformedObject('stored details', f'{cls.__name__} without {name}')
         value = data[name]
-        if not (field.nullable if value is None else _is_of(field, value)):
-            raise exception.MalformedObject('stored details', f'{cls.__name__}.{name} of another type')
-
-
-def _is_of(field: Any, value: Any) -> bool:
-    """Whether a JSON value has the type of a field. For fields of other kinds' own types, reading decides."""
-    if isinstance(field, ovo_fields.UUIDField):
-        return uuidutils.is_uuid_like(value)
-    if isinstance(field, (ovo_fields.StringField, ovo_fields.BaseEnumField)):
-        return isinstance(value, str) and '\0' not in value and (
-            value.isascii() or not any('\ud800' <= one <= '\udfff' for one in value))
-    if isinstance(field, (ovo_fields.IntegerField, ovo_fields.NonNegativeIntegerField)):
-        return type(value) is int
-    if isinstance(field, ovo_fields.BooleanField):
-        return type(value) is bool
-    if isinstance(field, ovo_fields.ListOfStringsField):
-        return isinstance(value, list) and all(_is_of(_TEXT, one) for one in value)
-    return True
+        if field.nullable if value is None else (fields.wanted(field, value) is None and (
+                not isinstance(field, ovo_fields.UUIDField) or uuidutils.is_uuid_like(value))):
+            continue
+        raise exception.MalformedObject('stored details', f'{cls.__name__}.{name} of another type')
 
 
 def from_text(text: str) -> DeviceDetails:
@@ -481,9 +460,7 @@ def from_text(text: str) -> DeviceDetails:
     if cls is None or not issubclass(cls, DeviceDetails):
         raise exception.UnknownObject(name, version, 'stored details')
     if version != cls.VERSION:
-        ours = versionutils.convert_version_to_tuple(cls.VERSION)
-        theirs = versionutils.convert_version_to_tuple(version)
-        if theirs > ours or theirs[0] != ours[0]:
+        if not base.is_readable(version, cls.VERSION):
             raise exception.UnknownObject(name, version, 'stored details')
         data = cls.convert(dict(data), version)
     _check_data(cls, data)

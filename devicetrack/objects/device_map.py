@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 from xml.sax import saxutils
 
-from oslo_utils import versionutils
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack import exception
@@ -40,11 +38,7 @@ class DevicePair(base.DeviceTrackObject):
         'element': ovo_fields.StringField(),
         'seen': fields.or_none(ovo_fields.StringField),
     }
-
-    def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
-        super().obj_make_compatible(primitive, target_version)
-        if versionutils.convert_version_to_tuple(target_version) < (1, 1):
-            primitive.pop('seen', None)
+    ADDED = {'1.1': ('seen',)}
 
 
 @base.register

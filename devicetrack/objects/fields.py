@@ -24,6 +24,26 @@ def or_none(field: Callable[..., Field]) -> Field:
     return field(nullable=True, default=None)
 
 
+def wanted(field: fields.Field, value: Any) -> str | None:
+    """What a JSON value must be for a field of plain values; None if it is that. Reading alone would coerce it.
+
+    For fields of objects, and of a device kind's own types, reading decides.
+    """
+    if isinstance(field, (fields.StringField, fields.BaseEnumField, fields.UUIDField)):
+        return None if _is_text(value) else 'a text'
+    if isinstance(field, fields.ListOfStringsField):
+        return None if isinstance(value, list) and all(map(_is_text, value)) else 'a list of texts'
+    if isinstance(field, fields.BooleanField):
+        return None if isinstance(value, bool) else 'true or false'
+    if isinstance(field, (fields.IntegerField, fields.NonNegativeIntegerField)):
+        return None if type(value) is int else 'a whole number'
+    return None
+
+
+def _is_text(value: Any) -> bool:
+    return vocabulary.is_text(value) and '\0' not in value       # which no database takes
+
+
 class RoleField(fields.BaseEnumField):
     """The role of an assignment in a move of its instance."""
 

@@ -18,6 +18,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import base
 from devicetrack.objects import details
+from devicetrack.objects import fields
 
 _DATA = 'versioned_object.data'
 _NAME = 'versioned_object.name'
@@ -111,20 +112,10 @@ def _check_value(value: Any, field: Any, where: str) -> None:
             _check_object(one, name, f'{where}[{index}]')
     elif isinstance(field, ovo_fields.ObjectField):
         _check_object(value, None, where)
-    elif isinstance(field, ovo_fields.ListOfStringsField):
-        if not isinstance(value, list) or not all(map(vocabulary.is_text, value)):
-            raise _wrong(where, value, 'a list of texts')
     elif isinstance(field, ovo_fields.UUIDField):
-        if not vocabulary.is_uuid(value):
-            raise _wrong(where, value, 'a UUID: lower case, with hyphens')
-    elif isinstance(field, ovo_fields.BooleanField):
-        if not isinstance(value, bool):
-            raise _wrong(where, value, 'true or false')
-    elif isinstance(field, (ovo_fields.IntegerField, ovo_fields.NonNegativeIntegerField)):
-        if type(value) is not int:
-            raise _wrong(where, value, 'a whole number')
-    elif not vocabulary.is_text(value):
-        raise _wrong(where, value, 'a text')
+        check_uuid(where, value)
+    elif (wanted := fields.wanted(field, value)) is not None:
+        raise _wrong(where, value, wanted)
 
 
 def _object_of(field: Any) -> str:

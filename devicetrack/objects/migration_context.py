@@ -6,7 +6,6 @@ from typing import Any
 from typing import Final
 from typing import NamedTuple
 
-from oslo_utils import versionutils
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack.objects import base
@@ -60,6 +59,7 @@ class MigrationContext(base.DeviceTrackObject):
         'new_numa_topology': fields.ForeignObjectField(nullable=True, default=None),
         **{name: fields.ForeignObjectField(nullable=True, default=None) for name in _OF_PCI},
     }
+    ADDED = {'1.2': _OF_PCI}
     obj_relationships = {name: [('1.0', '1.0'), ('1.1', '1.1'), ('1.2', '1.1')]
                          for name in ('old_resources', 'new_resources')}
 
@@ -81,9 +81,3 @@ class MigrationContext(base.DeviceTrackObject):
                       None if ours else self.new_pci_requests)
         old = Carried(self.old_numa_topology, self.old_pci_devices, self.old_pci_requests)
         return self.of_move(self.instance_uuid, self.migration_uuid, self.old_resources, old, new_resources, new)
-
-    def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
-        super().obj_make_compatible(primitive, target_version)
-        if versionutils.convert_version_to_tuple(target_version) < (1, 2):
-            for name in _OF_PCI:
-                primitive.pop(name, None)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from oslo_utils import versionutils
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack.objects import base
@@ -30,9 +27,4 @@ class Provider(base.DeviceTrackObject):
         'reserved': ovo_fields.DictOfIntegersField(default={}),
         'traits': ovo_fields.ListOfStringsField(default=[]),
     }
-
-    def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
-        super().obj_make_compatible(primitive, target_version)
-        if versionutils.convert_version_to_tuple(target_version) < (1, 1):
-            primitive.pop('reserved', None)
-            primitive.pop('traits', None)
+    ADDED = {'1.1': ('reserved', 'traits')}

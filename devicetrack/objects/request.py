@@ -64,6 +64,7 @@ class RequestedDevices(base.DeviceTrackObject):
         'numa_affinity_policy': fields.or_none(fields.NUMAAffinityPolicyField),
         'networks': ovo_fields.ListOfObjectsField(base.name_of('NetworkPort'), default=[]),
     }
+    ADDED = {'1.1': ('choices', 'numa_affinity_policy'), '1.2': ('networks',)}
     obj_relationships = {'choices': [('1.1', '1.0')], 'networks': [('1.2', '1.0')]}
 
     @classmethod
@@ -81,14 +82,10 @@ class RequestedDevices(base.DeviceTrackObject):
         return cls(resource_class=counted, amount=1, provider_uuid=provider_uuid, networks=[port])
 
     def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
-        target = versionutils.convert_version_to_tuple(target_version)
-        for since, names in (((1, 1), ('choices', 'numa_affinity_policy')), ((1, 2), ('networks',))):
-            for name in names if target < since else ():
-                if primitive.get(name):
-                    raise exception.BadRequest(f'wanted.{name}', getattr(self, name),
-                                               f'cannot be said to a peer that knows version {target_version}')
-        if target < (1, 1):
-            primitive.pop('numa_affinity_policy', None)
+        for name in self.unknown_to(target_version):
+            if primitive.get(name):
+                raise exception.BadRequest(f'wanted.{name}', getattr(self, name),
+                                           f'cannot be said to a peer that knows version {target_version}')
         super().obj_make_compatible(primitive, target_version)
 
 
