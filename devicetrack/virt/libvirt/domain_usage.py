@@ -8,6 +8,7 @@ from collections.abc import Container
 from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
+import hashlib
 import itertools
 import re
 from typing import Any
@@ -23,7 +24,6 @@ from devicetrack.objects.values import Use
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
-from devicetrack.virt.libvirt import parsed
 from devicetrack.virt.libvirt.guests import Guests
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import installed
@@ -54,7 +54,9 @@ class DomainUsage:
     def __init__(self, hypervisor: connection.Connection, kinds: Mapping[str, api.DeviceKind], guests: Guests,
                  boot_id: Callable[[], str]) -> None:
         self._hypervisor, self._kinds, self._guests, self._boot_id = hypervisor, kinds, guests, boot_id
-        self._parsed = parsed.Parsed()
+        # The definitions that the last look read, by the digests of their texts: at the next one nearly all of them are
+        # unchanged. A digest takes a small part of the time of parsing, and the texts are too large to be kept.
+        self._known: dict[bytes, domain_xml.Domain] = {}
 
     def read(self, needed: Container[str], guarding: Collection[DeviceKey] = ()) -> Usage:
         """Ask the hypervisor once.
@@ -71,23 +73,24 @@ class DomainUsage:
         domains: set[str] = set()
         running: set[str] = set()
         unknown: list[Unknown] = []
-        with self._parsed.look() as parse:
-            read = functools.partial(self._read_guest, parse, self._boot_id(), guarding)
-            returning = self._hypervisor.returning()
-            defined = self._hypervisor.definitions(read)
-            # Saved states are read after the definitions, so they include a guest that was saved meanwhile. A saved
-            # guest resumes with the devices of its saved state, whatever its definition says. A guest that somebody
-            # reverts to a snapshot gets the devices of the snapshot.
-            kept = self._hypervisor.saved(read)
-            snapshots = list(itertools.chain.from_iterable(self._hypervisor.snapshots(
-                functools.partial(self._read_snapshot, read))))
-            # If a guest came back meanwhile, its definition was read before, and its saved state or snapshot may be
-            # gone since.
-            # Reverting to a snapshot leaves it in the list, so before a device is taken back all are read again.
-            left = returning if guarding or not returning else returning - self._hypervisor.returning()
-            resumed = {uuid for _list, uuid in left}
-            if resumed:
-                kept += self._hypervisor.definitions(read, only=resumed)
+        read_now: dict[bytes, domain_xml.Domain] = {}
+        read = functools.partial(self._read_guest, read_now, self._boot_id(), guarding)
+        returning = self._hypervisor.returning()
+        defined = self._hypervisor.definitions(read)
+        # Saved states are read after the definitions, so they include a guest that was saved meanwhile. A saved
+        # guest resumes with the devices of its saved state, whatever its definition says. A guest that somebody
+        # reverts to a snapshot gets the devices of the snapshot.
+        kept = self._hypervisor.saved(read)
+        snapshots = list(itertools.chain.from_iterable(self._hypervisor.snapshots(
+            functools.partial(self._read_snapshot, read))))
+        # If a guest came back meanwhile, its definition was read before, and its saved state or snapshot may be
+        # gone since.
+        # Reverting to a snapshot leaves it in the list, so before a device is taken back all are read again.
+        left = returning if guarding or not returning else returning - self._hypervisor.returning()
+        resumed = {uuid for _list, uuid in left}
+        if resumed:
+            kept += self._hypervisor.definitions(read, only=resumed)
+        self._known = read_now
         for uuid, runs, its_named, its_uses, problem in defined:
             if uuid in domains:
                 unknown.append(Unknown(f'domain {uuid}', 'two domains have this UUID'))
@@ -154,7 +157,7 @@ class DomainUsage:
         return Usage(seen, frozenset(domains), frozenset(running), tuple(unknown), self._guests.arriving(running),
                      tuple(sorted(left_out)))
 
-    def _read_guest(self, parse: parsed.Parse, boot_id: str, guarding: Collection[DeviceKey],
+    def _read_guest(self, seen: dict[bytes, domain_xml.Domain], boot_id: str, guarding: Collection[DeviceKey],
                     found: connection.Definitions | connection.Unreadable) -> _Guest:
         """Read which devices one domain names, as far as they can be read."""
         if isinstance(found, connection.Unreadable):
@@ -163,7 +166,7 @@ class DomainUsage:
         uses: list[Use] = []
         unknown = None
         try:
-            self._read_definitions(parse, found, boot_id, guarding, named, uses)
+            self._read_definitions(seen, found, boot_id, guarding, named, uses)
         except exception.InvalidDocument as error:
             unknown = Unknown(error.document, f'{error.where}: {error.reason}')
         except exception.DriverError as error:
@@ -182,7 +185,7 @@ class DomainUsage:
             return [read(connection.Unreadable(found.uuid, f'a snapshot: {error.where}: {error.reason}'))]
         return [read(found._replace(current=text)) for text in texts]
 
-    def _read_definitions(self, parse: parsed.Parse, found: connection.Definitions, boot_id: str,
+    def _read_definitions(self, seen: dict[bytes, domain_xml.Domain], found: connection.Definitions, boot_id: str,
                           guarding: Collection[DeviceKey], named: list[_Named], uses: list[Use]) -> None:
         """Add the devices that one domain names.
 
@@ -190,8 +193,8 @@ class DomainUsage:
         :raises DeviceKindFailed: a kind made a mistake
         """
         document = f'domain {found.uuid}'
-        current = parse(found.current, document)
-        defined = None if found.defined is None else parse(found.defined, f'{document}, inactive')
+        current = self._parse(seen, found.current, document)
+        defined = None if found.defined is None else self._parse(seen, found.defined, f'{document}, inactive')
         for domain in (current, defined):
             if domain is not None and domain.uuid != found.uuid:
                 raise exception.InvalidDocument(document, 'uuid', 'not the one of the domain')
@@ -232,6 +235,16 @@ class DomainUsage:
             # QEMU takes an option with one dash or with two.
             if domain is not None and not _READS_FILES.isdisjoint(domain.arguments):
                 raise exception.InvalidDocument(document, 'qemu:commandline', 'a file that it names may name devices')
+
+    def _parse(self, seen: dict[bytes, domain_xml.Domain], text: str, document: str) -> domain_xml.Domain:
+        """As :func:`.domain_xml.parse`, for a definition that the last look may have read.
+
+        :param seen: takes the definition, for the next look
+        """
+        # libvirt may pass on bytes that are not UTF-8.
+        digest = hashlib.sha256(text.encode('utf-8', 'surrogatepass')).digest()
+        seen[digest] = self._known.get(digest) or domain_xml.parse(text, document)
+        return seen[digest]
 
 
 def _recorded_of(domain: domain_xml.Domain, wanted: Collection[DeviceKey], document: str) -> list[DeviceKey]:

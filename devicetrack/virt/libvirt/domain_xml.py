@@ -44,9 +44,6 @@ _PCI_ADDRESS = re.compile(
 # The children of a definition that are for people and programs, and name nothing for the guest.
 _WORDS = frozenset(('name', 'title', 'description', 'metadata'))
 _RECORD = f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}'
-# The attribute of the first tag. Matching one attribute after the other, it takes nothing inside a value for one.
-_BOOT = re.compile(r"""<[^\s"'<>]+(?:\s+[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'))*?\s+boot\s*=\s*(["'])(.*?)\1""",
-                   re.DOTALL)
 
 
 class Domain(NamedTuple):
@@ -56,6 +53,7 @@ class Domain(NamedTuple):
     case, with hyphens), and ``pci_addresses`` PCI devices in the form of sysfs (``0000:3d:00.4``), including network
     interfaces that are functions. ``live`` says that it is the definition of a running guest. ``record_text`` is our
     element among the metadata, or ''. It is parsed only on demand, because parsing it takes longer than all the rest.
+    ``boot_id`` is the boot of the host in which the addresses are valid; None if the record does not say.
 
     ``other_paths`` and ``other_pci_addresses`` come from other elements that may also name one of our devices: disks,
     file systems, character devices, and the firmware and the kernel that the guest boots. Nearly all of them mean other
@@ -80,12 +78,7 @@ class Domain(NamedTuple):
     other_pci_addresses: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
-
-    @property
-    def boot_id(self) -> str | None:
-        """The boot of the host in which the addresses are valid. None if the record does not say."""
-        found = _BOOT.match(self.record_text)
-        return found and found[2]
+    boot_id: str | None = None
 
     @property
     def record(self) -> values.GuestRecord | None:
@@ -121,23 +114,24 @@ def parse(text: str, document: str = 'domain XML') -> Domain:
     memory = [memory_path(device, document) for device in memories(devices)]
     outside = [named for element in root.iterchildren('*') if element is not devices and element.tag not in _WORDS
                for named in _paths(element)]
-    within = list(_paths(devices, frozenset(memory)))
+    within = _paths(devices, memory)
     return Domain(
         documents.canonical_uuid(root.findtext('uuid'), document, 'uuid'),
         # A definition has an id exactly while its guest runs. Asking the hypervisor as well would be a race.
         root.get('id') is not None,
-        tuple((path.text or '').strip() for path in memory),
-        tuple(mdev_uuid(hostdev, document) for hostdev in hostdevs(devices, 'mdev')),
-        tuple(pci_address(function, document) for function in functions(devices)),
+        tuple([(path.text or '').strip() for path in memory]),
+        tuple([mdev_uuid(hostdev, document) for hostdev in hostdevs(devices, 'mdev')]),
+        tuple([pci_address(function, document) for function in functions(devices)]),
         '' if record is None else etree.tostring(record, encoding='unicode', with_tail=False),
-        tuple(named.path for named in (*outside, *within)),
-        (*(named.path for named in outside if not is_libvirts(named.path)),
-         *(named.path for named in within if _is_file(named))),
-        tuple(named.path for named in within if named.element.tag == 'source' and named.attribute == 'dir'),
+        tuple([path for _element, _attribute, path in (*outside, *within)]),
+        (*(path for _element, _attribute, path in outside if not is_libvirts(path)),
+         *(path for element, attribute, path in within if _is_file(element, attribute))),
+        tuple([path for element, attribute, path in within if attribute == 'dir' and element.tag == 'source']),
         tuple(_other_pci_addresses(devices, document)),
         tuple(str(value) for element in root.iterchildren(f'{{{_QEMU}}}*') for inner in element.iter(etree.Element)
               for value in inner.values()),
-        tuple(_interfaces(devices)))
+        tuple(_interfaces(devices)),
+        None if record is None else record.get('boot'))
 
 
 def in_snapshot(text: str, document: str) -> list[str]:
@@ -159,38 +153,32 @@ def is_libvirts(path: str) -> bool:
     return f'{path}/'.startswith(_LIBVIRTS) and '/..' not in path
 
 
-class _Named(NamedTuple):
-    """An absolute path: the element that has it, and the attribute; None for the text of the element."""
-
-    element: etree._Element
-    attribute: str | None
-    path: str
+# An absolute path: the element that has it, and the attribute; None for the text of the element.
+_Named = tuple[etree._Element, str | None, str]
 
 
-def _paths(top: etree._Element, but: Collection[etree._Element] = ()) -> Iterator[_Named]:
-    """Yield every absolute path in an element, except those in ``but``."""
+def _paths(top: etree._Element, but: Collection[etree._Element] = ()) -> list[_Named]:
+    """Find every absolute path in an element, except those in ``but``."""
+    found: list[_Named] = []
     for element in top.iter(etree.Element):
-        if element in but:
-            continue
         # Hardly any element has a path, so this looks once for all its attributes.
         if '/' in ''.join(element.values()):       # type: ignore[arg-type]
-            for name, value in element.items():
-                if value[:1] == '/':
-                    yield _Named(element, str(name), str(value))
+            found += [(element, str(name), str(value)) for name, value in element.items() if value[:1] == '/']
         text = element.text
         if text is not None and '/' in text and (path := text.strip())[:1] == '/':
-            yield _Named(element, None, path)
+            found.append((element, None, path))
+    return [named for named in found if named[0] not in but] if but else found
 
 
-def _is_file(named: _Named) -> bool:
+def _is_file(element: etree._Element, attribute: str | None) -> bool:
     """Whether an element among the devices opens the file at its path."""
-    if named.attribute is None:
+    if attribute is None:
         # The sources of host devices of a container (storage, misc), and of memory that no path should back.
-        return named.element.tag in ('block', 'char', 'path')
+        return element.tag in ('block', 'char', 'path')
     # Only a socket has a mode beside its path. Others than its owner may often not enter its directory.
-    if named.element.get('mode') is not None or named.element.get('type') == 'unix':
+    if element.get('mode') is not None or element.get('type') == 'unix':
         return False
-    return named.attribute in ('file', 'path') or (named.attribute == 'dev' and named.element.tag == 'source')
+    return attribute in ('file', 'path') or (attribute == 'dev' and element.tag == 'source')
 
 
 def source_paths(element: str) -> Sequence[str]:
@@ -288,12 +276,13 @@ def pci_parts(hostdev: etree._Element, document: str) -> dict[str, str]:
     :raises InvalidDocument: it is no PCI address
     """
     address = hostdev.find('source/address')
-    if address is None or not any(name in address.attrib for name in _PCI_PARTS):
+    said: dict[str, str] = {} if address is None else {str(name): str(part) for name, part in address.items()}
+    if said.keys().isdisjoint(_PCI_PARTS):
         raise exception.InvalidDocument(document, 'hostdev/source/address', 'missing')
     parts = {}
     for name, (most, digits) in _PCI_PARTS.items():
         try:
-            part = int(address.get(name, '0'), 0)
+            part = int(said.get(name, '0'), 0)
         except ValueError:
             part = -1
         if not 0 <= part <= most:

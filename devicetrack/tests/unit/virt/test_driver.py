@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from unittest import mock
 import uuid
 
 import libvirt
@@ -21,6 +22,7 @@ from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.virt import metadata
 from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt.kinds import api
@@ -207,6 +209,20 @@ class UsageTestCase(DriverTestCase):
         usage = self.driver.get_usage()
         self.assertEqual([f'domain {A}'], [unknown.what for unknown in usage.unknown])
         self.assertEqual({'/a', '/b'}, {use.identifier for use in usage.uses})
+
+    def test_a_definition_that_did_not_change_is_not_read_again(self) -> None:
+        self.raw.domains = [Domain(A, xml(A, '/a', live=True)), Domain(B, xml(B, '/b', live=True))]
+        self.driver.get_usage()
+        parse = mock.Mock(wraps=domain_xml.parse)
+        self.patch(domain_xml, 'parse', parse)
+        self.raw.domains[1] = Domain(B, xml(B, '/c', live=True))
+        self.assertEqual(['/a', '/c'], [use.identifier for use in self.driver.get_usage().uses])
+        self.assertEqual([f'domain {B}'], [document for (_text, document), _named in parse.call_args_list])
+
+    def test_a_definition_that_cannot_be_read_is_unknown_in_every_look(self) -> None:
+        self.raw.domains = [Domain(A, xml(A, '/\udc80', live=True))]
+        for _look in range(2):
+            self.assertEqual([f'domain {A}'], [unknown.what for unknown in self.driver.get_usage().unknown])
 
     def test_a_boot_that_cannot_be_named_is_an_error_of_the_driver(self) -> None:
         self.patch(libvirt_driver, 'BOOT_ID', os.path.join(self.temp_dir(), 'not there'))
