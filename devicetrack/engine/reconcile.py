@@ -301,13 +301,6 @@ class _Comparison:
                               repair=findings.UPDATE_DETAILS if may else None)]
 
     @functools.cached_property
-    def _parents(self) -> frozenset[tuple[str, str | None]]:
-        """Parents that make devices, or have some, or cannot be read now."""
-        return frozenset({(capacity.kind, capacity.parent) for capacity in self.inventory.capacities}
-                         | {(device.kind, device.parent) for device in self.inventory.devices}
-                         | {(fault.key.kind, fault.key.identifier) for fault in self.inventory.faults})
-
-    @functools.cached_property
     def _waits_for_its_definition(self) -> frozenset[str]:
         """Instances whose domains still name devices that go back: a move on this host is being undone."""
         return frozenset(instance_uuid for key, (instance_uuid, state) in self.owners.columns('instance_uuid', 'state')
@@ -368,7 +361,7 @@ class _Comparison:
                 record.state == vocabulary.CLAIMED or self.views.waits_for_devices(uuid))
             if not to_be_made:
                 yield from self._gone(key, record)
-            elif (record.kind, record.parent) not in self._parents:
+            elif (record.kind, record.parent) not in self.views.parents:
                 yield from self._gone(key, record, f'its parent {record.parent}, which is to make it, is not there; ')
 
     def _was_claimed_for_nobody(self, record: Record) -> bool:

@@ -110,6 +110,13 @@ class Views(_Views):
         """The devices of the host by kind and identifier."""
         return Compact(InventoryDevice, self.inventory.devices).by('kind', 'identifier')
 
+    @functools.cached_property
+    def parents(self) -> frozenset[tuple[str, str | None]]:
+        """Parents that make devices, or have some, or cannot be read now."""
+        return frozenset({(capacity.kind, capacity.parent) for capacity in self.inventory.capacities}
+                         | {(device.kind, device.parent) for device in self.inventory.devices}
+                         | {(fault.key.kind, fault.key.identifier) for fault in self.inventory.faults})
+
     def exclusions_of(self, key: DeviceKey) -> Exclusions:
         """What may not be held beside a device, whether the host has it or only a row names it."""
         device = self.devices.get(key)

@@ -284,6 +284,24 @@ class ForgetTestCase(RepairTestCase):
     def test_nobody_holds_it(self) -> None:
         self.assertRaises(exception.NotAssigned, self.host.running.repairs.forget, D1, self.instance.uuid)
 
+    def test_a_device_that_is_yet_to_be_made_stays_with_its_instance(self) -> None:
+        instance = fixtures.Instance()
+        [device] = self.host.claim(instance, vgpu=1).resources
+        key = DeviceKey(device.kind, device.identifier)
+        error = self.assertRaises(exception.RowStays, self.host.running.repairs.forget, key, instance.uuid)
+        self.assertIn(f'its parent {device.parent} is there', str(error))
+        self.host.boot(instance)
+        self.machine.delete_guest(instance.uuid)
+        self.machine.remove(key)                # as a boot of the host does
+        self.assertRaises(exception.RowStays, self.host.running.repairs.forget, key, instance.uuid)
+        self.host.boot(instance)
+        self.assertEqual([key.identifier], self.host.mdevs())
+        self.machine.delete_guest(instance.uuid)
+        self.machine.remove(key)
+        self.machine.parents.clear()
+        self.host.running.repairs.forget(key, instance.uuid)
+        self.assertEqual([], self.host.records(instance))
+
     def test_another_owner_was_confirmed(self) -> None:
         self.refused(f'it belongs to instance {self.instance.uuid}', ANOTHER)
 
