@@ -77,7 +77,7 @@ FAILED: Final = 3
 COMPLETED_DEALLOCATED: Final = 4
 _DONE: Final = 0xFFFF               # the value of SPROG when no operation is in progress
 
-_IDENTIFY_TIMEOUT_S: Final = 30
+_TIMEOUT_S: Final = 30                 # nearly all commands take far less
 
 
 class Refused(OSError):
@@ -113,6 +113,9 @@ class Command(ctypes.Structure):
         ('metadata_len', ctypes.c_uint32), ('data_len', ctypes.c_uint32), ('cdw10', ctypes.c_uint32),
         ('cdw11', ctypes.c_uint32), ('cdw12', ctypes.c_uint32), ('cdw13', ctypes.c_uint32), ('cdw14', ctypes.c_uint32),
         ('cdw15', ctypes.c_uint32), ('timeout_ms', ctypes.c_uint32), ('result', ctypes.c_uint32)]
+
+    def __init__(self, opcode: int, timeout_s: int = _TIMEOUT_S, **fields: int) -> None:
+        super().__init__(opcode=opcode, timeout_ms=timeout_s * 1000, **fields)
 
 
 # _IOWR('N', 0x41, struct nvme_passthru_cmd) (asm-generic/ioctl.h)
@@ -230,148 +233,6 @@ class SanitizeStatus(NamedTuple):
         return self.status in (COMPLETED, COMPLETED_DEALLOCATED) and self.progress == _DONE
 
 
-# -- commands ---------------------------------------------------------------------------------------------------------
-
-
-def identify_command(cns: int, nsid: int = 0, cntlid: int = 0) -> Command:
-    return Command(opcode=_IDENTIFY, nsid=nsid, cdw10=cns | cntlid << 16, timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
-
-
-def delete_command(nsid: int) -> Command:
-    """Namespace Management: delete a namespace, which also detaches it from every controller."""
-    return Command(opcode=_NAMESPACE_MANAGEMENT, nsid=nsid, cdw10=_DELETE, timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
-
-
-def create_command() -> Command:
-    """Namespace Management: make a namespace, attached to no controller. :func:`new_namespace` makes the data."""
-    return Command(opcode=_NAMESPACE_MANAGEMENT, cdw10=_CREATE, timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
-
-
-def new_namespace(blocks: int, wanted: Format, shared: bool) -> bytes:
-    """The data for :func:`create_command`: fields of the Identify Namespace data structure that the host chooses.
-
-    :param blocks: its size; the namespace gets capacity for all of it
-    :param shared: whether it may be attached to several controllers
-    """
-    data = bytearray(PAGE)
-    struct.pack_into('<QQ', data, 0, blocks, blocks)
-    data[26] = wanted.lbaf & 0xF | wanted.extended << 4 | (wanted.lbaf >> 4 & 0b11) << 5
-    data[29] = wanted.protection | wanted.protection_first << 3
-    data[30] = shared
-    return bytes(data)
-
-
-def attachment_command(nsid: int, attach: bool) -> Command:
-    """Namespace Attachment. The data name the controllers: see :func:`controller_list`."""
-    return Command(opcode=_NAMESPACE_ATTACHMENT, nsid=nsid, cdw10=_ATTACH if attach else _DETACH,
-                   timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
-
-
-def controller_list(cntlids: Sequence[int]) -> bytes:
-    return struct.pack(f'<{len(cntlids) + 1}H', len(cntlids), *sorted(cntlids)).ljust(PAGE, b'\0')
-
-
-def virtualization_command(cntlid: int, action: int, resource: int = 0, number: int = 0) -> Command:
-    """Virtualization Management of a secondary controller.
-
-    :param action: :data:`OFFLINE`, :data:`ASSIGN` or :data:`ONLINE`
-    :param resource: to assign, :data:`QUEUES` or :data:`INTERRUPTS`
-    :param number: to assign, how many
-    """
-    return Command(opcode=_VIRTUALIZATION_MANAGEMENT, cdw10=action | resource << 8 | cntlid << 16, cdw11=number,
-                   timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
-
-
-def format_command(nsid: int, wanted: Format, erase: int, timeout_s: int) -> Command:
-    """Format NVM: the lower four bits of the format's number and the upper two are in separate fields."""
-    return Command(opcode=_FORMAT_NVM, nsid=nsid, timeout_ms=timeout_s * 1000, cdw10=(
-        (wanted.lbaf & 0xF) | wanted.extended << 4 | wanted.protection << 5 | wanted.protection_first << 8
-        | erase << 9 | (wanted.lbaf >> 4 & 0b11) << 12))
-
-
-def sanitize_command(action: int) -> Command:
-    """Sanitize in the restricted mode: after a failure, only another sanitize operation makes the disk usable again.
-
-    An overwrite makes one pass, with zeroes.
-    """
-    return Command(opcode=_SANITIZE, cdw10=action | (1 << 4 if action == OVERWRITE else 0),
-                   timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
-
-
-def sanitize_status_command() -> Command:
-    return Command(opcode=_GET_LOG_PAGE, nsid=_ANY_NAMESPACE, cdw10=_SANITIZE_STATUS | (_LOG_BYTES // 4 - 1) << 16,
-                   timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
-
-
-# -- answers ----------------------------------------------------------------------------------------------------------
-
-
-def read_controller(data: bytes) -> Controller:
-    oacs, = struct.unpack_from('<H', data, 256)
-    sanicap, = struct.unpack_from('<I', data, 328)
-    manages = bool(oacs & 1 << 3)
-    total, unallocated = (int.from_bytes(data[start:start + 16], 'little') if manages else 0 for start in (280, 296))
-    cntlid, = struct.unpack_from('<H', data, 78)
-    return Controller(bool(oacs & 1 << 1), manages, total, unallocated, sanicap, data[524], cntlid,
-                      bool(data[76] & 1 << 1), bool(oacs & 1 << 7))
-
-
-def read_namespace(data: bytes) -> Namespace:
-    blocks, = struct.unpack_from('<Q', data, 0)
-    flbas, dps, nmic, fpi, dlfeat = data[26], data[29], data[30], data[32], data[33]
-    lbaf = flbas & 0xF | (flbas >> 5 & 0b11) << 4
-    return Namespace(
-        blocks, _block_bytes(data, lbaf), Format(lbaf, bool(flbas & 1 << 4), dps & 0b111, bool(dps & 1 << 3)),
-        bool(nmic & 1), dlfeat & 0b111 == 1, fpi & 0x7F if fpi & 1 << 7 else None)
-
-
-def _block_bytes(data: bytes, lbaf: int) -> int:
-    shift = data[128 + 4 * lbaf + 2]
-    return 1 << shift if shift else 0           # 0: the format does not exist
-
-
-def read_list(data: bytes) -> list[int]:
-    """The identifiers of a namespace list, which ends with a zero or is full."""
-    found = []
-    for nsid, in struct.iter_unpack('<I', data):
-        if not nsid:
-            break
-        found.append(nsid)
-    return found
-
-
-def read_controllers(data: bytes) -> list[int]:
-    """The numbers of a controller list."""
-    count, = struct.unpack_from('<H', data)
-    return list(struct.unpack_from(f'<{min(count, _MOST_CONTROLLERS)}H', data, 2))
-
-
-def read_capabilities(data: bytes) -> dict[int, Resource]:
-    """Return a primary controller's :data:`QUEUES` and :data:`INTERRUPTS`."""
-    found = {}
-    for resource, start in ((QUEUES, 32), (INTERRUPTS, 64)):
-        total, _assigned, primary, _private, most, granularity = struct.unpack_from('<IIHHHH', data, start)
-        found[resource] = Resource(bool(data[4] & 1 << resource), total, primary, most, granularity)
-    return found
-
-
-def read_secondaries(data: bytes) -> list[Secondary]:
-    """The entries of a secondary controller list: at most 127 of 32 bytes, after 32 bytes."""
-    found = []
-    for number in range(min(data[0], _SECONDARIES_A_LIST)):
-        cntlid, _primary, state, vf, queues, interrupts = struct.unpack_from('<HHB3xHHH', data, 32 * (number + 1))
-        found.append(Secondary(cntlid, bool(state & 1), vf, queues, interrupts))
-    return found
-
-
-def read_sanitize_status(data: bytes) -> SanitizeStatus:
-    progress, status, command = struct.unpack_from('<HHI', data)
-    return SanitizeStatus(progress, status & 0b111, command & 0b111)
-
-
-# -- the ioctl --------------------------------------------------------------------------------------------------------
-
-
 def submit(fd: int, command: Command, size: int = 0, data: bytes = b'') -> bytes:
     """Send a command to the controller whose device is open, and wait for its answer. Nothing ends this wait early.
 
@@ -396,118 +257,146 @@ _NAMES: Final = {_GET_LOG_PAGE: 'Get Log Page', _IDENTIFY: 'Identify', _FORMAT_N
                  _VIRTUALIZATION_MANAGEMENT: 'Virtualization Management'}
 
 
+# -- commands ---------------------------------------------------------------------------------------------------------
+#
+# Each raises OSError as submit() does.
+
+
+def _identify(fd: int, cns: int, nsid: int = 0, cntlid: int = 0) -> bytes:
+    return submit(fd, Command(_IDENTIFY, nsid=nsid, cdw10=cns | cntlid << 16), PAGE)
+
+
 def identify_controller(fd: int) -> Controller:
-    """:raises OSError: as :func:`submit`"""
-    return read_controller(submit(fd, identify_command(CONTROLLER), PAGE))
+    data = _identify(fd, CONTROLLER)
+    oacs, = struct.unpack_from('<H', data, 256)
+    sanicap, = struct.unpack_from('<I', data, 328)
+    manages = bool(oacs & 1 << 3)
+    total, unallocated = (int.from_bytes(data[start:start + 16], 'little') if manages else 0 for start in (280, 296))
+    cntlid, = struct.unpack_from('<H', data, 78)
+    return Controller(bool(oacs & 1 << 1), manages, total, unallocated, sanicap, data[524], cntlid,
+                      bool(data[76] & 1 << 1), bool(oacs & 1 << 7))
 
 
 def identify_namespace(fd: int, nsid: int, cns: int = NAMESPACE) -> Namespace:
-    """:raises OSError: as :func:`submit`"""
-    return read_namespace(submit(fd, identify_command(cns, nsid), PAGE))
+    data = _identify(fd, cns, nsid)
+    blocks, = struct.unpack_from('<Q', data, 0)
+    flbas, dps, nmic, fpi, dlfeat = data[26], data[29], data[30], data[32], data[33]
+    lbaf = flbas & 0xF | (flbas >> 5 & 0b11) << 4
+    shift = data[128 + 4 * lbaf + 2]            # 0: the format does not exist
+    return Namespace(
+        blocks, 1 << shift if shift else 0, Format(lbaf, bool(flbas & 1 << 4), dps & 0b111, bool(dps & 1 << 3)),
+        bool(nmic & 1), dlfeat & 0b111 == 1, fpi & 0x7F if fpi & 1 << 7 else None)
 
 
 def namespaces(fd: int, cns: int) -> list[int]:
-    """List the identifiers of namespaces: :data:`ACTIVE` or :data:`ALLOCATED`.
-
-    :raises OSError: as :func:`submit`
-    """
+    """List the identifiers of namespaces: :data:`ACTIVE` or :data:`ALLOCATED`."""
     found: list[int] = []
     while True:
-        more = read_list(submit(fd, identify_command(cns, found[-1] if found else 0), PAGE))
+        page = [nsid for nsid, in struct.iter_unpack('<I', _identify(fd, cns, found[-1] if found else 0))]
+        more = page[:page.index(0)] if 0 in page else page      # a list ends with a zero or is full
         found += more
         if len(more) < _NAMESPACES_A_LIST or found[-1] >= _LAST_NSID:
             return found
 
 
 def controllers(fd: int) -> list[int]:
-    """List the numbers of the controllers of the NVM subsystem.
-
-    :raises OSError: as :func:`submit`
-    """
-    return read_controllers(submit(fd, identify_command(CONTROLLERS), PAGE))
+    """List the numbers of the controllers of the NVM subsystem."""
+    return _numbers(_identify(fd, CONTROLLERS))
 
 
 def attached_to(fd: int, nsid: int) -> list[int]:
-    """List the numbers of the controllers that a namespace is attached to.
+    """List the numbers of the controllers that a namespace is attached to."""
+    return _numbers(_identify(fd, ATTACHED_TO, nsid))
 
-    :raises OSError: as :func:`submit`
-    """
-    return read_controllers(submit(fd, identify_command(ATTACHED_TO, nsid), PAGE))
+
+def _numbers(data: bytes) -> list[int]:
+    count, = struct.unpack_from('<H', data)
+    return list(struct.unpack_from(f'<{min(count, _MOST_CONTROLLERS)}H', data, 2))
 
 
 def secondaries(fd: int) -> list[Secondary]:
-    """List the secondary controllers of a primary one.
-
-    :raises OSError: as :func:`submit`
-    """
+    """List the secondary controllers of a primary one."""
     found: list[Secondary] = []
     while True:
-        more = read_secondaries(submit(fd, identify_command(
-            SECONDARIES, cntlid=found[-1].cntlid + 1 if found else 0), PAGE))
-        found += more
-        if len(more) < _SECONDARIES_A_LIST:
+        data = _identify(fd, SECONDARIES, cntlid=found[-1].cntlid + 1 if found else 0)
+        for number in range(count := min(data[0], _SECONDARIES_A_LIST)):
+            cntlid, _primary, state, vf, queues, interrupts = struct.unpack_from('<HHB3xHHH', data, 32 * (number + 1))
+            found.append(Secondary(cntlid, bool(state & 1), vf, queues, interrupts))
+        if count < _SECONDARIES_A_LIST:
             return found
 
 
 def capabilities(fd: int) -> dict[int, Resource]:
-    """Ask a primary controller what it can give to secondary ones.
+    """Ask a primary controller what it can give to secondary ones: :data:`QUEUES` and :data:`INTERRUPTS`."""
+    data, found = _identify(fd, CAPABILITIES), {}
+    for resource, start in ((QUEUES, 32), (INTERRUPTS, 64)):
+        total, _assigned, primary, _private, most, granularity = struct.unpack_from('<IIHHHH', data, start)
+        found[resource] = Resource(bool(data[4] & 1 << resource), total, primary, most, granularity)
+    return found
 
-    :raises OSError: as :func:`submit`
+
+def virtualize(fd: int, cntlid: int, action: int, resource: int = 0, number: int = 0) -> None:
+    """Manage a secondary controller.
+
+    :param action: :data:`OFFLINE`, :data:`ASSIGN` or :data:`ONLINE`
+    :param resource: to assign, :data:`QUEUES` or :data:`INTERRUPTS`
+    :param number: to assign, how many
     """
-    return read_capabilities(submit(fd, identify_command(CAPABILITIES), PAGE))
+    submit(fd, Command(_VIRTUALIZATION_MANAGEMENT, cdw10=action | resource << 8 | cntlid << 16, cdw11=number))
 
 
 def attach(fd: int, nsid: int, cntlids: Sequence[int], is_to_be: bool) -> None:
-    """Attach a namespace to controllers, or detach it.
-
-    :raises OSError: as :func:`submit`
-    """
-    submit(fd, attachment_command(nsid, is_to_be), data=controller_list(cntlids))
+    """Attach a namespace to controllers, or detach it."""
+    listed = struct.pack(f'<{len(cntlids) + 1}H', len(cntlids), *sorted(cntlids))
+    submit(fd, Command(_NAMESPACE_ATTACHMENT, nsid=nsid, cdw10=_ATTACH if is_to_be else _DETACH),
+           data=listed.ljust(PAGE, b'\0'))
 
 
 def create_namespace(fd: int, blocks: int, wanted: Format, shared: bool) -> int:
-    """Make a namespace that is attached to no controller.
+    """Make a namespace that is attached to no controller, with capacity for all its blocks.
 
+    :param shared: whether it may be attached to several controllers
     :returns: its identifier, which the controller chooses
-    :raises OSError: as :func:`submit`
     """
-    command = create_command()
-    submit(fd, command, data=new_namespace(blocks, wanted, shared))
+    # The fields of the Identify Namespace data structure that the host chooses.
+    data = bytearray(PAGE)
+    struct.pack_into('<QQ', data, 0, blocks, blocks)
+    data[26] = wanted.lbaf & 0xF | wanted.extended << 4 | (wanted.lbaf >> 4 & 0b11) << 5
+    data[29] = wanted.protection | wanted.protection_first << 3
+    data[30] = shared
+    command = Command(_NAMESPACE_MANAGEMENT, cdw10=_CREATE)
+    submit(fd, command, data=bytes(data))
     return int(command.result)
 
 
 def delete_namespace(fd: int, nsid: int) -> None:
-    """Delete a namespace and all its data.
-
-    :raises OSError: as :func:`submit`
-    """
-    submit(fd, delete_command(nsid))
-
-
-def rescan(fd: int) -> None:
-    """Have the driver look again for the namespaces of a controller: not every controller tells it of a change.
-
-    :raises OSError: the kernel refuses it
-    """
-    fcntl.ioctl(fd, RESCAN)
+    """Delete a namespace and all its data, which also detaches it from every controller."""
+    submit(fd, Command(_NAMESPACE_MANAGEMENT, nsid=nsid, cdw10=_DELETE))
 
 
 def format_namespace(fd: int, nsid: int, wanted: Format, erase: int, timeout_s: int) -> None:
-    """Format a namespace, and erase its data unless ``erase`` is :data:`NO_ERASURE`. Blocks until that is done.
-
-    :raises OSError: as :func:`submit`
-    """
-    submit(fd, format_command(nsid, wanted, erase, timeout_s))
+    """Format a namespace, and erase its data unless ``erase`` is :data:`NO_ERASURE`. Blocks until that is done."""
+    # The lower four bits of the format's number and the upper two are in separate fields.
+    submit(fd, Command(_FORMAT_NVM, timeout_s, nsid=nsid, cdw10=(
+        (wanted.lbaf & 0xF) | wanted.extended << 4 | wanted.protection << 5 | wanted.protection_first << 8
+        | erase << 9 | (wanted.lbaf >> 4 & 0b11) << 12)))
 
 
 def start_sanitize(fd: int, action: int) -> None:
     """Start to sanitize the whole NVM subsystem. The controller goes on until it is done, even after a power cut.
 
-    :raises OSError: as :func:`submit`
+    The mode is the restricted one: after a failure, only another sanitize operation makes the disk usable again. An
+    overwrite makes one pass, with zeroes.
     """
-    submit(fd, sanitize_command(action))
+    submit(fd, Command(_SANITIZE, cdw10=action | (1 << 4 if action == OVERWRITE else 0)))
 
 
 def sanitize_status(fd: int) -> SanitizeStatus:
-    """:raises OSError: as :func:`submit`"""
-    return read_sanitize_status(submit(fd, sanitize_status_command(), _LOG_BYTES))
+    progress, status, command = struct.unpack_from('<HHI', submit(fd, Command(
+        _GET_LOG_PAGE, nsid=_ANY_NAMESPACE, cdw10=_SANITIZE_STATUS | (_LOG_BYTES // 4 - 1) << 16), _LOG_BYTES))
+    return SanitizeStatus(progress, status & 0b111, command & 0b111)
+
+
+def rescan(fd: int) -> None:
+    """Have the driver look again for the namespaces of a controller: not every controller tells it of a change."""
+    fcntl.ioctl(fd, RESCAN)

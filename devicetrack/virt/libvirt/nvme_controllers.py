@@ -212,9 +212,8 @@ def bring_online(sysfs: str, address: str) -> None:
                                          (nvme_admin.INTERRUPTS, _LEAST_INTERRUPTS, one.interrupts)):
                 of = nvme_admin.capabilities(fd)[resource]
                 if of.is_flexible and has < least:
-                    nvme_admin.submit(fd, nvme_admin.virtualization_command(
-                        one.cntlid, nvme_admin.ASSIGN, resource, share(of, len(vfs), least)))
-            nvme_admin.submit(fd, nvme_admin.virtualization_command(one.cntlid, nvme_admin.ONLINE))
+                    nvme_admin.virtualize(fd, one.cntlid, nvme_admin.ASSIGN, resource, share(of, len(vfs), least))
+            nvme_admin.virtualize(fd, one.cntlid, nvme_admin.ONLINE)
             one = _secondary(fd, number + 1)
         if not one.is_online:
             raise OSError(errno.EIO, f'its secondary controller {one.cntlid} is offline after it was brought online')

@@ -64,7 +64,7 @@ class PartsTestCase(hosts.FunctionsTestCase):
         """As a reset of the card does."""
         one = self.secondaries()[virtual(self.physical).index(address)]
         with controller(self.physical) as fd:
-            nvme_admin.submit(fd, nvme_admin.virtualization_command(one.cntlid, nvme_admin.OFFLINE))
+            nvme_admin.virtualize(fd, one.cntlid, nvme_admin.OFFLINE)
 
     def assert_online(self) -> None:
         for one in self.secondaries():
