@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import re
 import stat
@@ -11,7 +10,6 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.virt.libvirt import descriptors
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import privileged
@@ -22,6 +20,7 @@ _CONTROLLER: Final = re.compile(r'nvme[0-9]+')
 _SUBSYSTEM: Final = re.compile(r'nvme-subsys[0-9]+')
 
 
+@privileged.opening_in_sysfs
 def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: bool = True) -> int:
     """Open a disk of a PCI function for reading, and for writing if wanted. The caller closes the descriptor.
 
@@ -34,18 +33,11 @@ def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: boo
         ``pci_use`` finds, or somebody else holds the disk exclusively or has it open (EBUSY), the host's use is
         unknown, or there is no privileged daemon
     """
-    if root.has_rights(sysfs):
-        return open_here(sysfs, address, name, size_bytes, writing)
-    return privileged.received(functools.partial(send_disk, sysfs), address, name, size_bytes, writing)
-
-
-@privileged.in_sysfs
-def send_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: bool, socket_path: str) -> None:
-    """As :func:`open_disk`, and send the descriptor; see :mod:`.descriptors`."""
-    descriptors.send(lambda: open_here(sysfs, address, name, size_bytes, writing), socket_path)
+    return open_here(sysfs, address, name, size_bytes, writing)
 
 
 def open_here(sysfs: str, address: str, name: str, size_bytes: int, writing: bool) -> int:
+    """As :func:`open_disk`, for a process that has the rights."""
     if not vocabulary.PCI_ADDRESS.fullmatch(address) or not _DISK.fullmatch(name):
         raise OSError(errno.EINVAL, 'not a PCI address, or not the name of an NVMe namespace')
     # O_EXCL: the kernel refuses a block device that it uses itself, for a file system or below another one (open(2)).

@@ -180,8 +180,9 @@ class Namespace(NamedTuple):
     ``blocks`` is 0 for a namespace that does not exist or is not attached. ``zeroes``: blocks that were deallocated
     read as zeroes. ``remaining_percent`` of a format operation is None where the controller does not tell.
 
-    ``attached_to`` has the numbers of the controllers that a namespace is attached to, if it is not attached to the
-    controller that was asked. It is not in the structure either.
+    ``attached`` says whether it is attached to the controller that was asked. If not, ``attached_to`` has the numbers
+    of the controllers that it is attached to. :func:`.nvme_controllers.read_namespaces` asks for both, since they are
+    not in the structure either.
     """
 
     blocks: int
@@ -190,6 +191,7 @@ class Namespace(NamedTuple):
     shared: bool
     zeroes: bool
     remaining_percent: int | None
+    attached: bool = True
     attached_to: Sequence[int] = ()
 
     @property

@@ -37,13 +37,6 @@ _LEAST_INTERRUPTS = 1
 _MAX_NSID = 2**32 - 3               # the greatest identifier that names one namespace
 
 
-class KnownNamespace(NamedTuple):
-    """A namespace of an NVMe subsystem, and whether it is attached to the controller that was asked."""
-
-    attached: bool
-    namespace: nvme_admin.Namespace
-
-
 class NVMeSubsystem(NamedTuple):
     """A primary controller's answers about its NVM subsystem.
 
@@ -54,7 +47,7 @@ class NVMeSubsystem(NamedTuple):
 
     secondaries: Mapping[int, nvme_admin.Secondary]
     attached: Mapping[int, Sequence[int]]
-    shared: frozenset[int]
+    shared: Sequence[int]
 
 
 def open_controller(sysfs: str, address: str) -> int:
@@ -93,21 +86,16 @@ def _opened(sysfs: str, address: str) -> Iterator[int]:
         os.close(fd)
 
 
+@privileged.answering(lambda fields: nvme_admin.Controller(*fields))
 def read_controller(sysfs: str, address: str) -> nvme_admin.Controller:
     """Ask the controller of a PCI function what it can do.
 
     :raises OSError: it has no controller now, the controller or the kernel refuses the command, or there is no
         privileged daemon
     """
-    return nvme_admin.Controller(*controller_fields(sysfs, address))
-
-
-@privileged.in_sysfs
-def controller_fields(sysfs: str, address: str) -> tuple[Any, ...]:
-    """Return the fields of :func:`read_controller`."""
     with _opened(sysfs, address) as fd:
         controller = nvme_admin.identify_controller(fd)
-        return tuple(controller._replace(others=_others(fd, controller)))
+        return controller._replace(others=_others(fd, controller))
 
 
 def _others(fd: int, controller: nvme_admin.Controller) -> tuple[int, ...] | None:
@@ -132,57 +120,43 @@ def _secondaries(fd: int) -> list[nvme_admin.Secondary]:
         return []                               # it is no primary controller
 
 
-def read_namespaces(sysfs: str, address: str) -> Mapping[int, KnownNamespace]:
+def _namespaces(found: Mapping[int, Sequence[Any]]) -> Mapping[int, nvme_admin.Namespace]:
+    """Make the namespaces of their fields."""
+    return {nsid: nvme_admin.Namespace(blocks, block_bytes, nvme_admin.Format(*form), *others)
+            for nsid, (blocks, block_bytes, form, *others) in found.items()}
+
+
+@privileged.answering(_namespaces)
+def read_namespaces(sysfs: str, address: str) -> Mapping[int, nvme_admin.Namespace]:
     """Ask the controller of a PCI function for its namespaces, by their identifiers.
 
     The answer has the namespaces that are attached to it and, if it manages namespaces, all others of its subsystem.
 
     :raises OSError: as :func:`read_controller`
     """
-    return {nsid: KnownNamespace(attached, namespace._replace(format=nvme_admin.Format(*namespace.format)))
-            for nsid, attached, fields in namespace_fields(sysfs, address)
-            for namespace in [nvme_admin.Namespace(*fields)]}
-
-
-@privileged.in_sysfs
-def namespace_fields(sysfs: str, address: str) -> list[tuple[int, bool, tuple[Any, ...]]]:
-    """Return the fields of :func:`read_namespaces`."""
     with _opened(sysfs, address) as fd:
-        active = nvme_admin.namespaces(fd, nvme_admin.ACTIVE)
-        found = [(nsid, True, _fields(nvme_admin.identify_namespace(fd, nsid))) for nsid in active]
+        found = {nsid: nvme_admin.identify_namespace(fd, nsid) for nsid in nvme_admin.namespaces(fd, nvme_admin.ACTIVE)}
         if nvme_admin.identify_controller(fd).manages_namespaces:
-            for nsid in nvme_admin.namespaces(fd, nvme_admin.ALLOCATED):
-                if nsid not in active:
-                    namespace = nvme_admin.identify_namespace(fd, nsid, nvme_admin.ALLOCATED_NAMESPACE)
-                    found.append((nsid, False, _fields(namespace._replace(
-                        attached_to=tuple(nvme_admin.attached_to(fd, nsid))))))
+            for nsid in set(nvme_admin.namespaces(fd, nvme_admin.ALLOCATED)) - found.keys():
+                namespace = nvme_admin.identify_namespace(fd, nsid, nvme_admin.ALLOCATED_NAMESPACE)
+                found[nsid] = namespace._replace(attached=False, attached_to=tuple(nvme_admin.attached_to(fd, nsid)))
         return found
 
 
-def _fields(namespace: nvme_admin.Namespace) -> tuple[Any, ...]:
-    return tuple(namespace._replace(format=tuple(namespace.format)))    # type: ignore[arg-type]
-
-
+@privileged.answering(lambda fields: NVMeSubsystem(
+    {vf: nvme_admin.Secondary(*one) for vf, one in fields[0].items()}, *fields[1:]))
 def read_subsystem(sysfs: str, address: str) -> NVMeSubsystem:
     """Ask the controller of a physical function for its secondary controllers, and for all namespaces.
 
     :raises OSError: as :func:`read_controller`
     """
-    secondaries, namespaces = subsystem_fields(sysfs, address)
-    return NVMeSubsystem({one.vf - 1: one for one in (nvme_admin.Secondary(*fields) for fields in secondaries)},
-                         {nsid: tuple(attached) for nsid, _shared, attached in namespaces},
-                         frozenset(nsid for nsid, shared, _attached in namespaces if shared))
-
-
-@privileged.in_sysfs
-def subsystem_fields(sysfs: str, address: str) -> tuple[list[tuple[Any, ...]], list[tuple[int, bool, list[int]]]]:
-    """Return the fields of :func:`read_subsystem`."""
     with _opened(sysfs, address) as fd:
-        secondaries = [tuple(one) for one in nvme_admin.secondaries(fd)]
-        namespaces = [(nsid, nvme_admin.identify_namespace(fd, nsid, nvme_admin.ALLOCATED_NAMESPACE).shared,
-                       nvme_admin.attached_to(fd, nsid))
-                      for nsid in nvme_admin.namespaces(fd, nvme_admin.ALLOCATED)]
-        return secondaries, namespaces
+        everything = nvme_admin.namespaces(fd, nvme_admin.ALLOCATED)
+        return NVMeSubsystem(
+            {one.vf - 1: one for one in nvme_admin.secondaries(fd)},
+            {nsid: tuple(nvme_admin.attached_to(fd, nsid)) for nsid in everything},
+            tuple(nsid for nsid in everything
+                  if nvme_admin.identify_namespace(fd, nsid, nvme_admin.ALLOCATED_NAMESPACE).shared))
 
 
 @privileged.in_sysfs
@@ -464,16 +438,11 @@ def start_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int]], a
         nvme_admin.start_sanitize(fd, action)
 
 
+@privileged.answering(lambda fields: nvme_admin.SanitizeStatus(*fields))
 def sanitize_status(sysfs: str, address: str) -> nvme_admin.SanitizeStatus:
     """Ask the controller of a PCI function for the state of its last sanitize operation.
 
     :raises OSError: as :func:`read_controller`
     """
-    return nvme_admin.SanitizeStatus(*status_fields(sysfs, address))
-
-
-@privileged.in_sysfs
-def status_fields(sysfs: str, address: str) -> tuple[int, ...]:
-    """Return the fields of :func:`sanitize_status`."""
     with _opened(sysfs, address) as fd:
-        return tuple(nvme_admin.sanitize_status(fd))
+        return nvme_admin.sanitize_status(fd)

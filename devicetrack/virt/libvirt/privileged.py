@@ -8,7 +8,7 @@
   ``nvme_controllers`` asks and commands the controllers of NVMe disks.
 
 A service that runs as root does this work itself. Any other service uses oslo.privsep, whose daemon runs the functions
-that ``function`` and ``in_sysfs`` mark, and no others. Anybody with the service's rights may call these with
+that the decorators here mark, and no others. Anybody with the service's rights may call these with
 any arguments. So none of them takes a program, the path of a file to write, or a descriptor. The daemon opens a device
 and sends the descriptor through a unix socket of the caller (SCM_RIGHTS, unix(7)). So a child of the service can wipe
 the device: the child can outlive the service and the daemon, and its only right is the descriptor.
@@ -85,16 +85,19 @@ def function(of: _Function) -> _Function:
     """Let the daemon run a function if this process does not have root's rights.
 
     Its arguments are given by position. They and its answer are simple values, as oslo.privsep passes them on. It makes
-    lists of tuples. Of the errors OSError and CommandFailed pass.
+    tuples of lists and of named tuples. Of the errors OSError and CommandFailed pass.
 
     :raises OSError: there is no privileged daemon, or it failed
     """
-    @functools.wraps(of)
-    def run(*arguments: Any) -> Any:
-        return of(*arguments) if root.has_rights() else _ask_daemon(run, *arguments)
+    return _entry_point(of)
 
-    root.ENTRY_POINTS.add(run)
-    return cast(_Function, run)
+
+def opening(of: _Function) -> _Function:
+    """As :func:`function`, for a function that opens something and returns the descriptor, which the caller closes.
+
+    The daemon gets the path of a socket as one more argument, and sends the descriptor there: see :mod:`.descriptors`.
+    """
+    return _entry_point(of, is_opening=True)
 
 
 def in_sysfs(of: _Function) -> _Function:
@@ -103,11 +106,36 @@ def in_sysfs(of: _Function) -> _Function:
     The daemon knows only the host's sysfs, and its callers do not name it. A tree elsewhere belongs to the caller, who
     uses it without the daemon.
     """
+    return _entry_point(of, is_in_sysfs=True)
+
+
+def opening_in_sysfs(of: _Function) -> _Function:
+    """As :func:`in_sysfs` and as :func:`opening`."""
+    return _entry_point(of, is_in_sysfs=True, is_opening=True)
+
+
+def answering(made: Callable[[Any], object]) -> Callable[[_Function], _Function]:
+    """As :func:`in_sysfs`, for a function whose answer ``made`` makes again of the daemon's simple values."""
+    return lambda of: _entry_point(of, is_in_sysfs=True, made=made)
+
+
+def _entry_point(of: _Function, is_in_sysfs: bool = False, is_opening: bool = False,
+                 made: Callable[[Any], object] = lambda answer: answer) -> _Function:
     @functools.wraps(of)
     def run(*arguments: Any) -> Any:
         if root.is_daemon:
-            return of(root.SYSFS, *arguments)
-        return of(*arguments) if root.has_rights(arguments[0]) else _ask_daemon(run, *arguments[1:])
+            place = (root.SYSFS,) if is_in_sysfs else ()
+            if not is_opening:
+                return of(*place, *arguments)
+            *wanted, socket_path = arguments
+            return descriptors.send(lambda: of(*place, *wanted), socket_path)
+        if root.has_rights(arguments[0] if is_in_sysfs else None):
+            return of(*arguments)
+        if is_in_sysfs:
+            arguments = arguments[1:]
+        if is_opening:
+            return descriptors.receive(lambda socket_path: _ask_daemon(run, *arguments, socket_path), NDCTL_TIMEOUT_S)
+        return made(_ask_daemon(run, *arguments))
 
     root.ENTRY_POINTS.add(run)
     return cast(_Function, run)
@@ -134,22 +162,9 @@ def run_ndctl(command: str, timeout_s: int = NDCTL_TIMEOUT_S) -> tuple[int, str]
     :raises OSError: it cannot be run, users other than root can change it, or there is no privileged daemon
     :raises CommandFailed: it does not end in time
     """
-    if root.has_rights():
-        return run_lister(command, timeout_s)
-    status, output = run_configured_ndctl()
-    return status, output
-
-
-@function
-def run_configured_ndctl() -> tuple[int, str]:
-    """Run the ndctl that this process's own configuration names, as :func:`run_ndctl` does."""
-    options.register(cfg.CONF)
-    read = cfg.CONF[options.VPMEM_GROUP]
-    return run_lister(read.ndctl_command, read.ndctl_timeout_s)
-
-
-def run_lister(command: str, timeout_s: int) -> tuple[int, str]:
-    """As :func:`run_ndctl`."""
+    if not root.has_rights():
+        status, printed = run_configured_ndctl()
+        return status, printed
     ended: list[int | None] = []
 
     def end(child: subprocess.Popen[bytes]) -> None:
@@ -167,6 +182,14 @@ def run_lister(command: str, timeout_s: int) -> tuple[int, str]:
     except subprocess.TimeoutExpired as error:
         raise exception.CommandFailed(command, f'did not end in {timeout_s} s') from error
     return ended[0] or 0, output.decode(errors='replace')
+
+
+@function
+def run_configured_ndctl() -> tuple[int, str]:
+    """Run the ndctl that this process's own configuration names, as :func:`run_ndctl` does."""
+    options.register(cfg.CONF)
+    read = cfg.CONF[options.VPMEM_GROUP]
+    return run_ndctl(read.ndctl_command, read.ndctl_timeout_s)
 
 
 def program(path: str) -> str:
@@ -188,6 +211,7 @@ def program(path: str) -> str:
     return found
 
 
+@opening
 def open_dax(path: str, size_bytes: int) -> int:
     """Open a device-dax character device for reading and writing. The caller closes the descriptor.
 
@@ -197,21 +221,6 @@ def open_dax(path: str, size_bytes: int) -> int:
     :raises OSError: it cannot be opened, is no such device or has another size, another process has it open or mapped
         (EBUSY), or there is no privileged daemon
     """
-    return open_dax_here(path, size_bytes) if root.has_rights() else received(send_dax, path, size_bytes)
-
-
-@function
-def send_dax(path: str, size_bytes: int, socket_path: str) -> None:
-    """As :func:`open_dax`, and send the descriptor; see :mod:`.descriptors`."""
-    descriptors.send(lambda: open_dax_here(path, size_bytes), socket_path)
-
-
-def received(sending: Callable[..., None], *arguments: object) -> int:
-    """Have the daemon open something and send it, and return the descriptor."""
-    return descriptors.receive(lambda socket_path: sending(*arguments, socket_path), NDCTL_TIMEOUT_S)
-
-
-def open_dax_here(path: str, size_bytes: int) -> int:
     name = _dax_name(path)
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -489,33 +498,18 @@ def reset(sysfs: str, address: str, method: str | None) -> None:
         write_attribute(methods, before)
 
 
+@in_sysfs
 def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None = None, timeout_s: float = 60) -> None:
     """Make virtual functions of a physical function that has none. It blocks until they are there.
 
     :param number: how many, at least 1
     :param autoprobe: whether a driver of the host takes them; None keeps the kernel's setting. No driver takes those
-        of an NVMe controller before they are online: see :func:`bring_nvme_online` and :func:`probe`
-    :param timeout_s: how long this process waits. The privileged daemon waits until the kernel answers
+        of an NVMe controller before they are online: see :func:`.nvme_controllers.bring_online` and :func:`probe`
+    :param timeout_s: how long this process waits for another one that writes. The privileged daemon writes itself, and
+        waits until the kernel answers
     :raises OSError: EBUSY: it has virtual functions already, or somebody uses it, as :func:`unbind` says; else, it
         cannot have so many (ERANGE), its driver cannot make any (ENOENT), no answer in time (ETIMEDOUT; they may still
         appear), or there is no privileged daemon
-    """
-    if root.has_rights(sysfs):
-        make_vfs(sysfs, address, number, autoprobe, timeout_s)
-    else:
-        wait_for_vfs(sysfs, address, number, autoprobe)
-
-
-@in_sysfs
-def wait_for_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None) -> None:
-    """As :func:`make_vfs`, for as long as the kernel takes."""
-    make_vfs(sysfs, address, number, autoprobe, None)
-
-
-def make_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None, apart_s: float | None) -> None:
-    """As :func:`set_vfs`.
-
-    :param apart_s: have a separate process write, and wait so many seconds for it; None writes in this process
     """
     if type(number) is not int or not 1 <= number <= _MAX_VFS:
         raise OSError(errno.EINVAL, 'not a number of virtual functions')
@@ -538,10 +532,10 @@ def make_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None, apar
         write_attribute(probes, after)
         after = None
     try:
-        if apart_s is None:
+        if root.is_daemon:
             write_attribute(path, data)
         else:
-            write_apart(path, data, apart_s)
+            write_apart(path, data, timeout_s)
     finally:
         if after is not None:
             write_attribute(probes, after)

@@ -22,12 +22,12 @@ from devicetrack.virt.libvirt import root
 
 # Whoever adds one also adds what a hostile caller may ask it for, below.
 OFFERED = {
-    'privileged': ('check_host_use', 'is_dax_locked', 'is_vfio_group_open', 'open_daxes', 'probe', 'read_serial',
-                   'remove_lost_definitions', 'remove_mdev', 'remove_mdev_definition', 'reset', 'run_configured_ndctl',
-                   'send_dax', 'set_driver_override', 'set_vgpu_type', 'unbind', 'wait_for_vfs'),
-    'disk_nodes': ('send_disk',),
-    'nvme_controllers': ('attach', 'bring_online', 'controller_fields', 'create_namespace', 'delete_namespace',
-                         'format_in_daemon', 'namespace_fields', 'start_sanitize', 'status_fields', 'subsystem_fields'),
+    'privileged': ('check_host_use', 'is_dax_locked', 'is_vfio_group_open', 'open_dax', 'open_daxes', 'probe',
+                   'read_serial', 'remove_lost_definitions', 'remove_mdev', 'remove_mdev_definition', 'reset',
+                   'run_configured_ndctl', 'set_driver_override', 'set_vfs', 'set_vgpu_type', 'unbind'),
+    'disk_nodes': ('open_disk',),
+    'nvme_controllers': ('attach', 'bring_online', 'create_namespace', 'delete_namespace', 'format_in_daemon',
+                         'read_controller', 'read_namespaces', 'read_subsystem', 'sanitize_status', 'start_sanitize'),
     'vf_ports': ('set_port',),
 }
 
@@ -125,12 +125,12 @@ HOSTILE = SERVICE + textwrap.dedent("""
         ('../0000:3d:00.4', 1), ('0000:3d:00.4/../0000:3d:00.4', 1), ('0000:3d:00.4' + chr(10), 1), (None, 1),
         ('0000:3d:00.4', '1'), ('0000:3d:00.4', -1), ('0000:3d:00.4', 2**40), ('0000:3d:00.4', True),
         ('/tmp', '0000:3d:00.4', 1))]
-    nvme = {'controller_fields': (), 'namespace_fields': (), 'status_fields': (), 'start_sanitize': ([], 2),
-            'format_in_daemon': ([], 1, [0, False, 0, False], 1, 60), 'subsystem_fields': (), 'bring_online': (),
+    nvme = {'read_controller': (), 'read_namespaces': (), 'sanitize_status': (), 'start_sanitize': ([], 2),
+            'format_in_daemon': ([], 1, [0, False, 0, False], 1, 60), 'read_subsystem': (), 'bring_online': (),
             'attach': ([], 1, True), 'delete_namespace': ([], 1),
             'create_namespace': ([], 1, 8, [0, False, 0, False], False)}
     pci = {'set_driver_override': ('vfio-pci',), 'unbind': (), 'probe': (), 'reset': (None,),
-           'wait_for_vfs': (1, None), 'read_serial': (), 'check_host_use': (),
+           'set_vfs': (1, None, 60), 'read_serial': (), 'check_host_use': (),
            'vf_ports.set_port': ('52:54:00:aa:bb:01', 41, True),
            **{f'nvme_controllers.{name}': arguments for name, arguments in nvme.items()}}
     said['pci'] = [told(of_daemon, name, address, *arguments) for name, arguments in pci.items() for address in (
@@ -140,7 +140,7 @@ HOSTILE = SERVICE + textwrap.dedent("""
     said['driver'] = [told(of_daemon, 'set_driver_override', '0000:3d:00.4', driver)
                       for driver in ('', '../nvme', 'vfio-pci' + chr(10) + 'x')]
     said['method'] = [told(of_daemon, 'reset', '0000:3d:00.4', method) for method in ('', 'flr bus', '../x')]
-    said['vfs'] = [told(of_daemon, 'wait_for_vfs', '0000:3d:00.4', number, autoprobe) for number, autoprobe in (
+    said['vfs'] = [told(of_daemon, 'set_vfs', '0000:3d:00.4', number, autoprobe) for number, autoprobe in (
         (0, None), (-1, None), (2**16, None), (True, None), ('1', None), (None, None), (1, 'yes'), (1, 1))]
     mac = '52:54:00:aa:bb:01'
     said['port'] = [told(of_daemon, 'vf_ports.set_port', '0000:3d:00.4', *arguments).split(': ')[:2]
@@ -173,12 +173,12 @@ HOSTILE = SERVICE + textwrap.dedent("""
     os.mkdir(mine, 0o700)
     ours = listener(os.path.join(mine, 'fd'))
     address = ours.getsockname()
-    said['device'] = [told(of_daemon, 'send_dax', path, size, address) for path, size in (
+    said['device'] = [told(of_daemon, 'open_dax', path, size, address) for path, size in (
         ('/etc/shadow', 4096), ('/dev/mem', 4096), (device('secret'), 7), (device('dax0.0') + chr(10), 4096),
         (device('../') + os.path.basename(directory) + '/dax0.0', 4096), (None, 4096), (b'/dev/mem', 4096),
         (device('dax1.0'), 7), (device('dax2.0'), 7), (device('dax3.0'), 4096), (device('dax4.0'), 4096),
         (device('dax0.0'), 8192), (device('dax0.0'), None))]
-    said['disks'] = [told(of_daemon, 'disk_nodes.send_disk', '0000:3d:00.4', name, 4096, True, address)
+    said['disks'] = [told(of_daemon, 'disk_nodes.open_disk', '0000:3d:00.4', name, 4096, True, address)
                      for name in ('../secret', 'secret', 'nvme0n1/../secret', 'nvme0n1')]
     said['lock'] = [told(of_daemon, 'is_dax_locked', path) for path in (
         '/etc/shadow', '/dev/mem', device('secret'), device('dax0.0') + chr(10), device('dax1.0'), device('dax2.0'),
@@ -189,7 +189,7 @@ HOSTILE = SERVICE + textwrap.dedent("""
     other = listener(os.path.join(mine, 'other'))
     os.mkdir(os.path.join(home, 'devicetrack-link'), 0o700)
     os.symlink(os.path.join(directory, 'devicetrack-root', 'fd'), os.path.join(home, 'devicetrack-link', 'fd'))
-    said['socket'] = [told(of_daemon, 'send_dax', device('dax0.0'), 4096, to) for to in (
+    said['socket'] = [told(of_daemon, 'open_dax', device('dax0.0'), 4096, to) for to in (
         os.path.join(directory, 'devicetrack-root', 'fd'), opened.getsockname(), other.getsockname(),
         os.path.join(home, 'devicetrack-link', 'fd'), os.path.join(mine, '..', 'devicetrack-mine', 'fd'),
         address[1:], '/run/dbus/system_bus_socket', chr(0) + 'abstract', None, 7)]

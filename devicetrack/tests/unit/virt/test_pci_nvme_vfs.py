@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import json
+import os
 from typing import Any
+
+import fixtures
+import msgpack
 
 from devicetrack import exception
 from devicetrack.testing import nvme
@@ -13,6 +18,8 @@ from devicetrack.tests import base
 from devicetrack.tests.unit.virt import pci_hosts
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
+from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt.kinds import pci
 
 CARD = '0000:02:00.0'
@@ -48,6 +55,28 @@ class SecondariesTestCase(pci_hosts.PCIHostTestCase):
 
     def virtualized(self) -> int:
         return self.controller.commands.count(0x1C)
+
+
+class DaemonTestCase(SecondariesTestCase):
+
+    def through_messages(self, of: Callable[..., Any], *arguments: Any) -> Any:
+        """Ask as the privileged daemon is asked, in this process."""
+        with fixtures.MonkeyPatch(f'{root.__name__}.is_daemon', True):
+            answer = of(*msgpack.unpackb(msgpack.packb(arguments), use_list=False))
+        return msgpack.unpackb(msgpack.packb(answer), use_list=False, strict_map_key=False)
+
+    def test_it_tells_the_same_of_a_controller_as_the_controller(self) -> None:
+        self.prepare(self.kind_with())
+        self.controller.oacs |= 1 << 3
+        asked = ((nvme_controllers.read_controller, CARD), (nvme_controllers.read_namespaces, CARD),
+                 (nvme_controllers.read_subsystem, CARD), (nvme_controllers.sanitize_status, CARD))
+        itself = [of(self.host.root, address) for of, address in asked]
+        self.patch(root, 'SYSFS', self.host.root)
+        self.patch(os, 'geteuid', lambda: 65534)
+        self.patch(privileged, '_ask_daemon', self.through_messages)
+        for said, (of, address) in zip(itself, asked, strict=True):
+            told = of(self.host.root, address)
+            self.assertEqual((said, repr(said)), (told, repr(told)))
 
 
 class OnlineTestCase(SecondariesTestCase):

@@ -187,15 +187,15 @@ def _answer(tree: pci_sysfs.Tree, function: pci_sysfs.Function, controller: nvme
     """
     controller = controller or nvme_controllers.read_controller(tree.root, function.address)
     found = nvme_controllers.read_namespaces(tree.root, function.address)
-    sizes, loose = ({nsid: pci_namespaces.Size(one.namespace.size_bytes, one.namespace.block_bytes)
+    sizes, loose = ({nsid: pci_namespaces.Size(one.size_bytes, one.block_bytes)
                      for nsid, one in found.items() if one.attached is attached} for attached in (True, False))
     # A virtual function sees neither the namespaces of other controllers nor the capacity.
     whole = function.physfn is None
     return pci_namespaces.Record(
-        sizes, {nsid: found[nsid].namespace.format for nsid in sizes}, loose if whole else {},
+        sizes, {nsid: found[nsid].format for nsid in sizes}, loose if whole else {},
         controller.total_bytes if whole else 0, controller.unallocated_bytes if whole else 0,
-        frozenset(nsid for nsid in sizes if found[nsid].namespace.shared),
-        {nsid: attached for nsid in loose if whole and (attached := found[nsid].namespace.attached_to)})
+        frozenset(nsid for nsid in sizes if found[nsid].shared),
+        {nsid: attached for nsid in loose if whole and (attached := found[nsid].attached_to)})
 
 
 class Erasing:
@@ -409,7 +409,7 @@ class Erasing:
             self._format_one(nsid, form, _FORMATS[policy.erase], policy.timeout_s)
         self.check()
         found = self._told(lambda: nvme_controllers.read_namespaces(self._tree.root, self._function.address))
-        if policy.erase == pci_cleaning.USER_DATA and all(found[nsid].namespace.zeroes for nsid in recorded.sizes):
+        if policy.erase == pci_cleaning.USER_DATA and all(found[nsid].zeroes for nsid in recorded.sizes):
             self.wipe(progress.READ)
         else:
             LOG.info('The controller of %s reports that it erased its namespaces; nothing else can prove it.',
