@@ -31,7 +31,7 @@ from devicetrack.objects import DeviceRequest
 from devicetrack.objects import values
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
-from devicetrack.tests.unit.virt.pci_functions import Function
+from devicetrack.tests.unit.virt.pci_functions import function as made
 from devicetrack.virt.libvirt.kinds import pci_options
 
 VENDORS, PRODUCTS = ('8086', '144d'), ('10ca', '00ab')
@@ -58,7 +58,7 @@ class Card(NamedTuple):
             'dev_id': self.address, 'label': self.address, 'compute_node_id': 1, 'status': 'available'})
 
     def as_we_have_it(self, options: pci_options.PCIOptions) -> values.InventoryDevice:
-        function = Function(self.address, self.vendor_id, self.product_id, physfn=self.physfn)
+        function = made(self.address, self.vendor_id, self.product_id, physfn=self.physfn)
         spec = options.spec_of(function)
         assert spec is not None
         parent = self.physfn or self.address

@@ -22,7 +22,8 @@ from devicetrack import exception
 from devicetrack.conf import pci as options
 from devicetrack.objects import DeviceRequest
 from devicetrack.tests import base
-from devicetrack.tests.unit.virt.pci_functions import Function
+from devicetrack.tests.unit.virt.pci_functions import function
+from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt.kinds import pci_options
 
 # Few values, so that specs and functions meet.
@@ -38,7 +39,7 @@ def address_of(*fields: str) -> str:
 
 
 @strategies.composite
-def functions(draw: Any) -> list[Function]:
+def functions(draw: Any) -> list[pci_sysfs.Function]:
     """Functions of one host: some are physical functions, others their virtual ones."""
     fields = strategies.tuples(*map(strategies.sampled_from, (DOMAINS, BUSES, SLOTS, NUMBERS)))
     parents = [address_of(*one) for one in PARENTS[:draw(strategies.integers(0, 2))]]
@@ -46,7 +47,7 @@ def functions(draw: Any) -> list[Function]:
     addresses = [*parents, *(one for one in others if one not in parents)]
     nets = draw(strategies.permutations([NETS[:1], NETS[1:], (), (), (), ()]))
     physfns = strategies.sampled_from([None, *parents])
-    return [Function(address, draw(strategies.sampled_from(IDS)), draw(strategies.sampled_from(IDS)),
+    return [function(address, draw(strategies.sampled_from(IDS)), draw(strategies.sampled_from(IDS)),
                      physfn=None if address in parents else draw(physfns), net=net)
             for address, net in zip(addresses, nets, strict=False)]
 
@@ -156,7 +157,7 @@ class MatchingTestCase(NovaTestCase):
                          suppress_health_check=[hypothesis.HealthCheck.too_slow])
     @hypothesis.given(specs=strategies.lists(SPECS, min_size=1, max_size=3), host=functions())
     def test_each_function_has_the_spec_the_class_and_the_traits_that_nova_gives_it(
-            self, specs: list[Any], host: list[Function]) -> None:
+            self, specs: list[Any], host: list[pci_sysfs.Function]) -> None:
         by_address = {one.address: one for one in host}
         parents = {one.physfn for one in host if one.physfn}
 
@@ -177,7 +178,7 @@ class MatchingTestCase(NovaTestCase):
             if theirs is None or ours is None:
                 return
             for one in host:
-                mine = ours.spec_of(one, by_address.get(one.physfn or ''))
+                mine = ours.spec_of(one._replace(parent=by_address.get(one.physfn or '')))
                 device = {'address': one.address, 'vendor_id': one.vendor_id, 'product_id': one.product_id}
                 found = theirs.device_assignable({**device, 'parent_addr': one.physfn} if one.physfn else device)
                 self.assertEqual(None if found is None else theirs.specs.index(found),
@@ -186,14 +187,14 @@ class MatchingTestCase(NovaTestCase):
                 if found is not None and mine is not None:
                     self.compare(one, mine, found.get_tags())
 
-    def compare(self, function: Function, mine: pci_options.DeviceSpec, tags: Any) -> None:
-        found = pci_options.resource_class_of(mine, function)
+    def compare(self, ours: pci_sysfs.Function, mine: pci_options.DeviceSpec, tags: Any) -> None:
+        found = pci_options.resource_class_of(mine, ours)
         if tags.get('physical_network') and not tags.get('resource_class'):
             # Nova keeps ports of networks out of placement.
             self.assertEqual('CUSTOM_PCI_NETWORK_' + tags['physical_network'].upper(), found)
         else:
             self.assertEqual(pci_placement_translator.get_resource_class(
-                tags.get('resource_class'), function.vendor_id, function.product_id), found)
+                tags.get('resource_class'), ours.vendor_id, ours.product_id), found)
         traits = pci_placement_translator._get_traits_for_dev(tags)
         if tags.get('one_time_use') == 'true':
             traits.add(pci_options.ONE_TIME_USE)        # Nova adds it to those of whole functions later

@@ -58,6 +58,10 @@ class Rereading:
                     and not (others_came_or_went and known.total_vfs)}
             kept.update((function.address, function) for function in self._tree.read(
                 [address for address in addresses if address not in kept], look))
+            # One that was kept belongs to its physical function as that is now.
+            for address, function in kept.items():
+                if function.physfn is not None and (parent := kept.get(function.physfn)) is not function.parent:
+                    kept[address] = function._replace(parent=parent)
             self._links, self._known = look.links, kept
             return [kept[address] for address in addresses if address in kept]
 

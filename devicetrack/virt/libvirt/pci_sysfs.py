@@ -90,6 +90,8 @@ class Function(NamedTuple):
 
     ``problem`` is None, or a phrase with the first thing that could not be read. The field for that thing is then
     empty, as if the function had none.
+
+    ``parent`` is the physical function of a virtual one, read with it; None if there is none any more.
     """
 
     address: str
@@ -108,6 +110,7 @@ class Function(NamedTuple):
     serial: str | None = None
     net: tuple[str, ...] = ()
     problem: str | None = None
+    parent: Function | None = None
 
     @property
     def device_type(self) -> str:
@@ -189,7 +192,7 @@ class Tree:
         :raises CommandFailed: the functions of this host cannot be listed
         """
         with self._listing() as devices:
-            reader = _Reader(devices, look.interfaces, look.controllers)
+            reader = _Reader(devices, lambda address: (look.interfaces.get(address, ()), look.controllers.get(address)))
             return [function for function in map(reader.function, addresses) if function is not None]
 
     def function(self, address: str) -> Function | None:
@@ -199,22 +202,24 @@ class Tree:
         """
         if not vocabulary.PCI_ADDRESS.fullmatch(address):
             return None
-        # The function's own directory has what the class directories have for every function.
+        with self._listing() as devices:
+            return _Reader(devices, self._below).function(address)
+
+    def _below(self, address: str) -> tuple[tuple[str, ...], str | None]:
+        """Find the interfaces and the controller of one function: its directory has what those of classes have."""
         below = f'bus/pci/devices/{address}'
         interfaces: list[str] = []
-        controllers: dict[str, str] = {}
-        with self._listing() as devices:
-            # If a directory cannot be listed, the reader reports why.
-            with contextlib.suppress(exception.CommandFailed):
-                for name in self._list(below):
-                    if name == 'net':
-                        interfaces += self._list(f'{below}/net')
-                    elif _VIRTIO.fullmatch(name):
-                        interfaces += self._list(f'{below}/{name}/net')
-                    elif name == 'nvme':
-                        controllers.update((address, found) for found in self._list(f'{below}/nvme')
-                                           if NVME_NAME.fullmatch(found))
-            return _Reader(devices, {address: tuple(sorted(interfaces))}, controllers).function(address)
+        controller = None
+        # If a directory cannot be listed, the reader reports why.
+        with contextlib.suppress(exception.CommandFailed):
+            for name in self._list(below):
+                if name == 'net':
+                    interfaces += self._list(f'{below}/net')
+                elif _VIRTIO.fullmatch(name):
+                    interfaces += self._list(f'{below}/{name}/net')
+                elif name == 'nvme':
+                    controller = next(filter(NVME_NAME.fullmatch, self._list(f'{below}/nvme')), None)
+        return tuple(sorted(interfaces)), controller
 
     def group(self, number: int) -> tuple[str, ...]:
         """Return the addresses of the functions in an IOMMU group, bridges too; none if there is no such group.
@@ -357,22 +362,25 @@ class Tree:
 
 
 class _Reader:
-    """Reads functions, a physical function before its virtual ones if it can.
+    """Reads functions, each once, and a physical function before its virtual ones.
 
     :param devices: the descriptor of the directory with all functions
-    :param interfaces: the names of network interfaces, by the address of their function
-    :param controllers: the names of NVMe controllers, by the address of their function
+    :param below: returns the names of a function's network interfaces and of its NVMe controller, by its address
     """
 
-    def __init__(self, devices: int, interfaces: Mapping[str, tuple[str, ...]],
-                 controllers: Mapping[str, str]) -> None:
-        self._devices = devices
-        self._interfaces = interfaces
-        self._controllers = controllers
+    def __init__(self, devices: int, below: Callable[[str], tuple[tuple[str, ...], str | None]]) -> None:
+        self._devices, self._below = devices, below
+        self._known: dict[str, Function | None] = {}
         # By address of a virtual function: its physical function, whose link led to it, and its number.
         self._parents: dict[str, tuple[str, int]] = {}
 
     def function(self, address: str) -> Function | None:
+        if address not in self._known:
+            self._known[address] = None         # nothing is its own physical function
+            self._known[address] = self._opened(address)
+        return self._known[address]
+
+    def _opened(self, address: str) -> Function | None:
         try:
             directory = os.open(address, _DIRECTORY, dir_fd=self._devices)
         except FileNotFoundError:
@@ -387,19 +395,22 @@ class _Reader:
     def _read(self, address: str, at: _Directory) -> Function | None:
         total_vfs = 0
         vfs: tuple[str, ...] = ()
+        parent = None
         physfn, number = self._parents.get(address, (None, None))
-        if physfn is not None:
-            pass                            # links of its physical function have led here
-        elif (total_vfs := at.read('sriov_totalvfs', _count) or 0) > 0:
+        # Unless links of its physical function have led here already, it may be a physical one itself.
+        if physfn is None and (total_vfs := at.read('sriov_totalvfs', _count) or 0) > 0:
             vfs = self._vfs(address, at)
-        elif (physfn := at.link('physfn', _address)) is not None:
-            number = self._number(address, physfn, at)
+        elif physfn is not None or (physfn := at.link('physfn', _address)) is not None:
+            parent = self.function(physfn)
+            number = self._parents.get(address, (physfn, None))[1]
+            if number is None and parent is not None and parent.problem is not None:
+                at.problem = at.problem or f'its physical function {physfn}: {parent.problem}'
         driver = at.link('driver', str)
         group = at.link('iommu_group', int)
         node = at.read('numa_node', int)
         methods = at.read('reset_method', str.split)
         # Read by this function's directory, since another function's controller may have the name by now.
-        controller = self._controllers.get(address)
+        interfaces, controller = self._below(address)
         serial = None if controller is None else at.read(f'nvme/{controller}/serial', _serial)
         # Every function has a modalias. If it can be read last, the function was there all the time, and an attribute
         # that was missing before really does not exist.
@@ -412,7 +423,7 @@ class _Reader:
         return Function(
             address, identity.vendor_id, identity.product_id, identity.subsystem, identity.class_code, driver, group,
             node if node is not None and node >= 0 else None, physfn, number, vfs, total_vfs, tuple(methods or ()),
-            serial or None, self._interfaces.get(address, ()), at.problem)
+            serial or None, interfaces, at.problem, parent)
 
     def _is_there(self, address: str) -> bool:
         try:
@@ -430,20 +441,6 @@ class _Reader:
                 found[int(number[1])] = vf
                 self._parents[vf] = address, int(number[1])
         return tuple(found[number] for number in sorted(found))
-
-    def _number(self, address: str, physfn: str, at: _Directory) -> int | None:
-        try:
-            directory = os.open(physfn, _DIRECTORY, dir_fd=self._devices)
-        except FileNotFoundError:
-            return None                     # both are about to go
-        except OSError as error:
-            at.fail(f'directory of {physfn}', error)
-            return None
-        try:
-            self._vfs(physfn, _Directory(directory))
-        finally:
-            os.close(directory)
-        return self._parents.get(address, (physfn, None))[1]
 
 
 class _Directory:

@@ -8,12 +8,11 @@ from typing import Any
 from devicetrack import exception
 from devicetrack.tests import base
 from devicetrack.tests.unit.virt.pci_functions import EVERY
-from devicetrack.tests.unit.virt.pci_functions import Function
+from devicetrack.tests.unit.virt.pci_functions import function
 from devicetrack.tests.unit.virt.pci_functions import GPU
 from devicetrack.tests.unit.virt.pci_functions import NVME
 from devicetrack.tests.unit.virt.pci_functions import OTHER_VF
 from devicetrack.tests.unit.virt.pci_functions import PF
-from devicetrack.tests.unit.virt.pci_functions import PHYSFN
 from devicetrack.tests.unit.virt.pci_functions import VF
 from devicetrack.virt.libvirt.kinds import json_entries
 from devicetrack.virt.libvirt.kinds import pci_matching
@@ -71,26 +70,23 @@ class MatchTestCase(base.TestCase):
 
     def test_means(self) -> None:
         match = read(self.match)
-        self.assertEqual(self.meant, tuple(one for one in EVERY if match.matches(one, PHYSFN.get(one))))
+        self.assertEqual(self.meant, tuple(one for one in EVERY if match.matches(one)))
 
 
 class LongDomainTestCase(base.TestCase):
 
     def test_a_domain_of_more_than_four_digits_is_one_address(self) -> None:
-        function = Function('10000:81:00.0')
+        far = function('10000:81:00.0')
         for address, means in (('10000:81:00.0', True), ('*:81:00.0', True), ('0000:81:00.0', False)):
-            self.assertEqual(means, read({'address': address}).matches(function), address)
+            self.assertEqual(means, read({'address': address}).matches(far), address)
 
 
 class PhysicalFunctionTestCase(base.TestCase):
 
-    def test_the_interface_of_another_pf_means_nothing(self) -> None:
-        other = PF._replace(address='0000:04:00.0', net=('enp4s0',))
-        self.assertFalse(read({'devname': 'enp4s0'}).matches(VF, other))
-
     def test_without_its_pf_the_interface_of_a_vf_is_its_own(self) -> None:
-        self.assertFalse(read({'devname': 'enp3s0'}).matches(VF))
-        self.assertTrue(read({'devname': 'enp3s0v0'}).matches(VF))
+        alone = VF._replace(parent=None)
+        self.assertFalse(read({'devname': 'enp3s0'}).matches(alone))
+        self.assertTrue(read({'devname': 'enp3s0v0'}).matches(alone))
 
 
 class MistakeTestCase(base.TestCase):

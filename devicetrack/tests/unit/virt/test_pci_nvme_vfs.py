@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import contextlib
 import json
 import os
+import socket
 from typing import Any
 
 import fixtures
-import msgpack
+from oslo_privsep import comm
 
 from devicetrack import exception
 from devicetrack.testing import nvme
@@ -62,8 +63,14 @@ class DaemonTestCase(SecondariesTestCase):
     def through_messages(self, of: Callable[..., Any], *arguments: Any) -> Any:
         """Ask as the privileged daemon is asked, in this process."""
         with fixtures.MonkeyPatch(f'{root.__name__}.is_daemon', True):
-            answer = of(*msgpack.unpackb(msgpack.packb(arguments), use_list=False))
-        return msgpack.unpackb(msgpack.packb(answer), use_list=False, strict_map_key=False)
+            answer = of(*self.through_message(arguments))
+        return self.through_message(answer)
+
+    def through_message(self, said: Any) -> Any:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            comm.Serializer(ours).send(said)
+            return next(comm.Deserializer(theirs))
 
     def test_it_tells_the_same_of_a_controller_as_the_controller(self) -> None:
         self.prepare(self.kind_with())

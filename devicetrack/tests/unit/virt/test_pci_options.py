@@ -16,7 +16,6 @@ from devicetrack.tests.unit.virt.pci_functions import GPU
 from devicetrack.tests.unit.virt.pci_functions import NVME
 from devicetrack.tests.unit.virt.pci_functions import OTHER_VF
 from devicetrack.tests.unit.virt.pci_functions import PF
-from devicetrack.tests.unit.virt.pci_functions import PHYSFN
 from devicetrack.tests.unit.virt.pci_functions import VF
 from devicetrack.virt.libvirt.kinds import pci_options
 
@@ -93,7 +92,7 @@ class SpecOfTestCase(OptionsTestCase):
 
     def test_the_interface_of_a_pf_means_its_vfs(self) -> None:
         read = self.read([{'devname': 'enp3s0', 'product_id': '10ca'}])
-        self.assertEqual(read.specs[0], read.spec_of(VF, PF))
+        self.assertEqual(read.specs[0], read.spec_of(VF))
         self.assertIsNone(read.spec_of(PF))
 
 
@@ -115,12 +114,12 @@ class FunctionsTestCase(OptionsTestCase):
 
     def test_are_ours_of_those_with_a_spec_and_without_a_network(self) -> None:
         read = self.read(self.SPECS, self.functions)
-        self.assertEqual(self.ours, tuple(one for one in EVERY if read.ours(one, PHYSFN.get(one))))
+        self.assertEqual(self.ours, tuple(one for one in EVERY if read.ours(one)))
 
     def test_have_their_spec(self) -> None:
         read = self.read(self.SPECS, self.functions)
-        self.assertEqual({read.spec_of(one, PHYSFN.get(one)) for one in self.ours},
-                         {read.ours(one, PHYSFN.get(one)) for one in self.ours})
+        self.assertEqual({read.spec_of(one) for one in self.ours},
+                         {read.ours(one) for one in self.ours})
 
 
 class NoneOfOursTestCase(OptionsTestCase):
@@ -241,7 +240,7 @@ class CleaningTestCase(OptionsTestCase):
 
     def test_is(self) -> None:
         read = self.read([], cleaning=self.cleaning)
-        found = {one: read.cleaning_of(one, PHYSFN.get(one)).name for one in EVERY}
+        found = {one: read.cleaning_of(one).name for one in EVERY}
         self.assertEqual(self.policies, {one: policy for one, policy in found.items() if policy != 'none'})
 
 
@@ -279,7 +278,7 @@ class ResetTestCase(OptionsTestCase):
         read, names = self.read([]), []
         for methods in (('bus',), ('cxl_bus', 'bus'), ('flr', 'bus')):
             function = GPU._replace(reset_methods=methods)
-            names += [read.cleaning_of(function, None, lambda _address, alone=alone: alone).name
+            names += [read.cleaning_of(function, lambda _address, alone=alone: alone).name
                       for alone in (True, False)]
         self.assertEqual(['none', 'person', 'none', 'person', 'none', 'none'], names)
 

@@ -23,7 +23,8 @@ def disk(address: str, vfs: Sequence[str] = ()) -> pci_sysfs.Function:
 
 
 def vf(address: str, physfn: str, number: int) -> pci_sysfs.Function:
-    return pci_sysfs.Function(address, '1b36', '0010', '1af4:1100', '010802', physfn=physfn, vf_number=number)
+    return pci_sysfs.Function(address, '1b36', '0010', '1af4:1100', '010802', physfn=physfn, vf_number=number,
+                              parent=disk(physfn))
 
 
 def row(address: str, serial: str | None = 'S1', **changes: Any) -> Any:
@@ -37,8 +38,7 @@ def row(address: str, serial: str | None = 'S1', **changes: Any) -> Any:
 def follow(rows: dict[str, Any], functions: Sequence[pci_sysfs.Function], serials: dict[str, str | None],
            places: pci_places.Places = NOWHERE, stays: Sequence[str] = ()) -> pci_places.Followed:
     by_address = {function.address: function for function in functions}
-    return pci_places.follow(rows, places, by_address, lambda function, before: pci_serials.evidence(
-        function, by_address.get(function.physfn or ''), serials, before), stays)
+    return pci_places.follow(rows, places, by_address, pci_serials.Cards(serials), stays)
 
 
 class FollowTestCase(base.TestCase):
@@ -114,9 +114,8 @@ class MoreTestCase(base.TestCase):
         def followed(*rows: Any) -> tuple[dict[str, str], list[str]]:
             functions = {address: disk(address) for address in (ONE, TWO, THREE)}
             names = dict(zip(functions, ('nqn.b', 'nqn.a', 'nqn.c'), strict=True))
-            found = pci_places.follow(
-                {one.address: one for one in rows}, NOWHERE, functions, lambda function, before: pci_serials.evidence(
-                    function, None, dict.fromkeys(functions, 'S1'), before, names), ())
+            found = pci_places.follow({one.address: one for one in rows}, NOWHERE, functions,
+                                      pci_serials.Cards(dict.fromkeys(functions, 'S1'), names), ())
             return found.moved, sorted(found.withheld)
 
         self.assertEqual(({ONE: TWO, TWO: ONE}, []), followed(row(ONE, nvm_subsystem='nqn.a'),

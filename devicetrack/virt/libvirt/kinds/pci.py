@@ -189,7 +189,7 @@ class PCI(api.DeviceKind):
             return locked(places.name(address))
 
         self._vfs.make(is_held, locked_there)
-        self._secondaries.bring_online(self._rereading, self._health.spec_of, is_held, locked_there)
+        self._secondaries.bring_online(self._rereading, self.options.ours, is_held, locked_there)
         self._follower.follow(recorded, places)
         self._recorded = rows = pci_places.rows(recorded)
         # Compare ports last, because follow() may just have found functions at other addresses than their rows say.
@@ -203,16 +203,13 @@ class PCI(api.DeviceKind):
         return None
 
     def check_host(self) -> None:
-        functions = {function.address: function for function in self.tree.functions()}
-        for address, function in functions.items():
-            if function.is_bridge or not function.product_id or self.options.ours(
-                    function, functions.get(function.physfn or '')) is None:
+        for function in self.tree.functions():
+            if function.is_bridge or not function.product_id or self.options.ours(function) is None:
                 continue
             with contextlib.suppress(OSError):          # the stock reports a controller that cannot be asked
-                if (mistake := self._cleaner.mistake(function, functions.get)) is not None:
-                    policy = self._cleaner.policy(function, functions.get)
-                    raise exception.InvalidConfiguration(pci_cleaning.OPTION, policy.name,
-                                                         f'for {address}: {mistake}')
+                if (mistake := self._cleaner.mistake(function)) is not None:
+                    raise exception.InvalidConfiguration(pci_cleaning.OPTION, self._cleaner.policy(function).name,
+                                                         f'for {function.address}: {mistake}')
 
     # -- stock --------------------------------------------------------------------------------------------------------
 
@@ -221,29 +218,27 @@ class PCI(api.DeviceKind):
         places = self._places
         known = {address: self._as_recorded(function, places) for address, function in functions.items()}
         offered = {address: (function, spec) for address, function in known.items() if not function.is_bridge
-                   and (spec := self.options.ours(function, functions.get(function.physfn or ''))) is not None}
-        cards = {function.physfn or address for address, (function, _spec) in offered.items()}
-        serials = self._serials.of([functions[address] for address in sorted(cards) if address in functions], True)
+                   and (spec := self.options.ours(function)) is not None}
+        cards = self._serials.of((function for function, _spec in offered.values()), True)
         use = self.host_use()
         used = {address: said for address, (function, _spec) in offered.items()
                 if (said := self._health.use_of(function, use, functions.get)) is not None}
-        followed, told = self._follower.followed, self._health.nothing_told()
+        followed, ask = self._follower.followed, self._health.asking()
         problems = {address: places.problem(address) or followed.problem(function)
-                    or self._health.problem(function, used.get(address), functions.get, told)
+                    or self._health.problem(function, used.get(address), ask)
                     for address, (function, _spec) in offered.items()}
         groups = pci_groups.of(functions.values())
         subsystems, apart = pci_groups.subsystems(
-            [function for function, _spec in offered.values()], self._with_recorded(serials, places),
-            self._serials.subsystems, functools.cache(self._is_alone))
+            [function for function, _spec in offered.values()], self._with_recorded(cards, places),
+            functools.cache(self._is_alone))
         self._apart = frozenset(map(places.name, apart))
         devices = [
             InventoryDevice(
                 self.name, places.name(address), self._provider(function),
                 pci_options.resource_class_of(spec, function), function.physfn or address, function.numa_node,
-                self._details_text(functions[address],
-                                   self._identity.evidence(functions[address], functions.get, serials),
-                                   self._disks(function), pci_options.traits_of(spec), spec.physical_network or '',
-                                   pci_names.interfaces(function, functions.get(function.physfn or ''))),
+                self._details_text(functions[address], cards.evidence(functions[address]), self._disks(function),
+                                   pci_options.traits_of(spec), spec.physical_network or '',
+                                   pci_names.interfaces(function)),
                 problems[address] or pci_groups.problem(function, groups, problems), True,
                 exclusions=pci_groups.exclusions(function, groups, subsystems),
                 features=pci_options.features_of(spec, function, function.device_type))
@@ -251,14 +246,14 @@ class PCI(api.DeviceKind):
         self._seen_classes = frozenset(device.resource_class for device in devices)
         self._classes_of_service = frozenset(
             pci_options.resource_class_of(spec, function) for function in functions.values() if not function.is_bridge
-            and (spec := self.options.of_service(function, functions.get(function.physfn or ''))) is not None)
+            and (spec := self.options.of_service(function)) is not None)
         self._offered = tuple(offered.values())
         # A disk that has the driver for guests now may have been written to by a guest that nobody saw.
         guests = {address for address, (function, _spec) in offered.items()
                   if (pci_serials.is_nvme(function) or not function.class_code)
                   and pci_variants.is_vfio(function.driver)}
         # The options may leave a function to a person by its product, so none that cannot be read keeps nothing.
-        policies = {address: self._cleaner.policy(function, functions.get).name
+        policies = {address: self._cleaner.policy(function).name
                     for address, (function, _spec) in offered.items() if functions[address].product_id}
         return api.Stock(devices, written=tuple(map(places.name, guests.union(used))),
                          faults=tuple(self._faults(functions.values(), places)),
@@ -274,16 +269,20 @@ class PCI(api.DeviceKind):
         except (OSError, exception.CommandFailed):
             return False
 
-    def _with_recorded(self, serials: pci_serials.Serials, places: pci_places.Places) -> pci_serials.Serials:
-        """Return serial numbers, and those in rows for the functions whose numbers cannot be read now."""
-        return {address: row.serial if serial is None and (row := self._recorded.get(places.name(address))) else serial
-                for address, serial in serials.items()}
+    def _with_recorded(self, cards: pci_serials.Cards, places: pci_places.Places) -> pci_serials.Cards:
+        """Return cards with the serial numbers in rows, where the numbers cannot be read now."""
+        return cards._replace(serials={
+            address: row.serial if serial is None and (row := self._recorded.get(places.name(address))) else serial
+            for address, serial in cards.serials.items()})
 
     def _as_recorded(self, function: pci_sysfs.Function, places: pci_places.Places) -> pci_sysfs.Function:
         """Return a function that cannot be read with the sort and the card in its row, which count it in placement."""
         row = None if function.product_id else self._recorded.get(places.name(function.address))
-        return function if row is None else function._replace(
-            vendor_id=row.vendor_id, product_id=row.product_id, physfn=function.physfn or row.parent_address or None)
+        if row is None:
+            return function
+        physfn = function.physfn or row.parent_address or None
+        return function._replace(vendor_id=row.vendor_id, product_id=row.product_id, physfn=physfn,
+                                 parent=function.parent or self._in_stock.get(physfn or ''))
 
     def _faults(self, functions: Iterable[pci_sysfs.Function], places: pci_places.Places) -> Iterator[Fault]:
         for address, fault in sorted(self._vfs.faults.items()):
@@ -374,7 +373,7 @@ class PCI(api.DeviceKind):
 
     def _is_ours(self, function: pci_sysfs.Function | None, name: str) -> bool:
         return name in self._memory.given or (function is not None and not function.is_bridge
-                                              and self._health.spec_of(function) is not None)
+                                              and self.options.ours(function) is not None)
 
     # -- realize ------------------------------------------------------------------------------------------------------
 
@@ -383,8 +382,7 @@ class PCI(api.DeviceKind):
             return {}
         disks, places, functions = pci_use.Disks(self.tree.root), self._places, self._functions()
         there = {name: functions.get(places.address(name)) for name in identifiers}
-        alike = self._alike({pci_serials.card_of(functions.get(one.physfn or '', one))
-                             for one in there.values() if one is not None})
+        alike = self._alike({pci_serials.card_of(one.parent or one) for one in there.values() if one is not None})
         found = {}
         for name, function in there.items():
             like, writes = '' if function is None else alike.of_function(function), disks.writes(places.address(name))
@@ -400,7 +398,7 @@ class PCI(api.DeviceKind):
         """Compare the disks of some sorts of cards."""
         functions = [function for function in self._functions().values()
                      if pci_alike.may_be_disk(function) and pci_serials.card_of(function) in cards]
-        return pci_alike.Disks(functions, self._serials.of(functions), self._serials.subsystems)
+        return pci_alike.Disks(functions, self._serials.of(functions))
 
     def _like_row(self, row: PCIDetails) -> str:
         return self._alike({pci_alike.card_of_row(row)}).of_row(row)
@@ -453,8 +451,8 @@ class PCI(api.DeviceKind):
         except OSError as error:
             raise exception.RealizeFailed(self.name, assignment.identifier, str(error.strerror or error)) from error
         function = self._identity.there(assignment)         # that was a wait
-        spec = self._health.spec_of(function)
-        evidence = self._identity.evidence(function, self.tree.function, recorded=assignment.details)
+        spec = self.options.ours(function)
+        evidence = self._identity.evidence(function, assignment.details)
         unread = pci_serials.unread(assignment.details, evidence)
         if unread is not None and pci_serials.is_known(assignment.details):
             raise exception.RealizeFailed(
@@ -505,7 +503,7 @@ class PCI(api.DeviceKind):
 
     def _interfaces(self, function: pci_sysfs.Function, claimed: Sequence[str] | None) -> Sequence[str] | None:
         """Return the names of its interfaces; None if they are not those that the claim found: udev may rename them."""
-        found = pci_names.interfaces(function, None if function.physfn is None else self.tree.function(function.physfn))
+        found = pci_names.interfaces(function)
         return found if claimed is None or found is None or list(found) == list(claimed) else None
 
     def _config(self, function: pci_sysfs.Function) -> str:
@@ -592,7 +590,7 @@ class PCI(api.DeviceKind):
 
         :raises DeviceInUse: the host uses the function for longer than such a look takes
         """
-        used = self._health.use_of(function, self._settled_use(function), self.tree.function)
+        used = self._health.use_of(function, self._settled_use(function))
         if used is not None:
             raise exception.DeviceInUse(self.name, assignment.identifier, f'the host uses it: {used}')
 
@@ -601,7 +599,7 @@ class PCI(api.DeviceKind):
         deadline = time.monotonic() + self.options.release_wait_s
         while True:
             use = self.host_use()
-            if (self._health.use_of(function, use, self.tree.function) is None
+            if (self._health.use_of(function, use) is None
                     or not use.is_only_open(function.address) or time.monotonic() >= deadline):
                 return use
             time.sleep(_POLL_S)
@@ -632,7 +630,7 @@ class PCI(api.DeviceKind):
         self._identity.check_known(assignment, function)
         if assignment.identifier in self._memory.given or (function.driver or '') != assignment.details.driver:
             return False
-        return self._health.use_of(function, self.host_use(), self.tree.function) is None
+        return self._health.use_of(function, self.host_use()) is None
 
     def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
         blank = []
@@ -660,7 +658,7 @@ class PCI(api.DeviceKind):
                 for assignment in assignments]
 
     def _guest_element(self, function: pci_sysfs.Function, port: Port | None) -> str:
-        spec = self._health.spec_of(function)
+        spec = self.options.ours(function)
         managed = 'yes' if spec is None or spec.managed else 'no'
         domain, bus, rest = function.address.split(':')
         slot, number = rest.split('.')

@@ -9,7 +9,6 @@ where they were.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Mapping
 from typing import Final
 from typing import NamedTuple
 
@@ -32,14 +31,12 @@ class Disks:
     """The controllers of a host that may have disks, as they are now.
 
     :param functions: the functions of the host
-    :param serials: the serial numbers of these controllers, by address
-    :param subsystems: the names of their NVM subsystems, by address, as far as they are known
+    :param cards: what tells these controllers apart
     """
 
-    def __init__(self, functions: Iterable[pci_sysfs.Function], serials: pci_serials.Serials,
-                 subsystems: Mapping[str, str]) -> None:
-        self._disks = {function.address: _Disk(pci_serials.card_of(function), serials.get(function.address),
-                                               subsystems.get(function.address, ''))
+    def __init__(self, functions: Iterable[pci_sysfs.Function], cards: pci_serials.Cards) -> None:
+        self._disks = {function.address: _Disk(pci_serials.card_of(function), cards.serials.get(function.address),
+                                               cards.subsystems.get(function.address, ''))
                        for function in functions if may_be_disk(function)}
 
     def of_function(self, function: pci_sysfs.Function) -> str:

@@ -34,7 +34,6 @@ from devicetrack.virt.libvirt.kinds import pci_serials
 # The alignment argument of the jobs. It has an effect only for device-dax memory.
 _ALIGN_BYTES: Final = 4096
 _POLL_S: Final = 0.2
-Read = Callable[[str], pci_sysfs.Function | None]
 
 _WAYS: Final = {pci_cleaning.ZERO: progress.ZERO, pci_cleaning.DISCARD: progress.DISCARD}
 
@@ -53,23 +52,14 @@ class Cleaner:
         # By address: the last controller whose namespaces the kernel did not show, and the time of the first look.
         self._unshown: dict[str, tuple[int, float]] = {}
 
-    def policy(self, function: pci_sysfs.Function, read: Read | None = None) -> pci_cleaning.Policy:
-        """Return the policy of a function.
-
-        :param read: reads another function, by default from sysfs
-        """
-        physfn = None if function.physfn is None else (read or self._tree.function)(function.physfn)
-        return self._options.cleaning_of(function, physfn, self._tree.is_alone)
-
-    def keeps_nothing(self, function: pci_sysfs.Function, read: Read | None = None) -> bool:
-        """Whether the operator says that a function keeps nothing that its next owner could read.
-
-        :param read: as for :meth:`policy`
-        """
-        return self.policy(function, read).name == pci_cleaning.NONE
+    def policy(self, function: pci_sysfs.Function) -> pci_cleaning.Policy:
+        return self._options.cleaning_of(function, self._tree.is_alone)
 
     def kept_nothing(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> bool:
-        """As :meth:`keeps_nothing`, also by the names that the claim found. The function may not be settled."""
+        """Whether the operator says that a function keeps nothing that its next owner could read.
+
+        The names that the claim found count too. The function may not be settled.
+        """
         return self._policy_after(assignment, function).name == pci_cleaning.NONE
 
     def _policy_after(self, assignment: DeviceAssignment, function: pci_sysfs.Function,
@@ -83,15 +73,14 @@ class Cleaner:
             time.sleep(_POLL_S)
             function = self._tree.function(function.address) or function
 
-    def mistake(self, function: pci_sysfs.Function, read: Read | None = None) -> str | None:
+    def mistake(self, function: pci_sysfs.Function) -> str | None:
         """Say why the policy of a function can never be carried out; None if it can, or while that is unknown.
 
         What its namespaces and other controllers are at the moment is no mistake, but an :meth:`obstacle`.
 
-        :param read: as for :meth:`policy`
         :raises OSError: its controller cannot be asked
         """
-        policy = self.policy(function, read)
+        policy = self.policy(function)
         not_a_disk = self._not_a_disk(function, policy)
         if not_a_disk is not None or not self._asks(function, policy):
             return not_a_disk
@@ -100,15 +89,14 @@ class Cleaner:
             return None
         return pci_erasing.incapable(self._tree, function, policy)
 
-    def obstacle(self, function: pci_sysfs.Function, read: Read | None = None) -> str | None:
+    def obstacle(self, function: pci_sysfs.Function) -> str | None:
         """Say why the policy of a function cannot be carried out; None if it can, or while that is unknown.
 
         While the host's driver has the controller, it is not asked again after it had no obstacle.
 
-        :param read: as for :meth:`policy`
         :raises OSError: its controller cannot be asked, or the kernel does not show its namespaces
         """
-        policy = self.policy(function, read)
+        policy = self.policy(function)
         if (not_a_disk := self._not_a_disk(function, policy)) is not None:
             return not_a_disk
         if not self._asks(function, policy) or (controller := self._controller(function)) is None:

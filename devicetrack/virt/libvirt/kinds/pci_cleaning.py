@@ -11,6 +11,7 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack.conf import pci as options
+from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt.kinds import json_entries
 from devicetrack.virt.libvirt.kinds import pci_matching
 
@@ -75,15 +76,13 @@ def read(values: Iterable[str]) -> tuple[Rule, ...]:
     return tuple(_rule(entry) for entry in json_entries.read(OPTION, values))
 
 
-def of(rules: Sequence[Rule], function: pci_matching.Function, physfn: pci_matching.Function | None,
-       is_alone: Callable[[str], bool]) -> Policy:
+def of(rules: Sequence[Rule], function: pci_sysfs.Function, is_alone: Callable[[str], bool]) -> Policy:
     """Return the policy for a function: by the first rule that matches it, else by its class and its resets.
 
-    :param physfn: of a virtual function, its physical function
     :param is_alone: whether no other function is on the bus of the function at an address
     """
     for rule in rules:
-        if rule.match.matches(function, physfn):
+        if rule.match.matches(function):
             return rule.policy
     if function.class_code.startswith(MASS_STORAGE) or not function.reset_methods:
         return Policy(PERSON)

@@ -57,19 +57,18 @@ def problem(function: pci_sysfs.Function, groups: Groups, problems: Mapping[str,
     return None
 
 
-def subsystems(functions: Iterable[pci_sysfs.Function], serials: pci_serials.Serials, names: Mapping[str, str],
+def subsystems(functions: Iterable[pci_sysfs.Function], cards: pci_serials.Cards,
                is_alone: Callable[[pci_sysfs.Function], bool]) -> tuple[Subsystems, frozenset[str]]:
     """Return a token for each NVM subsystem that has several of these functions, by the addresses of the functions.
 
     Virtual functions have none: the rules for their physical function hold for them.
 
-    :param names: the names of subsystems by address, as far as they are known
     :param is_alone: whether a controller says that its subsystem has no other one
     :returns: the tokens, and the addresses of functions that have the serial number of others and share nothing
     """
     by_token: dict[str, list[pci_sysfs.Function]] = {}
     for function in functions:
-        serial = serials.get(function.address)
+        serial = cards.serials.get(function.address)
         # A function whose class cannot be read may be a disk.
         if serial and function.physfn is None and (pci_serials.is_nvme(function) or not function.class_code):
             by_token.setdefault(f'nvm:{function.vendor_id}:{serial}', []).append(function)
@@ -77,7 +76,7 @@ def subsystems(functions: Iterable[pci_sysfs.Function], serials: pci_serials.Ser
     def may_share(one: pci_sysfs.Function, other: pci_sysfs.Function) -> bool:
         if one.address.rpartition('.')[0] == other.address.rpartition('.')[0]:
             return True                         # they are on one card
-        named = {names.get(one.address), names.get(other.address)}
+        named = {cards.subsystems.get(one.address), cards.subsystems.get(other.address)}
         if len(named) > 1 and None not in named:
             return False
         # Of two that guests have, nobody can ask either, and neither is free for anybody.

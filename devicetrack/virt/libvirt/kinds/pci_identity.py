@@ -24,20 +24,12 @@ class Identity:
                  places: Callable[[], pci_places.Places], alike: Callable[[PCIDetails], str]) -> None:
         self._tree, self._serials, self._places, self._alike = tree, serials, places, alike
 
-    def evidence(self, function: pci_sysfs.Function, read: Callable[[str], pci_sysfs.Function | None],
-                 serials: pci_serials.Serials | None = None, recorded: PCIDetails | None = None
-                 ) -> pci_serials.Evidence:
+    def evidence(self, function: pci_sysfs.Function, recorded: PCIDetails) -> pci_serials.Evidence:
         """Return the facts that tell a function from others of its sort.
 
-        :param serials: the serial numbers that were read for it
         :param recorded: the facts in its row
         """
-        physfn = None if function.physfn is None else read(function.physfn)
-        if serials is None:
-            serials = self._serials.of([function] if physfn is None else [physfn])
-        return pci_serials.evidence(function, physfn, serials,
-                                    None if recorded is None else pci_serials.of_row(recorded),
-                                    self._serials.subsystems)
+        return self._serials.of([function]).evidence(function, pci_serials.of_row(recorded))
 
     def there(self, assignment: DeviceAssignment) -> pci_sysfs.Function:
         """Read the assignment's function.
@@ -64,7 +56,7 @@ class Identity:
             raise exception.DeviceGone(
                 assignment.kind, assignment.identifier, 'it is no longer a virtual function of '
                 f'{recorded.parent_address}: its card takes its virtual functions away, or has lost its driver')
-        found = pci_row.as_details(function, self.evidence(function, self._tree.function, recorded=recorded),
+        found = pci_row.as_details(function, self.evidence(function, recorded),
                                    pci_row.Before('', ''), ())
         for name in PCIDetails.IDENTITY:
             before, now = getattr(recorded, name), getattr(found, name)
@@ -84,7 +76,7 @@ class Identity:
 
     def check_known(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
         """:raises UnclaimFailed: the function may not be the recorded one"""
-        evidence = self.evidence(function, self._tree.function, recorded=assignment.details)
+        evidence = self.evidence(function, assignment.details)
         if (unread := pci_serials.unread(assignment.details, evidence)) is not None:
             raise exception.UnclaimFailed(
                 assignment.kind, assignment.identifier, f'it may not be the recorded one: its {unread} cannot be read '

@@ -12,9 +12,9 @@ import re
 from typing import Any
 from typing import Final
 from typing import NamedTuple
-from typing import Protocol
 
 from devicetrack.virt.libvirt.kinds import json_entries
+from devicetrack.virt.libvirt.pci_sysfs import Function
 
 KEYS: Final = frozenset(('vendor_id', 'product_id', 'address', 'devname'))
 
@@ -27,25 +27,6 @@ _DIGITS: Final = (4, 2, 2, 1)
 _ID_LARGEST: Final = 0xFFFF
 _ID_DIGITS: Final = 4
 _HEX: Final = re.compile('(?:0[xX])?([0-9a-fA-F]+)')
-
-
-class Function(Protocol):
-    """The fields that matching needs: ids and class in lower case without ``0x``, addresses as in sysfs."""
-
-    @property
-    def address(self) -> str: ...
-    @property
-    def vendor_id(self) -> str: ...
-    @property
-    def product_id(self) -> str: ...
-    @property
-    def class_code(self) -> str: ...
-    @property
-    def physfn(self) -> str | None: ...
-    @property
-    def net(self) -> tuple[str, ...]: ...
-    @property
-    def reset_methods(self) -> tuple[str, ...]: ...
 
 
 class Glob(NamedTuple):
@@ -82,23 +63,23 @@ class Match(NamedTuple):
     address: Glob | Expressions | None = None
     devname: str | None = None
 
-    def matches(self, function: Function, physfn: Function | None = None) -> bool:
+    def matches(self, function: Function) -> bool:
         """Whether this matches a function. The single address of a physical function matches its virtual ones too.
 
-        :param physfn: for a virtual function, its physical function, which may have the named interface
+        So does the name of its interface.
         """
         if self.vendor_id not in (None, function.vendor_id) or self.product_id not in (None, function.product_id):
             return False
-        return self._is_at(function, physfn)
+        return self._is_at(function)
 
-    def may_match(self, function: Function, physfn: Function | None = None) -> bool:
+    def may_match(self, function: Function) -> bool:
         """As :meth:`matches`, but a function without a product, which nobody can read, may be any product."""
-        return self.matches(function, physfn) if function.product_id else self._is_at(function, physfn)
+        return self.matches(function) if function.product_id else self._is_at(function)
 
-    def _is_at(self, function: Function, physfn: Function | None) -> bool:
+    def _is_at(self, function: Function) -> bool:
         if self.devname is not None:
-            return self.devname in function.net or (physfn is not None and function.physfn == physfn.address
-                                                    and self.devname in physfn.net)
+            return self.devname in function.net or (function.parent is not None
+                                                    and self.devname in function.parent.net)
         if self.address is None:
             return True
         return (function.physfn is not None and self.address.is_of(function.physfn)) \

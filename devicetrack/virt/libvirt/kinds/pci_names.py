@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
-from typing import NamedTuple
 
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import PCIDetails
@@ -22,14 +21,14 @@ from devicetrack.virt.libvirt.kinds import pci_places
 _NETWORK: Final = '02'
 
 
-def interfaces(function: pci_sysfs.Function, physfn: pci_sysfs.Function | None) -> tuple[str, ...] | None:
-    """Return the names of the interfaces of a function; None if it may have others with its driver of the host.
+def interfaces(function: pci_sysfs.Function) -> tuple[str, ...] | None:
+    """Return the names of the interfaces of a function, and of its physical one.
 
-    :param physfn: of a virtual function, its physical function, whose interfaces count, too
+    :returns: None if it may have others with its driver of the host
     """
     if may_have_one(function) and function.driver is not None and not function.net:
         return None
-    return tuple(sorted({*function.net, *(() if physfn is None else physfn.net)}))
+    return tuple(sorted({*function.net, *(() if function.parent is None else function.parent.net)}))
 
 
 def may_have_one(function: pci_sysfs.Function) -> bool:
@@ -42,25 +41,22 @@ def policies(options: pci_options.PCIOptions, tree: pci_sysfs.Tree, assignment: 
     """Return the policies of a function by the names that it has now and by those that the claim found.
 
     If the claim did not find its interfaces, these are the policies by all names that the function may have.
-
-    :raises CommandFailed: the functions of this host cannot be listed
     """
     recorded = assignment.details
-    physfn = None if function.physfn is None else tree.function(function.physfn)
 
-    def of(one: pci_sysfs.Function, parent: pci_sysfs.Function | None = None) -> pci_cleaning.Policy:
-        return options.cleaning_of(one, parent, lambda _address: tree.is_alone(function.address))
+    def of(one: pci_sysfs.Function) -> pci_cleaning.Policy:
+        return options.cleaning_of(one, lambda _address: tree.is_alone(function.address))
 
     def claimed(names: tuple[str, ...]) -> pci_cleaning.Policy:
         # The names of the physical function's interfaces are among these.
         return of(function._replace(
-            address=pci_places.claimed_at(assignment.identifier), net=names,
+            address=pci_places.claimed_at(assignment.identifier), net=names, parent=None,
             physfn=None if function.physfn is None else recorded.claimed_parent or function.physfn))
 
-    found = {of(function, physfn)}
+    found = {of(function)}
     if recorded.interfaces is not None:
         return frozenset(found | {claimed(tuple(recorded.interfaces))})
-    beside = () if physfn is None else physfn.net
+    beside = () if function.parent is None else function.parent.net
     found.add(claimed((*function.net, *beside)))
     if may_have_one(function) and not options.devnames.intersection(function.net):
         found |= _possible(options, tree, function, lambda name: claimed((name, *beside)))
@@ -69,25 +65,14 @@ def policies(options: pci_options.PCIOptions, tree: pci_sysfs.Tree, assignment: 
     return frozenset(found)
 
 
-class _Recorded(NamedTuple):
-    """A function as its row describes it, for the options."""
-
-    address: str
-    vendor_id: str
-    product_id: str
-    physfn: str | None
-    net: tuple[str, ...]
-    class_code: str = ''
-    reset_methods: tuple[str, ...] = ()
-
-
 def is_offered(options: pci_options.PCIOptions, name: str, row: PCIDetails) -> bool:
     """Whether the options offer the function of a row, by its names at the claim or by its last address."""
     if row.interfaces is None and any(match.devname for match in (
             *options.functions, *(spec.match for spec in options.specs))):
         return True                             # nobody knows whether one of them was its interface
     net = tuple(row.interfaces or ())           # those of its physical function, too
-    return any(options.ours(_Recorded(address, row.vendor_id, row.product_id, physfn or None, net)) is not None
+    return any(options.ours(pci_sysfs.Function(address, row.vendor_id, row.product_id, physfn=physfn or None,
+                                               net=net)) is not None
                for address, physfn in ((pci_places.claimed_at(name), row.claimed_parent or row.parent_address),
                                        (row.address, row.parent_address)))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import functools
 import os
 from typing import Final
 
@@ -32,28 +33,11 @@ from devicetrack.virt.libvirt.pci_namespaces import ids
 
 LOG = log.logger(__name__)
 
-Read = Callable[[str], pci_sysfs.Function | None]
 _VOUCH: Final = f'"private_namespaces": true in {pci_vfs.OPTION}'
 
 
-class Told:
-    """The answers of primary controllers. Each controller is asked once."""
-
-    def __init__(self, tree: pci_sysfs.Tree) -> None:
-        self._tree = tree
-        self._answers: dict[str, nvme_controllers.NVMeSubsystem | OSError] = {}
-
-    def of(self, physfn: str) -> nvme_controllers.NVMeSubsystem:
-        """:raises OSError: the controller of the physical function cannot be asked"""
-        if physfn not in self._answers:
-            try:
-                self._answers[physfn] = nvme_controllers.read_subsystem(self._tree.root, physfn)
-            except OSError as error:
-                self._answers[physfn] = error
-        answer = self._answers[physfn]
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
+# A primary controller's answer about its NVM subsystem, or why it cannot be asked, by the address of its function.
+Ask = Callable[[str], nvme_controllers.NVMeSubsystem | OSError]
 
 
 class Secondaries:
@@ -64,6 +48,17 @@ class Secondaries:
         self._failures: Mapping[str, str] = {}
         self._links: Mapping[str, int] = {}
         self._found: Sequence[pci_sysfs.Function] = ()
+
+    def asking(self) -> Ask:
+        """Return a function that asks each controller once."""
+        @functools.cache
+        def ask(physfn: str) -> nvme_controllers.NVMeSubsystem | OSError:
+            try:
+                return nvme_controllers.read_subsystem(self._tree.root, physfn)
+            except OSError as error:
+                return error
+
+        return ask
 
     def bring_online(self, functions: pci_rereading.Rereading,
                      spec_of: Callable[[pci_sysfs.Function], object | None], is_held: Callable[[str], bool],
@@ -80,9 +75,9 @@ class Secondaries:
             self._found = [function for function in functions.functions()
                            if function.physfn is not None and pci_serials.is_nvme(function)]
             self._links = links
-        told, failures = Told(self._tree), dict[str, str]()
+        ask, failures = self.asking(), dict[str, str]()
         for function in self._found:
-            if not self._is_offline(function, told) or spec_of(function) is None:
+            if not self._is_offline(function, ask) or spec_of(function) is None:
                 continue
             with locked(function.address) as is_locked:
                 if not is_locked:
@@ -93,13 +88,14 @@ class Secondaries:
                     failures[function.address] = str(error.strerror or error)
         self._failures = failures
 
-    def _is_offline(self, function: pci_sysfs.Function, told: Told) -> bool:
+    @staticmethod
+    def _is_offline(function: pci_sysfs.Function, ask: Ask) -> bool:
         if function.physfn is None or not pci_serials.is_nvme(function):
             return False
-        try:
-            one = told.of(function.physfn).secondaries.get(_number(function))
-        except OSError:
+        subsystem = ask(function.physfn)
+        if isinstance(subsystem, OSError):
             return False                        # the stock reports why it cannot be asked
+        one = subsystem.secondaries.get(_number(function))
         return one is not None and not one.is_online
 
     def _bring_one_online(self, function: pci_sysfs.Function, with_driver: bool) -> None:
@@ -128,27 +124,20 @@ class Secondaries:
         :param with_driver: whether a driver of the host had it
         :raises OSError: it is still not online
         """
-        if self._is_offline(function, Told(self._tree)):
+        if self._is_offline(function, self.asking()):
             self._bring_one_online(function, with_driver)
 
-    def problem(self, function: pci_sysfs.Function, read: Read, told: Told | None = None) -> str | None:
-        """Say why no guest may have a virtual function of an NVMe controller; None for any other function.
-
-        :param read: reads another function
-        :param told: the known answers of controllers
-        """
+    def problem(self, function: pci_sysfs.Function, ask: Ask) -> str | None:
+        """Say why no guest may have a virtual function of an NVMe controller; None for any other function."""
         if function.physfn is None or not pci_serials.is_nvme(function):
             return None
-        physfn = read(function.physfn)
-        rule = None if physfn is None else pci_vfs.of(self._rules, physfn)
+        rule = None if function.parent is None else pci_vfs.of(self._rules, function.parent)
         vouched = rule is not None and rule.private_namespaces
-        try:
-            subsystem = (told or Told(self._tree)).of(function.physfn)
-        except OSError as error:
-            if vouched:
-                return None
-            return (f'the namespaces that a guest would see are unknown: for its physical function {function.physfn}, '
-                    f'{pci_erasing.unasked(error)}. If each namespace is private, say so: {_VOUCH}')
+        subsystem = ask(function.physfn)
+        if isinstance(subsystem, OSError):
+            return None if vouched else (
+                f'the namespaces that a guest would see are unknown: for its physical function {function.physfn}, '
+                f'{pci_erasing.unasked(subsystem)}. If each namespace is private, say so: {_VOUCH}')
         one = subsystem.secondaries.get(_number(function))
         if one is not None and not one.is_online:
             failure = self._failures.get(function.address, 'the next audit brings it online')

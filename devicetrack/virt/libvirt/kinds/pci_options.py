@@ -23,7 +23,7 @@ from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.kinds import pci_matching
 from devicetrack.virt.libvirt.kinds import pci_vfs
 from devicetrack.virt.libvirt.kinds import placement_names
-from devicetrack.virt.libvirt.kinds.pci_matching import Function
+from devicetrack.virt.libvirt.pci_sysfs import Function
 
 SPECS: Final = f'[{options.SERVICE_GROUP}] device_spec'
 FUNCTIONS: Final = f'[{options.GROUP}] functions'
@@ -120,31 +120,28 @@ class PCIOptions(NamedTuple):
                 (spec.match.vendor_id, spec.match.product_id), product, strict=True)) for spec in self.specs)
             or any(resource_class in alias.resource_classes for alias in (self.aliases or {}).values()))
 
-    def spec_of(self, function: Function, physfn: Function | None = None) -> DeviceSpec | None:
-        """Return the first spec that matches a function.
+    def spec_of(self, function: Function) -> DeviceSpec | None:
+        """Return the first spec that matches a function."""
+        return next((spec for spec in self.specs if spec.match.matches(function)), None)
 
-        :param physfn: for a virtual function, its physical function, since a spec may name that one's interface
-        """
-        return next((spec for spec in self.specs if spec.match.matches(function, physfn)), None)
-
-    def ours(self, function: Function, physfn: Function | None = None) -> DeviceSpec | None:
+    def ours(self, function: Function) -> DeviceSpec | None:
         """Return the spec of a function that this library hands out; None for any other.
 
         Among functions with a physical network, it hands out only virtual functions: see :meth:`not_a_port`. Any spec
         that may mean a function whose product cannot be read counts, so that the function stays known by its name.
         """
         if function.product_id:
-            spec = self._meant(function, physfn)
+            spec = self._meant(function)
             return None if spec is None or (spec.physical_network and function.physfn is None) else spec
-        if not any(match.may_match(function, physfn) for match in self.functions):
+        if not any(match.may_match(function) for match in self.functions):
             return None
-        return next((spec for spec in self.specs if spec.match.may_match(function, physfn)
+        return next((spec for spec in self.specs if spec.match.may_match(function)
                      and not (spec.physical_network and function.physfn is None)), None)
 
-    def of_service(self, function: Function, physfn: Function | None = None) -> DeviceSpec | None:
+    def of_service(self, function: Function) -> DeviceSpec | None:
         """Return the spec of a function that the service hands out itself; None for any other."""
-        spec = self.spec_of(function, physfn)
-        return None if any(match.may_match(function, physfn) for match in self.functions) else spec
+        spec = self.spec_of(function)
+        return None if any(match.may_match(function) for match in self.functions) else spec
 
     @property
     def devnames(self) -> frozenset[str]:
@@ -157,26 +154,26 @@ class PCIOptions(NamedTuple):
 
         The caller leaves out cards with virtual functions: a spec for these often matches the card too.
         """
-        spec = self._meant(function, None) if function.physfn is None else None
+        spec = self._meant(function) if function.physfn is None else None
         if spec is None or not spec.physical_network:
             return None
         return (f'it is not offered: it has the physical_network {spec.physical_network}, but it is not a virtual '
                 'function, and the host can set a MAC address and a VLAN only for virtual functions')
 
-    def _meant(self, function: Function, physfn: Function | None) -> DeviceSpec | None:
-        spec = self.spec_of(function, physfn)
-        return spec if spec is not None and any(match.matches(function, physfn) for match in self.functions) else None
+    def _meant(self, function: Function) -> DeviceSpec | None:
+        spec = self.spec_of(function)
+        return spec if spec is not None and any(match.matches(function) for match in self.functions) else None
 
-    def cleaning_of(self, function: Function, physfn: Function | None = None,
+    def cleaning_of(self, function: Function,
                     is_alone: Callable[[str], bool] = lambda _address: False) -> pci_cleaning.Policy:
         """Return the policy for a function that comes back from a guest. A person cleans a one-time-use function.
 
         :param is_alone: as for :func:`.pci_cleaning.of`
         """
         if any(spec.one_time_use for spec in self.specs) and (
-                spec := self.spec_of(function, physfn)) is not None and spec.one_time_use:
+                spec := self.spec_of(function)) is not None and spec.one_time_use:
             return pci_cleaning.Policy(pci_cleaning.PERSON)
-        return pci_cleaning.of(self.cleaning, function, physfn, is_alone)
+        return pci_cleaning.of(self.cleaning, function, is_alone)
 
 
 def read(conf: cfg.ConfigOpts) -> PCIOptions:

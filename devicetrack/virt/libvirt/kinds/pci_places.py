@@ -36,7 +36,6 @@ LOG = log.logger(__name__)
 _AT: Final = 'at-'
 
 Key = tuple[object, ...]
-EvidenceOf = Callable[[pci_sysfs.Function, pci_serials.Evidence], pci_serials.Evidence]
 # Evidence as if a function had serial numbers before, so that one that cannot be read now counts as unknown.
 _ALL: Final = pci_serials.Evidence('?', '?', '?')
 
@@ -141,19 +140,16 @@ class Follower:
         functions = {function.address: function for function in self._rereading.functions()}
         sorts = {(row.vendor_id, row.product_id) for row in recorded_now.values()}
         of_rows = set(map(pci_alike.card_of_row, recorded_now.values()))
-        cards = {function.physfn or function.address for function in functions.values()
-                 if _sort(function) in sorts or pci_serials.card_of(function) in of_rows}
-        serials = self._serials.of([functions[address] for address in sorted(cards) if address in functions])
+        cards = self._serials.of(function for function in functions.values()
+                                 if _sort(function) in sorts or pci_serials.card_of(function) in of_rows)
         memory = self._memory()
-        disks = pci_alike.Disks(functions.values(), serials, self._serials.subsystems)
+        disks = pci_alike.Disks(functions.values(), cards)
         # A row that cannot be read stays in doubt.
         alike = {**dict.fromkeys(recorded, ''), **{name: disks.of_row(row) for name, row in recorded_now.items()}}
         doubted = memory.compare(alike)
         self.alike = {name: text for name, text in alike.items() if name in doubted and text}
-        self.followed = follow(
-            recorded_now, Places(places.moved, doubted), functions, lambda function, before: pci_serials.evidence(
-                function, functions.get(function.physfn or ''), serials, before, self._serials.subsystems),
-            memory.given_in_this_boot, {name: disks.like(recorded_now[name]) for name in self.alike})
+        self.followed = follow(recorded_now, Places(places.moved, doubted), functions, cards, memory.given_in_this_boot,
+                               {name: disks.like(recorded_now[name]) for name in self.alike})
         if self.followed.moved:
             memory.move(self.followed.moved)
         self._seen = links, self._watched(recorded_now, doubted)
@@ -167,14 +163,14 @@ class Follower:
 
 
 def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mapping[str, pci_sysfs.Function],
-           evidence_of: EvidenceOf, stays: Collection[str],
+           cards: pci_serials.Cards, stays: Collection[str],
            alike: Mapping[str, Sequence[str]] = types.MappingProxyType({})) -> Followed:
     """Compare rows with the functions of the host.
 
     :param recorded: the details of rows by name
     :param places: the places that were known before
     :param functions: all functions of the host, by address
-    :param evidence_of: reads the identity of a function, given the identity that a row recorded
+    :param cards: what tells them apart
     :param stays: the names of functions that were given to guests in this boot: their rows follow no card
     :param alike: by the names of rows in doubt, where the disks are that may be theirs
     """
@@ -183,7 +179,7 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
                         if not function.product_id)
     # A card without a serial number cannot be found again.
     missed = {name: row for name, row in recorded.items() if name in places.doubted or (
-        _key_of(row) is not None and not _is_there(row, functions.get(places.address(name)), evidence_of))}
+        _key_of(row) is not None and not _is_there(row, functions.get(places.address(name)), cards))}
     found.lost = {(row.vendor_id, row.product_id) for row in missed.values() if _key_of(row) is not None}
     _withhold_for_unread(recorded, places, functions, found)
     if not missed:
@@ -191,7 +187,7 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
     by_key: dict[Key, list[tuple[str, str]]] = {}      # addresses, each with the name of the NVM subsystem
     for address, function in functions.items():
         if _sort(function) in found.lost:
-            evidence = evidence_of(function, _ALL)
+            evidence = cards.evidence(function, _ALL)
             if None in evidence:
                 found.unread[address] = function.driver, function.product_id
                 continue
@@ -218,7 +214,7 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
         # A guest may have it, at the address of the row. Then nobody can read its number.
         here = functions.get(places.address(name))
         is_unread = here is not None and (not here.product_id or (
-            _is_like(row, here) and None in evidence_of(here, pci_serials.of_row(row))))
+            _is_like(row, here) and None in cards.evidence(here, pci_serials.of_row(row))))
         if is_unread and len(where) > 1:
             continue                            # a number that several others have identifies none of them
         if is_unread or len(where) > 1 or len(alike_rows) > 1:
@@ -261,14 +257,14 @@ def _follow_one(name: str, row: PCIDetails, where: str, stays: bool, found: Foll
         found.moved[name] = where
 
 
-def _is_there(row: PCIDetails, function: pci_sysfs.Function | None, evidence_of: EvidenceOf) -> bool:
+def _is_there(row: PCIDetails, function: pci_sysfs.Function | None, cards: pci_serials.Cards) -> bool:
     """Whether a function is certainly the one that a row recorded."""
     if function is None or not _is_like(row, function):
         return False
     before = pci_serials.of_row(row)
     if None in before:
         return False
-    now = evidence_of(function, before)
+    now = cards.evidence(function, before)
     return now == before or now._replace(nvm_subsystem='') == before
 
 

@@ -27,25 +27,16 @@ from devicetrack.virt.libvirt.kinds import busy
 LOG = log.logger(__name__)
 
 
-def problem(tree: pci_sysfs.Tree, function: pci_sysfs.Function, told: dict[str, str | None]) -> str | None:
-    """Say why a virtual function cannot be a port now; None if it can.
-
-    :param told: the known answers, by physical function
-    """
-    physfn = function.physfn
-    if physfn is None:
-        return None
-    if physfn not in told:
-        try:
-            found = vf_ports.uplink(tree.root, physfn)
-            told[physfn] = None if found.is_up else (
-                f'the interface {found.name} of its physical function is down, so no guest can start with a port of '
-                f'it: turn it on (ip link set {found.name} up)')
-        except vf_ports.NoUplink as none:
-            told[physfn] = f'{none.strerror}, in the network namespace of this service'
-        except (OSError, ValueError) as error:
-            told[physfn] = f'the interface of its physical function cannot be read: {error}'
-    return told[physfn]
+def problem(tree: pci_sysfs.Tree, physfn: str) -> str | None:
+    """Say why no virtual function of a physical one can be a port now; None if they can."""
+    try:
+        found = vf_ports.uplink(tree.root, physfn)
+    except vf_ports.NoUplink as none:
+        return f'{none.strerror}, in the network namespace of this service'
+    except (OSError, ValueError) as error:
+        return f'the interface of its physical function cannot be read: {error}'
+    return None if found.is_up else (f'the interface {found.name} of its physical function is down, so no guest can '
+                                     f'start with a port of it: turn it on (ip link set {found.name} up)')
 
 
 def realize(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function, wait_s: float) -> None:

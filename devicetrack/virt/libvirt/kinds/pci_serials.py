@@ -27,8 +27,6 @@ READ_S: Final = 10.0
 # Marks the name of an NVM subsystem in the memory, behind the address of its function.
 _SUBSYSTEM: Final = ' subsystem'
 
-Serials = Mapping[str, str | None]
-
 
 class Evidence(NamedTuple):
     """The facts that tell a function from others of its sort; None in a field that cannot be read now.
@@ -47,8 +45,41 @@ class Evidence(NamedTuple):
     nvm_subsystem: str = ''
 
 
+class Cards(NamedTuple):
+    """The serial numbers of cards and the names of their NVM subsystems, by the addresses of their physical functions.
+
+    A serial number is '' if the card has none, and None if it cannot be read now. ``subsystems`` has the known names.
+    """
+
+    serials: Mapping[str, str | None]
+    subsystems: Mapping[str, str] = {}
+
+    def evidence(self, function: pci_sysfs.Function, recorded: Evidence | None = None) -> Evidence:
+        """Return the evidence of the card to which a function belongs.
+
+        :param recorded: the evidence in a row. A serial number that cannot be read now counts as unknown if the row has
+            one, and else as the row has it. A name of a subsystem that nothing tells counts as the row has it
+        """
+        before = recorded or Evidence('', '', '')
+        subsystem = self.subsystems.get(function.physfn or function.address, before.nvm_subsystem)
+        if function.physfn is None:
+            serial, no_serial = self._serial(function, before.serial, before.no_serial)
+            return Evidence(serial, '', '', no_serial, subsystem)
+        if function.parent is None or function.parent.problem is not None:
+            return Evidence('', None, None, nvm_subsystem=subsystem)
+        serial, no_serial = self._serial(function.parent, before.parent_serial, before.no_serial)
+        return Evidence('', card_of(function.parent), serial, no_serial, subsystem)
+
+    def _serial(self, function: pci_sysfs.Function, recorded: str | None, had_none: bool) -> tuple[str | None, bool]:
+        """Return a serial number, and whether the card was asked and has none."""
+        found = self.serials.get(function.address)
+        if found is not None:
+            return found, not found
+        return (None, False) if recorded or is_nvme(function) else ('', had_none)
+
+
 class SerialNumbers:
-    """Reads the serial numbers of functions. ``subsystems`` has the names of NVM subsystems by address.
+    """Reads what tells cards apart.
 
     The host's driver tells the number of a disk. For other functions the kernel reads Vital Product Data, or the
     configuration space. A card may be slow to answer, or broken. So a card is asked once in a boot, and this process
@@ -61,44 +92,39 @@ class SerialNumbers:
     def __init__(self, tree: pci_sysfs.Tree, memory: Callable[[], pci_memory.Memory],
                  calls: bounded.Calls) -> None:
         self._tree, self._memory, self._calls = tree, memory, calls
-        self.subsystems: Mapping[str, str] = {}
         self._unread: dict[str, int] = {}       # by address: the number of the directory of a broken function
 
-    def of(self, functions: Iterable[pci_sysfs.Function], all_of_them: bool = False) -> Serials:
-        """Return the serial numbers of functions by address: '' if one has none, None if it cannot be read now.
+    def of(self, functions: Iterable[pci_sysfs.Function], all_of_them: bool = False) -> Cards:
+        """Read the serial numbers and the names of the cards to which functions belong.
 
-        Virtual functions have none, and are left out.
-
-        :param all_of_them: whether to forget the numbers of other functions
+        :param all_of_them: whether to forget the numbers of other cards
         :raises CommandFailed: the memory cannot be used
         """
-        wanted = {function.address: function for function in functions if function.physfn is None}
+        cards = (function.parent or function for function in functions)
+        wanted = {card.address: card for card in cards if card.physfn is None}
         read: dict[str, tuple[int, str | None]] = {}
-        for address, function in wanted.items():
+        for address, card in wanted.items():
             try:
-                read[address] = os.stat(self._tree.path(address)).st_ino, function.serial
+                read[address] = os.stat(self._tree.path(address)).st_ino, card.serial
             except OSError:
                 continue                        # it has just vanished
-            if is_nvme(function) or not function.class_code:
+            if is_nvme(card) or not card.class_code:
                 read[address + _SUBSYSTEM] = read[address][0], self._tree.nvm_subsystem(address)
         if not wanted:
-            return {}
+            return Cards({})
         known = self._memory().complete(read, all_of_them)
         asked: dict[str, tuple[int, str | None]] = {}
-        others = {} if all_of_them else {address: name for address, name in self.subsystems.items()
-                                         if address not in wanted}
-        self.subsystems = {**others, **{name.removesuffix(_SUBSYSTEM): found for name, found in known.items()
-                                        if name.endswith(_SUBSYSTEM)}}
         for address in wanted.keys() & read.keys():
-            function, directory = wanted[address], read[address][0]
-            if (address not in known and function.class_code and not is_nvme(function)
-                    and not pci_variants.is_vfio(function.driver) and self._unread.get(address) != directory):
+            card, directory = wanted[address], read[address][0]
+            if (address not in known and card.class_code and not is_nvme(card)
+                    and not pci_variants.is_vfio(card.driver) and self._unread.get(address) != directory):
                 asked[address] = directory, self._ask(address)
                 if asked[address][1] is None:
                     self._unread[address] = directory
         if asked:
             known |= self._memory().complete(asked, False)
-        return {address: known.get(address) for address in wanted}
+        return Cards({address: known.get(address) for address in wanted}, {
+            address: known[name] for address in wanted if (name := address + _SUBSYSTEM) in known})
 
     def _ask(self, address: str) -> str | None:
         try:
@@ -109,28 +135,6 @@ class SerialNumbers:
             return None
 
 
-def evidence(function: pci_sysfs.Function, physfn: pci_sysfs.Function | None, serials: Serials,
-             recorded: Evidence | None = None, subsystems: Mapping[str, str] | None = None) -> Evidence:
-    """Return the evidence of the card to which a function belongs.
-
-    :param physfn: for a virtual function, its physical function; None if that cannot be read
-    :param serials: the serial numbers of both functions, as far as they have any
-    :param recorded: the evidence in a row. A serial number that cannot be read now counts as unknown if the row has
-        one, and else as the row has it
-    :param subsystems: the names of NVM subsystems, by the addresses of both functions. One that nothing tells counts as
-        the row has it
-    """
-    before = recorded or Evidence('', '', '')
-    subsystem = (subsystems or {}).get(function.physfn or function.address, before.nvm_subsystem)
-    if function.physfn is None:
-        serial, no_serial = _serial(function, serials, before.serial, before.no_serial)
-        return Evidence(serial, '', '', no_serial, subsystem)
-    if physfn is None or physfn.problem is not None:
-        return Evidence('', None, None, nvm_subsystem=subsystem)
-    serial, no_serial = _serial(physfn, serials, before.parent_serial, before.no_serial)
-    return Evidence('', card_of(physfn), serial, no_serial, subsystem)
-
-
 def card_of(function: pci_sysfs.Function) -> str:
     """Return which sort of card a physical function is of, and which function on it."""
     return card_text(function.vendor_id, function.product_id, function.subsystem, function.address)
@@ -138,15 +142,6 @@ def card_of(function: pci_sysfs.Function) -> str:
 
 def card_text(vendor_id: str, product_id: str, subsystem: str | None, address: str) -> str:
     return f'{vendor_id}:{product_id} {subsystem or "none"} {address.rpartition(".")[2]}'
-
-
-def _serial(function: pci_sysfs.Function, serials: Serials, recorded: str | None,
-            had_none: bool) -> tuple[str | None, bool]:
-    """Return a serial number, and whether the card was asked and has none."""
-    found = serials.get(function.address)
-    if found is not None:
-        return found, not found
-    return (None, False) if recorded or is_nvme(function) else ('', had_none)
 
 
 def of_row(recorded: PCIDetails) -> Evidence:

@@ -75,7 +75,7 @@ def _rule(entry: json_entries.Entry) -> Rule:
     return Rule(match, number, entry.flag('autoprobe'), bool(entry.flag('private_namespaces')))
 
 
-def of(rules: Sequence[Rule], physfn: pci_matching.Function) -> Rule | None:
+def of(rules: Sequence[Rule], physfn: pci_sysfs.Function) -> Rule | None:
     """Return the first rule that matches a physical function."""
     return next((rule for rule in rules if rule.match.matches(physfn)), None)
 
