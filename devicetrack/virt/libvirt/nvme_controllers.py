@@ -227,10 +227,7 @@ def to_erase(sysfs: str, address: str, disks: Sequence[tuple[str, int]]) -> Iter
     :raises OSError: EBUSY: somebody uses them, or the driver shows other disks; else, they cannot be opened
     """
     privileged.check_unused(sysfs, address)
-    try:
-        shown = pci_disks.disks(pci_sysfs.Tree(sysfs), address)
-    except (OSError, ValueError):
-        shown = None                            # the driver is still setting them up
+    shown = pci_disks.shown(pci_sysfs.Tree(sysfs), address)
     # A disk that the caller left out would stay open to others while the controller erases it.
     if shown is None or {(disk.name, disk.size_bytes) for disk in shown} != set(map(tuple, disks)):
         raise OSError(errno.EBUSY, 'its driver shows other disks now')

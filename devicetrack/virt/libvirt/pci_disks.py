@@ -52,6 +52,14 @@ def disks(tree: pci_sysfs.Tree, address: str) -> Sequence[Disk] | None:
     return sorted(found, key=lambda disk: disk.nsid)
 
 
+def shown(tree: pci_sysfs.Tree, address: str) -> Sequence[Disk] | None:
+    """As :func:`disks`; None also while they cannot be read, because they are just appearing or vanishing."""
+    try:
+        return disks(tree, address)
+    except (OSError, ValueError):
+        return None
+
+
 def as_text(found: Sequence[Disk] | None) -> str | None:
     """Return what stays the same about disks, for a record: ``1:1073741824:512 2:…``; None if it is unknown."""
     return None if found is None else ' '.join(f'{disk.nsid}:{disk.size_bytes}:{disk.block_bytes}' for disk in found)

@@ -23,19 +23,20 @@ class Open(Exception):
 def bring_back(tree: pci_sysfs.Tree, address: str, driver: str) -> None:
     """Bring a function that no guest has to its driver; nothing happens if it is there.
 
-    :param driver: the name of the host's driver, '' for none. If that is one of VFIO's drivers, the function stays
-        with it, provided that no process has the function open
+    :param driver: the name of the driver that the claim found, '' for none. If that is one of VFIO's, the host's is
+        unknown, for example because the function was adopted from a guest. Then it stays with any, provided that no
+        process has it open by VFIO
     :raises Open: a process has its VFIO group open
-    :raises OSError: the function is gone, has a driver that is neither its own nor for guests, or does not come back to
-        its own
+    :raises OSError: the function is gone, somebody gave it another driver that is not for guests, or it does not come
+        back to its own
     """
     function = _there(tree, address)
-    stays = pci_variants.is_vfio(driver)
-    if (function.driver or '') == driver and not stays:
+    is_vfio, stays = (pci_variants.is_vfio(name) for name in (function.driver, driver))
+    if not is_vfio and (stays or (function.driver or '') == driver):
         return
-    is_vfio = pci_variants.is_vfio(function.driver)
     if function.driver is not None and not is_vfio:
-        raise OSError(errno.EBUSY, f'it has the driver {function.driver}')
+        raise OSError(errno.EBUSY, f'its driver is {function.driver}, but the claim found {driver or "none"}: somebody '
+                                   'changed it')
     if is_vfio:
         # A function cannot leave while its group is open: the kernel would refuse the host's driver, and the function
         # would end up with no driver.
@@ -80,3 +81,9 @@ def _there(tree: pci_sysfs.Tree, address: str) -> pci_sysfs.Function:
     if function.problem is not None:
         raise OSError(errno.EIO, function.problem)
     return function
+
+
+def may_come_back(function: pci_sysfs.Function, driver: str) -> bool:
+    """Whether a function may be on its way to its driver, since libvirt takes a moment for that after a guest."""
+    return not pci_variants.is_vfio(driver) and (function.driver or '') != driver and (
+        function.driver is None or pci_variants.is_vfio(function.driver))

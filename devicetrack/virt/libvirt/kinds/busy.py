@@ -1,4 +1,4 @@
-"""Tries a call of the kernel again while the answer passes by itself, until a deadline."""
+"""Asks the kernel again while the answer passes by itself, until a deadline."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ BUSY: Final = frozenset((errno.EAGAIN, errno.EBUSY))
 
 _POLL_S: Final = 0.2
 _Answer = TypeVar('_Answer')
+
+
+def until(look: Callable[[], _Answer], wait_s: float, done: Callable[[_Answer], object] = bool) -> _Answer:
+    """Look until the answer is the wanted one, for at most ``wait_s`` seconds, and return the last answer."""
+    deadline = time.monotonic() + wait_s
+    while not done(answer := look()) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return answer
 
 
 def retried(call: Callable[[], _Answer], wait_s: float, passing: Collection[int] = BUSY) -> _Answer:

@@ -8,6 +8,7 @@ from typing import Final
 from typing import TypeVar
 
 from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt.kinds import busy
 
 # How long libvirt may take to notice a change. It reads events one by one, and runs mdevctl for each.
 SETTLE_S: Final = 60.0
@@ -33,12 +34,7 @@ class Patience:
 
     def wait_for(self, found: Callable[[], _Answer], seconds: float | None = None) -> _Answer:
         """Call until the answer is true or the time is over, and return the last answer."""
-        deadline = time.monotonic() + (self.settle_s if seconds is None else seconds)
-        while True:
-            answer = found()
-            if answer or time.monotonic() >= deadline:
-                return answer
-            time.sleep(0.1)
+        return busy.until(found, self.settle_s if seconds is None else seconds)
 
     def settled(self, call: Callable[[], None], done: Callable[[], bool] = lambda: False,
                  seconds: float | None = None) -> None:

@@ -29,7 +29,6 @@ import os
 import re
 import stat
 import threading
-import time
 from typing import Any
 from typing import Final
 from typing import TypeVar
@@ -83,7 +82,6 @@ from devicetrack.virt.libvirt.kinds import pci_serials
 from devicetrack.virt.libvirt.kinds import pci_vfs
 from devicetrack.virt.libvirt.kinds import placement_names
 
-_POLL_S: Final = 0.2
 # What passes by itself when a disk has just come to its driver: somebody looks at it, its controller is not there yet,
 # or the kernel has not shown its namespaces yet.
 _PASSING: Final = busy.BUSY | {errno.ENODEV, errno.ENXIO}
@@ -300,12 +298,7 @@ class PCI(api.DeviceKind):
         return placement_names.provider(function.physfn or function.address)
 
     def _disks(self, function: pci_sysfs.Function) -> str | None:
-        if not pci_serials.is_nvme(function):
-            return ''
-        try:
-            return pci_disks.as_text(pci_disks.disks(self.tree, function.address))
-        except (OSError, ValueError):
-            return None                         # they are just appearing or vanishing
+        return pci_disks.as_text(pci_disks.shown(self.tree, function.address)) if pci_serials.is_nvme(function) else ''
 
     def node(self, device: InventoryDevice) -> str | None:
         return str(details.peek(device.details).address)
@@ -418,14 +411,17 @@ class PCI(api.DeviceKind):
 
     def _check_used_by_nobody(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
         try:
-            if pci_driver.has_guest(function):
-                raise exception.DeviceInUse(self.name, assignment.identifier,
-                                            f'a process has the VFIO group {function.iommu_group} open')
+            self._check_no_guest(assignment, function)
             # libvirt does not check this, and a service without root's rights cannot see what other users have open.
             self._settled(functools.partial(privileged.check_host_use, self.tree.root, function.address))
         except OSError as error:
             failed = exception.DeviceInUse if error.errno == errno.EBUSY else exception.RealizeFailed
             raise failed(self.name, assignment.identifier, str(error.strerror or error)) from error
+
+    def _check_no_guest(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
+        if pci_driver.has_guest(function):
+            raise exception.DeviceInUse(self.name, assignment.identifier,
+                                        f'a process has the VFIO group {function.iommu_group} open')
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
         function = self._identity.there(assignment)
@@ -540,9 +536,7 @@ class PCI(api.DeviceKind):
             raise exception.UnclaimFailed(self.name, assignment.identifier,
                                           f'its driver is {function.driver or "none"}, recorded was {wanted or "none"}')
         try:
-            if pci_driver.has_guest(function):
-                raise exception.DeviceInUse(self.name, assignment.identifier,
-                                            f'a process has the VFIO group {function.iommu_group} open')
+            self._check_no_guest(assignment, function)
             config = self._config(function) if assignment.details.config else ''
         except (OSError, ValueError) as error:
             raise exception.UnclaimFailed(self.name, assignment.identifier,
@@ -561,23 +555,8 @@ class PCI(api.DeviceKind):
         :raises UnclaimFailed: it does not come back to its driver
         """
         wanted = assignment.details.driver
-        deadline = time.monotonic() + self.options.release_wait_s
-        while True:
-            function = self._identity.there(assignment)
-            if pci_variants.is_vfio(wanted):
-                # The claim found it with this driver, or it was adopted from a guest, so the host's driver is unknown.
-                if not pci_variants.is_vfio(function.driver):
-                    return
-                break
-            if (function.driver or '') == wanted:
-                return
-            if function.driver is not None and not pci_variants.is_vfio(function.driver):
-                raise exception.UnclaimFailed(
-                    self.name, assignment.identifier,
-                    f'its driver is {function.driver}, but the claim found {wanted or "none"}: somebody changed it')
-            if time.monotonic() >= deadline:
-                break
-            time.sleep(_POLL_S)
+        function = busy.until(lambda: self._identity.there(assignment), self.options.release_wait_s,
+                              lambda function: not pci_driver.may_come_back(function, wanted))
         try:
             pci_driver.bring_back(self.tree, function.address, wanted)
         except pci_driver.Open as error:
@@ -596,13 +575,8 @@ class PCI(api.DeviceKind):
 
     def _settled_use(self, function: pci_sysfs.Function) -> pci_use.HostUse:
         """Return what the host uses when nobody just looks at a function any more, or that takes too long."""
-        deadline = time.monotonic() + self.options.release_wait_s
-        while True:
-            use = self.host_use()
-            if (self._health.use_of(function, use) is None
-                    or not use.is_only_open(function.address) or time.monotonic() >= deadline):
-                return use
-            time.sleep(_POLL_S)
+        return busy.until(self.host_use, self.options.release_wait_s, lambda use: not use.is_only_open(function.address)
+                          or self._health.use_of(function, use) is None)
 
     def vacate(self, assignment: DeviceAssignment) -> None:
         if not assignment.details.needs_port:

@@ -25,6 +25,7 @@ from devicetrack.virt.libvirt import operator_program
 from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import progress
+from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.kinds import pci_erasing
 from devicetrack.virt.libvirt.kinds import pci_names
@@ -33,7 +34,6 @@ from devicetrack.virt.libvirt.kinds import pci_serials
 
 # The alignment argument of the jobs. It has an effect only for device-dax memory.
 _ALIGN_BYTES: Final = 4096
-_POLL_S: Final = 0.2
 
 _WAYS: Final = {pci_cleaning.ZERO: progress.ZERO, pci_cleaning.DISCARD: progress.DISCARD}
 
@@ -65,13 +65,12 @@ class Cleaner:
     def _policy_after(self, assignment: DeviceAssignment, function: pci_sysfs.Function,
                       wait_s: float = 0.0) -> pci_cleaning.Policy:
         """Return the policy after a guest. Wait until the interface has its name, if the policy depends on that."""
-        deadline = time.monotonic() + wait_s
-        while True:
-            found = pci_names.policies(self._options, self._tree, assignment, function)
-            if len(found) == 1 or not pci_names.may_have_one(function) or time.monotonic() >= deadline:
-                return pci_names.strictest(found)
-            time.sleep(_POLL_S)
-            function = self._tree.function(function.address) or function
+        def found() -> frozenset[pci_cleaning.Policy]:
+            return pci_names.policies(self._options, self._tree, assignment,
+                                      self._tree.function(function.address) or function)
+
+        return pci_names.strictest(busy.until(
+            found, wait_s, lambda policies: len(policies) == 1 or not pci_names.may_have_one(function)))
 
     def mistake(self, function: pci_sysfs.Function) -> str | None:
         """Say why the policy of a function can never be carried out; None if it can, or while that is unknown.

@@ -36,7 +36,6 @@ from devicetrack.virt.libvirt.pci_namespaces import ids
 
 LOG = log.logger(__name__)
 
-_POLL_S: Final = 0.2
 # Seconds between two questions to a controller about its progress.
 _LOOK_EVERY_S: Final = 1.0
 # Seconds between two tries to format while the daemon runs as many formats as it can.
@@ -162,11 +161,7 @@ def asked(tree: pci_sysfs.Tree, function: pci_sysfs.Function, controller: nvme_a
     :raises Unshown: the kernel shows other namespaces, or does not show them yet
     :raises OSError: it cannot be asked
     """
-    found = _answer(tree, function, controller)
-    try:
-        shown = pci_disks.disks(tree, function.address)
-    except (OSError, ValueError):
-        shown = None
+    found, shown = _answer(tree, function, controller), pci_disks.shown(tree, function.address)
     differs = pci_namespaces.Mismatch('its driver does not show its namespaces now') if shown is None else (
         pci_namespaces.mismatch(found.sizes, _sizes(shown)))
     if differs is not None:
@@ -218,18 +213,11 @@ class Erasing:
 
         :raises UnclaimFailed: it shows none
         """
-        deadline = time.monotonic() + self._wait_s
-        while True:
-            try:
-                found = pci_disks.disks(self._tree, self._function.address)
-            except (OSError, ValueError):
-                found = None                    # the driver is still setting them up
-            if found:
-                return list(found)
-            if time.monotonic() >= deadline:
-                raise self._failed(f'the driver {self._function.driver or "(none)"} shows no disk of it, so nothing '
-                                   'proves that it is clean')
-            time.sleep(_POLL_S)
+        found = busy.until(self._shown, self._wait_s)
+        if not found:
+            raise self._failed(f'the driver {self._function.driver or "(none)"} shows no disk of it, so nothing proves '
+                               'that it is clean')
+        return list(found)
 
     def check(self, formatted: bool = False) -> pci_namespaces.Record:
         """Check that the namespaces are those that the claim found, and return the record of them.
@@ -238,11 +226,10 @@ class Erasing:
         :raises UnclaimFailed: they are not
         """
         recorded = self._recorded()
-        deadline = time.monotonic() + self._wait_s
-        while (differs := self._difference(recorded, formatted)) is not None:
-            if time.monotonic() >= deadline:
-                raise self._failed(differs)
-            time.sleep(_POLL_S)                 # the driver reads a formatted namespace again
+        # The driver reads a formatted namespace again.
+        differs = busy.until(lambda: self._difference(recorded, formatted), self._wait_s, lambda differs: not differs)
+        if differs is not None:
+            raise self._failed(differs)
         return recorded
 
     def _recorded(self) -> pci_namespaces.Record:
@@ -304,17 +291,11 @@ class Erasing:
 
         :raises UnclaimFailed: the driver does not get it ready
         """
-        deadline = time.monotonic() + self._wait_s
-        while self._shown() is None:
-            if time.monotonic() >= deadline:
-                raise self._failed(f'the driver {self._function.driver or "(none)"} does not have its controller ready')
-            time.sleep(_POLL_S)
+        if busy.until(self._shown, self._wait_s, lambda shown: shown is not None) is None:
+            raise self._failed(f'the driver {self._function.driver or "(none)"} does not have its controller ready')
 
     def _shown(self) -> Sequence[pci_disks.Disk] | None:
-        try:
-            return pci_disks.disks(self._tree, self._function.address)
-        except (OSError, ValueError):
-            return None                         # the driver is still setting them up
+        return pci_disks.shown(self._tree, self._function.address)
 
     def _restore_namespaces(self, recorded: pci_namespaces.Record) -> None:
         found = self._told(lambda: _answer(self._tree, self._function))

@@ -8,7 +8,6 @@ stays with its driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -16,7 +15,6 @@ from collections.abc import Sequence
 import errno
 import functools
 import itertools
-import time
 from typing import Any
 from typing import Final
 
@@ -267,7 +265,7 @@ class VF(api.DeviceKind):
 
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         given_back = self._clear if assignment.details.origin == vocabulary.CREATED else self._is_closed
-        if not self._wait_for(lambda: given_back(assignment)):
+        if not busy.until(lambda: given_back(assignment), self.options.release_wait_s):
             raise exception.DeviceInUse(
                 self.name, assignment.identifier,
                 f'a process of the host still has it open after {self.options.release_wait_s} s')
@@ -318,14 +316,6 @@ class VF(api.DeviceKind):
         :param error: the kernel's answer to whether a process has it open
         """
         return isinstance(error, FileNotFoundError) and not self.tree.known((assignment.identifier,))
-
-    def _wait_for(self, done: Callable[[], bool]) -> bool:
-        deadline = time.monotonic() + self.options.release_wait_s
-        while not done():
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.1)
-        return True
 
     # -- guest --------------------------------------------------------------------------------------------------------
 
