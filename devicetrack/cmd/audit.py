@@ -46,15 +46,14 @@ class Findings(base.Blocks):
                                  'verb', 'change', 'reason')
     prose = ('finding', 'detail', 'held', 'proposal', 'reason', 'change')
 
-    def rows_of(self, host: str, found: Sequence[Finding]) -> Iterator[Sequence[Any]]:
+    def rows_of(self, host: str, found: Sequence[Finding]) -> Iterator[dict[str, Any]]:
         for finding in found:
             if finding.severity != vocabulary.NOTE:
                 self.exit_code = base.ATTENTION
             kind, identifier = finding.device
-            values = {**finding._asdict(), 'host': host, 'finding': finding.kind, 'kind': kind or None,
-                      'identifier': identifier or None, 'device': records.name(*finding.device) if kind else None,
-                      'since': None if finding.since is None else base.Moment(finding.since)}
-            yield [values[column] for column in self.of_finding]
+            yield {**finding._asdict(), 'host': host, 'finding': finding.kind, 'kind': kind or None,
+                   'identifier': identifier or None, 'device': records.name(*finding.device) if kind else None,
+                   'since': None if finding.since is None else base.Moment(finding.since)}
 
     def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
         about = row.get('device') or row.get('kind')
@@ -148,7 +147,7 @@ class Audit(Repairing):
                 raise base.UsageError(f'--accept-move {name} has no kind: say KIND/{name}')
         return super().take_action(parsed_args)
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         observer = self.app.observer(parsed_args.host)
         self._host = observer.host.name
         if parsed_args.repair:
@@ -215,11 +214,12 @@ class Audit(Repairing):
             self.say('nothing is given back before the rows of guests are complete')
         return plan
 
-    def _planned(self, host: Host, plan: repairs.Plan) -> Iterator[Sequence[Any]]:
+    def _planned(self, host: Host, plan: repairs.Plan) -> Iterator[Mapping[str, Any]]:
         for one in plan.repairs:
             before, after = _facts(one.before), _facts(one.after)
-            yield [host.name, one.verb, records.name(*one.device), *one.device, one.instance_uuid,
-                   _change(before, after), before, after, one.reason]
+            yield {'host': host.name, 'verb': one.verb, **records.of_device(*one.device),
+                   'instance_uuid': one.instance_uuid, 'change': _change(before, after), 'before': before,
+                   'after': after, 'reason': one.reason}
 
     def _leave(self, observer: report.Observer, operator_request: OperatorRequest,
                parsed_args: argparse.Namespace) -> None:

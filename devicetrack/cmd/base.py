@@ -228,9 +228,13 @@ class Lister(Command, lister.Lister):
     def need_sort_by_cliff(self) -> bool:
         return False                            # cliff would sort compute-10 before compute-7
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterable[Sequence[Any]]:
-        """Return the values of each row, in the order of ``columns``."""
+    def rows(self, parsed_args: argparse.Namespace) -> Iterable[Mapping[str, Any]]:
+        """Return the values of each row by the names of ``columns``. A row may have more values."""
         raise NotImplementedError
+
+    def cells(self, parsed_args: argparse.Namespace, formatter: str) -> list[list[Any]]:
+        """Return the rows as a formatter takes them, each in the order of ``columns``."""
+        return [cells([row[name] for name in self.columns], formatter) for row in self.rows(parsed_args)]
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         """Return the sentence for people when there are no rows."""
@@ -239,7 +243,7 @@ class Lister(Command, lister.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         _check_columns(parsed_args.columns, self.columns)
         _check_columns(parsed_args.sort_columns, self.columns)
-        rows = [cells(row, parsed_args.formatter) for row in self.rows(parsed_args)]
+        rows = self.cells(parsed_args, parsed_args.formatter)
         for column in reversed(parsed_args.sort_columns):
             number = self.columns.index(column)
             rows.sort(key=_by(number), reverse=parsed_args.sort_direction == 'desc')
@@ -294,7 +298,7 @@ class Blocks(Lister):
         if not _in_blocks(parsed_args):
             return super().take_action(parsed_args)
         # Return mappings, not rows: ``produce_output`` takes the values by the names of their columns.
-        found: Any = [dict(zip(self.columns, cells(row, 'table'), strict=True)) for row in self.rows(parsed_args)]
+        found: Any = [dict(zip(self.columns, row, strict=True)) for row in self.cells(parsed_args, 'table')]
         return self.columns, found
 
     def produce_output(self, *args: Any) -> int:

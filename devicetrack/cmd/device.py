@@ -71,7 +71,7 @@ class List(base.Lister):
             self.say(self._first_start)
         return code
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         observer = self.app.observer(parsed_args.host)
         lines = observer.inventory()
         if any(line.status in (report.UNKNOWN, report.MISSING) or any(reason.is_no_option for reason in line.reasons)
@@ -83,8 +83,7 @@ class List(base.Lister):
         wanted.sort(key=lambda line: (line.status == report.UNKNOWN, line.kind, natural.key(line.parent),
                                       natural.key(line.identifier)))
         for line in wanted:
-            values = line_fields(line, observer.host.name)
-            yield [values[column] for column in self.columns]
+            yield line_fields(line, observer.host.name)
 
 
 def _is_of(line: report.Line, parent: options.DeviceName | None) -> bool:
@@ -170,7 +169,7 @@ class Show(base.ShowOne):
 def _both(host: str | None, kind: str, identifier: str, record: Record | None, line: report.Line | None,
           hosts: Mapping[str, str], unknown: str | None) -> dict[str, Any]:
     of_record = dict.fromkeys(records.FIELDS) if record is None else records.fields(record, hosts)
-    named = {'device': records.name(kind, identifier), 'kind': kind, 'identifier': identifier, 'host': host}
+    named = {**records.of_device(kind, identifier), 'host': host}
     shown: dict[str, Any] = {**named, 'status': None, 'unknown': unknown, 'reasons': [], 'wipe': None,
                              'provider': None, **of_record, **named}
     if line is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Mapping
 import re
 from typing import Any
 from typing import NamedTuple
@@ -67,7 +67,7 @@ class Explain(base.Lister):
                             help='How strictly devices follow the NUMA nodes. By default "required" with --resource, '
                                  'and with --extra-spec what the extra specs say.')
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         observer = self.app.observer(parsed_args.host)
         try:
             request = _request(parsed_args, observer)
@@ -102,12 +102,11 @@ class Explain(base.Lister):
             closed = explanation.report_only
             why = part.why if closed is None else f'this host takes no claims: {closed}' + (
                 f'; {part.why}' if part.why else '')
-            values = {**part._asdict(), 'fits': part.fits and closed is None, 'why': why or None,
-                      'explanation': str(part) + ('' if closed is None else f'; this host takes no claims: {closed}'),
-                      'provider': explanation.providers.get(part.provider_uuid or ''), 'withheld': _withheld(part),
-                      'withheld_devices': _named(line for line in explanation.withheld if line.resource_class in classes
-                                                 and part.provider_uuid in (None, line.provider_uuid))}
-            yield [values[column] for column in self.columns]
+            yield {**part._asdict(), 'fits': part.fits and closed is None, 'why': why or None,
+                   'explanation': str(part) + ('' if closed is None else f'; this host takes no claims: {closed}'),
+                   'provider': explanation.providers.get(part.provider_uuid or ''), 'withheld': _withheld(part),
+                   'withheld_devices': _named(line for line in explanation.withheld if line.resource_class in classes
+                                              and part.provider_uuid in (None, line.provider_uuid))}
 
 
 def _named(lines: Iterable[report.Line]) -> base.Shown:

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from collections.abc import Sequence
 import datetime
 from typing import Any
 from typing import Final
@@ -88,7 +87,7 @@ class _History(base.Blocks):
         between = ' in that time' if parsed_args.since is not None or parsed_args.until is not None else ''
         return f'there is no event of {self.what(parsed_args)}{between}'
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         since_ms, until_ms = parsed_args.since, parsed_args.until
         if since_ms is not None and until_ms is not None and since_ms >= until_ms:
             raise base.UsageError('--since is not before --until: nothing can have happened between them')
@@ -107,8 +106,7 @@ class _History(base.Blocks):
         if not everything:
             self.check_known(store, parsed_args)
         for number, one in enumerate(shown):
-            values = {**_fields(one, names, ends), 'before_since': number < len(standing)}
-            yield [values[column] for column in self.columns]
+            yield {**_fields(one, names, ends), 'before_since': number < len(standing)}
 
     def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
         return row['at'], f'{row["event"]:{_EVENT_WIDTH}} {self.other(row)}'
@@ -206,7 +204,7 @@ class InstanceHistory(_History):
 
 def _host_uuid(store: Store, parsed_args: argparse.Namespace) -> str | None:
     """:raises UnknownHost: the store has no host of this name"""
-    return None if parsed_args.host is None else records.host_uuid(store, parsed_args.host)
+    return None if parsed_args.host is None else records.host_of(store, parsed_args.host).uuid
 
 
 def _standing(before: Iterable[StoredEvent]) -> list[StoredEvent]:

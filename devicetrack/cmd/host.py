@@ -12,10 +12,9 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import host as host_identity
 from devicetrack.claims import report
 from devicetrack.cmd import base
-from devicetrack.conf import manager as manager_options
+from devicetrack.cmd import records
 from devicetrack.pictures import natural
 from devicetrack.store.api import Host
 from devicetrack.store.api import Store
@@ -40,12 +39,11 @@ class List(base.Lister):
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         return 'the store has no host: its manager makes it when it starts'
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         store = self.app.checked_store
         here = machine(self.app)
         for host in sorted(store.hosts(), key=lambda one: natural.key(one.name)):
-            values = of_store(store, host, here)
-            yield [values[column] for column in self.columns]
+            yield of_store(store, host, here)
 
 
 class Show(base.ShowOne):
@@ -74,8 +72,7 @@ class Show(base.ShowOne):
                 raise
             host, unknown = found, [str(error)]
         else:
-            if store.host(host.name) is None:
-                raise exception.UnknownHost(host.name, [one.name for one in store.hosts()])
+            records.host_of(store, host.name)
             try:
                 lines = observer.inventory()
                 report_only = observer.report_only()
@@ -94,10 +91,10 @@ class Show(base.ShowOne):
 
 def of_store(store: Store, host: Host, machine_id: str | None) -> dict[str, Any]:
     """Return the store's fields of a host."""
-    records = store.records_of_host(host.uuid)
-    releasing = sum(record.state == vocabulary.RELEASING for record in records)
+    rows = store.records_of_host(host.uuid)
+    releasing = sum(row.state == vocabulary.RELEASING for row in rows)
     return {'host': host.name, 'here': None if machine_id is None else host.machine_id == machine_id,
-            'instances': len({record.instance_uuid for record in records}), 'held': len(records) - releasing,
+            'instances': len({row.instance_uuid for row in rows}), 'held': len(rows) - releasing,
             'releasing': releasing, 'withheld_entries': len(store.withheld(host.uuid)),
             'requests': len(store.operator_requests_of_host(host.uuid, waiting=True)),
             'nested_since': None if host.nested_at is None else base.Moment(host.nested_at), 'epoch': host.epoch,
@@ -107,7 +104,7 @@ def of_store(store: Store, host: Host, machine_id: str | None) -> dict[str, Any]
 def machine(app: Any) -> str | None:
     """Return the id by which the store knows this machine; None if the machine has no readable id."""
     try:
-        return host_identity.machine_digest(app.conf[manager_options.GROUP].machine_id_path)
+        return str(app.machine_id)
     except exception.InvalidConfiguration:
         return None
 

@@ -46,7 +46,7 @@ class List(base.Lister):
         where = f' of host {parsed_args.host}' if parsed_args.host else ''
         return f'no instance has{which}{where}'
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         store = self.app.checked_store
         hosts = records.names_of_hosts(store)
         wanted = records.find(store, parsed_args.host, device=parsed_args.device)
@@ -57,13 +57,17 @@ class List(base.Lister):
         wanted.sort(key=lambda one: (natural.key(hosts.get(one.host_uuid)), one.instance_uuid, one.position))
         for (host_uuid, uuid), group in itertools.groupby(wanted, key=lambda one: (one.host_uuid, one.instance_uuid)):
             found = list(group)
-            yield [uuid, hosts.get(host_uuid), _each(one.state for one in found), _each(one.role for one in found),
-                   base.Shown([records.fields(one, hosts) for one in found], _in_words(found, parsed_args)),
-                   _each(one.migration_uuid for one in found if one.migration_uuid), host_uuid]
+            yield {'instance_uuid': uuid, 'host': hosts.get(host_uuid), 'states': _each(one.state for one in found),
+                   'roles': _each(one.role for one in found), 'migration_uuids': _moves(found), 'host_uuid': host_uuid,
+                   'devices': base.Shown([records.fields(one, hosts) for one in found], _in_words(found, parsed_args))}
 
 
 def _each(words: Any) -> list[str]:
     return list(dict.fromkeys(words))
+
+
+def _moves(found: Sequence[Record]) -> list[str]:
+    return _each(one.migration_uuid for one in found if one.migration_uuid)
 
 
 def _in_words(found: Sequence[Record], parsed_args: argparse.Namespace) -> Any:
@@ -89,7 +93,7 @@ class Show(base.ShowOne):
             raise exception.UnknownToStore('instance', uuid, None, 'it has no device on a host of this store; check '
                                            'that this is the store of its host')
         return {'instance_uuid': uuid, 'hosts': _each(hosts.get(one.host_uuid) for one in found),
-                'migration_uuids': _each(one.migration_uuid for one in found if one.migration_uuid),
+                'migration_uuids': _moves(found),
                 'devices': base.Shown([records.fields(one, hosts) for one in found],
                                       [f'{records.name(one.kind, one.identifier)} ({_condition(one, found, hosts)})'
                                        for one in found])}

@@ -17,10 +17,9 @@ from cliff import command as cliff_command
 from cliff import commandmanager
 from oslo_config import cfg
 
-from devicetrack import exception
 from devicetrack.claims import audit
+from devicetrack.claims import host as host_identity
 from devicetrack.claims import report
-from devicetrack.claims.host import check_unmanaged
 from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.running import Parts
 from devicetrack.claims.running import Running
@@ -28,6 +27,7 @@ from devicetrack.cmd import base
 from devicetrack.cmd import complete
 from devicetrack.cmd import helping
 from devicetrack.cmd import kinds
+from devicetrack.cmd import records
 from devicetrack.cmd import screen
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
@@ -214,6 +214,14 @@ class Manage(app.App):
             self._kinds_are_loaded = True
         return self.store
 
+    @property
+    def machine_id(self) -> str:
+        """The id by which the store knows this machine.
+
+        :raises InvalidConfiguration: the machine's id cannot be read
+        """
+        return host_identity.machine_digest(self.conf[manager_options.GROUP].machine_id_path)
+
     def observer(self, name: str | None,
                  providers: Callable[[Host], ProviderResolver] | None = None) -> report.Observer:
         """Return an observer of a host of this machine; by default of the host that this machine is.
@@ -235,11 +243,9 @@ class Manage(app.App):
         :raises UnknownHost: its manager has never run
         """
         if self._running is None:
-            known = [one.name for one in self.checked_store.hosts()]
-            if host not in known:
-                raise exception.UnknownHost(host, known)
+            records.host_of(self.checked_store, host)
             parts = Parts(Endpoint(host, host), self.driver(host), self.checked_store, self.conf, by_command=True)
-            check_unmanaged(host, parts.state_path)         # a person waits for the command
+            host_identity.check_unmanaged(host, parts.state_path)         # a person waits for the command
             self._running, _findings = Running.start(parts)
         return self._running
 

@@ -63,14 +63,14 @@ class Facts(base.Lister):
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         return _nothing(self.app)
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         for host in report.declared(self.app.checked_store, parsed_args.host):
             if host.unread:
                 self.exit_code = base.ATTENTION
             for row in host_facts.rows(host):
                 if parsed_args.formatter == 'table':
                     row['version'] = _version_as_text(row['version_form'], row['version'])
-                yield [row[column] for column in self.columns]
+                yield row
 
 
 class Check(base.Lister):
@@ -99,7 +99,7 @@ class Check(base.Lister):
                             help='End with exit code 3 also if only an option or the table allows the guest to move.')
         _add_facts(parser)
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         hosts = _hosts(self.app, parsed_args.facts)
         guest = report.guest(self.app.checked_store, hosts, parsed_args.instance)
         name = parsed_args.host
@@ -118,14 +118,15 @@ class Check(base.Lister):
                   else Outlook(device.sort, unknown=(device.unknown,))) for device in guest.devices]
         self._conclude({one.answer for _device, one in found}, name, parsed_args.strict)
         for device, one in found:
-            version = _version_of(device.facts, parsed_args.formatter)
             partner = one.best.facts if one.best is not None else None
-            yield [parsed_args.instance, guest.source.host, name, records.name(*device.record.key), *device.record.key,
-                   device.sort.type, *version, device.record.seen, one.answer,
-                   partner and partner.sort.kind, partner and partner.sort.type,
-                   there.parents_of(partner) if partner else [], one.reasons, one.notes,
-                   [{**choice.as_data(), 'parents': there.parents_of(choice.facts)} for choice in one.choices],
-                   list(one.unknown)]
+            yield {'instance_uuid': parsed_args.instance, 'source': guest.source.host, 'destination': name,
+                   **records.of_device(*device.record.key), 'type': device.sort.type,
+                   **_version_of(device.facts, parsed_args.formatter), 'seen': device.record.seen,
+                   'verdict': one.answer, 'partner_kind': partner and partner.sort.kind,
+                   'partner_type': partner and partner.sort.type,
+                   'partner_parents': there.parents_of(partner) if partner else [], 'reasons': one.reasons,
+                   'notes': one.notes, 'unknown': list(one.unknown), 'choices': [
+                       {**choice.as_data(), 'parents': there.parents_of(choice.facts)} for choice in one.choices]}
 
     def _conclude(self, answers: set[str], name: str, strict: bool) -> None:
         self.exit_code = base.OK
@@ -193,14 +194,14 @@ class Matrix(base.Lister):
                 raise base.UsageError(f'no host declares a type {wanted}; there are {", ".join(sorted(types))}')
         yield from matrix.rows(hosts, _rules(self.app), wanted_types)
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         for row in self._rows_of(parsed_args.type):
             if parsed_args.formatter in base.STRUCTURED:
                 cells: list[Any] = [{name: one.as_data() for name, one in row.outlooks.items()}]
             else:
                 cells = [_cell(row.outlooks.get(name), parsed_args.reasons) for name in self._hosts]
-            yield [row.host, row.facts.sort.kind, row.facts.sort.type, *_version_of(row.facts, parsed_args.formatter),
-                   row.parents, *cells]
+            yield {'source': row.host, **row.facts.sort._asdict(), **_version_of(row.facts, parsed_args.formatter),
+                   'parents': row.parents, **dict(zip(self.columns[len(self.FIXED):], cells, strict=True))}
 
 
 class Table(base.Lister):
@@ -222,7 +223,7 @@ class Table(base.Lister):
                             help=f'The table; by default the one of {sources.TABLE}.')
         _add_facts(parser)
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         if parsed_args.table is not None:
             stated = tables.read(parsed_args.table, '--table')
         else:
@@ -239,9 +240,10 @@ class Table(base.Lister):
                 strange += 1
                 self.exit_code = base.ATTENTION
             version, required, offered = entry.stated
-            yield [*entry.sort, entry.where, None if version is None else str(version),
-                   None if required is None else sorted(required), None if offered is None else sorted(offered),
-                   entry.may_grow or None, matches, problem]
+            yield {**entry.sort._asdict(), 'where': entry.where, 'version': None if version is None else str(version),
+                   'requires': None if required is None else sorted(required),
+                   'offers': None if offered is None else sorted(offered),
+                   'aggregation_may_grow': entry.may_grow or None, 'matches': matches, 'problem': problem}
         if strange:
             self.say(f'entries that match no declaration: {strange}; compare their names with "migration facts"')
 
@@ -285,11 +287,9 @@ def _cell(one: Outlook | None, with_reasons: bool) -> str:
     return f'{one.answer}: {why}' if with_reasons and why else one.answer
 
 
-def _version_of(facts: DeviceFacts | None, formatter: str) -> tuple[str | None, str | None]:
-    if facts is None:
-        return None, None
-    form, text = version_as_data(facts.version)
-    return form, _version_as_text(form, text) if formatter == 'table' else text
+def _version_of(facts: DeviceFacts | None, formatter: str) -> dict[str, str | None]:
+    form, text = (None, None) if facts is None else version_as_data(facts.version)
+    return {'version_form': form, 'version': _version_as_text(form, text) if formatter == 'table' else text}
 
 
 def _version_as_text(form: str | None, text: str | None) -> str | None:

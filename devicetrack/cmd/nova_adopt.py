@@ -71,7 +71,7 @@ class Adopt(base.Blocks):
             self.columns = ('host', 'check', 'result', 'details')
         return super().take_action(parsed_args)
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         host, nova_host = self.app.host(parsed_args)
         return self._checks(host, nova_host) if parsed_args.check else self._lines(host, nova_host, parsed_args)
 
@@ -88,13 +88,13 @@ class Adopt(base.Blocks):
             yield ', '.join(row['devices'].split('\n'))
             yield row['reason']
 
-    def _checks(self, host: str, nova_host: NovaHost) -> Iterator[Sequence[Any]]:
+    def _checks(self, host: str, nova_host: NovaHost) -> Iterator[Mapping[str, Any]]:
         for check in nova_host.checks():
             if check.result != adoption.OK:
                 self.exit_code = base.ATTENTION
-            yield [host, *check]
+            yield {'host': host, **check._asdict()}
 
-    def _lines(self, host: str, nova_host: NovaHost, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def _lines(self, host: str, nova_host: NovaHost, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         plan = nova_host.plan()
         for warning in plan.warnings:
             self.say(warning)
@@ -103,7 +103,7 @@ class Adopt(base.Blocks):
         for line in nova_host.apply(plan) if parsed_args.apply else plan.lines:
             if line.outcome == adoption.WITHHELD:
                 self.exit_code = base.ATTENTION
-            yield [host, line.outcome, line.instance_uuid, list(map(str, line.devices)), line.reason]
+            yield {'host': host, **line._asdict(), 'devices': list(map(str, line.devices))}
         if not parsed_args.apply:
             self.say('nothing was recorded; --apply records the lines that are listed as adopt')
 

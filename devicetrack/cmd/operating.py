@@ -11,7 +11,6 @@ from typing import Any
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import arguments
-from devicetrack.claims import host as host_identity
 from devicetrack.claims import operator_requests
 from devicetrack.claims import repairs
 from devicetrack.claims import withheld
@@ -19,7 +18,6 @@ from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import records
 from devicetrack.cmd import requesting
-from devicetrack.conf import manager as manager_options
 from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
@@ -36,9 +34,8 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
 
 def _answer(outcome: requesting.Outcome, host: Host, kind: str, identifier: str | None,
             **more: str | None) -> Mapping[str, Any]:
-    return {'outcome': outcome.outcome, 'host': host.name,
-            'device': None if identifier is None else records.name(kind, identifier), 'kind': kind,
-            'identifier': identifier, **more, 'text': outcome.text, 'request_uuid': outcome.request}
+    return {'outcome': outcome.outcome, 'host': host.name, **records.of_device(kind, identifier), **more,
+            'text': outcome.text, 'request_uuid': outcome.request}
 
 
 class _Cordoning(requesting.Requesting):
@@ -139,7 +136,31 @@ def _user() -> str:
         return f'user {uid}'
 
 
-class Retire(requesting.Requesting):
+class _Ending(requesting.Requesting):
+    """Base of the commands that end the assignment of a device, if its instance is named as a confirmation."""
+
+    verb: str
+    whose = 'the instance that owns the device'
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
+        _add_device(parser)
+        parser.add_argument('--confirm', metavar='INSTANCE', type=options.canonical_uuid,
+                            help=f'The UUID of {self.whose}, as a confirmation of the device. Without it the command '
+                                 'only shows the assignment.')
+
+    def record_of(self, host: Host, parsed_args: argparse.Namespace) -> Record | None:
+        """Return the row of the device, which the command line confirms; None if it has none."""
+        found: list[Record] = self.app.checked_store.records_of_devices(host.uuid, [self.key(parsed_args.device)])
+        for one in found:
+            if parsed_args.confirm is None:
+                raise base.UsageError(f'{parsed_args.device} is {one.role} and {one.state} for instance '
+                                      f'{one.instance_uuid}: to {self.verb} it, confirm with --confirm '
+                                      f'{one.instance_uuid}')
+        return found[0] if found else None
+
+
+class Retire(_Ending):
     """End the assignment of a device that is releasing and cannot be wiped, and withhold the device.
 
     Nothing is wiped: the bytes of its last guest stay on the device. It is withheld as retired until "device admit",
@@ -148,89 +169,63 @@ class Retire(requesting.Requesting):
     report-only.
     """
 
+    verb = operator_requests.RETIRE
+    whose = 'the last instance of the device'
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        _add_device(parser)
-        parser.add_argument('--confirm', metavar='INSTANCE', type=options.canonical_uuid,
-                            help='The UUID of the last instance of the device, as a confirmation of the device. '
-                                 'Without it the command only shows the assignment.')
         parser.add_argument('--reason', type=options.reason, default='', metavar='TEXT',
                             help='The reason, which lists and errors show: one line of at most 255 characters. By '
                                  'default the reason why it could not be given back.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        name: options.DeviceName = parsed_args.device
-        key = self.key(name)
+        key = self.key(parsed_args.device)
         host = self.app.observer(parsed_args.host).host
-        found = self.app.checked_store.records_of_devices(host.uuid, [key])
-        if not found:
-            return self._retired_already(host, name, key)
-        record: Record = found[0]
-        if parsed_args.confirm is None:
-            raise base.UsageError(f'{name} is {record.role} and {record.state} for instance {record.instance_uuid}: '
-                                  f'to retire it, confirm with --confirm {record.instance_uuid}')
-        outcome = self.ask(host, operator_requests.RETIRE, requesting.RETIRED, parsed_args, kind=key.kind,
-                           identifier=key.identifier, instance_uuid=parsed_args.confirm, reason=parsed_args.reason,
-                           claims=[record.claim_id])
+        record = self.record_of(host, parsed_args)
+        if record is None:
+            return _answer(self._retired_already(host, key), host, *key, instance_uuid=None)
+        outcome = self.ask(host, self.verb, requesting.RETIRED, parsed_args, kind=key.kind, identifier=key.identifier,
+                           instance_uuid=parsed_args.confirm, reason=parsed_args.reason)
         return _answer(outcome, host, *key, instance_uuid=record.instance_uuid)
 
-    def _retired_already(self, host: Host, name: options.DeviceName, key: DeviceKey) -> Mapping[str, Any]:
+    def _retired_already(self, host: Host, key: DeviceKey) -> requesting.Outcome:
         """:raises NotAssigned: it is not"""
         target = Target.of(key)
         causes = withheld.load(self.app.checked_store, host.uuid).get(target, {})
         if vocabulary.RETIRED not in causes:
-            raise exception.NotAssigned(str(name), host.name)
-        return _answer(requesting.Outcome(requesting.RETIRED_ALREADY, str(withheld.Withheld(target, causes, ())), None),
-                       host, *key, instance_uuid=None)
+            raise exception.NotAssigned(str(key), host.name)
+        return requesting.Outcome(requesting.RETIRED_ALREADY, str(withheld.Withheld(target, causes, ())), None)
 
 
-class Forget(requesting.Requesting):
+class Forget(_Ending):
     """End the assignment of a device that the host does not have any more. Nothing is wiped.
 
     The request is refused while the host has the device, a domain may name it, the host or the hypervisor cannot be
     read, or the host is report-only. If the device comes back, it is withheld until "device admit".
     """
 
+    verb = operator_requests.FORGET
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        _add_device(parser)
-        parser.add_argument('--confirm', metavar='INSTANCE', type=options.canonical_uuid,
-                            help='The UUID of the instance that owns the device, as a confirmation of the device. '
-                                 'Without it the command only shows the assignment.')
         parser.add_argument('--machine-gone', action='store_true',
                             help='Do not ask the manager of --host: that machine, which is not this one, is gone for '
                                  'good with all its data.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        name: options.DeviceName = parsed_args.device
-        key = self.key(name)
+        key = self.key(parsed_args.device)
         store = self.app.checked_store
-        host = self._host_that_is_gone(parsed_args) if parsed_args.machine_gone \
+        if parsed_args.machine_gone and parsed_args.host is None:
+            raise base.UsageError('--machine-gone is about another machine: name it with --host')
+        host = records.host_of(store, parsed_args.host) if parsed_args.machine_gone \
             else self.app.observer(parsed_args.host).host
-        found = store.records_of_devices(host.uuid, [key])
-        if not found:
-            raise exception.NotAssigned(str(name), host.name)
-        record: Record = found[0]
-        if parsed_args.confirm is None:
-            raise base.UsageError(f'{name} is {record.role} and {record.state} for instance {record.instance_uuid}: '
-                                  f'to forget it, confirm with --confirm {record.instance_uuid}')
+        record = self.record_of(host, parsed_args)
+        if record is None:
+            raise exception.NotAssigned(str(key), host.name)
         outcome = requesting.Outcome(FORGOTTEN, None, None)
         if parsed_args.machine_gone:
-            repairs.forget_of_machine(store, host, self._machine_id(), key, parsed_args.confirm)
+            repairs.forget_of_machine(store, host, self.app.machine_id, key, parsed_args.confirm)
         else:
-            outcome = self.ask(host, operator_requests.FORGET, FORGOTTEN, parsed_args, kind=key.kind,
-                               identifier=key.identifier, instance_uuid=parsed_args.confirm,
-                               claims=[record.claim_id])
+            outcome = self.ask(host, self.verb, FORGOTTEN, parsed_args, kind=key.kind, identifier=key.identifier,
+                               instance_uuid=parsed_args.confirm)
         return _answer(outcome, host, *key, instance_uuid=record.instance_uuid)
-
-    def _host_that_is_gone(self, parsed_args: argparse.Namespace) -> Host:
-        if parsed_args.host is None:
-            raise base.UsageError('--machine-gone is about another machine: name it with --host')
-        store = self.app.checked_store
-        host: Host | None = store.host(parsed_args.host)
-        if host is None:
-            raise exception.UnknownHost(parsed_args.host, [one.name for one in store.hosts()])
-        return host
-
-    def _machine_id(self) -> str:
-        return host_identity.machine_digest(self.app.conf[manager_options.GROUP].machine_id_path)

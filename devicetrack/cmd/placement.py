@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import Final
@@ -16,6 +17,7 @@ from devicetrack.claims.providers import DerivedProviders
 from devicetrack.claims.report import Observer
 from devicetrack.cmd import base
 from devicetrack.cmd import options
+from devicetrack.cmd import records as stored_rows
 from devicetrack.conf import placement as placement_options
 from devicetrack.objects.values import Record
 from devicetrack.placement import expected
@@ -57,8 +59,7 @@ def open_client(conf: cfg.ConfigOpts) -> Client:
 def observe(app: Any, client: Client, parsed_args: argparse.Namespace) -> Observer:
     """Return the observer of the host that the options name. It looks up providers in placement by their names."""
     def resolver(host: Host) -> ProvidersByName:
-        if app.checked_store.host(host.name) is None:
-            raise exception.UnknownHost(host.name, [one.name for one in app.checked_store.hosts()])
+        stored_rows.host_of(app.checked_store, host.name)
         node = parsed_args.node or host.name
         check_node(client, app.checked_store, host, node, parsed_args.host is not None)
         return ProvidersByName(client, node, host.uuid)
@@ -169,13 +170,12 @@ class Sync(base.Lister):
             parsed_args.columns or parsed_args.sort_columns or parsed_args.long)
         return super().take_action(parsed_args)
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         report = self._report(parsed_args)
         self._tell(report, parsed_args)
         self._tree = tree.render(report.root, report.difference)
         for fact in tree.facts(report.difference):
-            values = {**fact._asdict(), 'node': report.root.name}
-            yield [values[column] for column in self.columns]
+            yield {**fact._asdict(), 'node': report.root.name}
 
     def produce_output(self, parsed_args: argparse.Namespace, columns: Sequence[str],
                        data: Iterable[Sequence[Any]]) -> int:

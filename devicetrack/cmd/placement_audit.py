@@ -51,13 +51,13 @@ class Audit(audit_commands.Repairing):
             raise base.UsageError('--dry-run goes with --repair')
         return super().take_action(parsed_args)
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterable[Mapping[str, Any]]:
         host, auditor = self._auditor(parsed_args)
         self._host = host
         if parsed_args.repair:
             return self._planned(host, auditor, parsed_args.dry_run)
         found = auditor.audit()
-        return ([*row, one.consumer, one.provider, one.resource_class] for row, one in zip(
+        return (one._asdict() | row for row, one in zip(
             self.rows_of(host, [_finding(one) for one in found]), found, strict=True))
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
@@ -90,7 +90,7 @@ class Audit(audit_commands.Repairing):
 
     # -- repairing ----------------------------------------------------------------------------------------------------
 
-    def _planned(self, host: str, auditor: Auditor, dry_run: bool) -> Iterator[Sequence[Any]]:
+    def _planned(self, host: str, auditor: Auditor, dry_run: bool) -> Iterator[Mapping[str, Any]]:
         plan, left = auditor.plan()
         if not dry_run:
             self._then = functools.partial(self._repair, auditor, plan)
@@ -116,15 +116,17 @@ class Audit(audit_commands.Repairing):
             self.exit_code = base.ATTENTION
 
 
-def _rows(host: str, repair: Repair) -> Iterator[Sequence[Any]]:
+def _rows(host: str, repair: Repair) -> Iterator[Mapping[str, Any]]:
     """Yield a row for each consumer that a repair changes or, for one of the tree, for each provider that differs."""
+    of_repair = {**dict.fromkeys(Audit.repair_columns), 'host': host, 'verb': repair.verb}
     if repair.consumer is None:
         for mismatch in repair.why:
-            yield [host, repair.verb, None, None, None, None, mismatch.detail, mismatch.provider]
+            yield {**of_repair, 'reason': mismatch.detail, 'provider': mismatch.provider}
         return
     why = '; '.join(mismatch.detail for mismatch in repair.why)
     for before, after in repair.changes:
-        yield [host, repair.verb, before.uuid, repair.instance_uuid, before.resources, after.resources, why, None]
+        yield {**of_repair, 'consumer': before.uuid, 'instance_uuid': repair.instance_uuid, 'before': before.resources,
+               'after': after.resources, 'reason': why}
 
 
 def _change(row: Mapping[str, Any]) -> str:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Mapping
 import functools
 import time
 from typing import Any
 from typing import Final
 
 from devicetrack import exception
-from devicetrack.claims import host as host_identity
 from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import placement
 from devicetrack.cmd import progress
-from devicetrack.conf import manager as manager_options
+from devicetrack.cmd import records
 from devicetrack.conf import placement as placement_options
 from devicetrack.placement import errors
 from devicetrack.placement import healer
@@ -57,7 +56,7 @@ class Heal(base.Lister):
         parser.add_argument('--max-count', type=int, metavar='N', help='Heal at most N nodes.')
         parser.add_argument('--dry-run', action='store_true', help='Only show what would be moved.')
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         if parsed_args.host and parsed_args.all:
             raise base.UsageError('--host goes with --node')
         if parsed_args.max_count is not None and parsed_args.max_count < 1:
@@ -68,7 +67,7 @@ class Heal(base.Lister):
                 f'[{placement_options.GROUP}] nested', 'off', 'devices are to be counted at the node, and a heal moves '
                 'them away from there: set manual, restart the services, and then heal')
         hosts = self._hosts(client, parsed_args)
-        here = host_identity.machine_digest(self.app.conf[manager_options.GROUP].machine_id_path)
+        here = self.app.machine_id
         healed = left = moved = 0
         began, pace = time.monotonic(), progress.Pace('node', len(hosts))
         with progress.Progress(self) as shown:
@@ -95,9 +94,10 @@ class Heal(base.Lister):
                 left += healing.outcome == healer.LEFT
                 healed += healing.outcome == healer.HEALED
                 moved += len(healing.consumers)
-                yield [name, host.name, self._outcome(host, healing, parsed_args.dry_run), len(healing.consumers),
-                       HYPERVISOR if is_here else RECORD, healing.consumers,
-                       [obstacle._asdict() for obstacle in healing.obstacles]]
+                yield {'node': name, 'host': host.name, 'outcome': self._outcome(host, healing, parsed_args.dry_run),
+                       'moved': len(healing.consumers), 'checked': HYPERVISOR if is_here else RECORD,
+                       'consumers': healing.consumers,
+                       'obstacles': [obstacle._asdict() for obstacle in healing.obstacles]}
         if len(hosts) > 1:
             self.say(f'{base.count(len(hosts), "node")} in {progress.duration(time.monotonic() - began)}: {healed} '
                      f'{"would be healed" if parsed_args.dry_run else "healed"}, {base.count(moved, "consumer")} '
@@ -110,15 +110,12 @@ class Heal(base.Lister):
             self.exit_code = min(base.SOME_LEFT + left, base.MOST_LEFT)
 
     def _hosts(self, client: Client, parsed_args: argparse.Namespace) -> list[Host]:
-        hosts: list[Host] = self.app.checked_store.hosts()
+        store = self.app.checked_store
         if parsed_args.all:
-            return hosts
-        name = parsed_args.host or parsed_args.node
-        found = [host for host in hosts if host.name == name]
-        if not found:
-            raise exception.UnknownHost(name, [host.name for host in hosts])
-        placement.check_node(client, self.app.checked_store, found[0], parsed_args.node, parsed_args.host is not None)
-        return found
+            return list(store.hosts())
+        found = records.host_of(store, parsed_args.host or parsed_args.node)
+        placement.check_node(client, store, found, parsed_args.node, parsed_args.host is not None)
+        return [found]
 
     def _record(self, host: Host, healing: Healing) -> str | None:
         """Record that a host's node is healed, unless it was left; return why the store could not."""

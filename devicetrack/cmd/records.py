@@ -14,6 +14,7 @@ from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.conf import manager as manager_options
 from devicetrack.objects.values import Record
+from devicetrack.store.api import Host
 from devicetrack.store.api import Store
 
 FIELDS: Final = ('device', 'kind', 'identifier', 'host', 'instance_uuid', 'role', 'state', 'position', 'resource_class',
@@ -26,7 +27,7 @@ def fields(record: Record, hosts: Mapping[str, str]) -> dict[str, Any]:
 
     :param hosts: names of hosts by their UUIDs
     """
-    values = {**record._asdict(), 'device': name(record.kind, record.identifier), 'host': hosts.get(record.host_uuid),
+    values = {**record._asdict(), **of_device(*record.key), 'host': hosts.get(record.host_uuid),
               'created_at': base.Moment(record.created_at), 'details': base.details_fields(record.details)}
     return {field: values[field] for field in FIELDS}
 
@@ -34,6 +35,11 @@ def fields(record: Record, hosts: Mapping[str, str]) -> dict[str, Any]:
 def name(kind: str, identifier: str) -> str:
     """Return the name of a device in the form that commands take."""
     return f'{kind}/{identifier}'
+
+
+def of_device(kind: str, identifier: str | None) -> dict[str, str | None]:
+    """Return the fields that name a device; those of none without an identifier."""
+    return {'device': None if identifier is None else name(kind, identifier), 'kind': kind, 'identifier': identifier}
 
 
 def report_only(host: str, reason: str) -> str:
@@ -56,12 +62,12 @@ def names_of_hosts(store: Store) -> dict[str, str]:
     return {host.uuid: host.name for host in store.hosts()}
 
 
-def host_uuid(store: Store, host: str) -> str:
+def host_of(store: Store, name: str) -> Host:
     """:raises UnknownHost: the store has no host of this name"""
-    known = {one.name: one.uuid for one in store.hosts()}
-    if host not in known:
-        raise exception.UnknownHost(host, known)
-    return known[host]
+    known = {one.name: one for one in store.hosts()}
+    if name not in known:
+        raise exception.UnknownHost(name, known)
+    return known[name]
 
 
 def find(store: Store, host: str | None = None, instance_uuid: str | None = None,
@@ -71,7 +77,7 @@ def find(store: Store, host: str | None = None, instance_uuid: str | None = None
     :raises UnknownHost: the store has no host of this name
     """
     if host is not None:
-        records = store.records_of_host(host_uuid(store, host))
+        records = store.records_of_host(host_of(store, host).uuid)
     else:
         records = store.records() if instance_uuid is None else store.records_everywhere(instance_uuid)
     return [record for record in records if instance_uuid in (None, record.instance_uuid) and (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from collections.abc import Mapping
-from collections.abc import Sequence
 import threading
 from typing import Any
 
@@ -18,7 +17,6 @@ from devicetrack.cmd import progress
 from devicetrack.cmd import records
 from devicetrack.conf import manager as manager_options
 from devicetrack.engine import rebuild
-from devicetrack.engine.rebuild import Rebuilt
 from devicetrack.store.sql import schema
 from devicetrack.store.sql.store import SQLStore
 from devicetrack.virt.driver import VirtDriver
@@ -48,7 +46,7 @@ class Recover(base.Blocks):
                                  'claim gets it. This destroys the data of instances without a guest on this host.')
         options.add_host(parser)
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         conf = self.app.conf[manager_options.GROUP]
         kinds.load(self.app.conf)
         store = self._store()
@@ -66,7 +64,10 @@ class Recover(base.Blocks):
                 recovery.write(plan, self.app.store)
         self._say_more(name, plan, parsed_args.dry_run)
         for one in plan.devices:
-            yield self._row(one, name)
+            row = one.row
+            yield {**(dict.fromkeys(_OF_ROW) if row is None else row._asdict()), **one._asdict(), 'host': name,
+                   **records.of_device(*one.device),
+                   'details': None if row is None else base.details_fields(row.details)}
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         return 'this host has no device, and no guest records one'
@@ -107,12 +108,6 @@ class Recover(base.Blocks):
                     shown.show(f'{pace[0].text(number)} read')
 
             return recovery.plan(name, driver, store, self.app.conf, parsed_args.wipe_unrecorded, told)
-
-    def _row(self, one: Rebuilt, host: str) -> Sequence[Any]:
-        row = one.row
-        return [one.outcome, host, records.name(*one.device), *one.device, one.instance_uuid,
-                *(getattr(row, name) if row is not None else None for name in _OF_ROW), one.reason,
-                base.details_fields(row.details) if row is not None else None]
 
     def _say_more(self, name: str, plan: recovery.Recovery, dry_run: bool) -> None:
         """Tell the facts that are not in the list, and set the exit code if something needs attention."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from collections.abc import Mapping
-from collections.abc import Sequence
 import json
 from typing import Any
 
@@ -42,16 +41,15 @@ class List(base.Blocks):
         yield f'asked {row["created_at"]}' + (f'; answered {row["answered_at"]}' if row['answered_at'] else '')
         yield row['text']
 
-    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         store = self.app.checked_store
         hosts = records.names_of_hosts(store)
         if parsed_args.host is None:
             found = store.operator_requests(parsed_args.waiting)
         else:
-            found = store.operator_requests_of_host(records.host_uuid(store, parsed_args.host), parsed_args.waiting)
+            found = store.operator_requests_of_host(records.host_of(store, parsed_args.host).uuid, parsed_args.waiting)
         for request in found:
-            values = fields(request, hosts)
-            yield [values[column] for column in self.columns]
+            yield fields(request, hosts)
 
 
 class Show(base.ShowOne):
