@@ -15,6 +15,7 @@ from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import values
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
+from devicetrack.testing.kinds import answers
 from devicetrack.testing.kinds import world
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import installed
@@ -73,8 +74,8 @@ class KindTestCase(testtools.TestCase):
                               lambda: self.world.boot)[cls.name]
 
     def stock(self, kind: api.DeviceKind | None = None) -> Mapping[str, InventoryDevice]:
-        """Read the stock as the driver does, with its checks. Returns the devices by identifier."""
-        devices = list(installed.stock(kind or self.kind).devices)
+        """Read the stock as the driver does, and check it. Returns the devices by identifier."""
+        devices = list(answers.stock(kind or self.kind).devices)
         found = {device.identifier: device for device in devices}
         self.assertEqual(len(devices), len(found), 'two devices have one identifier')
         return found
@@ -92,7 +93,9 @@ class KindTestCase(testtools.TestCase):
     def realized(self, identifier: str | None = None, position: int = 0) -> DeviceAssignment:
         """Realize a device and return its assignment."""
         wanted = self.assigned(identifier, position)
+        answers.own_path(self.kind.own_path(wanted))
         made = self.kind.realize(wanted)
+        answers.realized(self.kind, made)
         return assignment(self.instance, wanted.kind, wanted.identifier, wanted.parent, made.details, position)
 
     def unclaim(self, wanted: DeviceAssignment) -> None:

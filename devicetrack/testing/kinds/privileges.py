@@ -10,7 +10,6 @@ import sys
 from devicetrack import exception
 from devicetrack.testing.kinds import base
 from devicetrack.testing.kinds import watch
-from devicetrack.virt.libvirt.kinds import installed
 
 
 class PrivilegesContract(base.KindTestCase):
@@ -42,7 +41,7 @@ class PrivilegesContract(base.KindTestCase):
             self.kind.stock()
             self.kind.guest_elements([wanted])
             self.kind.identify([wanted.identifier])
-            installed.migration_types(self.kind)
+            self.kind.migration_types()
         # A kind may keep a file of its own in the host's state directory.
         self.assertEqual([], [what for sort, what in seen
                               if sort == 'change' and f' {self.kind.state_path}/' not in what])

@@ -13,6 +13,7 @@ from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import identity
 from devicetrack.testing import fixtures as our_fixtures
+from devicetrack.testing.kinds import answers
 from devicetrack.testing.kinds import base
 from devicetrack.virt import device_kinds
 from devicetrack.virt.libvirt.kinds import api
@@ -39,7 +40,7 @@ class StockContract(base.KindTestCase):
             self.assertEqual((None, True), (found[name].unhealthy, found[name].adoptable), name)
 
     def test_every_device_has_a_place_of_its_own_on_the_host(self) -> None:
-        nodes = installed.nodes(self.kind, self.stock().values())
+        nodes = answers.nodes(self.kind, self.stock().values())
         self.assertEqual(len(nodes), len(set(nodes.values())))
 
     def test_a_device_keeps_its_identifier_when_the_stock_is_read_again(self) -> None:
@@ -120,7 +121,7 @@ class StockContract(base.KindTestCase):
 
     def prepare(self, recorded: Mapping[str, str], is_locked: bool) -> None:
         """Let the kind prepare the host as a service does, which has the locks of all devices or of none."""
-        installed.prepare(self.kind, recorded, lambda _identifier: contextlib.nullcontext(is_locked))
+        installed.call(self.kind, 'prepare', recorded, lambda _identifier: contextlib.nullcontext(is_locked))
 
     def test_details_survive_the_store(self) -> None:
         for device in self.stock().values():
@@ -145,7 +146,7 @@ class StockContract(base.KindTestCase):
 
     def test_a_parent_makes_one_type_of_a_resource_class(self) -> None:
         """Otherwise no claim could choose the type."""
-        made = [(one.parent, one.resource_class) for one in installed.stock(self.kind).capacities]
+        made = [(one.parent, one.resource_class) for one in answers.stock(self.kind).capacities]
         self.assertEqual(sorted(set(made)), sorted(made))
 
     def test_a_device_is_on_its_numa_node(self) -> None:
@@ -200,13 +201,13 @@ class StockContract(base.KindTestCase):
     def test_a_device_that_the_host_uses_is_unhealthy_until_it_lets_go(self) -> None:
         first, second = self.world.devices[:2]
         self.world.use(first)
-        found = installed.stock(self.kind)
+        found = answers.stock(self.kind)
         unhealthy = {device.identifier: device.unhealthy for device in found.devices}
         self.assertTrue(unhealthy[first], 'no reason')
         self.assertIsNone(unhealthy[second])
         self.assertEqual({first} if self.kind.keeps_bytes else set(), set(found.written))
         self.world.let_go(first)
-        found = installed.stock(self.kind)
+        found = answers.stock(self.kind)
         self.assertEqual([None], [device.unhealthy for device in found.devices if device.identifier == first])
         self.assertEqual(set(), set(found.written))
 
@@ -223,7 +224,10 @@ class StockContract(base.KindTestCase):
     # -- live migration -----------------------------------------------------------------------------------------------
 
     def test_what_is_said_of_live_migrations_is_well_formed(self) -> None:
-        named = {(one.parent, one.type) for one in installed.migration_types(self.kind)}
+        answers.migration_types(self.kind)
+        for obstacle in (self.kind.live_migration_obstacle(), self.kind.migration_obstacle_of(self.assigned())):
+            answers.text(obstacle)
+        named = {(one.parent, one.type) for one in self.kind.migration_types()}
         known = [details.from_text(device.details) for device in self.stock().values()]
         self.assertTrue(all(isinstance(one.migration_type, str) for one in known))
         if named:

@@ -127,7 +127,9 @@ class DomainUsage:
                                                       address for one in theirs for address in one[4]})
                 others = {address for *_names, now, later, surely in (*ours, *theirs) if not surely
                           for address in (*now, *later)} - means.keys()
-                below = installed.below(kind, others) if others else {}
+                if others:
+                    with installed.mistakes(kind, 'below'):
+                        below = dict(kind.below(others))
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))

@@ -181,21 +181,6 @@ def _is_file(element: etree._Element, attribute: str | None) -> bool:
     return attribute in ('file', 'path') or (attribute == 'dev' and element.tag == 'source')
 
 
-def source_paths(element: str) -> Sequence[str]:
-    """Return the paths of files and device nodes that one device element names as its source, as they are written.
-
-    :raises InvalidDocument: it is not well-formed
-    """
-    devices = documents.parse(f'<devices>{element}</devices>', 'the element', 'devices')
-    found: list[str] = []
-    for source in devices.iter('source'):
-        found += [(path.text or '').strip() for path in source.findall('path')]
-        found += [str(source.attrib[name]) for name in ('file', 'path') if name in source.attrib]
-    # Elsewhere than in a disk, the attribute is the name of an interface.
-    return found + [str(source.attrib['dev']) for disk in devices.findall('disk') for source in disk.iter('source')
-                    if 'dev' in source.attrib]
-
-
 def _other_pci_addresses(devices: etree._Element, document: str) -> Iterator[str]:
     """Yield the PCI addresses of the NVMe functions that disks read from, also as a backing file or a mirror."""
     for disk in devices.iterchildren('disk'):

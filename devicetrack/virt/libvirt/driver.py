@@ -150,7 +150,7 @@ class LibvirtDriver(driver.VirtDriver):
             recorded = {record.identifier or '': record.details for record in records if record.kind == name}
             self._unprepared.pop(name, None)
             try:
-                installed.prepare(self._kinds[name], recorded, functools.partial(self._try_lock, name))
+                installed.call(self._kinds[name], 'prepare', recorded, functools.partial(self._try_lock, name))
             except exception.DriverError as error:
                 self._unprepared[name] = Fault(DeviceKey(name, ''), _PREPARE, str(error))
                 LOG.warning('The devices of kind %s could not be prepared: %s', name, error,
@@ -180,7 +180,7 @@ class LibvirtDriver(driver.VirtDriver):
             try:
                 stock = installed.stock(kind)
                 if several:                     # one kind knows its own devices apart
-                    nodes |= installed.nodes(kind, stock.devices)
+                    nodes |= _nodes(kind, stock.devices)
                 written = self._written(kind, stock)
             except exception.DriverError as error:
                 # The author of a kind needs the traceback of a mistake in its code.
@@ -351,7 +351,7 @@ class LibvirtDriver(driver.VirtDriver):
             kind = self._kinds.get(key.kind)
             # A kind that cannot say it makes no statement about the device.
             with contextlib.suppress(exception.DeviceKindFailed):
-                if kind is None or not installed.is_named(kind, key.identifier, stored):
+                if kind is None or installed.call(kind, 'is_named', key.identifier, stored) is False:
                     found.add(key)
         return frozenset(found)
 
@@ -372,8 +372,8 @@ class LibvirtDriver(driver.VirtDriver):
             if kind is not None:
                 node = nodes.get(device.key)
                 if node is None and device.details:
-                    node = installed.nodes(kind, (device,)).get(device.key)
-                return node, None if device.parent is None else installed.text(kind, 'container', device.parent)
+                    node = _nodes(kind, (device,)).get(device.key)
+                return node, None if device.parent is None else installed.call(kind, 'container', device.parent)
         except exception.DeviceKindFailed as error:
             LOG.warning('%s', error, exc_info=True)
         return things.address_in(device.identifier), things.address_in(device.parent)
@@ -421,7 +421,8 @@ class LibvirtDriver(driver.VirtDriver):
             kind = self._kinds.get(name)
             if kind is None:
                 raise exception.DeviceGone(*ours[0].key, _NO_KIND)
-            elements.update(zip((one.key for one in ours), installed.guest_elements(kind, ours), strict=True))
+            with installed.mistakes(kind, 'guest_elements'):
+                elements.update(zip((one.key for one in ours), kind.guest_elements(ours), strict=True))
         return tuple(elements[assignment.key] for assignment in assignments)
 
     def guest_records(self, told: Callable[[int, int], None] | None = None,
@@ -444,7 +445,7 @@ class LibvirtDriver(driver.VirtDriver):
         found: dict[str, str] = {}
         for name, kind in self._kinds.items():
             try:
-                obstacle = installed.text(kind, 'live_migration_obstacle')
+                obstacle = installed.call(kind, 'live_migration_obstacle')
             except exception.DeviceKindFailed as error:
                 LOG.warning('No guest with a device of kind %s can move live: %s', name, error, exc_info=True)
                 obstacle = str(error)
@@ -457,7 +458,8 @@ class LibvirtDriver(driver.VirtDriver):
         if kind is None:
             return None
         try:
-            return installed.text(kind, 'migration_obstacle_of', assignment)
+            found: str | None = installed.call(kind, 'migration_obstacle_of', assignment)
+            return found
         except exception.HypervisorUnreachable:
             raise
         except exception.DriverError as error:
@@ -469,7 +471,8 @@ class LibvirtDriver(driver.VirtDriver):
         found: list[MigrationType] = []
         for kind in self._kinds.values():
             try:
-                found += installed.migration_types(kind)
+                with installed.mistakes(kind, 'migration_types', tell=False):
+                    found += kind.migration_types() if kind.configured else ()
             except exception.HypervisorUnreachable:
                 raise
             except exception.DriverError as error:
@@ -497,7 +500,8 @@ class LibvirtDriver(driver.VirtDriver):
         :raises OSError: it cannot be opened
         :raises DeviceKindFailed: the kind made a mistake
         """
-        path = installed.own_path(kind, assignment)
+        with installed.mistakes(kind, 'own_path'):
+            path = kind.own_path(assignment)
         if path is None:
             return contextlib.nullcontext()
         lock = filelock.NodeLock(path)
@@ -542,3 +546,12 @@ class LibvirtDriver(driver.VirtDriver):
         if len(name) > 200:
             name = '+' + hashlib.sha256(name.encode()).hexdigest()
         return os.path.join(self._locks, f'{name}.lock')
+
+
+def _nodes(kind: api.DeviceKind, devices: Iterable[InventoryDevice]) -> dict[DeviceKey, str]:
+    """Ask the kind what its devices are on the host. Devices that no other kind can offer are left out.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    """
+    with installed.mistakes(kind, 'node', tell=False):
+        return {device.key: node for device in devices if (node := kind.node(device)) is not None}

@@ -25,11 +25,9 @@ from devicetrack.objects.pci_alias import PCIChoice
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
-from devicetrack.objects.values import Fault
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
-from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Usage
 from devicetrack.testing import fixtures
@@ -98,81 +96,24 @@ class StockTestCase(base.TestCase):
         ('an error', KeyError('x'), "its stock fails with KeyError: 'x'"),
         ('an assertion without a word', AssertionError(), 'AssertionError'),
         ('no stock', api.Stock(None), 'TypeError'),  # type: ignore[arg-type]
-        ('no details', [device('t1', text='')], "device 't1' has no details as"),
-        ('details that are no text', [device(), device('t1', text=None)], "device 't1' has no details as"),
-        ('details of a later device', [device(), device('t2', text='')], "device 't2' has no details as"),
-        ('details of another class', [device(), device('t2', resource_class='CUSTOM_REEL', text='{}')], "device 't2'"),
-        ('another kind', [device('t1', kind='vpmem')], "device 't1' is of kind 'vpmem'"),
-        ('a class that it did not announce', [device(resource_class='CUSTOM_DISC')], "'CUSTOM_DISC', which is not in"),
-        ('no identifier', [device('')], "device '' has an identifier"),
-        ('an identifier that is no text', [device(7)], 'device 7 has an identifier'),
-        ('an identifier that no store takes', [device('a' * 256)], 'no text of 1 to 255 characters'),
-        ('an identifier with a slash', [device(), device('a/b')], "device 'a/b' has an identifier that is no text of 1 "
-         'to 255 characters that can be printed, without a slash'),
-        ('an identifier of two lines', [device(), device('a\nb')], "device 'a\\nb' has an identifier"),
+        ('another kind', [device('t1', kind='vpmem')], "its stock is of kind 'vpmem'"),
+        ('a capacity of another kind',
+         api.Stock(capacities=(Capacity('other', 'drive', 'lto', '', 'CUSTOM_TAPE', None, 1, DETAILS),)),
+         "its stock is of kind 'other'"),
         ('an identifier twice', [device('b'), device(), device('b')], "two devices have the identifier 'b'"),
-        ('a NUMA node as text', [device(), device('t1')._replace(numa_node='0')],  # type: ignore[arg-type]
-         "device 't1' has the NUMA node '0', which is neither None nor a number from 0"),
-        ('a NUMA node that sysfs does not know', [device(), device('t1')._replace(numa_node=-1)], 'the NUMA node -1'),
-        ('truth for a NUMA node', [device(), device('t1')._replace(numa_node=True)],
-         'the NUMA node True'),
-        ('a capacity on a NUMA node as text',
-         api.Stock(capacities=(Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', '0', 1,  # type: ignore[arg-type]
-                                        DETAILS),)),
-         "the capacity of drive for lto has the NUMA node '0'"),
         ('exclusions that are no pairs', [device(), device('t1')._replace(exclusions=('x',))],  # type: ignore[arg-type]
-         "device 't1' has the exclusions ('x',), which are no tuple of (token, mode)"),
+         'its stock fails with ValueError'),
         ('a token twice', [device(), device('t1')._replace(exclusions=(('x', 'part'), ('x', 'whole')))],
-         "device 't1' has the exclusions (('x', 'part'), ('x', 'whole')), which are no tuple of (token, mode), each"),
+         "device 't1' has the exclusions (('x', 'part'), ('x', 'whole')), and not each token once"),
+        ('a mode that is none', [device('t1')._replace(exclusions=(('x', 'half'),))], 'part, whole, together'),
         ('a token twice in one mode', [device('t1')._replace(exclusions=(('x', 'part'), ('x', 'part')))],
          'each token once'),
         ('a whole with the token of its parts', [device()._replace(exclusions=(('tape/a', 'part'), ('y', 'whole')))],
          "and 'tape/a' is the token of its parts that the host does not have now"),
-        ('a mode that is none', [device('t1')._replace(exclusions=(('x', 'half'),))], 'part, whole, together'),
-        ('features that are one text', [device('t1')._replace(features='big')],  # type: ignore[arg-type]
-         "device 't1' has the features 'big', which are no tuple of texts"),
-        ('a set of features', [device('t1')._replace(features=frozenset(('big',)))],  # type: ignore[arg-type]
-         'which are no tuple of texts'),
-        ('features that are no texts', [device('t1')._replace(features=(1,))],  # type: ignore[arg-type]
-         'which are no tuple of texts'),
-        ('a provider of two lines', [device(), device('t1')._replace(provider='a\nb')],
-         "device 't1' has the provider 'a\\nb', which is neither empty nor 1 to 128 characters"),
-        ('a provider with a slash', [device('t1')._replace(provider='a/b')], "has the provider 'a/b'"),
-        ('a provider that is too long', [device('t1')._replace(provider='a' * 129)], 'has the provider'),
-        ('no provider', [device('t1')._replace(provider=None)], 'has the provider None'),  # type: ignore[arg-type]
-        ('a parent with a slash', [device(), device('t1')._replace(parent='a/b')],
-         "device 't1' has the parent 'a/b', which is neither None nor 1 to 255 characters"),
-        ('a parent that is too long', [device('t1')._replace(parent='a' * 256)], 'has the parent'),
-        ('an empty parent', [device('t1')._replace(parent='')], "has the parent ''"),
-        ('a capacity of a parent that is none',
-         api.Stock(capacities=(Capacity('tape', 'a/b', 'lto', '', 'CUSTOM_TAPE', None, 1, DETAILS),)),
-         "the capacity of a/b for lto has the parent 'a/b'"),
-        ('a capacity without details',
-         api.Stock(capacities=(Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', None, 1, ''),)),
-         'the capacity of drive for lto has no details'),
-        ('health that is no text', [device(), device('t1')._replace(unhealthy=False)],  # type: ignore[arg-type]
-         "device 't1' is unhealthy by False"),
-        ('adoptable by a text', [device(), device('t1')._replace(adoptable='no')],  # type: ignore[arg-type]
-         "is adoptable by 'no', which"),
-        ('a migration type that is no text', [device(), device('t1')._replace(migration_type=7)],  # type: ignore[arg-type]
-         "device 't1' has the migration type 7, which is neither None nor a text"),
-        *((f'a capacity of {wrong!r} devices',
-           api.Stock(capacities=(
-               Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', None, cast(Any, wrong), DETAILS),)),
-           f'the capacity of drive for lto has {wrong!r} available, which is no number')
-          for wrong in (None, '1', 1.0, True)),
-        *((f'{field} {wrong!r}', api.Stock((device(),))._replace(**cast(Any, {field: wrong})),
-           'its stock fails with TypeError')
-          for field in ('missing', 'faults', 'written', 'nothing_kept', 'by_person') for wrong in (None, 7, (7,))),
-        ('faults that are texts', api.Stock((device(),), faults=('x',)), 'its faults have'),  # type: ignore[arg-type]
-        ('an iterator of faults', api.Stock((device(),), faults=iter(())),  # type: ignore[arg-type]
-         'are no sequence'),
-        ('a fault of another kind', api.Stock((device(),), faults=(Fault(DeviceKey('other', 'b'), 'x', 'y'),)),
-         'which is no Fault of this kind'),
-        ('what is missing without a reason',
-         api.Stock((device(),), missing=(Missing(DeviceKey('tape', 'b'), 'x', None),)),  # type: ignore[arg-type]
-         'which is no Missing of this kind'),
-        ('one written text', api.Stock((device(),), written='a'), "its written, 'a', are no collection"),
+        *((f'{field} None', api.Stock((device(),))._replace(**cast(Any, {field: None})),
+           'its stock fails with TypeError') for field in ('capacities', 'missing', 'faults')),
+        *((f'{field} of one text', api.Stock((device(),))._replace(**cast(Any, {field: 'a'})),
+           'one text is no collection of identifiers') for field in ('written', 'nothing_kept', 'by_person')),
         names=('said', 'says'))
 
     def test_its_devices_are_unknown_and_those_of_others_are_not(self) -> None:
@@ -192,10 +133,10 @@ class GoodStockTestCase(base.TestCase):
         kind = Tape(self.conf, None)  # type: ignore[arg-type]
         kind.said = api.Stock((device(), device('t2')),
                               (Capacity('tape', 'drive', 'lto', '', 'CUSTOM_REEL', None, 1, DETAILS),))
-        self.assertIs(kind.said, installed.stock(kind))
+        self.assertEqual(kind.said, installed.stock(kind))
         for exclusions in ((('tape/a', 'together'), ('y', 'part')), (('tape/b', 'whole'),)):
             kind.said = api.Stock((device()._replace(exclusions=exclusions),))
-            self.assertIs(kind.said, installed.stock(kind))
+            self.assertEqual(kind.said, installed.stock(kind))
 
     def test_an_error_of_the_host_is_no_mistake(self) -> None:
         kind = Tape(self.conf, None)  # type: ignore[arg-type]
@@ -221,14 +162,6 @@ class MigrationTypesTestCase(base.TestCase):
     scenarios = base.table(
         ('an error', KeyError('x'), "its migration_types fails with KeyError: 'x'"),
         ('nothing', None, 'TypeError'),
-        ('something else', ['lto'], "AttributeError: 'str' object"),
-        ('another kind', [MigrationType('vpmem', None, 'lto')], "type 'lto' is of kind 'vpmem'"),
-        ('a type that is no text', [MigrationType('tape', None, 7)],  # type: ignore[arg-type]
-         'type 7 has a field that is no text'),
-        ('a number for a version', [MigrationType('tape', None, 'lto', Attribute(2))],  # type: ignore[arg-type]
-         "type 'lto' has a field that is no text"),
-        ('a version that is no attribute', [MigrationType('tape', None, 'lto', 2)],  # type: ignore[arg-type]
-         'TypeError'),
         names=('said', 'says'))
 
     def test_a_kind_that_fails_is_left_out_and_logged_with_its_traceback(self) -> None:
@@ -246,7 +179,6 @@ class ObstacleTestCase(base.TestCase):
 
     scenarios = base.table(
         ('an error', KeyError('x'), "its live_migration_obstacle fails with KeyError: 'x'"),
-        ('no text', False, 'its live_migration_obstacle, False, is no text'),
         names=('said', 'says'))
 
     def test_of_a_kind_that_fails_no_guest_moves_and_of_others_they_do(self) -> None:
@@ -327,15 +259,6 @@ class StartTestCase(base.TestCase):
         self.assertEqual([finding], manager.update_available_resource(self.context, 'host'))
         self.assertEqual({'CUSTOM_OTHER': 1}, manager.providers()[0].totals)
 
-    def test_the_host_keeps_its_providers_beside_a_kind_with_a_wrong_type(self) -> None:
-        for said in (api.Stock((device()._replace(migration_type=cast(Any, 7)),)),
-                     api.Stock(capacities=(Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', None, cast(Any, '1'),
-                                                    DETAILS),))):
-            manager = self.manager(said)
-            [_unknown] = manager.init_host(self.context)
-            self.assertEqual({'CUSTOM_OTHER': 1}, manager.providers()[0].totals)
-            manager.close()
-
 
 class PrepareTestCase(base.TestCase):
 
@@ -409,14 +332,13 @@ class MistakesTestCase(base.TestCase):
             self.assertEqual({keys[2]} if named else {keys[0], keys[2]}, unnamed)
 
     def test_own_path(self) -> None:
-        for answers in ((), (7.5,), (b'/x',), ('x',), ('/x\0',), ('/\ud800',)):
-            driver = self.make('own_path', *answers, keeps_bytes=True)
-            self.says('own_path', self.assertRaises(exception.RealizeFailed, driver.realize, self.tape))
-            [error] = driver.unclaim([self.tape]).values()
-            self.assertIsInstance(error, exception.UnclaimFailed)
-            self.says('own_path', error)
-            [error] = driver.prove([self.tape], vocabulary.READ).values()
-            self.says('own_path', error)
+        driver = self.make('own_path', keeps_bytes=True)
+        self.says('own_path', self.assertRaises(exception.RealizeFailed, driver.realize, self.tape))
+        [error] = driver.unclaim([self.tape]).values()
+        self.assertIsInstance(error, exception.UnclaimFailed)
+        self.says('own_path', error)
+        [error] = driver.prove([self.tape], vocabulary.READ).values()
+        self.says('own_path', error)
 
     def test_an_answer_in_place_of_an_error_is_no_proof(self) -> None:
         two = contract.assignment(str(uuid.uuid4()), 'tape', 'two', None, DETAILS)
@@ -529,30 +451,16 @@ class MistakesTestCase(base.TestCase):
         self.assertIsNone(answers[DeviceKey('other', 'b')])
 
     def test_guest_elements(self) -> None:
-        for answers in ((), (None,), ([],), ([7],)):
+        wrong: tuple[tuple[Any, ...], ...] = ((), (None,), ([],))
+        for answers in wrong:
             driver = self.make('guest_elements', *answers)
             self.says('guest_elements', self.assertRaises(exception.DeviceKindFailed, driver.guest_config, [self.tape]))
-
-    def test_guest_elements_with_a_path_that_is_not_absolute(self) -> None:
-        for element in ("<memory model='nvdimm'><source><path>crypto/a</path></source></memory>",
-                        "<disk type='file'><source file='a.img'/></disk>",
-                        "<disk type='block'><source dev=''/></disk>"):
-            driver = self.make('guest_elements', [element])
-            error = self.assertRaises(exception.DeviceKindFailed, driver.guest_config, [self.tape])
-            self.assertIn('is not absolute', str(error))
-        interface = "<interface type='direct'><source dev='eth0'/></interface>"
-        self.assertEqual((interface,), self.make('guest_elements', [interface]).guest_config([self.tape]).devices)
-        driver = self.make('guest_elements', ['<memory>'])
-        self.assertIn('is no element', str(self.assertRaises(
-            exception.DeviceKindFailed, driver.guest_config, [self.tape])))
 
     def test_reading_definitions(self) -> None:
         for method in ('addresses', 'other_addresses', 'identify'):
             for answers in ((), (None,)):
                 [unknown] = self.with_guest(self.make(method, *answers)).unknown
                 self.says(method, unknown.reason)
-        [unknown] = self.with_guest(self.make('identify', {'/x': 7})).unknown
-        self.says('identify', unknown.reason)
 
     def with_guest(self, driver: libvirt_driver.LibvirtDriver) -> Usage:
         connection = self.node.connect()
