@@ -73,7 +73,7 @@ class Audit:
         :raises HypervisorUnreachable, StoreError: no answer
         """
         damaged = self._damaged()               # before any of them is written anew
-        self._views.prepare(self._rows.all)
+        self._views.prepare(self._rows.all_not_ended)
         self._views.check_host()
         views = self._views.read()
         if not anew:
@@ -113,7 +113,7 @@ class Audit:
         self._failed.settle_doubts()
         if self._gate.report_only is None:
             self._failed.give_back_claims()
-        self._views.prepare(self._rows.all)
+        self._views.prepare(self._rows.all_not_ended)
         with self._views.reading() as before_look:
             looks = [self._views.read()]
             found, left = self._compare(looks[0]), unsettled.left_without_migration(looks[0])

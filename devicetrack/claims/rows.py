@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -60,17 +62,18 @@ class Rows:
     :param host_uuid: the host
     :param metering: reports commits
     :param known: the rows that the store has confirmed to this process
+    :param ended: is told of each row that is gone for certain; never an error
     """
 
     def __init__(self, store: Store, ledger: LockedLedger, host_uuid: str, metering: Metering,
-                 known: KnownRows) -> None:
+                 known: KnownRows, ended: Callable[[Iterable[DeviceKey]], object]) -> None:
         self._store, self._ledger, self._host_uuid, self._metering = store, ledger, host_uuid, metering
         # A lock for each instance. It goes away when nobody holds it or waits for it.
         self._working: weakref.WeakValueDictionary[str, locks.Lock] = weakref.WeakValueDictionary()
         self._finding = locks.Lock(locks.FINDING)
         self._doubts: dict[int, Doubt] = {}     # each step is one operation of a dict, so threads may share it
         self._numbers = itertools.count()
-        self.known = known
+        self.known, self._ended = known, ended
         self._under_way: dict[int, Changes] = {}                # claims whose commit has no answer yet
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -78,6 +81,12 @@ class Rows:
     def all(self) -> Sequence[Record]:
         """Every row of the host, those of one instance together."""
         return self._store.records_of_host(self._host_uuid)
+
+    def all_not_ended(self) -> Sequence[Record]:
+        """As :meth:`all`, with the rows that the store had confirmed and does not show now."""
+        known, records = self.known.all(), self.all()
+        return [*records, *(one.known for one in self.known.lost(known, records)
+                            if one.known is not None and one.shown is None)]
 
     def damaged(self) -> list[DamagedRow]:
         """The rows of the host in other tables than that of its devices in which a value has a wrong type."""
@@ -208,6 +217,11 @@ class Rows:
             self.known.note(left)
             raise
         self.known.note(_written(changes), changes.contexts)
+        self._tell_ended(changes, {record.key for record in changes.insert})
+
+    def _tell_ended(self, changes: Changes, there: Container[DeviceKey]) -> None:
+        if changes.delete:
+            self._ended([record.key for record in changes.delete if record.key not in there])
 
     def _send(self, changes: Changes) -> None:
         if self._metering.meter is None:
@@ -269,6 +283,7 @@ class Rows:
             shown = self.of_devices(doubt.changes.keys)
             self.known.note([record for record in _written(doubt.changes) if (
                 now := shown.get(record.key)) is not None and now.claim_id == record.claim_id], doubt.changes.contexts)
+            self._tell_ended(doubt.changes, shown)
         del self._doubts[doubt.number]
         self._ledger.trust_rows(doubt.changes.keys)
         self._metering.tell(Meter.settled, happened)

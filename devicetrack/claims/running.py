@@ -148,7 +148,7 @@ class Running:
         self.ledger = LockedLedger(conf.selection_policy, known.uuid_of, memory.being_wiped, here.host)
         self._metering = metering = parts.metering or Metering()
         self._by_command = parts.by_command
-        self.rows = Rows(store, self.ledger, host.uuid, metering, memory.rows)
+        self.rows = Rows(store, self.ledger, host.uuid, metering, memory.rows, driver.rows_ended)
         self.views = HostViews(HostReader(driver, store, host.uuid, here, boot, service, self.rows.known), driver,
                                self.ledger, known)
         self.declarations = Declarations(driver, store, host.uuid, Declarer(parts.conf, here.host))

@@ -154,6 +154,12 @@ class VirtDriver(abc.ABC):
         """
         return False
 
+    def rows_ended(self, keys: Iterable[DeviceKey]) -> None:
+        """Forget what the driver remembers of the rows of devices: the store has confirmed that they are gone.
+
+        The default does nothing. Never an error: what is not forgotten only withholds.
+        """
+
     @abc.abstractmethod
     def get_inventory(self) -> Inventory:
         """Read the devices that the host has now, and those that its parents can still make.

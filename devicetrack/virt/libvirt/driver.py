@@ -163,6 +163,16 @@ class LibvirtDriver(driver.VirtDriver):
         with installed.mistakes(kind, 'call_in_place'):
             return kind.call_in_place(key.identifier) is True
 
+    def rows_ended(self, keys: Iterable[DeviceKey]) -> None:
+        for key in keys:
+            if (kind := self._kinds.get(key.kind)) is not None:
+                try:
+                    with installed.mistakes(kind, 'row_ended'):
+                        kind.row_ended(key.identifier)
+                except exception.DriverError as error:
+                    LOG.warning('The end of the row of %s is not noted: %s', key, error,
+                                exc_info=isinstance(error, exception.DeviceKindFailed))
+
     def get_inventory(self) -> Inventory:
         devices: list[Sequence[InventoryDevice]] = []
         capacities: list[Capacity] = []

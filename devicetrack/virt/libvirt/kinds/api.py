@@ -257,6 +257,15 @@ class DeviceKind(abc.ABC):
         """
         return False
 
+    def row_ended(self, identifier: str) -> None:
+        """Forget what the kind remembers of the row of a device, because the store has confirmed that the row is gone.
+
+        A store may not show a row for a while, for example after a restore. So the absence of a row, as in
+        :meth:`prepare`, says nothing. After a crash of the manager this call may be missing. The default does nothing.
+
+        :raises DriverError: that cannot be noted
+        """
+
     @abc.abstractmethod
     def stock(self) -> Stock:
         """Read the devices that the host has now.

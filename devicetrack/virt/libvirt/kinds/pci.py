@@ -179,6 +179,7 @@ class PCI(api.DeviceKind):
 
     def prepare(self, recorded: Mapping[str, str], locked: api.Locked) -> None:
         places = self._places
+        recorded = {**self._memory.rows, **recorded}
 
         def is_held(address: str) -> bool:
             return places.name(address) in {*recorded, *self._memory.given}
@@ -403,6 +404,9 @@ class PCI(api.DeviceKind):
         self._memory.believe(identifier, alike)
         return True
 
+    def row_ended(self, identifier: str) -> None:
+        self._memory.end(identifier)
+
     def is_written(self, before: str, now: str) -> bool:
         return pci_row.is_written(before, now)
 
@@ -463,7 +467,7 @@ class PCI(api.DeviceKind):
         if had_it:
             before = before._replace(interfaces=recorded.interfaces, claimed_parent=recorded.claimed_parent)
         made = pci_row.as_details(function, evidence, before, traits)
-        self._memory.give(assignment.identifier, self._like_row(made))
+        self._memory.give(assignment.identifier, self._like_row(made), details.to_text(made))
         pci_ports.realize(self.tree, assignment, function, self.options.release_wait_s)
         return Realized(DeviceKey(self.name, assignment.identifier), details.to_text(made))
 

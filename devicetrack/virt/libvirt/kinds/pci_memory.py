@@ -13,7 +13,8 @@ guest has a function by it, and guests may have other functions, which devicetra
 apart.
 
 For rows of disks, the file keeps across boots where the disks that are like theirs were (:mod:`.pci_alike`). A row is
-in doubt as long as nobody has found these disks in the same places in this boot.
+in doubt as long as nobody has found these disks in the same places in this boot. The file keeps these rows until they
+have ended: a store that does not show one for a while ends no doubt.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import threading
 from typing import Any
 from typing import Final
 from typing import NamedTuple
+from typing import TypeVar
 
 from devicetrack import exception
 from devicetrack import filelock
@@ -37,6 +39,8 @@ _NAME: Final = 'pci.json'
 # The largest size of the file, with room to spare: a host has some thousand functions.
 _MOST_BYTES: Final = 4 << 20
 
+_Value = TypeVar('_Value')
+
 
 class _Known(NamedTuple):
     """The content of the file.
@@ -45,12 +49,14 @@ class _Known(NamedTuple):
     by name, the addresses of functions that are not at the address in their names. Both are for this boot only.
     ``given`` has, by name, the boots in which functions were given to guests. ``alike`` has, by the name of a row, the
     last boot in which its disk was certainly in its place, and the text of :class:`.pci_alike.Disks` from then.
+    ``rows`` has the details of these rows.
     """
 
     serials: Mapping[str, tuple[int, str]]
     given: Mapping[str, str]
     moved: Mapping[str, str]
     alike: Mapping[str, tuple[str, str]]
+    rows: Mapping[str, str]
 
 
 class Memory:
@@ -131,18 +137,29 @@ class Memory:
         with self._errors():
             return {name: text for name, (boot, text) in self._read().alike.items() if boot != self._boot_id}
 
-    def compare(self, alike: Mapping[str, str]) -> Mapping[str, str]:
+    @property
+    def rows(self) -> Mapping[str, str]:
+        """Return the details of the rows of disks that have not ended, by name, also of those that no store shows now.
+
+        :raises CommandFailed: the file cannot be used
+        """
+        with self._errors():
+            return self._read().rows
+
+    def compare(self, alike: Mapping[str, str], rows: Mapping[str, str]) -> Mapping[str, str]:
         """Compare where disks are with where they were in an earlier boot, and remember those without a difference.
 
-        :param alike: where the disks like that of a row are, by the names of all rows of disks; '' if there are none
+        :param alike: where the disks like that of a row are, by the names of rows of disks; '' if there are none
+        :param rows: the details of all rows, by name
         :returns: the same as :attr:`doubted`
         :raises CommandFailed: the file cannot be used
         """
         def change(known: _Known) -> _Known:
-            kept = {name: was for name, was in known.alike.items() if name in alike or was[0] == self._boot_id}
+            was = known.alike
             found = {name: (self._boot_id, text) for name, text in alike.items()
-                     if text and (name not in kept or self._boot_id == kept[name][0] or kept[name][1] == text)}
-            return known._replace(alike={**kept, **found})
+                     if text and (name not in was or self._boot_id == was[name][0] or was[name][1] == text)}
+            return known._replace(alike={**was, **found}, rows={**known.rows, **{
+                name: text for name, text in rows.items() if name in was or name in found}})
 
         self._change(change)
         return self.doubted
@@ -154,24 +171,32 @@ class Memory:
         """
         self._change(lambda known: known._replace(alike={**known.alike, name: (self._boot_id, alike)}))
 
-    def give(self, name: str, alike: str) -> None:
+    def give(self, name: str, alike: str, row: str) -> None:
         """Remember that a guest gets a function. This survives a power cut.
 
         :param alike: where the disks like it are, '' if it is none
+        :param row: its details
         :raises CommandFailed: the file cannot be used
         """
-        self._change(lambda known: known._replace(
-            given={**known.given, name: self._boot_id},
-            alike={**known.alike, name: (self._boot_id, alike)} if alike else known.alike))
+        given = {name: self._boot_id}
+        self._change(lambda known: known._replace(given={**known.given, **given}) if not alike else known._replace(
+            given={**known.given, **given}, alike={**known.alike, name: (self._boot_id, alike)},
+            rows={**known.rows, name: row}))
 
     def take_back(self, name: str) -> None:
-        """Remember that no guest has a function any more.
+        """Remember that no guest has a function any more. Its row may still be there.
+
+        :raises CommandFailed: the file cannot be used
+        """
+        self._change(lambda known: known._replace(given=_without(known.given, name)))
+
+    def end(self, name: str) -> None:
+        """Forget a function whose row has ended, as :meth:`give` remembers it.
 
         :raises CommandFailed: the file cannot be used
         """
         self._change(lambda known: known._replace(
-            given={other: boot for other, boot in known.given.items() if other != name},
-            alike={other: was for other, was in known.alike.items() if other != name}))
+            given=_without(known.given, name), alike=_without(known.alike, name), rows=_without(known.rows, name)))
 
     def _change(self, change: Callable[[_Known], _Known]) -> None:
         """Change the file while nobody else changes it."""
@@ -183,7 +208,7 @@ class Memory:
 
     def _read(self) -> _Known:
         if not os.path.lexists(self._path):     # most hosts hand out no functions, and get no file
-            return _Known({}, {}, {}, {})
+            return _Known({}, {}, {}, {}, {})
         with open(ownfiles.open_file(self._path), encoding='utf-8') as file:
             return _parse(json.loads(file.read(_MOST_BYTES)), self._boot_id)
 
@@ -217,6 +242,12 @@ def _parse(stored: Any, boot_id: str) -> _Known:
     serials = {str(address): (int(directory), str(serial))
                for address, (directory, serial) in stored['serials'].items()}
     given, moved = ({str(name): str(said) for name, said in stored[what].items()} for what in ('given', 'moved'))
-    # Earlier releases did not write it.
+    # Earlier releases did not write these.
     alike = {str(name): (str(boot), str(text)) for name, (boot, text) in stored.get('alike', {}).items()}
-    return _Known(serials, given, moved, alike) if stored['boot_id'] == boot_id else _Known({}, given, {}, alike)
+    rows = {str(name): str(text) for name, text in stored.get('rows', {}).items() if name in alike}
+    is_of_boot = stored['boot_id'] == boot_id
+    return _Known(serials if is_of_boot else {}, given, moved if is_of_boot else {}, alike, rows)
+
+
+def _without(of_names: Mapping[str, _Value], name: str) -> Mapping[str, _Value]:
+    return {other: value for other, value in of_names.items() if other != name}

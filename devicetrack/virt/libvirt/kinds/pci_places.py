@@ -146,7 +146,7 @@ class Follower:
         disks = pci_alike.Disks(functions.values(), cards)
         # A row that cannot be read stays in doubt.
         alike = {**dict.fromkeys(recorded, ''), **{name: disks.of_row(row) for name, row in recorded_now.items()}}
-        doubted = memory.compare(alike)
+        doubted = memory.compare(alike, recorded)
         self.alike = {name: text for name, text in alike.items() if name in doubted and text}
         self.followed = follow(recorded_now, Places(places.moved, doubted), functions, cards, memory.given_in_this_boot,
                                {name: disks.like(recorded_now[name]) for name in self.alike})
