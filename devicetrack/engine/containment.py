@@ -70,7 +70,12 @@ def _with(device: InventoryDevice, tokens: Exclusions) -> InventoryDevice:
 
 
 def _strangers(views: Views) -> Iterator[str]:
-    """The addresses by which domains use what is no device of the host and of no row."""
+    """The addresses by which domains use what is no device of the host and of no row.
+
+    Also the mediated devices that nobody here owns: they exist because somebody wants them.
+    """
+    made = views.inventory.mediated_devices
+    yield from made.difference(name for _kind, name in views.owners) if made else ()
     strange = views.names.strange
     if not (strange or views.names.nowhere or views.usage.others):
         return                                  # nearly always, and there are thousands of uses

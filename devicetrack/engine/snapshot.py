@@ -583,7 +583,8 @@ def _turned(name: str, before: Token, after: Token) -> Iterator[tuple[Place, Exc
 
 def _who_has(key: DeviceKey, device: Device | None) -> str:
     if device is None:
-        return f'a domain has {key.identifier}'
+        return (f'somebody else made {key.identifier}' if vocabulary.is_uuid(key.identifier)
+                else f'a domain has {key.identifier}')
     if BEING_WIPED in device.reasons:
         return f'a wipe has {key}'
     if device.owner is None:

@@ -271,6 +271,7 @@ class Inventory(NamedTuple):
     people.
 
     ``sockets`` are pairs of a NUMA node and its processor socket. It is empty if the socket of any node is unknown.
+    ``mediated_devices`` are the UUIDs of all that exist, whoever made them, and whether a kind knows them or not.
     """
 
     devices: Sequence[InventoryDevice]
@@ -284,6 +285,7 @@ class Inventory(NamedTuple):
     faults: tuple[Fault, ...] = ()
     sockets: tuple[tuple[int, int], ...] = ()
     by_person: frozenset[tuple[str, str]] = frozenset()
+    mediated_devices: frozenset[str] = frozenset()
 
     @property
     def providers(self) -> frozenset[str]:

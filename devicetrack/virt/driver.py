@@ -17,6 +17,7 @@ import itertools
 from typing import Any
 import uuid
 
+from devicetrack import vocabulary
 from devicetrack.exception import BadRequest
 from devicetrack.exception import DeviceInUse
 from devicetrack.exception import DriverError
@@ -522,13 +523,18 @@ def by_names(device: InventoryDevice) -> Exclusions:
 def part_in_use(key: DeviceKey, relatives: Collection[str], usage: Usage) -> DeviceInUse | None:
     """Return the error that says that a domain has a part of a device, or a thing that contains it.
 
+    A mediated device on it is in use as long as it exists: somebody made it, and it would vanish.
+
     :param relatives: the addresses of all of these
     """
     uses = [(use.domain_uuid, use.address) for use in usage.uses
             if use.address in relatives and (use.kind, use.identifier) != key and not use.in_snapshot_only]
     found = min((*uses, *(one for one in usage.others if one[1] in relatives)), default=None)
-    return None if found is None else DeviceInUse(
-        *key, f'domain {found[0]} names {found[1]}, which is a part of it, or it is a part of that')
+    if found is not None:
+        return DeviceInUse(*key, f'domain {found[0]} names {found[1]}, which is a part of it, or it is a part of that')
+    made = sorted(filter(vocabulary.is_uuid, relatives))
+    return DeviceInUse(*key, f'the mediated device {made[0]} is on it: remove that, if nobody needs it (mdevctl stop '
+                             f'--uuid {made[0]})') if made else None
 
 
 def obstacle(key: DeviceKey, usage: Usage, owner: str | None = None, if_named: str = '',

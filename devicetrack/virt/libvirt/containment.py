@@ -48,7 +48,7 @@ class Look:
 
     def __init__(self, sysfs: str = SYSFS) -> None:
         self._sysfs = sysfs
-        self._functions = os.path.join(sysfs, 'bus/pci/devices')
+        self._functions, self._mediated = (os.path.join(sysfs, one) for one in ('bus/pci/devices', 'bus/mdev/devices'))
         self._seen: dict[str, Thing] = {}
         self._known_above: dict[str, tuple[str, ...]] = {}
         self._known_below: dict[str, tuple[str, ...]] = {}
@@ -81,7 +81,7 @@ class Look:
                 known = things.of_function(address), tuple(map(things.of_function, self._above(address)))
             elif vocabulary.is_uuid(node):
                 known = None, tuple(map(things.of_function, self._with_above(reversed(
-                    _link(os.path.join(self._sysfs, 'bus/mdev/devices', node)).split('/')))))
+                    _link(os.path.join(self._mediated, node)).split('/')))))
             else:
                 known = self._of_path(node)
             self._seen[node] = known
@@ -95,6 +95,10 @@ class Look:
         for one in () if address is None else (address, *self._vfs(address)):
             found |= {one, *filter(vocabulary.is_uuid, _entries(os.path.join(self._functions, one)))}
         return found - {address}
+
+    def mediated_devices(self) -> list[str]:
+        """The UUIDs of the mediated devices that exist, whoever made them."""
+        return [*filter(vocabulary.is_uuid, _entries(self._mediated))]
 
     def _above(self, address: str) -> tuple[str, ...]:
         """The functions that contain a function: its physical one, and those in front of it."""

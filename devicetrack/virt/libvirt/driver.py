@@ -218,7 +218,8 @@ class LibvirtDriver(driver.VirtDriver):
         found, all_devices = overlaps.find(nodes, look), Compact.joined(InventoryDevice, devices)
         return Inventory(overlaps.unhealthy(all_devices, found) if found else all_devices, tuple(capacities),
                          frozenset(known), tuple(unknown), tuple(missing), frozenset(keeping), frozenset(unproven),
-                         tuple(found), tuple(faults), self._sockets(), frozenset(by_person))
+                         tuple(found), tuple(faults), self._sockets(), frozenset(by_person),
+                         frozenset(look.mediated_devices()))
 
     def _written(self, kind: api.DeviceKind, stock: api.Stock) -> Collection[str]:
         """Find the devices whose proofs no longer count: the host uses them, or shows that somebody wrote to them."""
@@ -390,7 +391,7 @@ class LibvirtDriver(driver.VirtDriver):
 
     def _part_in_use(self, assignment: DeviceAssignment,
                      usage: Usage) -> exception.DeviceInUse | exception.UsersUnknown | None:
-        """Say which domain has a part of a device, or a thing that contains it; None if none has."""
+        """Say which domain has a part of a device, or a thing that contains it, or what is in it; None if none has."""
         place = self._place(InventoryDevice(
             assignment.kind, assignment.identifier, '', assignment.resource_class, assignment.parent,
             assignment.numa_node, details.to_text(assignment.details)))

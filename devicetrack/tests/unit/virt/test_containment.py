@@ -302,6 +302,77 @@ class ForeignTestCase(HostTestCase):
         self.assertIsInstance(wiped, exception.DeviceInUse)
 
 
+class IdleTestCase(HostTestCase):
+    """Somebody else made a device on a card, and nobody uses it now. It would vanish with the card."""
+
+    OTHER = '11111111-2222-4333-8444-555555555555'
+
+    def make(self, on: str, uuid: str = OTHER) -> None:
+        """Let the kernel have a mediated device on a function."""
+        directory, devices = self.host.path(on, uuid), os.path.join(self.host.root, 'bus/mdev/devices')
+        os.makedirs(devices, exist_ok=True)
+        os.mkdir(directory)
+        os.symlink(os.path.realpath(directory), os.path.join(devices, uuid))
+
+    def remove(self, on: str, uuid: str = OTHER) -> None:
+        os.unlink(os.path.join(self.host.root, 'bus/mdev/devices', uuid))
+        os.rmdir(self.host.path(on, uuid))
+
+    def audit(self) -> None:
+        self.manager.update_available_resource(self.context, 'host')
+
+    def withheld(self) -> dict[str, str]:
+        return {one.target.name: str(one) for one in self.manager.list_withheld()}
+
+    def test_its_card_is_given_to_nobody_whichever_kinds_are_configured(self) -> None:
+        for kinds in ((), (pci.PCI,)):
+            self.make(PARENT)
+            self.start(*kinds)
+            self.assertIn('excluded)', self.refused(a(WHOLE, 2)))
+            self.assertIn(f'somebody else made {self.OTHER}', self.withheld()[PARENT])
+            self.remove(PARENT)
+            self.audit()
+            self.manager.release(self.context, self.claim(a(WHOLE, 2)))
+            self.manager.close()
+
+    def test_nor_is_the_card_of_a_function_that_has_one(self) -> None:
+        self.make(self.functions[1])
+        self.start(pci.PCI)
+        self.assertEqual({CARD}, set(self.withheld()))
+
+    def test_the_parent_makes_more_beside_it(self) -> None:
+        self.make(PARENT)
+        self.start()
+        self.claim(a(OF_MDEV))
+
+    def test_one_of_an_instance_is_none_of_somebody_else(self) -> None:
+        self.start()
+        instance = self.claim(a(OF_MDEV))
+        self.make(PARENT, *self.owned())
+        self.audit()
+        self.assertIn(f'instance {instance.uuid} has mdev/', self.withheld()[PARENT])
+        self.assertNotIn('somebody else', self.withheld()[PARENT])
+
+    def test_one_that_came_after_the_claim_of_the_card_keeps_it_from_its_guest(self) -> None:
+        self.start(pci.PCI)
+        owner = self.claim(a(WHOLE, 2))
+        self.make(PARENT)
+        error = self.assertRaises(exception.NoFit, self.manager.realize, self.context, owner)
+        self.assertIn(f'the mediated device {self.OTHER} is on it', str(error))
+        self.assertTrue(os.path.exists(self.host.path(PARENT, self.OTHER)))
+
+    def test_a_function_with_a_type_of_somebody_else_keeps_its_card_from_everybody(self) -> None:
+        with open(self.host.path(self.functions[0], 'nvidia/current_vgpu_type'), 'w', encoding='ascii') as file:
+            file.write('558')
+        self.start()
+        self.assertIn('excluded)', self.refused(a(WHOLE, 2)))
+        self.assertIn(f'somebody may have (not to be adopted) vf/{self.functions[0]}', self.withheld()[CARD])
+
+    def test_a_function_that_holds_nothing_excludes_nothing(self) -> None:
+        self.start()
+        self.claim(a(WHOLE, 2))
+
+
 class AdoptionTestCase(HostTestCase):
 
     def test_a_function_of_a_card_that_has_an_owner_is_not_adopted(self) -> None:
