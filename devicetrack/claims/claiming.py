@@ -51,6 +51,8 @@ LOG = log.logger(__name__)
 
 # After these nobody knows whether the device itself is the cause.
 _UNKNOWN: Final = (exception.RealizeUnknown, exception.UsersUnknown)
+# Somebody else uses the device, so it has not failed by itself.
+_USED: Final = (exception.DeviceInUse, exception.NotProven)
 
 
 class Arrival(NamedTuple):
@@ -275,11 +277,12 @@ class Claiming:
     def _withhold(self, record: Record, error: exception.DeviceError | exception.ParentFull) -> None:
         """Keep further claims from a device that could not be made ready, or from the parent that could not make it.
 
-        A parent that is full, and says so when it is read again, needs nothing more. Neither does a device that a guest
-        had before: no claim can choose it, and whoever starts the guest gets the error.
+        A device on which somebody works just now goes back when that is over, and needs nothing more. Neither does a
+        parent that is full, and says so when it is read again, nor a device that a guest had before: no claim can
+        choose it, and whoever starts the guest gets the error.
         """
         device = self._ledger.device(record.key)
-        if device is None or record.was_ready and not device.unborn:
+        if device is None or isinstance(error, exception.DeviceBusy) or record.was_ready and not device.unborn:
             return
         is_full = isinstance(error, exception.ParentFull)
         if is_full or device.unborn:
@@ -287,7 +290,7 @@ class Claiming:
         if not is_full or self._ledger.shows_room(record.key):
             self._withheld.was_not_realized(
                 Target.named(record.kind, record.parent, parent=True) if device.unborn and record.parent is not None
-                else Target.of(record.key), error.reason)
+                else Target.of(record.key), error.reason, not isinstance(error, _USED))
 
     def _exchange(self, record: Record, error: exception.DeviceError | exception.ParentFull,
                   may_choose: bool) -> Record:
@@ -300,7 +303,7 @@ class Claiming:
         :param may_choose: whether the claim may choose another one
         :raises NoFit: there is no other device
         """
-        theirs = record.kind in self._wiped and isinstance(error, (exception.DeviceInUse, exception.NotProven))
+        theirs = record.kind in self._wiped and isinstance(error, _USED)
         if theirs:
             self._driver.disprove((record.key,))        # first: nobody gets it as clean
         left = None if theirs or isinstance(error, exception.ParentFull) else life.leaving(record)

@@ -185,14 +185,16 @@ class WithheldDevices:
         """The devices that could not be made ready for a guest, and the parents that could make none."""
         return withholding.not_realized(self.marks)
 
-    def was_not_realized(self, target: Target, why: str) -> None:
+    def was_not_realized(self, target: Target, why: str, by_itself: bool = True) -> None:
         """Withhold a device that could not be made ready, or let a parent make no more, until claims may try again.
 
         If the store refuses, the next audit stores it.
+
+        :param by_itself: False if somebody else uses it: then it has not failed, and claims try again after one audit
         """
         with self._marking.held():
             before = self.marks.get(target, {})
-            tries = self._tried.get(target, 0) + 1
+            tries = self._tried.get(target, 0) + by_itself
             since = before[vocabulary.NOT_REALIZED].since if vocabulary.NOT_REALIZED in before else int(time.time())
             self.marks = {**self.marks, target: {**before, vocabulary.NOT_REALIZED: Cause(
                 since, why, vocabulary.BY_HOST, tries)}}

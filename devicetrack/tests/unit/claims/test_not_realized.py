@@ -237,6 +237,18 @@ class NobodysFaultTestCase(HostTestCase):
         self.assertEqual(({'d0': instance.uuid}, {}), (host.owners(), self.reasons(host)))
 
 
+    def test_somebody_who_works_on_a_device_costs_the_claim_only_that_device(self) -> None:
+        host, busy = self.host(devices=2), exception.DeviceBusy(*D0, 'another process holds its lock')
+        host.machine.before('realize', busy, times=1)
+        host.machine.before('unclaim', busy, times=1)
+        instance = host.spawn(pmem=1)
+        self.assertIn('d1', host.owners())
+        self.assertEqual({}, self.reasons(host))
+        host.audit()
+        host.wait()
+        self.assertEqual(({'d1': instance.uuid}, FREE), (host.owners(), host.states()['d0']))
+
+
 class UsedByOthersTestCase(HostTestCase):
     """What others do with a device that was only claimed is theirs."""
 
@@ -263,6 +275,18 @@ class UsedByOthersTestCase(HostTestCase):
         self.here.audit()
         self.assertEqual(b'of a stranger', self.here.machine.contents[D0])
         self.assertIn(vocabulary.UNPROVEN, self.here.states()['d0'])
+
+    def test_it_has_not_failed_by_itself(self) -> None:
+        for _attempt in range(3):
+            self.here.machine.before('realize', self.error, times=1)
+            self.here.delete(self.here.spawn(pmem=1))
+            self.here.wait()
+            self.assertEqual({'vpmem/d0': self.error.reason}, self.reasons(self.here))
+            self.here.audit()
+            self.assertEqual({}, self.reasons(self.here))
+            self.here.machine.unproven.discard(D0)      # a person has cleaned it
+            self.here.audit()
+            self.assertEqual(FREE, self.here.states()['d0'])
 
     def test_a_boot_takes_another_one_and_never_wipes_it(self) -> None:
         self.here.machine.before('realize', self.use, times=1)
