@@ -556,6 +556,8 @@ class FakeDriver(driver.VirtDriver):
         used = self.machine.obstacle(assignment, self.machine.usage(guarding=True))
         if used is not None:
             return used
+        self.machine.inventory()                # what was written until now has no proof
+        self.machine.written.discard(key)
         try:
             if how in (vocabulary.BLANK, vocabulary.READ):
                 self.machine.check_clean(assignment, how)
@@ -571,7 +573,6 @@ class FakeDriver(driver.VirtDriver):
         used = self.machine.obstacle(assignment, self.machine.usage(guarding=True))      # reading and wiping take long
         if used is None:
             self.machine.prove((key,))
-            self.machine.written.discard(key)
         return used
 
     def being_worked_on(self, assignments: Sequence[DeviceAssignment]) -> frozenset[DeviceKey]:

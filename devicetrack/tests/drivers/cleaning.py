@@ -12,6 +12,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Word
 from devicetrack.tests.drivers import case
 from devicetrack.tests.drivers import worlds
+from devicetrack.virt.driver import Confirm
 
 
 class CleaningContract(case.DriverTestCase):
@@ -146,6 +147,26 @@ class CleaningContract(case.DriverTestCase):
         self.assertFalse(self.world.is_clean('ns0'))
         self.driver.unclaim([wanted])
         self.driver.realize(wanted)
+
+    def test_what_somebody_wrote_after_its_wipe_while_another_device_was_wiped_goes_to_no_guest(self) -> None:
+        later = self.assigned('vpmem', 'ns0')
+        self.driver.unclaim([self.assigned('vpmem', name) for name in worlds.NAMESPACES], self.writing_at('ns1'))
+        self.check_written(later)
+        self.assertFalse(self.world.is_clean('ns0'))
+
+    def test_what_somebody_wrote_after_it_was_looked_at_goes_to_no_guest(self) -> None:
+        for how in (vocabulary.READ, Word('alice', 'it is new').how):
+            wanted = self.free()
+            self.driver.disprove([wanted.key])
+            self.assertEqual({wanted.key: None}, self.driver.prove([wanted], how, self.writing_at('ns0')))
+            self.check_written(wanted)
+
+    def writing_at(self, name: str) -> Confirm:
+        """The last question before a device is wiped, or recorded as clean; a program writes to ns0 at that moment."""
+        def confirm(assignment: DeviceAssignment) -> None:
+            if assignment.identifier == name:
+                self.world.write_beside('ns0', b'of a database')
+        return confirm
 
     def test_an_audit_sees_that_somebody_wrote_to_a_free_device(self) -> None:
         self.free()

@@ -66,6 +66,7 @@ class Proving:
         self._kinds, self._proofs, self._lock, self._own_lock, self._usage = kinds, known, lock, own_lock, usage
         self._part_in_use, self._trusts = part_in_use, trusts
         self._wipes: dict[DeviceKey, Wiped] = {}       # what the last call that may wipe a device wiped
+        self._shown: dict[DeviceKey, Mapping[DeviceKey, str]] = {}     # the evidence at the end of that wipe
         self._reading: list[threading.Event] = []       # one for each device that is being read; setting it ends that
 
     def check_free(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> None:
@@ -155,6 +156,7 @@ class Proving:
         """
         key = assignment.key
         self._wipes.pop(key, None)
+        self._shown.pop(key, None)
         try:
             error: exception.DeviceError | None = self._obstacle(assignment, usage, assignment.instance_uuid)
             never_ready = kind.keeps_bytes and assignment.was_only_claimed and (
@@ -232,6 +234,8 @@ class Proving:
             began = time.monotonic()
             installed.ask(kind, 'unclaim', assignment, lock.fd)
             if kind.keeps_bytes:
+                # The wipes of other devices may take hours before this one is recorded as clean.
+                self._shown[key] = self._evidence((assignment,))
                 self._wipes[key] = Wiped(getattr(assignment.details, 'size_bytes', None), time.monotonic() - began,
                                          vocabulary.WIPED)
         except exception.DeviceError as failed:
@@ -276,7 +280,8 @@ class Proving:
             except exception.DriverError as failed:
                 results[one.key] = exception.UnclaimFailed(*one.key, str(failed))
         try:
-            self._record(clean, vocabulary.WIPED)
+            self._record(clean, vocabulary.WIPED,
+                         {key: text for one in clean for key, text in self._shown[one.key].items()})
         except exception.DriverError as failed:
             results |= {one.key: exception.UnclaimFailed(*one.key, str(failed)) for one in clean}
         return results
@@ -317,16 +322,29 @@ class Proving:
         except OSError as error:
             raise _no_proof(error) from error
 
-    def _record(self, assignments: Iterable[DeviceAssignment], how: str) -> None:
+    def _evidence(self, assignments: Collection[DeviceAssignment]) -> dict[DeviceKey, str]:
+        """What the host shows of writes to devices now.
+
+        :raises DriverError: the host cannot be read
+        """
+        evidence: dict[DeviceKey, str] = {}
+        for name in {one.kind for one in assignments}:
+            told = installed.evidence(self._kinds[name], [one.identifier for one in assignments if one.kind == name])
+            evidence |= {DeviceKey(name, one): text for one, text in told.items()}
+        return evidence
+
+    def _record(self, assignments: Iterable[DeviceAssignment], how: str, evidence: Mapping[DeviceKey, str]) -> None:
+        """Record proofs.
+
+        :param evidence: from before the look that found the devices clean, or from the end of their wipe. Then nobody
+            wrote in between without a trace
+        :raises CommandFailed: they are not recorded
+        :raises DeviceKindFailed: a kind made a mistake
+        """
         proven: dict[str, dict[DeviceKey, str]] = {how: {}, vocabulary.NOTHING_KEPT: {}}
         for one in assignments:
             kept = not self._keeps_nothing(one, self._kinds[one.kind])
             proven[how if kept else vocabulary.NOTHING_KEPT][one.key] = details.to_text(one.details)
-        evidence: dict[DeviceKey, str] = {}
-        keys = [key for devices in proven.values() for key in devices]
-        for name in {key.kind for key in keys}:
-            told = installed.evidence(self._kinds[name], [key.identifier for key in keys if key.kind == name])
-            evidence |= {DeviceKey(name, one): text for one, text in told.items()}
         try:
             for each, devices in proven.items():
                 self._proofs.record(devices, each, evidence)
@@ -379,9 +397,11 @@ class Proving:
         keys = [assignment.key for assignment, _kind, _lock in held]
         results: _Results = {key: exception.NotProven(*key, 'it has to be read') for key in keys}
         blank: list[DeviceAssignment] = []
+        evidence: dict[DeviceKey, str] = {}
         for kind in {kind.name: kind for _assignment, kind, _lock in held}.values():
             ours = [assignment for assignment, of_kind, _lock in held if of_kind is kind]
             try:
+                evidence |= self._evidence(ours)
                 names = installed.some_of(kind, 'is_blank', {one.identifier for one in ours}, ours)
                 blank += [assignment for assignment in ours if assignment.identifier in names]
             except exception.DriverError as error:
@@ -394,7 +414,7 @@ class Proving:
             clean = [one for one in blank if results[one.key] is None]
             for one in clean:
                 _confirmed(one, confirm)
-            self._record(clean, vocabulary.BLANK)
+            self._record(clean, vocabulary.BLANK, evidence)
         return results
 
     def _wipe_one(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
@@ -410,6 +430,7 @@ class Proving:
                    confirm: Confirm | None) -> exception.DriverError | None:
         key = assignment.key
         try:
+            evidence = self._evidence((assignment,))
             installed.ask(kind, 'check_free', assignment)
             # The next reading of the stock would remove the proof again.
             if assignment.identifier in installed.stock(kind).written:
@@ -421,32 +442,35 @@ class Proving:
         if error is None:
             _confirmed(assignment, confirm)     # out of the reach of "except": its error goes on to the caller
             try:
-                self._record((assignment,), how)
+                self._record((assignment,), how, evidence)
             except exception.DriverError as failed:
                 return failed
         return error
 
     def _read_one(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
                   confirm: Confirm | None) -> exception.DriverError | None:
-        error = self._read_through(assignment, kind, lock)
+        try:
+            evidence = self._evidence((assignment,))
+        except exception.DriverError as failed:
+            return failed
+        error = self._read_through(assignment, kind, lock, evidence)
         if error is None:
             _confirmed(assignment, confirm)     # out of the reach of "except": its error goes on to the caller
             try:
-                self._record((assignment,), vocabulary.READ)
+                self._record((assignment,), vocabulary.READ, evidence)
             except exception.DriverError as failed:
                 return failed
         return error
 
-    def _read_through(self, assignment: DeviceAssignment, kind: api.DeviceKind,
-                      lock: filelock.FileLock) -> exception.DriverError | None:
+    def _read_through(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
+                      before: Mapping[DeviceKey, str]) -> exception.DriverError | None:
         stop = threading.Event()
         self._reading.append(stop)
         try:
             error = self._obstacle(assignment, self._usage({kind.name}))
             if error is None:
-                before = installed.evidence(kind, [assignment.identifier])
                 installed.ask(kind, 'read_through', assignment, lock.fd, stop)
-                if before != installed.evidence(kind, [assignment.identifier]):
+                if before != self._evidence((assignment,)):
                     return exception.NotProven(*assignment.key, 'somebody wrote to it while it was read')
                 error = self._obstacle(assignment, self._usage({kind.name}))       # reading takes long
         except exception.DriverError as failed:

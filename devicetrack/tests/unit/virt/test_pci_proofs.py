@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from typing import Any
 from unittest import mock
@@ -114,6 +115,18 @@ class ProofTestCase(pci_hosts.DiskTestCase):
         self.host.bind(DISK, 'nvme')
         self.controllers.show(DISK)
         self.check_written(driver, wanted)
+
+    def test_partitions_that_the_host_drops_after_a_wipe_are_no_write(self) -> None:
+        name = f'{self.host.controller_of(DISK)}n1'
+        self.host.add_partition(name, f'{name}p1')
+        driver = self.driver('zero')
+        wanted = self.of_a_guest(driver)
+        self.assertEqual([None], list(driver.unclaim([wanted]).values()))
+        shutil.rmtree(os.path.realpath(os.path.join(self.host.root, 'class/block', f'{name}p1')))
+        self.assertFalse(self.is_unproven(driver))
+        self.host.add_partition(name, f'{name}p2')
+        self.host.add_partition(name, f'{name}p3')
+        self.assertTrue(self.is_unproven(driver))
 
     def test_nor_does_one_that_has_another_partition_after_a_boot(self) -> None:
         driver = self.driver('zero')

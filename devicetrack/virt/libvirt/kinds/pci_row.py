@@ -82,14 +82,17 @@ def is_written(before: str, now: str) -> bool:
     They begin with a boot, and where the disks are that nothing tells apart from these (:mod:`.pci_alike`): if that
     changes at a boot, these may be other disks. Earlier releases did not write it. A disk that came back to its driver
     in the same boot may have been written to elsewhere, for example by a program with VFIO. The kernel counts anew in
-    each boot, so there a disk has to count no write, and no partition that it did not have.
+    each boot, so there a disk has to count no write, and no partition that it did not have. Fewer partitions are no
+    write: the host notices some time after a wipe that they are gone.
     """
     (first, *old), (first_now, *new) = before.split(';'), now.split(';')
     (boot, told, alike), (boot_now, _told, alike_now) = first.partition('@'), first_now.partition('@')
     if told and boot != boot_now and alike != alike_now:
         return True
-    if boot == boot_now and not set(old) <= set(new):
+    had, has = ({disk: int(partitions) for disk, _colon, partitions in (one.rpartition(':') for one in disks)}
+                for disks in (old, new))
+    if boot == boot_now and any(has.get(disk, partitions + 1) > partitions for disk, partitions in had.items()):
         return True
-    counted = [one.split(':') for one in set(new).difference(old)]
-    return (any(count != '0' for _sequence, *counts, _counted, _partitions in counted for count in counts)
-            or sum(int(one[-1]) for one in counted) > sum(int(one.rpartition(':')[2]) for one in old))
+    counted = {disk: partitions for disk, partitions in has.items() if partitions > had.get(disk, -1)}
+    return (any(count != '0' for disk in counted for count in disk.split(':')[1:-1])
+            or sum(counted.values()) > sum(had.values()))
