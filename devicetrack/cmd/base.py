@@ -38,6 +38,7 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack.cmd import screen
 from devicetrack.objects import details as details_objects
+from devicetrack.pictures import moments
 from devicetrack.pictures import natural
 
 OK: Final = 0
@@ -394,7 +395,7 @@ def _harmless(value: Any, formatter: str) -> Any:
 
 def _plain(value: Any, formatter: str) -> Any:
     if isinstance(value, Moment):
-        return screen.local(value.seconds) if formatter == 'table' else screen.utc(value.seconds)
+        return moments.local(value.seconds) if formatter == 'table' else moments.utc(value.seconds)
     if isinstance(value, Shown):
         return _plain(value.data, formatter) if formatter in STRUCTURED else value.text
     if isinstance(value, Mapping):

@@ -14,9 +14,9 @@ from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import records
-from devicetrack.cmd import screen
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import WipeProgress
+from devicetrack.pictures import moments
 from devicetrack.pictures import natural
 
 # A row of the store has these too. For a device that the host has, the host's values count.
@@ -223,5 +223,5 @@ def _more(reason: report.Reason) -> str:
     if reason.by:
         told.append(f'by {reason.by}')
     if reason.since is not None:
-        told.append(f'since {screen.local(reason.since)}')
+        told.append(f'since {moments.local(reason.since)}')
     return f' ({", ".join(told)})' if told else ''

@@ -16,6 +16,7 @@ from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import records
 from devicetrack.objects import event as events
+from devicetrack.pictures import timeline
 from devicetrack.store.api import Store
 from devicetrack.store.api import StoredEvent
 
@@ -249,18 +250,7 @@ def _said(row: Mapping[str, Any], device: str) -> Iterator[str]:
     yield f'on {row["host"] or "host " + row["host_uuid"]}'
     if device:
         yield device
-    if row['scope'] != 'device':
-        yield f'a {row["scope"]} of devices'
-    if isinstance(row['bytes'], int):                   # a row may be damaged
-        yield f'{row["bytes"]:,} bytes'
-    if isinstance(row['seconds'], (int, float)):
-        yield f'in {row["seconds"]:,.1f} s'
-    if row['reason'] != '':
-        yield f'{row["reason"]}: {row["why"]}' if row['why'] else str(row['reason'])
-    if row['by'] != '':
-        yield f'by {row["by"]}'
-    if row['from_host'] != '' or row['to_host'] != '':
-        yield f'from {row["from_host"] or "an unknown host"} to {row["to_host"] or "an unknown host"}'
+    yield from timeline.facts({**row, 'from': row['from_host'], 'to': row['to_host']})
     if row['migration_uuid'] != '':
         yield f'migration {row["migration_uuid"]}'
     if row['request_id'] != '':

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 
 from devicetrack import exception
 from devicetrack.claims import report
@@ -12,6 +11,7 @@ from devicetrack.claims import withheld
 from devicetrack.cmd import base
 from devicetrack.cmd import page_file
 from devicetrack.cmd import records as records_commands
+from devicetrack.cmd import screen
 from devicetrack.objects.event import Event
 from devicetrack.pictures import host as pictures
 from devicetrack.pictures import natural
@@ -21,7 +21,6 @@ from devicetrack.store.api import Host
 
 # Wider lines would be harder to follow than wrapped ones.
 _WIDEST = 160
-_NO_TERMINAL = 80
 # How many events fit on a page that a person reads; "device history" and "instance history" show all.
 _EVENTS = 40
 
@@ -55,9 +54,8 @@ class Map(base.Command):
             page_file.write(parsed_args.output, lambda: pages.host_map(hosts))
             return
         out = self.app.stdout
-        is_terminal = out.isatty()
-        width = min(shutil.get_terminal_size((_NO_TERMINAL, 24)).columns, _WIDEST) if is_terminal else _NO_TERMINAL
-        pen = terminal.pen_for(getattr(out, 'encoding', None), is_terminal, width, os.environ)
+        pen = terminal.pen_for(getattr(out, 'encoding', None), screen.is_terminal(out),
+                               min(screen.width_of(out), _WIDEST), os.environ)
         for line in pen.hosts(hosts):
             out.write(f'{line}\n')
         if self._first_start is not None:

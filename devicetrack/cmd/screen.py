@@ -1,10 +1,9 @@
-"""Output for people: tables as wide as their terminal, times in their zone, colours where they want them."""
+"""Output for people: tables as wide as their terminal, and colours where they want them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence
-import datetime
 import io
 import itertools
 import os
@@ -67,23 +66,6 @@ def paint(word: str, stream: TextIO) -> str:
     """Return a word in its colour, if it has one."""
     colour = _COLOURS.get(word)
     return word if colour is None or not has_colours(stream) else f'\x1b[{colour}m{word}\x1b[0m'
-
-
-def utc(seconds: float) -> str:
-    """Return a time for programs: ISO 8601, in UTC."""
-    return _at(seconds, datetime.UTC).replace('+00:00', 'Z')
-
-
-def local(seconds: float) -> str:
-    """Return a time for people: ISO 8601, in the local zone, with the zone's offset."""
-    return _at(seconds, None)
-
-
-def _at(seconds: float, zone: datetime.tzinfo | None) -> str:
-    try:
-        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).astimezone(zone).isoformat(timespec='seconds')
-    except (ValueError, OverflowError, OSError):
-        return str(seconds)             # no clock has such a time, but a damaged row may
 
 
 def wrap(text: str, width: int, indent: str = '') -> list[str]:

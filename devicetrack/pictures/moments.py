@@ -1,10 +1,22 @@
-"""Times for people: local, in the form of ISO 8601."""
+"""Times in the form of ISO 8601."""
 
 from __future__ import annotations
 
 import datetime
 
 
-def iso(seconds: float) -> str:
-    """Return a time in seconds since the epoch as text, in the zone of this process."""
-    return datetime.datetime.fromtimestamp(seconds).astimezone().isoformat(timespec='seconds')
+def local(seconds: float) -> str:
+    """Return a time in seconds since 1970 for people: in the zone of this process, with the zone's offset."""
+    return _at(seconds, None)
+
+
+def utc(seconds: float) -> str:
+    """Return a time in seconds since 1970 for programs: in UTC."""
+    return _at(seconds, datetime.UTC).replace('+00:00', 'Z')
+
+
+def _at(seconds: float, zone: datetime.tzinfo | None) -> str:
+    try:
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).astimezone(zone).isoformat(timespec='seconds')
+    except (ValueError, OverflowError, OSError):
+        return str(seconds)             # no clock has such a time, but a damaged row may

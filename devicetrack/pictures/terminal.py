@@ -86,7 +86,7 @@ class Pen:
                 yield from self._event(event)
 
     def _event(self, event: Event) -> Iterator[str]:
-        said = [moments.iso(event.at_ms / 1000), log.printable(f'{event.kind}/{event.identifier}')]
+        said = [moments.local(event.at_ms / 1000), log.printable(f'{event.kind}/{event.identifier}')]
         if event.instance_uuid is not None:
             said.append(f'for {log.printable(event.instance_uuid)}')
         head, *rest = self._flow(16, said, list(map(len, said)))
@@ -129,7 +129,7 @@ class Pen:
         if field.owner is not None:
             # A row does not have the time of its release.
             word = 'claimed' if field.owner.state == vocabulary.RELEASING else 'since'
-            said = [f'for {log.printable(field.owner.instance_uuid)}', f'{word} {moments.iso(field.owner.created_at)}']
+            said = [f'for {log.printable(field.owner.instance_uuid)}', f'{word} {moments.local(field.owner.created_at)}']
             if field.owner.state == vocabulary.CLAIMED:
                 said.append('not started yet')
             if field.owner.migration_uuid is not None and field.owner.role != vocabulary.CURRENT:
@@ -189,7 +189,7 @@ class Pen:
 def _why(reason: Reason) -> str:
     known = [reason.by] if reason.by else []
     if reason.since is not None:
-        known.append(f'since {moments.iso(reason.since)}')
+        known.append(f'since {moments.local(reason.since)}')
     return str(reason) + (f' ({", ".join(known)})' if known else '')
 
 

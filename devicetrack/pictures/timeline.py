@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
 from typing import Final
 
 from devicetrack import vocabulary
@@ -26,11 +28,11 @@ def state(event: Event) -> str:
 
 def words(event: Event) -> str:
     """Return an event's facts other than its device and its instance, in words; '' for most events."""
-    return ', '.join(_words(event))
+    return ', '.join(facts(event.more))
 
 
-def _words(event: Event) -> Iterator[str]:
-    more = event.more
+def facts(more: Mapping[str, Any]) -> Iterator[str]:
+    """Yield in words what an event has beside its device and its instance: see :attr:`.Event.more`. '' is nothing."""
     if more.get('scope') == vocabulary.PARENT:
         yield 'the whole parent'
     if more.get('reason'):
