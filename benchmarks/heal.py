@@ -61,7 +61,7 @@ class World:
         self.providers = self.host.manager.providers()
         [self.uuid] = [one.uuid for one in self.providers if one.parent_uuid is None]
         created = client.create_provider(self.uuid, name, None)
-        client.put_inventories(self.uuid, created.generation, {'VCPU': values.Inventory(100_000)})
+        client.put_inventories(self.uuid, created.generation, {'VCPU': values.ClassInventory(100_000)})
         PlacementReporter(client).sync(self.providers, tree.ANNOUNCED)
         holds = {self.uuid: {**_CPU, VGPU: 1}}
         consumers = []

@@ -49,7 +49,7 @@ def _fill(client: Client, providers: int) -> tuple[int, int]:
         for _ in range(_CARDS):
             card = str(uuid.uuid4())
             made = client.create_provider(card, card, root)
-            now = client.put_inventories(card, made.generation, {VGPU: values.Inventory(4, max_unit=4)})
+            now = client.put_inventories(card, made.generation, {VGPU: values.ClassInventory(4, max_unit=4)})
             client.put_traits(card, now.generation, of_hosts[host % 10])
         cards, new = cards + _CARDS, new + (_CARDS if host % 10 == 0 else 0)
     return cards, new

@@ -68,7 +68,7 @@ class UsageError(Exception):
     """The options of a command cannot be combined or are incomplete. Nothing was done."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The host cannot carry out the request. Nothing was done.
 
     The host's manager would refuse the same request in its answer, so the exit code is that of a refusal.
@@ -85,7 +85,7 @@ class AnswerLost(Exception):
 def sentence(error: BaseException) -> str:
     """Return an error as one line. An unexpected error is marked as unexpected."""
     text = exception.shown(log.printable(' '.join(str(error).split())), _LONGEST_SENTENCE)
-    if isinstance(error, (exception.DeviceTrackError, cfg.Error, UsageError, Refused, AnswerLost)):
+    if isinstance(error, (exception.DeviceTrackError, cfg.Error, UsageError, RequestRefused, AnswerLost)):
         return text
     return f'unexpected {type(error).__name__}: {text or "no text"}; --debug shows where'
 

@@ -29,7 +29,7 @@ _SHOWN = 10
 _RESOURCE = re.compile(r'(?P<resource_class>[A-Z0-9_]+)=(?P<amount>[0-9]+)(@(?P<provider>.+))?')
 
 
-class Resource(NamedTuple):
+class WantedResource(NamedTuple):
     resource_class: str
     amount: int
     provider: str | None
@@ -139,11 +139,11 @@ def _request(parsed_args: argparse.Namespace, observer: report.Observer) -> Devi
         numa_affinity_policy=policy or (vocabulary.REQUIRED if nodes else vocabulary.NONE))
 
 
-def _resource(text: str) -> Resource:
+def _resource(text: str) -> WantedResource:
     match = _RESOURCE.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError(f'{text!r} is not CLASS=AMOUNT[@PROVIDER], for example VGPU=1')
-    return Resource(match['resource_class'], int(match['amount']), match['provider'])
+    return WantedResource(match['resource_class'], int(match['amount']), match['provider'])
 
 
 def _extra_spec(text: str) -> tuple[str, str]:

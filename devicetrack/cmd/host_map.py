@@ -62,7 +62,7 @@ class Map(base.Command):
             out.flush()
             self.say(self._first_start)
 
-    def _host(self, name: str | None) -> pictures.Host:
+    def _host(self, name: str | None) -> pictures.HostPicture:
         """Return the picture of this machine as read now, or of another host from the store.
 
         :raises UnknownHost: the store has no host of this name
@@ -81,7 +81,7 @@ class Map(base.Command):
         return pictures.read(host.name, lines, audited.findings, records, self._events(host),
                              audited.report_only)
 
-    def _stored(self, host: Host) -> pictures.Host:
+    def _stored(self, host: Host) -> pictures.HostPicture:
         store = self.app.checked_store
         records = store.records_of_host(host.uuid)
         listed = withheld.listed(withheld.load(store, host.uuid), {}, {}, records)

@@ -186,7 +186,7 @@ class Matrix(base.Lister):
     def produce_output(self, *args: Any) -> int:
         return 0 if self._output is not None else super().produce_output(*args)
 
-    def _rows_of(self, wanted_types: Sequence[str]) -> Iterator[matrix.Row]:
+    def _rows_of(self, wanted_types: Sequence[str]) -> Iterator[matrix.MatrixRow]:
         hosts = list(self._hosts.values())
         types = {one.facts.sort.type for host in hosts for one in host.declarations}
         for wanted in wanted_types:

@@ -154,8 +154,8 @@ def begin(parsed_args: argparse.Namespace) -> tuple[str, NovaHost]:
     except OSError as error:
         raise base.UsageError(f'configuration file {error.filename}: {error.strerror}') from error
     from devicetrack.cmd.nova_host import NovaHost
-    from devicetrack.nova.record import Record
-    return conf.host, NovaHost(conf, Record(conf.host), process.connect)
+    from devicetrack.nova.record import NovaRecord
+    return conf.host, NovaHost(conf, NovaRecord(conf.host), process.connect)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -31,7 +31,7 @@ from devicetrack.nova.subject import Subject
 from devicetrack.objects.values import DeviceKey
 
 if TYPE_CHECKING:
-    from devicetrack.nova.record import Record
+    from devicetrack.nova.record import NovaRecord
 
 # The beginning of the reason of each cordon that the command sets.
 _KEPT: Final = 'devicetrack-nova-adopt: recorded in Nova, with no domain, for instance'
@@ -46,12 +46,13 @@ class NovaHost:
     :param state_path: its state directory; by default that of ``[devicetrack] state_path``
     """
 
-    def __init__(self, conf: Any, record: Record, connect: Callable[[], Any], state_path: str | None = None) -> None:
+    def __init__(self, conf: Any, record: NovaRecord, connect: Callable[[], Any],
+                 state_path: str | None = None) -> None:
         options.register(conf)
         self._conf, self._record, self._host, self._connect = conf, record, record.host, connect
         self._state_path: str = state_path or conf[options.GROUP].state_path
 
-    def plan(self) -> adoption.Plan:
+    def plan(self) -> adoption.AdoptionPlan:
         """Read everything and say what would be recorded. Nothing is made, wiped, realized or written to any store.
 
         :raises HostInUse: the host's manager runs
@@ -64,14 +65,14 @@ class NovaHost:
             look = self._observer(store, driver, providers, self._record.service)
             return self._plan(look.adopting(), look.resource_classes, node, providers)
 
-    def _plan(self, look: Adopting, classes: frozenset[str], node: Any, providers: Any) -> adoption.Plan:
+    def _plan(self, look: Adopting, classes: frozenset[str], node: Any, providers: Any) -> adoption.AdoptionPlan:
         classes |= {device.resource_class for device in look.inventory.devices}
-        facts = adoption.Host(
+        facts = adoption.AdoptedHost(
             self._host, self._record.instances(node, look.usage.domains, classes),
             self._record.allocations(providers.uuids.values()), look.usage, look.inventory.devices, providers.uuids,
             classes, {row.key: row.instance_uuid for row in look.records})
         lines = adoption.plan(facts, lambda uuid, keys: _refusal(look, uuid, keys))
-        return adoption.Plan(
+        return adoption.AdoptionPlan(
             lines, list(look.obstacles()), _unread(look),
             sum(line.outcome != adoption.ALREADY and _moves(facts, line) for line in lines),
             self._record.is_reported_up())
@@ -110,7 +111,7 @@ class NovaHost:
         devicetrack.sync_store(conf, directory)
         return devicetrack.open_store(conf, directory)
 
-    def apply(self, plan: adoption.Plan) -> Iterator[adoption.Line]:
+    def apply(self, plan: adoption.AdoptionPlan) -> Iterator[adoption.AdoptionLine]:
         """Record the devices of a plan, instance by instance, with the checks of :meth:`.ClaimManager.adopt`.
 
         Moves of withheld instances away from the host that were interrupted are ended, unless Nova reports that the
@@ -157,7 +158,7 @@ class NovaHost:
             for key in ended if not plan.unread else ():
                 manager.uncordon(*key)
 
-    def checks(self) -> Iterator[adoption.Check]:
+    def checks(self) -> Iterator[adoption.HostCheck]:
         """Say whether the host can be changed to this adapter now. Checks that need no answer of Nova come first."""
         yield _checked('state directory', self._check_state)
         yield _checked('Nova', self._record.check_release)
@@ -165,16 +166,16 @@ class NovaHost:
             with self._opened() as (store, driver):
                 look = self._observer(store, driver).adopting()
         except exception.DeviceTrackError as error:
-            yield adoption.Check('host', adoption.FAILURE, str(error))
+            yield adoption.HostCheck('host', adoption.FAILURE, str(error))
             return
         yield from adoption.checks_of_host(list(look.obstacles()), _unread(look))
         try:
             plan = self.plan()
         except exception.DeviceTrackError as error:
-            yield adoption.Check('record', adoption.FAILURE,
-                                 f'{error}; so moves, guests and nova-compute were not looked at')
+            yield adoption.HostCheck('record', adoption.FAILURE,
+                                     f'{error}; so moves, guests and nova-compute were not looked at')
             return
-        yield adoption.Check('record', adoption.OK, '')
+        yield adoption.HostCheck('record', adoption.OK, '')
         yield from adoption.checks_of_guests(plan)
 
     def _check_state(self) -> None:
@@ -213,12 +214,13 @@ def _said(error: exception.NotAdopted) -> str:
     return f'{error.device}: {error.reason}'
 
 
-def _moves(facts: adoption.Host, line: adoption.Line) -> bool:
+def _moves(facts: adoption.AdoptedHost, line: adoption.AdoptionLine) -> bool:
     instance = facts.instances.get(line.instance_uuid)
     return instance is not None and bool(instance.moving)
 
 
-def _recorded(line: adoption.Line, adopt: Callable[[Subject, Sequence[DeviceKey]], object]) -> adoption.Line:
+def _recorded(line: adoption.AdoptionLine,
+              adopt: Callable[[Subject, Sequence[DeviceKey]], object]) -> adoption.AdoptionLine:
     """Record the devices of a line, and return the line with its outcome."""
     try:
         adopt(Subject(types.SimpleNamespace(uuid=line.instance_uuid)), line.devices)
@@ -231,9 +233,9 @@ def _recorded(line: adoption.Line, adopt: Callable[[Subject, Sequence[DeviceKey]
     return line._replace(outcome=adoption.ADOPTED)
 
 
-def _checked(name: str, check: Callable[[], None]) -> adoption.Check:
+def _checked(name: str, check: Callable[[], None]) -> adoption.HostCheck:
     try:
         check()
     except exception.DeviceTrackError as error:
-        return adoption.Check(name, adoption.FAILURE, str(error))
-    return adoption.Check(name, adoption.OK, '')
+        return adoption.HostCheck(name, adoption.FAILURE, str(error))
+    return adoption.HostCheck(name, adoption.OK, '')

@@ -32,7 +32,7 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
                         help='The device, with its kind: vpmem/ns0.')
 
 
-def _answer(outcome: requesting.Outcome, host: Host, kind: str, identifier: str | None,
+def _answer(outcome: requesting.RequestOutcome, host: Host, kind: str, identifier: str | None,
             **more: str | None) -> Mapping[str, Any]:
     return {'outcome': outcome.outcome, 'host': host.name, **records.of_device(kind, identifier), **more,
             'text': outcome.text, 'request_uuid': outcome.request}
@@ -188,13 +188,13 @@ class Retire(_Ending):
                            instance_uuid=parsed_args.confirm, reason=parsed_args.reason)
         return _answer(outcome, host, *key, instance_uuid=record.instance_uuid)
 
-    def _retired_already(self, host: Host, key: DeviceKey) -> requesting.Outcome:
+    def _retired_already(self, host: Host, key: DeviceKey) -> requesting.RequestOutcome:
         """:raises NotAssigned: it is not"""
         target = Target.of(key)
         causes = withheld.load(self.app.checked_store, host.uuid).get(target, {})
         if vocabulary.RETIRED not in causes:
             raise exception.NotAssigned(str(key), host.name)
-        return requesting.Outcome(requesting.RETIRED_ALREADY, str(withheld.Withheld(target, causes, ())), None)
+        return requesting.RequestOutcome(requesting.RETIRED_ALREADY, str(withheld.Withheld(target, causes, ())), None)
 
 
 class Forget(_Ending):
@@ -222,7 +222,7 @@ class Forget(_Ending):
         record = self.record_of(host, parsed_args)
         if record is None:
             raise exception.NotAssigned(str(key), host.name)
-        outcome = requesting.Outcome(FORGOTTEN, None, None)
+        outcome = requesting.RequestOutcome(FORGOTTEN, None, None)
         if parsed_args.machine_gone:
             repairs.forget_of_machine(store, host, self.app.machine_id, key, parsed_args.confirm)
         else:

@@ -129,7 +129,7 @@ def _is_marked(client: Client, uuids: Iterable[str]) -> bool:
     return any(tree.is_marked(client.get_traits(uuid).traits) for uuid in uuids)
 
 
-def recorded_node(client: Client, store: Store, host: Host, root: values.Provider) -> healer.NodeToHeal:
+def recorded_node(client: Client, store: Store, host: Host, root: values.ListedProvider) -> healer.NodeToHeal:
     """Make a host's node from its record alone, without reading which providers count the devices now.
 
     If a manager did not look up its providers, its rows have UUIDs derived from the host's UUID. These stand for the

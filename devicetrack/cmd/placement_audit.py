@@ -20,7 +20,7 @@ from devicetrack.engine.findings import Finding
 from devicetrack.placement import node
 from devicetrack.placement import tree
 from devicetrack.placement.audit import Mismatch
-from devicetrack.placement.audit import Repair
+from devicetrack.placement.audit import PlacementRepair
 from devicetrack.placement.auditor import Auditor
 from devicetrack.placement.auditor import HostView
 from devicetrack.store.leftovers import HostLeftovers
@@ -104,7 +104,7 @@ class Audit(audit_commands.Repairing):
         for one in plan:
             yield from _rows(host, one)
 
-    def _repair(self, auditor: Auditor, plan: Sequence[Repair]) -> None:
+    def _repair(self, auditor: Auditor, plan: Sequence[PlacementRepair]) -> None:
         for repair, error in auditor.repair(plan):
             self.say(f'done: {repair}' if error is None else f'not done: {repair}: {error}')
             if error is not None:
@@ -116,7 +116,7 @@ class Audit(audit_commands.Repairing):
             self.exit_code = base.ATTENTION
 
 
-def _rows(host: str, repair: Repair) -> Iterator[Mapping[str, Any]]:
+def _rows(host: str, repair: PlacementRepair) -> Iterator[Mapping[str, Any]]:
     """Yield a row for each consumer that a repair changes or, for one of the tree, for each provider that differs."""
     of_repair = {**dict.fromkeys(Audit.repair_columns), 'host': host, 'verb': repair.verb}
     if repair.consumer is None:

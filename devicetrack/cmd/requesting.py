@@ -46,7 +46,7 @@ _STAYS: Final = 'request {} stays: the manager carries it out at its next audit'
 _CODES: Final = {operator_requests.DONE: base.OK, operator_requests.PARTLY: base.ATTENTION}
 
 
-class Outcome(NamedTuple):
+class RequestOutcome(NamedTuple):
     """The outcome of a request to a host's manager. ``request`` is None when the command did it itself."""
 
     outcome: str
@@ -62,7 +62,8 @@ class Requesting(base.ShowOne):
         add_waiting(parser)
 
     def ask(self, host: Host, verb: str, done: str, parsed_args: argparse.Namespace,
-            devices: Collection[DeviceKey] = (), check: Callable[[], None] | None = None, **arguments: Any) -> Outcome:
+            devices: Collection[DeviceKey] = (), check: Callable[[], None] | None = None,
+            **arguments: Any) -> RequestOutcome:
         """Carry a request out here, or leave it for the running manager.
 
         :param done: the name of the outcome when it is done
@@ -83,10 +84,10 @@ class Requesting(base.ShowOne):
             request = leave(self, self.app.checked_store, made, parsed_args)
             answer = operator_requests.answer_of(request)
             if answer is None:
-                return Outcome(REQUESTED if parsed_args.no_wait else WAITING, None, request.uuid)
+                return RequestOutcome(REQUESTED if parsed_args.no_wait else WAITING, None, request.uuid)
             if answer.outcome != operator_requests.DONE:
                 self.say(f'{answer.outcome}: {answer.text}')
-            return Outcome(_outcome(answer, done), answer.text, request.uuid)
+            return RequestOutcome(_outcome(answer, done), answer.text, request.uuid)
         with progress.watching(self, lambda: wipes_in_words(self.app.driver(host.name), devices)):
             outcome = self._do(running, verb, done, arguments)
         if outcome.outcome == operator_requests.FAILED:
@@ -98,21 +99,21 @@ class Requesting(base.ShowOne):
         try:
             check()
         except exception.BadRequest as error:
-            raise base.Refused(str(error)) from error
+            raise base.RequestRefused(str(error)) from error
         except (exception.DriverError, exception.InvalidConfiguration) as error:
             self.say(f'the manager will see whether this host has it, because the command cannot: {error}')
 
     @staticmethod
-    def _do(running: Running, verb: str, done: str, arguments: Any) -> Outcome:
+    def _do(running: Running, verb: str, done: str, arguments: Any) -> RequestOutcome:
         try:
             answer = running.operator_requests.do_now(verb, arguments)
         except exception.BadRequest as error:
-            raise base.Refused(str(error)) from error
+            raise base.RequestRefused(str(error)) from error
         if done == WIPING and answer.outcome == operator_requests.DONE:
             running.unproven.wait()             # otherwise the wipe would end with this process
             left = running.unproven.wiped(DeviceKey(arguments['kind'], arguments['identifier']))
-            return Outcome(ADMITTED, str(left), None)
-        return Outcome(_outcome(answer, done), answer.text, None)
+            return RequestOutcome(ADMITTED, str(left), None)
+        return RequestOutcome(_outcome(answer, done), answer.text, None)
 
     @staticmethod
     def key(name: options.DeviceName) -> DeviceKey:

@@ -52,7 +52,7 @@ class Opaque:
 
 
 @dataclasses.dataclass(frozen=True)
-class Unknown:
+class UnknownVersion:
     """No version is known, for this reason."""
 
     reason: str
@@ -70,15 +70,15 @@ class Stateless:
 
 
 STATELESS: Final = Stateless()
-MigrationVersion = Version | Opaque | Unknown | Stateless
+MigrationVersion = Version | Opaque | UnknownVersion | Stateless
 
 
-def parse_version(text: str) -> Version | Unknown:
+def parse_version(text: str) -> Version | UnknownVersion:
     """Parse ``major.minor.patch``. Any other text gives an unknown version with the reason."""
     found = _VERSION.fullmatch(text)
     if found is None:
         shown = ascii(text[:_SHOWN]) + ('…' if len(text) > _SHOWN else '')
-        return Unknown(f'{shown} is not major.minor.patch, three numbers')
+        return UnknownVersion(f'{shown} is not major.minor.patch, three numbers')
     return Version(*map(int, found.groups()))
 
 
@@ -166,7 +166,7 @@ class Declaration(NamedTuple):
         return TypeAtParent(self.facts.sort.kind, self.parent, self.facts.sort.type)
 
 
-class Look(NamedTuple):
+class TypeLook(NamedTuple):
     """The type of a device, and why a guest with it cannot move, as far as its details tell."""
 
     type: str
@@ -175,24 +175,24 @@ class Look(NamedTuple):
     obstacle: str | None = None
 
     @classmethod
-    def of(cls, known: details.DeviceDetails) -> Look:
+    def of(cls, known: details.DeviceDetails) -> TypeLook:
         return cls(known.migration_type, getattr(known, 'device_api', ''), known.is_stateless,
                    known.migration_obstacle)
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def look_at(text: str) -> Look:
+def look_at(text: str) -> TypeLook:
     """Read the type from stored details. Details of a newer release or an unknown kind give an empty type."""
     try:
-        return Look.of(details.peek(text))
+        return TypeLook.of(details.peek(text))
     except (exception.UnknownObject, exception.MalformedObject):
-        return Look('', '', False)
+        return TypeLook('', '', False)
 
 
 def facts_undeclared(device: DeviceAssignment) -> Facts:
     """Return the facts about a device of a host that declares nothing, as far as its details show them."""
-    look = Look.of(device.details)
-    version = STATELESS if look.is_stateless else Unknown('its host declares nothing')
+    look = TypeLook.of(device.details)
+    version = STATELESS if look.is_stateless else UnknownVersion('its host declares nothing')
     return Facts(Sort(device.kind, look.type), look.api, version, obstacle=look.obstacle)
 
 
@@ -287,7 +287,7 @@ def version_from_data(form: object, text: object, where: str) -> MigrationVersio
         _fail(where, 'version', text, 'must be a text')
     if form == NUMBERED:
         version = parse_version(text)
-        if isinstance(version, Unknown):
+        if isinstance(version, UnknownVersion):
             _fail(where, 'version', text, 'must be major.minor.patch, three numbers')
         return version
     if form == OPAQUE:
@@ -296,7 +296,7 @@ def version_from_data(form: object, text: object, where: str) -> MigrationVersio
         return STATELESS
     if form != UNKNOWN:
         _fail(where, 'version_form', form, f'must be one of {", ".join(FORMS)}')
-    return Unknown(text)
+    return UnknownVersion(text)
 
 
 def _mapping(data: object, where: str) -> Mapping[str, Any]:

@@ -42,7 +42,7 @@ _IN_JSON: Final = {dict: 'an object', list: 'a list', str: 'a text', bool: 'true
 NOTHING_DECLARED: Final = 'the host declares nothing'
 
 
-class Unread(NamedTuple):
+class UnreadDeclaration(NamedTuple):
     """A declaration that cannot be read, and why."""
 
     sort: Sort
@@ -60,12 +60,12 @@ class HostFacts(NamedTuple):
 
     host: str
     declarations: tuple[Declaration, ...] = ()
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadDeclaration, ...] = ()
 
     @classmethod
-    def of(cls, host: str, found: Sequence[Declaration | Unread]) -> HostFacts:
+    def of(cls, host: str, found: Sequence[Declaration | UnreadDeclaration]) -> HostFacts:
         return cls(host, tuple(one for one in found if isinstance(one, Declaration)),
-                   tuple(one for one in found if isinstance(one, Unread)))
+                   tuple(one for one in found if isinstance(one, UnreadDeclaration)))
 
     @property
     def is_silent(self) -> bool:
@@ -80,7 +80,7 @@ def from_rows(names: Mapping[str, str], stored: Iterable[StoredRow]) -> list[Hos
 
     :param names: the names of these hosts, by UUID
     """
-    found: dict[str, list[Declaration | Unread]] = {uuid: [] for uuid in names}
+    found: dict[str, list[Declaration | UnreadDeclaration]] = {uuid: [] for uuid in names}
     for row in stored:
         if row[0] in found:
             found[row[0]].append(_from_row(row))
@@ -96,13 +96,13 @@ def declared_in(row: StoredRow) -> Declaration:
     return declaration_from_text(document, f'declaration of {kind} {device_type} of host {host_uuid}')
 
 
-def _from_row(row: StoredRow) -> Declaration | Unread:
+def _from_row(row: StoredRow) -> Declaration | UnreadDeclaration:
     try:
         return declared_in(row)
     except exception.BadRequest as error:
         _host_uuid, kind, parent, device_type, _document = row
-        return Unread(Sort(kind, device_type), parent or None, f'cannot be read: {error}; if the host runs a newer '
-                      'release, use its own commands or upgrade here')
+        return UnreadDeclaration(Sort(kind, device_type), parent or None, f'cannot be read: {error}; if the host runs '
+                                 'a newer release, use its own commands or upgrade here')
 
 
 def rows(host: HostFacts) -> Iterator[dict[str, Any]]:
@@ -141,7 +141,7 @@ def read(path: str) -> list[HostFacts]:
     if not isinstance(data, list):
         raise exception.BadRequest('file of facts', path, f'has {_shown(data)}, and a list of rows is wanted, as '
                                                           '"migration facts -f json" prints it')
-    found: dict[str, list[Declaration | Unread]] = {}
+    found: dict[str, list[Declaration | UnreadDeclaration]] = {}
     named = set()
     for number, row in enumerate(data, 1):
         where = f'{path}, row {number}'
@@ -156,7 +156,7 @@ def read(path: str) -> list[HostFacts]:
         of_host = found.setdefault(name, [])
         if row.get('problem') is not None and row.get('kind') is None:
             continue                            # the host declares nothing
-        one = declaration_from_data(row, where) if row.get('problem') is None else Unread(
+        one = declaration_from_data(row, where) if row.get('problem') is None else UnreadDeclaration(
             Sort(get_text(row, 'kind', where), get_text(row, 'type', where)), get_optional_text(row, 'parent', where),
             get_text(row, 'problem', where))
         if (name, one.about) in named:

@@ -37,7 +37,7 @@ UNKNOWN: Final = 'unknown'
 _MATCHING: Final = (KIND, TYPE)
 
 
-class Choice(NamedTuple):
+class Prospect(NamedTuple):
     """Facts that a host declares, and the verdict on a device that would move there."""
 
     facts: Facts
@@ -56,11 +56,11 @@ class Outlook(NamedTuple):
     """
 
     sort: Sort
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[Prospect, ...] = ()
     unknown: tuple[str, ...] = ()
 
     @property
-    def best(self) -> Choice | None:
+    def best(self) -> Prospect | None:
         """The partner for the device: one without notes, if there is any."""
         accepted = [choice for choice in self.choices if choice.verdict.accepted]
         return min(accepted, key=lambda choice: len(choice.verdict.notes), default=None)
@@ -108,7 +108,7 @@ class Outlook(NamedTuple):
                 'unknown': [] if best is not None else list(self.unknown)}
 
 
-class Row(NamedTuple):
+class MatrixRow(NamedTuple):
     """Devices of one host with the same facts, and the outlook for them at each destination, by its name."""
 
     host: str
@@ -143,7 +143,7 @@ class Destination:
             verdict = known.get(facts)
             if verdict is None:
                 verdict = known[facts] = decide(device, facts, self._rules, seen)
-            choices.append(Choice(facts, verdict))
+            choices.append(Prospect(facts, verdict))
         unknown = tuple(dict.fromkeys(one.problem for one in self._unread if one.sort in wanted or not choices))
         return Outlook(device.sort, tuple(choices), unknown)
 
@@ -152,7 +152,7 @@ class Destination:
         return found or [facts for facts in self._facts if facts.sort.kind == wanted[0].kind] or self._facts
 
 
-def rows(hosts: Sequence[HostFacts], rules: Rules, types: Collection[str] = ()) -> Iterator[Row]:
+def rows(hosts: Sequence[HostFacts], rules: Rules, types: Collection[str] = ()) -> Iterator[MatrixRow]:
     """The outlook for each host's devices at each other host, by source in the order of ``hosts``.
 
     Each pair of facts is decided once, however many hosts declare them.
@@ -173,5 +173,5 @@ def rows(hosts: Sequence[HostFacts], rules: Rules, types: Collection[str] = ()) 
             if facts not in asked:
                 decided: dict[Facts, Verdict] = {}
                 asked[facts] = {group: group.outlook(facts, decided=decided) for group in groups.values()}
-            yield Row(host.host, facts, tuple(host.parents_of(facts)),
-                      {name: asked[facts][group] for name, group in group_of.items() if name != host.host})
+            yield MatrixRow(host.host, facts, tuple(host.parents_of(facts)),
+                            {name: asked[facts][group] for name, group in group_of.items() if name != host.host})

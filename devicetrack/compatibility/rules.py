@@ -16,7 +16,7 @@ from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import MigrationVersion
 from devicetrack.compatibility.facts import newest_seen
 from devicetrack.compatibility.facts import Sort
-from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import UnknownVersion
 from devicetrack.compatibility.facts import Version
 
 # The subjects of reasons.
@@ -53,7 +53,7 @@ class Rules(NamedTuple):
                                                  if can_become(source.kind, destination.kind)))
 
 
-class Reason(NamedTuple):
+class PairReason(NamedTuple):
     """One difference that refuses a pair of devices, or that was allowed: its subject, and the value at either end."""
 
     about: str
@@ -85,8 +85,8 @@ class Reason(NamedTuple):
 class Verdict(NamedTuple):
     """Whether the guest can move from one device to the other. ``notes`` are reasons that an option or table allows."""
 
-    reasons: tuple[Reason, ...] = ()
-    notes: tuple[Reason, ...] = ()
+    reasons: tuple[PairReason, ...] = ()
+    notes: tuple[PairReason, ...] = ()
 
     @property
     def accepted(self) -> bool:
@@ -111,21 +111,21 @@ def decide(source: Facts, destination: Facts, rules: Rules, seen: Version | None
 
     :param seen: the highest version that the guest may have seen since its boot; None counts as that of its device
     """
-    reasons: list[Reason] = []
-    notes: list[Reason] = []
+    reasons: list[PairReason] = []
+    notes: list[PairReason] = []
     if source.obstacle is not None:
-        reasons.append(Reason(SOURCE_HOST, source.obstacle, ''))
+        reasons.append(PairReason(SOURCE_HOST, source.obstacle, ''))
     if destination.obstacle is not None:
-        reasons.append(Reason(DESTINATION_HOST, '', destination.obstacle))
+        reasons.append(PairReason(DESTINATION_HOST, '', destination.obstacle))
     matches = True
     if source.sort.kind != destination.sort.kind:
         matches = (source.sort, destination.sort) in rules.crossings
-        (notes if matches else reasons).append(Reason(KIND, source.sort, destination.sort))
+        (notes if matches else reasons).append(PairReason(KIND, source.sort, destination.sort))
     elif source.sort.type != destination.sort.type:
         matches = False
-        reasons.append(Reason(TYPE, source.sort.type, destination.sort.type))
+        reasons.append(PairReason(TYPE, source.sort.type, destination.sort.type))
     if source.api != destination.api:
-        reasons.append(Reason(API, source.api, destination.api))
+        reasons.append(PairReason(API, source.api, destination.api))
     if matches:
         version = _version(source.version, destination.version, seen)
         if version is not None:
@@ -133,9 +133,10 @@ def decide(source: Facts, destination: Facts, rules: Rules, seen: Version | None
             (notes if overlooked else reasons).append(version)
         if not source.required <= destination.offered:
             # Name only the missing features: the others that the guest requires are no reason.
-            reasons.append(Reason(FEATURES, _names(source.required - destination.offered), _names(destination.offered)))
+            missing = _names(source.required - destination.offered)
+            reasons.append(PairReason(FEATURES, missing, _names(destination.offered)))
         if not _units_fit(source, destination, rules):
-            reasons.append(Reason(AGGREGATION, _units(source), _units(destination)))
+            reasons.append(PairReason(AGGREGATION, _units(source), _units(destination)))
     return Verdict(tuple(reasons), tuple(notes))
 
 
@@ -157,22 +158,22 @@ def acceptance(source: Facts, rules: Rules, seen: Version | None = None) -> Call
             return False
         if newest is not None and isinstance(its_version, Version):
             return newest.major == its_version.major and newest.minor <= its_version.minor
-        if isinstance(version, Unknown) or isinstance(its_version, Unknown):
+        if isinstance(version, UnknownVersion) or isinstance(its_version, UnknownVersion):
             return not rules.require_version
         return version == its_version
 
     return accepts
 
 
-def _version(source: MigrationVersion, destination: MigrationVersion, seen: Version | None) -> Reason | None:
+def _version(source: MigrationVersion, destination: MigrationVersion, seen: Version | None) -> PairReason | None:
     if isinstance(source, Version) and isinstance(destination, Version):
         if source.major != destination.major:
-            return Reason(MAJOR, source, destination)
+            return PairReason(MAJOR, source, destination)
         newest = newest_seen(source, seen)
-        return Reason(MINOR, newest, destination) if destination.minor < newest.minor else None
-    if isinstance(source, Unknown) or isinstance(destination, Unknown):
-        return Reason(VERSION_UNKNOWN, source, destination)
-    return Reason(VERSION_STRING, source, destination) if source != destination else None
+        return PairReason(MINOR, newest, destination) if destination.minor < newest.minor else None
+    if isinstance(source, UnknownVersion) or isinstance(destination, UnknownVersion):
+        return PairReason(VERSION_UNKNOWN, source, destination)
+    return PairReason(VERSION_STRING, source, destination) if source != destination else None
 
 
 def _units_fit(source: Facts, destination: Facts, rules: Rules) -> bool:

@@ -23,14 +23,14 @@ from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import Facts
-from devicetrack.compatibility.facts import Look
 from devicetrack.compatibility.facts import MigrationVersion
 from devicetrack.compatibility.facts import Opaque
 from devicetrack.compatibility.facts import parse_version
 from devicetrack.compatibility.facts import Sort
 from devicetrack.compatibility.facts import STATELESS
 from devicetrack.compatibility.facts import SUBJECTS
-from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import TypeLook
+from devicetrack.compatibility.facts import UnknownVersion
 from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.rules import Rules
 from devicetrack.conf import compatibility as options
@@ -126,9 +126,9 @@ class Sysfs(Source):
     def _version(self, said: MigrationType) -> MigrationVersion | None:
         text, problem = said.version
         if text is None:
-            return None if problem is None else Unknown(problem)
+            return None if problem is None else UnknownVersion(problem)
         version = parse_version(text)
-        return Opaque(text) if self._opaque and isinstance(version, Unknown) else version
+        return Opaque(text) if self._opaque and isinstance(version, UnknownVersion) else version
 
 
 class Table(Source):
@@ -137,7 +137,7 @@ class Table(Source):
     def __init__(self, conf: Any, host: str) -> None:
         super().__init__(conf, host)
         self._path = table_path(conf)
-        self._table: table.Table | None = None
+        self._table: table.CompatibilityTable | None = None
         self._strange: frozenset[str] = frozenset()
 
     def refresh(self) -> None:
@@ -178,7 +178,7 @@ def mistake(says: object) -> str | None:
     if not isinstance(says, Said):
         return f'{_shown(says)}, which is no {Said.__name__}'
     for subject, is_good, expected in (
-            ('version', _is_version, 'Version of three numbers, Opaque, Unknown or STATELESS'),
+            ('version', _is_version, 'Version of three numbers, Opaque, UnknownVersion or STATELESS'),
             ('required', _is_features, 'frozenset of texts'), ('offered', _is_features, 'frozenset of texts'),
             ('aggregation', lambda units: type(units) is int and units >= 1, 'number of units from 1'),
             ('obstacle', vocabulary.is_text, 'text')):
@@ -192,7 +192,7 @@ def _is_version(value: object) -> bool:
     if isinstance(value, Version):
         return parse_version(str(value)) == value
     return (value is STATELESS or isinstance(value, Opaque) and vocabulary.is_text(value.text)
-            or isinstance(value, Unknown) and vocabulary.is_text(value.reason))
+            or isinstance(value, UnknownVersion) and vocabulary.is_text(value.reason))
 
 
 def _is_features(value: object) -> bool:
@@ -286,7 +286,7 @@ class Declarer:
             if isinstance(source, Table):
                 source.compare_kinds(installed)
 
-    def declare(self, look: Look, said: MigrationType, obstacle: str | None) -> Declaration:
+    def declare(self, look: TypeLook, said: MigrationType, obstacle: str | None) -> Declaration:
         """Make the declaration of a type at a parent: each subject comes from the first source that knows it."""
         sort = Sort(said.kind, said.type)
         found = Said(STATELESS if look.is_stateless else None)
@@ -294,7 +294,7 @@ class Declarer:
         reasons = []
         for name, source in self._sources:
             says = self._ask(name, source, sort, said)
-            if isinstance(says.version, Unknown):
+            if isinstance(says.version, UnknownVersion):
                 reasons.append(f'{name}: {says.version.reason}')
                 says = says._replace(version=None)
             for subject, value in says._asdict().items():
@@ -304,7 +304,7 @@ class Declarer:
                         sources[subject] = name
         version = found.version
         if version is None:
-            version = Unknown('; '.join(reasons) or 'no source knows it')
+            version = UnknownVersion('; '.join(reasons) or 'no source knows it')
         facts = Facts(sort, look.api, version, found.required or frozenset(), found.offered or frozenset(),
                       found.aggregation, obstacle or look.obstacle or said.obstacle or found.obstacle)
         return Declaration(said.parent, facts, tuple(sorted(sources.items())), said.driver)

@@ -20,7 +20,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.compatibility.facts import parse_version
 from devicetrack.compatibility.facts import Sort
-from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import UnknownVersion
 from devicetrack.compatibility.facts import Version
 
 _DECLARED: Final = ('version', 'requires', 'offers')
@@ -40,7 +40,7 @@ class Stated(NamedTuple):
     offered: frozenset[str] | None = None
 
 
-class Entry(NamedTuple):
+class TableEntry(NamedTuple):
     """One statement of a table about a type: ``where`` it is, and the driver's version or the host that it is for.
 
     A cross-kind rule gives one entry for each of its two types.
@@ -60,7 +60,7 @@ class _Type(NamedTuple):
     hosts: Mapping[str, Stated]
 
 
-class Table:
+class CompatibilityTable:
     """The statements of a table about types, and its rules for the deployment.
 
     ``crossings`` and ``growing`` are as in :class:`~devicetrack.compatibility.rules.Rules`.
@@ -76,17 +76,17 @@ class Table:
         crossing = (sort for pair in self.crossings for sort in pair)
         return frozenset(sort.kind for sort in (*self._types, *crossing))
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[TableEntry]:
         """Yield all statements in the order of the table; cross-kind rules come last."""
         for sort, found in self._types.items():
-            yield Entry(sort, 'everywhere', found.everywhere, sort in self.growing)
+            yield TableEntry(sort, 'everywhere', found.everywhere, sort in self.growing)
             for driver, stated in found.drivers.items():
-                yield Entry(sort, f'driver {driver}', stated, driver=driver)
+                yield TableEntry(sort, f'driver {driver}', stated, driver=driver)
             for host, stated in found.hosts.items():
-                yield Entry(sort, f'host {host}', stated, host=host)
+                yield TableEntry(sort, f'host {host}', stated, host=host)
         for source, destination in sorted(self.crossings):
-            yield Entry(source, f'cross_kind to {destination}')
-            yield Entry(destination, f'cross_kind from {source}')
+            yield TableEntry(source, f'cross_kind to {destination}')
+            yield TableEntry(destination, f'cross_kind from {source}')
 
     def declared(self, sort: Sort, host: str, driver: str | None = None) -> Stated:
         """Return the statement for devices of a sort on a host, with a driver of this version.
@@ -103,7 +103,7 @@ class Table:
         return Stated(version, required, offered)
 
 
-def read(path: str, option: str = 'table') -> Table:
+def read(path: str, option: str = 'table') -> CompatibilityTable:
     """Read a table from a file. Blocks for the disk.
 
     :param option: the option that names the path, for errors
@@ -126,7 +126,7 @@ def read(path: str, option: str = 'table') -> Table:
     return parse(text, path)
 
 
-def parse(text: str, path: str) -> Table:
+def parse(text: str, path: str) -> CompatibilityTable:
     """Read a table from a text.
 
     :param path: the name of the text in errors
@@ -162,7 +162,7 @@ class _Reader:
         self._path = path
         self._visited: set[int] = set()
 
-    def table(self, node: Any) -> Table:
+    def table(self, node: Any) -> CompatibilityTable:
         parts = self._mapping(node, 'the table', ('types', 'cross_kind'))
         found, growing = {}, set()
         for kind, types in self._named(parts, 'types', '').items():
@@ -173,7 +173,7 @@ class _Reader:
                     growing.add(sort)
                 found[sort] = _Type(self._stated(stated, element), self._by_name(stated, 'drivers', element),
                                     self._by_name(stated, 'hosts', element))
-        return Table(found, self._crossings(parts), frozenset(growing))
+        return CompatibilityTable(found, self._crossings(parts), frozenset(growing))
 
     def _crossings(self, parts: Mapping[str, Any]) -> frozenset[tuple[Sort, Sort]]:
         found = set()
@@ -207,7 +207,7 @@ class _Reader:
             node = parts['version']
             text = self._text(node, f'{element}.version')
             parsed = parse_version(text)
-            if isinstance(parsed, Unknown):
+            if isinstance(parsed, UnknownVersion):
                 self._fail(node, f'{element}.version', text, 'a version is three numbers, as 2.1.0')
             version = parsed
         return Stated(version, self._features(parts, 'requires', element), self._features(parts, 'offers', element))

@@ -38,7 +38,7 @@ from devicetrack.compatibility.facts import MigrationVersion
 from devicetrack.compatibility.facts import newest_seen
 from devicetrack.compatibility.facts import Opaque
 from devicetrack.compatibility.facts import Sort
-from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import UnknownVersion
 from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.partners import Held
 from devicetrack.compatibility.rules import Rules
@@ -99,7 +99,7 @@ def _meanings(facts: Facts) -> dict[str, _Meaning]:
         return {}
     sort, version = facts.sort, facts.version
     # Devices whose versions are unknown for different reasons have the same trait.
-    versions = {_suffix(version): 'unknown version' if isinstance(version, Unknown) else f'version {version}'}
+    versions = {_suffix(version): 'unknown version' if isinstance(version, UnknownVersion) else f'version {version}'}
     if isinstance(version, Version):
         accepted = (version._replace(minor=minor, patch=0) for minor in range(min(version.minor, LARGEST_MINOR) + 1))
         versions = {_suffix(one): f'version {one}' for one in accepted}
@@ -122,13 +122,13 @@ def required(device: Held, rules: Rules) -> tuple[frozenset[str], ...]:
     facts = device.facts
     if facts.obstacle is not None:
         raise exception.NoDestination(facts.sort.kind, device.identifier, facts.obstacle)
-    if isinstance(facts.version, Unknown) and rules.require_version:
+    if isinstance(facts.version, UnknownVersion) and rules.require_version:
         raise exception.NoDestination(facts.sort.kind, device.identifier,
                                       f'its version is {facts.version}, and the deployment requires versions')
     sorts = {facts.sort, *(to for source, to in rules.crossings if source == facts.sort and source.kind != to.kind)}
     names = [_of_sort(sort) for sort in sorts]
     version = newest_seen(facts.version, device.seen) if isinstance(facts.version, Version) else facts.version
-    suffixes = [_ANY] if isinstance(version, Unknown) else [_suffix(version)]
+    suffixes = [_ANY] if isinstance(version, UnknownVersion) else [_suffix(version)]
     if not rules.require_version and suffixes != [_ANY]:
         suffixes.append(_UNKNOWN)
     return (frozenset(name + suffix for name in names for suffix in suffixes),
@@ -175,7 +175,7 @@ def _suffix(version: MigrationVersion) -> str:
         return f'_V{version.major}_{min(version.minor, LARGEST_MINOR)}'
     if isinstance(version, Opaque):
         return f'_VOPAQUE_{_digest(version.text)}'
-    return _UNKNOWN if isinstance(version, Unknown) else '_VNONE'
+    return _UNKNOWN if isinstance(version, UnknownVersion) else '_VNONE'
 
 
 def _normalized(text: str, plain: re.Pattern[str]) -> str:

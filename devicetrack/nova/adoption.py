@@ -44,7 +44,7 @@ STILL_UP: Final = ('Nova reports that nova-compute of this host runs. If it was 
 Amounts = Mapping[tuple[str, str], int]
 
 
-class Namespace(NamedTuple):
+class NamedNamespace(NamedTuple):
     """A namespace in Nova's record of an instance.
 
     :param path: its path when the record was written
@@ -71,13 +71,13 @@ class Instance(NamedTuple):
     uuid: str
     host: str | None
     deleted: bool = False
-    namespaces: tuple[Namespace, ...] = ()
+    namespaces: tuple[NamedNamespace, ...] = ()
     asked: tuple[str, ...] = ()
     moving: str = ''
     wants: frozenset[str] = frozenset()
 
 
-class Host(NamedTuple):
+class AdoptedHost(NamedTuple):
     """The facts that were read about a host.
 
     :param name: its name in Nova
@@ -100,7 +100,7 @@ class Host(NamedTuple):
     owners: Mapping[DeviceKey, str] = {}
 
 
-class Line(NamedTuple):
+class AdoptionLine(NamedTuple):
     """The outcome for the devices of one instance, and why. The devices of each kind are in the order of the guest.
 
     ``undefined`` are those of them that the host has and no domain names: only Nova's record says whose they are.
@@ -113,7 +113,7 @@ class Line(NamedTuple):
     undefined: tuple[DeviceKey, ...] = ()
 
 
-class Plan(NamedTuple):
+class AdoptionPlan(NamedTuple):
     """The devices that would be recorded, and other facts for the operator.
 
     :param lines: one for each instance with devices
@@ -123,7 +123,7 @@ class Plan(NamedTuple):
     :param is_up: whether Nova reports that the compute service runs
     """
 
-    lines: list[Line]
+    lines: list[AdoptionLine]
     obstacles: list[str]
     unread: list[str]
     moving: int
@@ -135,7 +135,7 @@ class Plan(NamedTuple):
                 *(f'could not be read: {one}' for one in self.unread)]
 
 
-class Check(NamedTuple):
+class HostCheck(NamedTuple):
     """One check of whether the host can be changed now; ``result`` is one of the words above."""
 
     check: str
@@ -143,7 +143,7 @@ class Check(NamedTuple):
     details: str
 
 
-def plan(host: Host, refusal: Callable[[str, Sequence[DeviceKey]], str | None]) -> list[Line]:
+def plan(host: AdoptedHost, refusal: Callable[[str, Sequence[DeviceKey]], str | None]) -> list[AdoptionLine]:
     """Return the outcome for the devices of each instance that has any, or should have.
 
     :param refusal: says why the library would not record these devices for this instance; None if it would
@@ -152,32 +152,32 @@ def plan(host: Host, refusal: Callable[[str, Sequence[DeviceKey]], str | None]) 
     return list(_Comparison(host, refusal).lines())
 
 
-def checks_of_host(obstacles: Sequence[str], unread: Sequence[str]) -> Iterator[Check]:
+def checks_of_host(obstacles: Sequence[str], unread: Sequence[str]) -> Iterator[HostCheck]:
     """Check whether the host can be changed now, as far as the host itself shows without asking Nova.
 
-    :param obstacles: as in :class:`Plan`
-    :param unread: as in :class:`Plan`
+    :param obstacles: as in :class:`AdoptionPlan`
+    :param unread: as in :class:`AdoptionPlan`
     """
-    yield Check('options', FAILURE if obstacles else OK, '; '.join(obstacles))
+    yield HostCheck('options', FAILURE if obstacles else OK, '; '.join(obstacles))
     # The guests and devices were read in the same way as the service will read them: same user, same privileges.
-    yield Check('privileges', FAILURE if unread else OK, '; '.join(unread))
+    yield HostCheck('privileges', FAILURE if unread else OK, '; '.join(unread))
 
 
-def checks_of_guests(found: Plan) -> Iterator[Check]:
+def checks_of_guests(found: AdoptionPlan) -> Iterator[HostCheck]:
     """Check whether the host can be changed now, as far as a plan shows."""
     moving = f'instances with devices that are in the middle of a move: {found.moving}; let the moves end first'
-    yield Check('moves', WARNING, moving) if found.moving else Check('moves', OK, '')
+    yield HostCheck('moves', WARNING, moving) if found.moving else HostCheck('moves', OK, '')
     outcomes = [line.outcome for line in found.lines]
     adopt, withheld = outcomes.count(ADOPT), outcomes.count(WITHHELD)
     left = (f'instances that have or ask for devices that are not recorded: {adopt} can be adopted, {withheld} stay '
             'withheld')
-    yield Check('guests', WARNING, left) if adopt or withheld else Check('guests', OK, '')
-    yield Check('nova-compute', WARNING, STILL_UP) if found.is_up else Check('nova-compute', OK, '')
+    yield HostCheck('guests', WARNING, left) if adopt or withheld else HostCheck('guests', OK, '')
+    yield HostCheck('nova-compute', WARNING, STILL_UP) if found.is_up else HostCheck('nova-compute', OK, '')
 
 
 class _Comparison:
 
-    def __init__(self, host: Host, refusal: Callable[[str, Sequence[DeviceKey]], str | None]) -> None:
+    def __init__(self, host: AdoptedHost, refusal: Callable[[str, Sequence[DeviceKey]], str | None]) -> None:
         self._host, self._refusal = host, refusal
         self._uses: dict[str, list[Use]] = {}
         for use in host.usage.uses:
@@ -191,7 +191,7 @@ class _Comparison:
             for key in self._spoken_of(uuid):
                 self._claimants.setdefault(key, set()).add(uuid)
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[AdoptionLine]:
         for uuid in sorted(self._uses.keys() | self._host.instances.keys()):
             instance = self._host.instances.get(uuid)
             devices = self._spoken_of(uuid) or self._owned(uuid)
@@ -201,13 +201,13 @@ class _Comparison:
             if not devices and uuid not in self._uses and not lacks:
                 continue
             if devices and all(self._host.owners.get(key) == uuid for key in devices):
-                yield Line(ALREADY, uuid, devices, self._since(uuid, instance, devices))
+                yield AdoptionLine(ALREADY, uuid, devices, self._since(uuid, instance, devices))
                 continue
             problem = self._problem(uuid, instance, devices)
             undefined = tuple(key for key in devices if key in self._devices and key not in self._defined
                               and key not in self._host.owners)
-            yield Line(ADOPT, uuid, devices, self._evidence(uuid, devices), undefined) if problem is None else Line(
-                WITHHELD, uuid, devices, problem, undefined)
+            outcome, why = (ADOPT, self._evidence(uuid, devices)) if problem is None else (WITHHELD, problem)
+            yield AdoptionLine(outcome, uuid, devices, why, undefined)
 
     # -- the sources that name an instance's devices ------------------------------------------------------------------
 

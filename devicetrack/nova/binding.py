@@ -44,7 +44,7 @@ _ATTRIBUTE: Final = 'devicetrack_binding'
 _NAMESPACE: Final = 'vpmem'
 
 
-class Settings(NamedTuple):
+class HostSettings(NamedTuple):
     """The settings that differ when one process plays several hosts.
 
     :param connect: opens the driver's connection to libvirt
@@ -74,10 +74,10 @@ class Binding:
     :param host: the host's name; the driver knows the name of its node
     """
 
-    def __init__(self, driver: Any, host: str, settings: Settings) -> None:
+    def __init__(self, driver: Any, host: str, settings: HostSettings) -> None:
         nova_options.check(nova.conf.CONF)
         self.host, self.nodename, self._driver = host, driver._host.get_hostname(), driver
-        self.providers = providers.Providers(driver, self.nodename)
+        self.providers = providers.NovaProviders(driver, self.nodename)
         self._service = service.NovaService(host)
         self._reported: list[Provider] = []
         # The guests that were here when Nova was about to stop, undefine or start them. Until they run again, libvirt
@@ -103,7 +103,7 @@ class Binding:
         self._counting.close()
         self.manager.close()
 
-    def source(self) -> interrupted.Source:
+    def source(self) -> interrupted.SourceHost:
         """Return the host as the source of moves that were interrupted."""
         usage = None
         try:
@@ -111,8 +111,8 @@ class Binding:
         except exception.DeviceTrackError as error:
             LOG.warning('The domains of host %(host)s could not be read: %(error)s',
                         {'host': self.host, 'error': error})
-        return interrupted.Source(self.host, self.providers.node_uuid,
-                                  {held.instance_uuid for held in self.manager.held()}, usage)
+        return interrupted.SourceHost(self.host, self.providers.node_uuid,
+                                      {held.instance_uuid for held in self.manager.held()}, usage)
 
     def record_paths(self) -> None:
         """Have Nova's record name the paths of this boot, for the instances that have rows.
@@ -321,7 +321,7 @@ class Binding:
             self.manager.rebooted(None, Subject(instance))
 
 
-def start(driver: Any, host: str, settings: Settings) -> None:
+def start(driver: Any, host: str, settings: HostSettings) -> None:
     """Start the manager of a driver's host, unless it has started.
 
     :raises DeviceTrackError: the manager cannot start; the host has none then

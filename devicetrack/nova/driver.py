@@ -33,7 +33,7 @@ _MIGRATING: contextvars.ContextVar[Any] = contextvars.ContextVar('devicetrack_mi
 # -- start ------------------------------------------------------------------------------------------------------------
 
 
-def starts(settings: binding.Settings) -> Callable[..., None]:
+def starts(settings: binding.HostSettings) -> Callable[..., None]:
     """Make the wrapper of ``init_host``: the manager starts before Nova looks at any guest."""
     def init_host(original: Callable[..., Any], driver: Any, host: str) -> None:
         original(driver, host)

@@ -32,7 +32,7 @@ def install(connect: Callable[[Any], Any] | None = None,
         ``[devicetrack] state_path``. For processes that play several hosts
     :raises UnknownNova: this Nova differs from those that are known; nothing was wrapped
     """
-    settings = binding.Settings(connect or binding.connect, state_path or binding.state_path)
+    settings = binding.HostSettings(connect or binding.connect, state_path or binding.state_path)
     installed = wrapping.Installed()
     try:
         # Nova must not start without the manager, and the operator must read why.

@@ -52,7 +52,7 @@ _NO_ANSWER: Final = (keystone.ClientException, oslo_messaging.MessagingException
                      nova_exception.ResourceProviderAllocationRetrievalFailed)
 
 
-class Source(NamedTuple):
+class SourceHost(NamedTuple):
     """A host that moves may have left from.
 
     :param name: its name in Nova
@@ -77,7 +77,7 @@ class _MayHaveLeft(Exception):
     """The guest of a live migration may run at the destination, so its allocations must stay."""
 
 
-class Outcome(NamedTuple):
+class MoveOutcome(NamedTuple):
     """What became of an interrupted move.
 
     :param instance_uuid: its instance; None for all moves that were not looked at
@@ -88,7 +88,7 @@ class Outcome(NamedTuple):
     text: str
 
 
-def end(source: Source, placement: Any, only: Collection[str] | None = None) -> list[Outcome]:
+def end(source: SourceHost, placement: Any, only: Collection[str] | None = None) -> list[MoveOutcome]:
     """End the moves from a host whose instances Nova has taken back, and remove what others left in placement.
 
     Call it when the service starts, after Nova has checked each instance and before it receives messages: at that time
@@ -114,9 +114,9 @@ def end(source: Source, placement: Any, only: Collection[str] | None = None) -> 
                     raise
                 waiting.add(migration.instance_uuid)
                 text = _not_ended(source, f'migration {migration.uuid}', error)
-            outcomes.append(Outcome(migration.instance_uuid, text))
+            outcomes.append(MoveOutcome(migration.instance_uuid, text))
     except (nova_exception.NovaException, *_NO_ANSWER) as error:
-        outcomes.append(Outcome(None, _not_ended(source, 'moves that were interrupted', error)))
+        outcomes.append(MoveOutcome(None, _not_ended(source, 'moves that were interrupted', error)))
     return outcomes
 
 
@@ -145,14 +145,14 @@ def left_for(host: str, instance_uuid: str, placement: Any) -> str | None:
     return None
 
 
-def _not_ended(source: Source, what: str, error: Exception) -> str:
+def _not_ended(source: SourceHost, what: str, error: Exception) -> str:
     text = f'{what}: not ended: {error}'
     LOG.warning('Moves from host %(host)s: %(what)s; the next start of the service tries again',
                 {'host': source.name, 'what': text})
     return text
 
 
-def _left_to_do(context: Any, source: Source, placement: Any,
+def _left_to_do(context: Any, source: SourceHost, placement: Any,
                 only: Collection[str] | None) -> Iterator[tuple[Any, Callable[[], str]]]:
     """Yield the moves that have to be ended, each with the call that does it."""
     begun = [one for one in _begun(context, source) if only is None or one.instance_uuid in only]
@@ -166,7 +166,7 @@ def _left_to_do(context: Any, source: Source, placement: Any,
         yield migration, functools.partial(_remove, context, source, migration, placement)
 
 
-def _taken_back(context: Any, source: Source, begun: Sequence[Any], placement: Any) -> Iterator[tuple[Any, Any]]:
+def _taken_back(context: Any, source: SourceHost, begun: Sequence[Any], placement: Any) -> Iterator[tuple[Any, Any]]:
     """Yield the moves of each instance that is here without a task, the newest first."""
     moving: dict[str, set[int]] = {}
     for one in begun:
@@ -180,7 +180,7 @@ def _taken_back(context: Any, source: Source, begun: Sequence[Any], placement: A
                     yield migration, instance
 
 
-def _still_open(context: Any, source: Source, instance_uuid: str, ours: Collection[int],
+def _still_open(context: Any, source: SourceHost, instance_uuid: str, ours: Collection[int],
                 placement: Any) -> Iterator[Any]:
     """Yield those of an instance's moves that no later one has made obsolete, the newest first.
 
@@ -196,7 +196,7 @@ def _still_open(context: Any, source: Source, instance_uuid: str, ours: Collecti
             yield one
 
 
-def _left_behind(context: Any, source: Source, begun: Sequence[Any]) -> Iterator[Any]:
+def _left_behind(context: Any, source: SourceHost, begun: Sequence[Any]) -> Iterator[Any]:
     """Yield those of the moves, which all have allocations here, whose instance has left, even if it came back.
 
     The move itself took the instance away, if it is a live migration that failed only after the guest had left, or a
@@ -219,7 +219,7 @@ def _left_behind(context: Any, source: Source, begun: Sequence[Any]) -> Iterator
                     yield from (one for one in left[instance.uuid] if _is_live(one) or one.id < newest.id)
 
 
-def _begun(context: Any, source: Source) -> list[Any]:
+def _begun(context: Any, source: SourceHost) -> list[Any]:
     """Return the moves from the host, to others or on itself, that its service cannot continue.
 
     A move on the host itself that Nova has ended is not among them: it left no allocations at another host.
@@ -266,7 +266,7 @@ def _is_live(migration: Any) -> bool:
     return bool(migration.migration_type == fields.MigrationType.LIVE_MIGRATION)
 
 
-def _end(context: Any, source: Source, migration: Any, instance: Any, placement: Any) -> str:
+def _end(context: Any, source: SourceHost, migration: Any, instance: Any, placement: Any) -> str:
     facts = {'instance': instance.uuid, 'migration': migration.uuid, 'destination': migration.dest_compute}
     # Nova's other call for the same takes an error of placement for no allocations.
     has_allocations = bool(placement.get_allocs_for_consumer(context, migration.uuid)['allocations'])
@@ -286,7 +286,7 @@ def _end(context: Any, source: Source, migration: Any, instance: Any, placement:
     return f'migration {migration.uuid}: ended'
 
 
-def _remove(context: Any, source: Source, migration: Any, placement: Any) -> str:
+def _remove(context: Any, source: SourceHost, migration: Any, placement: Any) -> str:
     # It returns None, and no error, if it cannot reach placement.
     if placement.delete_allocation_for_instance(context, migration.uuid, consumer_type='migration') is None:
         raise nova_exception.AllocationDeleteFailed(consumer_uuid=migration.uuid,

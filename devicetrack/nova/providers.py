@@ -18,7 +18,7 @@ from devicetrack.objects import traits
 LOG = log.logger(__name__)
 
 
-class Providers:
+class NovaProviders:
     """The providers of one compute host, as Nova's driver last had them in its tree.
 
     Nova makes the provider of a parent device, with a random UUID, when it first reports the device. The provider's

@@ -41,14 +41,14 @@ _MORE_S: Final = 2
 _T = TypeVar('_T')
 
 
-class Node(NamedTuple):
+class ComputeNode(NamedTuple):
     """The hypervisor node of a host: its name, and its UUID in Nova, which is also its provider's UUID."""
 
     name: str
     uuid: str
 
 
-class Providers:
+class ListedProviders:
     """The providers of one node in placement, by the stable names of the parents that they count.
 
     :param known: their UUIDs by Nova's names for them
@@ -69,7 +69,7 @@ class Providers:
                 for name, uuid in self._known.items() if name == self._nodename or name.startswith(prefix)}
 
 
-class Record:
+class NovaRecord:
     """Nova's records of one compute host. Every method asks Nova or placement anew.
 
     :param host: its name in Nova
@@ -87,7 +87,7 @@ class Record:
         """
         seams.check(startup.targets())
 
-    def node(self) -> Node:
+    def node(self) -> ComputeNode:
         """Return the node of the host.
 
         Call this first: without a message broker Nova's other calls wait forever.
@@ -102,7 +102,7 @@ class Record:
             names = ', '.join(one.hypervisor_hostname for one in nodes) or 'none'
             raise exception.InvalidConfiguration(
                 '[DEFAULT] host', self.host, f'Nova knows these nodes of a host of this name: {names}; it must be one')
-        return Node(nodes[0].hypervisor_hostname, nodes[0].uuid)
+        return ComputeNode(nodes[0].hypervisor_hostname, nodes[0].uuid)
 
     def _nodes(self) -> list[Any]:
         try:
@@ -119,7 +119,7 @@ class Record:
             found = objects.Service.get_by_host_and_binary(nova_context.get_admin_context(), self.host, 'nova-compute')
             return found is not None and bool(servicegroup.API().service_is_up(found))
 
-    def instances(self, node: Node, domains: Set[str], classes: Set[str]) -> dict[str, adoption.Instance]:
+    def instances(self, node: ComputeNode, domains: Set[str], classes: Set[str]) -> dict[str, adoption.Instance]:
         """Return the instances that Nova has on the host, those that move from or to it, and those of these domains.
 
         :param classes: the classes that count devices of the host
@@ -137,7 +137,7 @@ class Record:
                     context, {'uuid': some}, expected_attrs=_ATTRIBUTES))
             return {uuid: _instance(one, moves.get(uuid), classes) for uuid, one in found.items()}
 
-    def _moves(self, node: Node) -> dict[str, Any]:
+    def _moves(self, node: ComputeNode) -> dict[str, Any]:
         """Return the unfinished moves from and to the host, by instance.
 
         Nova never ends the record of a move that was interrupted. When the instance has a newer one, it means nothing.
@@ -149,24 +149,24 @@ class Record:
         last = {uuid: service.last_move(context, uuid) for uuid in found}
         return {uuid: one for uuid, one in found.items() if last[uuid] is not None and one.id == last[uuid].id}
 
-    def end_moves(self, node: Node, uuids: Set[str], usage: Usage) -> list[interrupted.Outcome]:
+    def end_moves(self, node: ComputeNode, uuids: Set[str], usage: Usage) -> list[interrupted.MoveOutcome]:
         """End the moves of these instances away from the host that were interrupted, as the service does at its start.
 
         Call it while the service is stopped. The moves of other instances stay as they are.
 
         :param usage: the domains of the host
         """
-        return interrupted.end(interrupted.Source(self.host, node.uuid, uuids, usage),
+        return interrupted.end(interrupted.SourceHost(self.host, node.uuid, uuids, usage),
                                report.report_client_singleton(), only=uuids)
 
-    def providers(self, node: Node) -> Providers:
+    def providers(self, node: ComputeNode) -> ListedProviders:
         """Return the providers of a node.
 
         :raises NovaUnavailable: no answer
         """
         with _asking('placement'):
             found = report.report_client_singleton().get_providers_in_tree(nova_context.get_admin_context(), node.uuid)
-        return Providers(node.name, {one['name']: one['uuid'] for one in found})
+        return ListedProviders(node.name, {one['name']: one['uuid'] for one in found})
 
     def allocations(self, known: Iterable[str]) -> dict[str, dict[tuple[str, str], int]]:
         """Return the allocations of each consumer at these providers.
@@ -200,10 +200,10 @@ def _wants(instance: Any, classes: Set[str]) -> frozenset[str]:
         return frozenset()
 
 
-def _namespaces(lists: Iterable[Any]) -> Iterator[adoption.Namespace]:
+def _namespaces(lists: Iterable[Any]) -> Iterator[adoption.NamedNamespace]:
     for found in lists:
         for provider, _class, name, details in resources.namespaces(found):
-            yield adoption.Namespace(name, details.label, details.devpath, provider)
+            yield adoption.NamedNamespace(name, details.label, details.devpath, provider)
 
 
 def _move(instance: Any, migration: Any) -> str:

@@ -28,7 +28,7 @@ _HEAD: Final = '# Written by "make nova-seams"; see doc/source/contributor/nova_
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class FunctionForm:
     """One form of a function.
 
     :ivar more: the signature of a wrapped method, or the names that a caller mentions
@@ -45,12 +45,12 @@ class Form:
 
 
 @dataclasses.dataclass
-class Table:
+class SeamTable:
     """The releases of one major version, and, by name, the forms that each method had in them."""
 
     releases: set[str] = dataclasses.field(default_factory=set)
-    targets: dict[str, list[Form]] = dataclasses.field(default_factory=dict)
-    callers: dict[str, list[Form]] = dataclasses.field(default_factory=dict)
+    targets: dict[str, list[FunctionForm]] = dataclasses.field(default_factory=dict)
+    callers: dict[str, list[FunctionForm]] = dataclasses.field(default_factory=dict)
 
     def add(self, release: str, reading: source.Reading) -> None:
         """Add a release, or replace what is known of it by this reading."""
@@ -112,16 +112,16 @@ class Table:
                       for form in sorted(forms, key=lambda form: _order(in_order(form.releases)[0]))]
         return _HEAD + ''.join(f'{line}\n' for line in lines)
 
-    def _releases_of(self, form: Form) -> str:
+    def _releases_of(self, form: FunctionForm) -> str:
         return _ALL if form.releases == self.releases else ','.join(in_order(form.releases))
 
 
-def _add(forms: list[Form], release: str, digest: str, more: str) -> None:
+def _add(forms: list[FunctionForm], release: str, digest: str, more: str) -> None:
     for index, form in enumerate(forms):
         if (form.digest, form.more) == (digest, more):
             forms[index] = dataclasses.replace(form, releases=form.releases | {release})
             return
-    forms.append(Form(digest, more, frozenset({release})))
+    forms.append(FunctionForm(digest, more, frozenset({release})))
 
 
 def _listed(words: Iterable[str]) -> str:
@@ -140,12 +140,12 @@ def in_order(releases: Iterable[str]) -> list[str]:
     return sorted(releases, key=_order)
 
 
-def parse(text: str) -> Table:
+def parse(text: str) -> SeamTable:
     """Read a table.
 
     :raises ValueError: a line does not belong in a table
     """
-    table = Table()
+    table = SeamTable()
     for line in text.splitlines():
         word, *rest = line.split(' ', 4)
         if word == 'release':
@@ -154,20 +154,20 @@ def parse(text: str) -> Table:
             name, digest, releases, more = rest
             held = frozenset(table.releases if releases == _ALL else releases.split(','))
             functions = table.targets if word == 'wraps' else table.callers
-            functions.setdefault(name, []).append(Form(digest, more, held))
+            functions.setdefault(name, []).append(FunctionForm(digest, more, held))
         elif line and not line.startswith('#'):
             raise ValueError(f'not a line of a table: {line}')
     return table
 
 
-def load(directory: pathlib.Path = DIRECTORY) -> dict[str, Table]:
+def load(directory: pathlib.Path = DIRECTORY) -> dict[str, SeamTable]:
     """Read every table, by major version."""
     return {path.stem: parse(path.read_text(encoding='utf-8')) for path in sorted(directory.glob('*.txt'))}
 
 
-def nearest(tables: dict[str, Table], release: str) -> Table:
+def nearest(tables: dict[str, SeamTable], release: str) -> SeamTable:
     """Return the table of a release's major version, else of the nearest one; an empty one where there is none."""
     wanted = _order(major(release))
     if not tables or not wanted:
-        return Table()
+        return SeamTable()
     return tables[min(tables, key=lambda known: (abs(int(known) - wanted[0]), -int(known)))]

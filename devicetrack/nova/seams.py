@@ -54,7 +54,7 @@ def installed() -> str:
     return str(version.version_string())
 
 
-def differ(release: str, targets: Collection[str], known: dict[str, seam_table.Table]) -> Iterator[str]:
+def differ(release: str, targets: Collection[str], known: dict[str, seam_table.SeamTable]) -> Iterator[str]:
     """Yield each unknown method of the Nova of this process, and the difference."""
     reading = read(targets)
     yield from seam_table.nearest(known, release).differences(reading, targets)
@@ -73,7 +73,7 @@ def read(targets: Collection[str]) -> source.Reading:
     return source.read(pathlib.Path(nova.__path__[0]), targets)
 
 
-def _changed(name: str, function: source.Function, reading: source.Reading) -> Iterator[str]:
+def _changed(name: str, function: source.NovaFunction, reading: source.Reading) -> Iterator[str]:
     """Yield the difference if the function that this process would call is not the one in the source file."""
     module, _colon, qualified = name.partition(':')
     if not function.signature:          # it stands in a class or module, not in a function

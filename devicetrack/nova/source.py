@@ -31,7 +31,7 @@ _FSTRING_END: Final = getattr(tokenize, 'FSTRING_END', -1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Function:
+class NovaFunction:
     """A function or method in its source file.
 
     :ivar signature: its parameters with their defaults, without annotations; empty for a statement that is no function
@@ -60,8 +60,8 @@ class Reading:
     :ivar paths: the file of each module with targets or callers
     """
 
-    targets: dict[str, Function] = dataclasses.field(default_factory=dict)
-    callers: dict[str, tuple[Function, frozenset[str]]] = dataclasses.field(default_factory=dict)
+    targets: dict[str, NovaFunction] = dataclasses.field(default_factory=dict)
+    callers: dict[str, tuple[NovaFunction, frozenset[str]]] = dataclasses.field(default_factory=dict)
     paths: dict[str, pathlib.Path] = dataclasses.field(default_factory=dict)
 
 
@@ -144,12 +144,12 @@ def _mentions(statement: ast.stmt, is_function: bool) -> Iterator[str]:
                 yield name
 
 
-def _function(lines: list[str], statements: list[ast.stmt]) -> Function:
+def _function(lines: list[str], statements: list[ast.stmt]) -> NovaFunction:
     last = statements[-1]
     text = '\n'.join(text_of(lines, statement) for statement in statements)
     if isinstance(last, _Definition):
-        return Function(signature(last), text, _first_line(last), len(last.decorator_list))
-    return Function('', text, _first_line(last), 0)
+        return NovaFunction(signature(last), text, _first_line(last), len(last.decorator_list))
+    return NovaFunction('', text, _first_line(last), 0)
 
 
 def _first_line(statement: ast.stmt) -> int:

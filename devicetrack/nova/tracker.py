@@ -37,7 +37,7 @@ _CLAIM: contextvars.ContextVar[Claim | None] = contextvars.ContextVar('devicetra
 # The migration of Nova's claim that is being aborted.
 _ABORTED: contextvars.ContextVar[Any] = contextvars.ContextVar('devicetrack_aborted', default=None)
 # The message of a live migration's source about the guest's devices, for the claim at the destination.
-SOURCE: contextvars.ContextVar[wire.Source | None] = contextvars.ContextVar('devicetrack_source', default=None)
+SOURCE: contextvars.ContextVar[wire.SourceAnswer | None] = contextvars.ContextVar('devicetrack_source', default=None)
 
 
 @contextlib.contextmanager
@@ -121,7 +121,7 @@ def live_migration_claim(original: Callable[..., Any], tracker: Any, context: An
 
 
 def claim_for_live_migration(host: binding.Binding, context: Any, instance: Any, nodename: str, migration: Any,
-                             allocations: Any, source: wire.Source | None) -> Claim:
+                             allocations: Any, source: wire.SourceAnswer | None) -> Claim:
     """Claim a partner for each device that the guest has according to the source.
 
     :raises DeviceTrackError: a device has no partner, or the source's message cannot be read; nothing is held

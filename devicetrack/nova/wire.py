@@ -23,7 +23,7 @@ KEY: Final = 'devicetrack'
 _CHECK, _RESOURCES, _MAP = 'check', 'resources', 'map'
 
 
-class Source(NamedTuple):
+class SourceAnswer(NamedTuple):
     """The destination's knowledge of a running guest's devices. ``check`` is None if the source lacks this adapter."""
 
     resources: InstanceResources
@@ -55,14 +55,15 @@ def put_answer(data: Any, check: LiveMigrationCheck, has: InstanceResources) -> 
     _put(data, {_CHECK: check.to_text(), _RESOURCES: has.to_text()})
 
 
-def source(data: Any, instance: Any) -> Source:
+def source(data: Any, instance: Any) -> SourceAnswer:
     """At the destination: read which devices the guest has.
 
     :raises MalformedObject, UnknownObject: the answer cannot be read
     """
     said = _read(data)
     if _RESOURCES in said:
-        return Source(InstanceResources.from_text(said[_RESOURCES]), LiveMigrationCheck.from_text(said.get(_CHECK, '')))
+        return SourceAnswer(InstanceResources.from_text(said[_RESOURCES]),
+                            LiveMigrationCheck.from_text(said.get(_CHECK, '')))
     # The source does not have this adapter. Nova's own message has the types of mediated devices, and the instance has
     # its namespaces. The class of a mediated device is unknown here: see tracker.claim_for_live_migration().
     types = data.source_mdev_types if 'source_mdev_types' in data else {}
@@ -70,7 +71,7 @@ def source(data: Any, instance: Any) -> Source:
         type=device_type, parent='', parent_address=None, device_api='vfio-pci', iommu_group=None, origin='adopted'))
         for uuid, device_type in sorted(types.items())]
     has = InstanceResources.from_tuples(instance.uuid, [*resources.namespaces(instance.resources), *mdevs])
-    return Source(has, None)
+    return SourceAnswer(has, None)
 
 
 def put_map(data: Any, device_map: DeviceMap) -> None:

@@ -16,7 +16,7 @@ from devicetrack.pictures import natural
 ANSWERS: Final = (matrix.YES, matrix.NOTED, matrix.NO, matrix.UNKNOWN)
 
 
-class Reason(NamedTuple):
+class NumberedReason(NamedTuple):
     """The reason for the answer of some fields. ``number`` counts from 1; ``at`` has the types and hosts of these."""
 
     number: int
@@ -34,7 +34,7 @@ class Cell(NamedTuple):
     text: str
 
 
-class Row(NamedTuple):
+class HeatRow(NamedTuple):
     """Devices with the same facts, wherever they are.
 
     ``cells`` has one cell for each destination, and None where the destination is the only host with these facts.
@@ -49,8 +49,8 @@ class HeatMap(NamedTuple):
     """The whole map. ``silent`` are hosts that declare nothing: all their fields are unknown."""
 
     hosts: tuple[str, ...]
-    rows: tuple[Row, ...]
-    reasons: tuple[Reason, ...]
+    rows: tuple[HeatRow, ...]
+    reasons: tuple[NumberedReason, ...]
     silent: tuple[str, ...]
 
     @property
@@ -61,7 +61,7 @@ class HeatMap(NamedTuple):
         return {answer: count for answer, count in counts.items() if count}
 
 
-def of(rows: Iterable[matrix.Row], hosts: Sequence[str], silent: Iterable[str] = ()) -> HeatMap:
+def of(rows: Iterable[matrix.MatrixRow], hosts: Sequence[str], silent: Iterable[str] = ()) -> HeatMap:
     """Make the map of the decisions of :func:`devicetrack.compatibility.matrix.rows`.
 
     The answer for a device depends on its facts and not on its host, so hosts that declare the same facts share a row.
@@ -82,9 +82,10 @@ def of(rows: Iterable[matrix.Row], hosts: Sequence[str], silent: Iterable[str] =
         for host in order:
             one = outlooks[facts].get(host)
             cells.append((host, None if one is None else _cell(host, one, title, numbers, where)))
-        drawn.append(Row(title, tuple(sorted(sources[facts], key=natural.key)), tuple(cells)))
-    reasons = tuple(Reason(number, answer, text, tuple((title, tuple(there)) for title, there in where[number].items()))
-                    for (answer, text), number in numbers.items())
+        drawn.append(HeatRow(title, tuple(sorted(sources[facts], key=natural.key)), tuple(cells)))
+    reasons = tuple(
+        NumberedReason(number, answer, text, tuple((title, tuple(there)) for title, there in where[number].items()))
+        for (answer, text), number in numbers.items())
     return HeatMap(tuple(order), tuple(drawn), reasons, tuple(sorted(silent, key=natural.key)))
 
 

@@ -59,7 +59,7 @@ class Field(NamedTuple):
         return min((reason.since for reason in self.reasons if reason.since is not None), default=None)
 
 
-class Parent(NamedTuple):
+class ParentPicture(NamedTuple):
     """The devices of one parent on one NUMA node.
 
     ``name`` is None for devices that have no parent: then they are of one kind and one resource class.
@@ -75,21 +75,21 @@ class Parent(NamedTuple):
         return sorted({field.resource_class for field in self.fields if field.resource_class is not None})
 
 
-class Node(NamedTuple):
+class NodePicture(NamedTuple):
     """A NUMA node; ``number`` is None for devices whose node is unknown."""
 
     number: int | None
-    parents: tuple[Parent, ...]
+    parents: tuple[ParentPicture, ...]
 
 
-class Unread(NamedTuple):
+class UnreadPart(NamedTuple):
     """A part of the host that could not be read, and why. Its devices are not in the picture."""
 
     what: str
     why: str | None
 
 
-class Host(NamedTuple):
+class HostPicture(NamedTuple):
     """A picture of one host.
 
     ``is_read`` is False if only the store was asked: then the picture has the devices that somebody holds or that are
@@ -99,9 +99,9 @@ class Host(NamedTuple):
 
     name: str
     is_read: bool
-    nodes: tuple[Node, ...]
+    nodes: tuple[NodePicture, ...]
     findings: tuple[Finding, ...] = ()
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadPart, ...] = ()
     events: tuple[Event, ...] = ()
     report_only: str | None = None
 
@@ -130,7 +130,7 @@ def counted(fields: Iterable[Field]) -> dict[str, int]:
 
 
 def read(name: str, lines: Sequence[Line], findings: Sequence[Finding], records: Iterable[Record],
-         events: Iterable[Event] = (), report_only: str | None = None) -> Host:
+         events: Iterable[Event] = (), report_only: str | None = None) -> HostPicture:
     """Make the picture of a host that was read.
 
     :param lines: its inventory
@@ -157,13 +157,13 @@ def read(name: str, lines: Sequence[Line], findings: Sequence[Finding], records:
                 continue
         fields.append((line.numa_node, line.parent, Field(
             line.kind, line.identifier, line.status, line.amount, line.resource_class, owner, reasons, line.wipe)))
-    unread = tuple(Unread(line.kind, line.reason) for line in lines if line.status == report.UNKNOWN)
+    unread = tuple(UnreadPart(line.kind, line.reason) for line in lines if line.status == report.UNKNOWN)
     worst_first = sorted(findings, key=lambda finding: vocabulary.SEVERITIES.index(finding.severity))
-    return Host(name, True, _nodes(fields, parents), tuple(worst_first), unread, tuple(events), report_only)
+    return HostPicture(name, True, _nodes(fields, parents), tuple(worst_first), unread, tuple(events), report_only)
 
 
 def stored(name: str, records: Sequence[Record], withheld: Sequence[Withheld],
-           events: Iterable[Event] = ()) -> Host:
+           events: Iterable[Event] = ()) -> HostPicture:
     """Make the picture of a host from the store alone."""
     causes = {one.target: one for one in withheld}
     fields = []
@@ -177,11 +177,11 @@ def stored(name: str, records: Sequence[Record], withheld: Sequence[Withheld],
             fields.append((None, None, Field(target.kind, target.name, report.WITHHELD, 1, None, None, _reasons(one))))
     parents = {(one.target.kind, one.target.name): _reasons(one) for one in withheld
                if one.target.scope == vocabulary.PARENT}
-    return Host(name, False, _nodes(fields, parents), events=tuple(events))
+    return HostPicture(name, False, _nodes(fields, parents), events=tuple(events))
 
 
 def _nodes(fields: Iterable[tuple[int | None, str | None, Field]],
-           withheld: Mapping[tuple[str, str], tuple[Reason, ...]]) -> tuple[Node, ...]:
+           withheld: Mapping[tuple[str, str], tuple[Reason, ...]]) -> tuple[NodePicture, ...]:
     """Group the fields by node and parent; ``withheld`` has the reasons of whole parents, by kind and name."""
     grouped: dict[int | None, dict[_Group, list[Field]]] = {}
     for numa_node, parent, field in fields:
@@ -191,9 +191,9 @@ def _nodes(fields: Iterable[tuple[int | None, str | None, Field]],
     for kind, parent in withheld:
         if (kind, parent) not in there:     # a withheld parent without devices is shown all the same
             grouped.setdefault(None, {})[kind, parent, None] = []
-    return tuple(Node(number, tuple(
-        Parent(kind, parent, tuple(sorted(parents[kind, parent, of_class], key=_place)),
-               withheld.get((kind, parent or ''), ()))
+    return tuple(NodePicture(number, tuple(
+        ParentPicture(kind, parent, tuple(sorted(parents[kind, parent, of_class], key=_place)),
+                      withheld.get((kind, parent or ''), ()))
         for kind, parent, of_class in sorted(
             parents, key=lambda group: (group[0], natural.key(group[1]), group[2] or ''))))
         for number, parents in sorted(grouped.items(), key=lambda item: natural.key(item[0])))

@@ -21,7 +21,7 @@ from devicetrack.pictures import moments
 from devicetrack.pictures import timeline
 from devicetrack.pictures.heat_map import HeatMap
 from devicetrack.pictures.host import Field
-from devicetrack.pictures.host import Host
+from devicetrack.pictures.host import HostPicture
 
 # UUIDs, which a browser would break at their hyphens.
 _UUID: Final = re.compile(f'({vocabulary.UUID.pattern})')
@@ -30,7 +30,7 @@ _UUID: Final = re.compile(f'({vocabulary.UUID.pattern})')
 _TINY, _SMALL = 6, 14
 
 
-def host_map(hosts: Sequence[Host]) -> str:
+def host_map(hosts: Sequence[HostPicture]) -> str:
     """Draw the page of some hosts.
 
     :raises ImportError: Jinja2 is not installed
@@ -91,7 +91,7 @@ def _room(field: Field) -> str:
     return ' tiny' if length <= _TINY else ' small' if length <= _SMALL else ''
 
 
-def _places(host: Host, prefix: str) -> dict[DeviceKey, str]:
+def _places(host: HostPicture, prefix: str) -> dict[DeviceKey, str]:
     """Return the HTML ids of a host's fields, by device. They are numbered, because names are chosen by others."""
     return {DeviceKey(field.kind, field.identifier): f'{prefix}-{number}'
             for number, field in enumerate(host.fields, 1) if field.identifier is not None}

@@ -18,8 +18,8 @@ from devicetrack.pictures import moments
 from devicetrack.pictures import timeline
 from devicetrack.pictures.host import counted
 from devicetrack.pictures.host import Field
-from devicetrack.pictures.host import Host
-from devicetrack.pictures.host import Parent
+from devicetrack.pictures.host import HostPicture
+from devicetrack.pictures.host import ParentPicture
 from devicetrack.pictures.pages import node_name
 
 # The mark of each state, and the mark for a terminal that has only ASCII.
@@ -48,14 +48,14 @@ class Pen:
     def __init__(self, width: int, colour: bool = False, ascii_only: bool = False) -> None:
         self._width, self._colour, self._ascii = max(width, 20), colour, ascii_only
 
-    def hosts(self, hosts: Iterable[Host]) -> Iterator[str]:
+    def hosts(self, hosts: Iterable[HostPicture]) -> Iterator[str]:
         """Draw some hosts; yield lines without line ends."""
         for number, host in enumerate(hosts):
             if number:
                 yield ''
             yield from self._host(host)
 
-    def _host(self, host: Host) -> Iterator[str]:
+    def _host(self, host: HostPicture) -> Iterator[str]:
         yield self._painted(f'Host {log.printable(host.name)}', _BOLD)
         if host.report_only is not None:
             yield from self._wrapped(f'report-only: no claims, and nothing is given back: {host.report_only}', 10,
@@ -96,7 +96,7 @@ class Pen:
         if words := timeline.words(event):
             yield from self._wrapped(words, 16)
 
-    def _parent(self, parent: Parent) -> Iterator[str]:
+    def _parent(self, parent: ParentPicture) -> Iterator[str]:
         strip = ''.join(self._mark(field.state) * (1 if field.identifier is not None else min(field.amount, 8))
                         for field in parent.fields)
         length = sum(1 if field.identifier is not None else min(field.amount, 8) for field in parent.fields)
@@ -129,7 +129,8 @@ class Pen:
         if field.owner is not None:
             # A row does not have the time of its release.
             word = 'claimed' if field.owner.state == vocabulary.RELEASING else 'since'
-            said = [f'for {log.printable(field.owner.instance_uuid)}', f'{word} {moments.local(field.owner.created_at)}']
+            said = [f'for {log.printable(field.owner.instance_uuid)}',
+                    f'{word} {moments.local(field.owner.created_at)}']
             if field.owner.state == vocabulary.CLAIMED:
                 said.append('not started yet')
             if field.owner.migration_uuid is not None and field.owner.role != vocabulary.CURRENT:

@@ -149,7 +149,7 @@ class AllocationClient:
         :raises UnknownConsumer: the instance holds nothing
         :raises NoCapacity: choose another host
         """
-        return self._apply(operations.Move(instance_uuid, migration_uuid, new, own))
+        return self._apply(operations.StartMove(instance_uuid, migration_uuid, new, own))
 
     def confirm(self, instance_uuid: str, migration_uuid: str) -> values.Result:
         """Remove the migration's allocations. This also ends a live migration.
@@ -313,7 +313,7 @@ class AllocationClient:
         :raises UnknownConsumer: the consumer holds nothing
         :raises NoCapacity: there is no room for it
         """
-        return self._apply(operations.Change(consumer_uuid, generation, own, wanted, kind))
+        return self._apply(operations.ChangeOwn(consumer_uuid, generation, own, wanted, kind))
 
     # -- applying an operation ----------------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ class Mismatch(NamedTuple):
         return self.severity != vocabulary.NOTE
 
 
-class Views(NamedTuple):
+class PlacementViews(NamedTuple):
     """Everything that an audit read.
 
     :param report: a dry report, with its own reading of the tree
@@ -108,14 +108,14 @@ class Views(NamedTuple):
     consumers: Mapping[str, Consumer]
 
 
-class Change(NamedTuple):
+class ConsumerChange(NamedTuple):
     """All that a consumer holds before and after a repair. ``after`` has the generation that was read."""
 
     before: Consumer
     after: Consumer
 
 
-class Repair(NamedTuple):
+class PlacementRepair(NamedTuple):
     """One repair. ``changes`` are made together or not at all; a repair of the tree has none.
 
     ``consumer`` is the consumer of the first change, and names the repair. ``why`` are its mismatches.
@@ -123,7 +123,7 @@ class Repair(NamedTuple):
 
     verb: str
     consumer: str | None
-    changes: tuple[Change, ...]
+    changes: tuple[ConsumerChange, ...]
     instance_uuid: str | None
     why: tuple[Mismatch, ...]
 
@@ -131,13 +131,13 @@ class Repair(NamedTuple):
         return self.verb if self.consumer is None else f'{self.verb} {self.consumer}'
 
 
-def compare(views: Views) -> list[Mismatch]:
+def compare(views: PlacementViews) -> list[Mismatch]:
     """Return every mismatch once, in a stable order."""
     seen = _Comparison(views)
     return [*seen.unknown(), *seen.tree(), *seen.consumers()]
 
 
-def repairs(views: Views, mismatches: Iterable[Mismatch]) -> list[Repair]:
+def repairs(views: PlacementViews, mismatches: Iterable[Mismatch]) -> list[PlacementRepair]:
     """Return the repairs for mismatches of these views, in the order in which to make them.
 
     A revert needs the mismatch of its migration. Without it, for example because the migration has just changed, the
@@ -158,12 +158,12 @@ def repairs(views: Views, mismatches: Iterable[Mismatch]) -> list[Repair]:
     found = []
     for (verb, uuid), why in together.items():
         changes = seen.changes(verb, uuid, why) if uuid is not None else ()
-        found.append(Repair(verb, uuid, changes, why[0].instance_uuid, tuple(why)))
+        found.append(PlacementRepair(verb, uuid, changes, why[0].instance_uuid, tuple(why)))
     return sorted(found, key=lambda repair: (REPAIRS.index(repair.verb), _growth(repair)))
 
 
 class _Comparison:
-    def __init__(self, views: Views) -> None:
+    def __init__(self, views: PlacementViews) -> None:
         self._views = views
         self._root = views.report.root.uuid
         self._layouts = dict.fromkeys((views.report.layout, tree.NESTED))
@@ -314,7 +314,7 @@ class _Comparison:
 
     # -- the wanted allocations ---------------------------------------------------------------------------------------
 
-    def changes(self, verb: str, uuid: str, why: Sequence[Mismatch]) -> tuple[Change, ...]:
+    def changes(self, verb: str, uuid: str, why: Sequence[Mismatch]) -> tuple[ConsumerChange, ...]:
         """Return what a repair for these mismatches of a consumer changes, the consumer first."""
         instance_uuid = why[0].instance_uuid
         if verb == REVERT:
@@ -325,12 +325,12 @@ class _Comparison:
             return self._planned(operations.Confirm(uuid))
         before = self._views.consumers[uuid]
         after = before._replace(resources=self.wanted(before, {one.resource_class for one in why}))
-        return Change(before, after.typed(values.INSTANCE)),
+        return ConsumerChange(before, after.typed(values.INSTANCE)),
 
-    def _planned(self, operation: operations.Operation) -> tuple[Change, ...]:
+    def _planned(self, operation: operations.Operation) -> tuple[ConsumerChange, ...]:
         before = {uuid: self._views.consumers.get(uuid, Consumer(uuid, {}, None)) for uuid in operation.consumers}
         operation.begin(before)
-        return tuple(Change(before[after.uuid], after.typed(kind))
+        return tuple(ConsumerChange(before[after.uuid], after.typed(kind))
                      for after, kind in zip(operation.plan(before), operation.types, strict=True))
 
     def wanted(self, consumer: Consumer, classes: Collection[str | None]) -> Resources:
@@ -361,7 +361,7 @@ def _of_tree(kind: str, provider: str | None, detail: str, held: str, proposal: 
     return Mismatch(kind, severity, None, provider, None, None, False, 0, detail, held, proposal, repair)
 
 
-def _says_more(change: tree.Change) -> bool:
+def _says_more(change: tree.ProviderChange) -> bool:
     """Whether placement only reserves more than wanted. That is safe: a service knows more than its rows say.
 
     A heal also leaves such a tree, with marks of classes that the node no longer counts, and with migration traits.
@@ -380,7 +380,7 @@ def _says_more(change: tree.Change) -> bool:
                for name, inventory in before.inventories.items())
 
 
-def _growth(repair: Repair) -> int:
+def _growth(repair: PlacementRepair) -> int:
     """Return the amount that a repair allocates in addition."""
     return sum(_sum(after.resources) - _sum(before.resources) for before, after in repair.changes)
 

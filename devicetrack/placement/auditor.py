@@ -23,8 +23,8 @@ from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.allocations import Leftovers
 from devicetrack.placement.audit import Mismatch
-from devicetrack.placement.audit import Repair
-from devicetrack.placement.audit import Views
+from devicetrack.placement.audit import PlacementRepair
+from devicetrack.placement.audit import PlacementViews
 from devicetrack.placement.client import Client
 
 
@@ -63,14 +63,14 @@ class Auditor:
         """
         return self._audit()[0]
 
-    def plan(self) -> tuple[list[Repair], list[Mismatch]]:
+    def plan(self) -> tuple[list[PlacementRepair], list[Mismatch]]:
         """Return the certain repairs, for :meth:`repair`, and the mismatches that need attention but have no repair."""
         found, views = self._audit()
         repairs = audit.repairs(views, found)
         repaired = {mismatch for repair in repairs for mismatch in repair.why}
         return repairs, [one for one in found if one.needs_attention and one not in repaired]
 
-    def repair(self, repairs: Sequence[Repair]) -> Iterator[tuple[Repair, str | None]]:
+    def repair(self, repairs: Sequence[PlacementRepair]) -> Iterator[tuple[PlacementRepair, str | None]]:
         """Make the repairs one by one; yield each with None or why it failed: something may have changed meanwhile."""
         for repair in repairs:
             try:
@@ -78,7 +78,7 @@ class Auditor:
             except exception.DeviceTrackError as error:
                 yield repair, str(error)
 
-    def _repair(self, repair: Repair) -> str | None:
+    def _repair(self, repair: PlacementRepair) -> str | None:
         if repair.consumer is None:
             report = self._report(self._look(), dry_run=False)
             if self._record is not None:
@@ -92,11 +92,11 @@ class Auditor:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def _audit(self) -> tuple[list[Mismatch], Views]:
+    def _audit(self) -> tuple[list[Mismatch], PlacementViews]:
         first, views = audit.compare(self._read()), self._read()
         return [mismatch for mismatch in audit.compare(views) if mismatch in first], views
 
-    def _read(self) -> Views:
+    def _read(self) -> PlacementViews:
         # Read the host first: a consumer that comes meanwhile has no row in this view, which leads to no repair.
         host = self._look()
         report = self._report(host, dry_run=True)
@@ -109,7 +109,8 @@ class Auditor:
                     before = held.get(uuid, values.Consumer(uuid, {}, holding.generation)).resources
                     held[uuid] = values.Consumer(uuid, {**before, provider: holding.resources}, holding.generation)
         notes = self._leftovers.kept()
-        views = Views(report, self._layout, host.complete, names, classes, host.records, host.usage, notes, held)
+        views = PlacementViews(report, self._layout, host.complete, names, classes, host.records, host.usage, notes,
+                               held)
         differ = {mismatch.consumer for mismatch in audit.compare(views) if mismatch.consumer is not None}
         differ |= {note.instance_uuid for note in notes if note.migration_uuid in differ}
         return views._replace(consumers={**held, **{uuid: self._client.get_allocations(uuid) for uuid in differ}})

@@ -83,20 +83,20 @@ class Client:
 
     # -- providers ----------------------------------------------------------------------------------------------------
 
-    def get_tree(self, root_uuid: str) -> list[values.Provider]:
+    def get_tree(self, root_uuid: str) -> list[values.ListedProvider]:
         """Return all providers of a tree, by the UUID of any of them; none if there is no such provider."""
         return self._get(f'/resource_providers?in_tree={root_uuid}', _providers)
 
-    def find_provider(self, name: str) -> values.Provider | None:
+    def find_provider(self, name: str) -> values.ListedProvider | None:
         """Return the provider of this name, or None."""
         found = self._get(f'/resource_providers?name={parse.quote(name, safe="")}', _providers)
         return found[0] if found else None
 
-    def get_provider(self, uuid: str) -> values.Provider:
+    def get_provider(self, uuid: str) -> values.ListedProvider:
         """:raises errors.UnknownProvider: there is none"""
         return self._get(f'/resource_providers/{uuid}', _provider, uuid)
 
-    def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> values.Provider:
+    def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> values.ListedProvider:
         """:raises ProviderExists: the name or the UUID is taken"""
         body: dict[str, Any] = {'uuid': uuid, 'name': name}
         if parent_uuid is not None:
@@ -126,7 +126,7 @@ class Client:
         return self._get(f'/resource_providers/{uuid}/inventories', _inventories, uuid)
 
     def put_inventories(self, uuid: str, generation: int,
-                        inventories: Mapping[str, values.Inventory]) -> values.Inventories:
+                        inventories: Mapping[str, values.ClassInventory]) -> values.Inventories:
         """Replace all inventories of a provider; the answer has its new generation.
 
         :raises ProviderConflict: ``generation`` is not the present one
@@ -340,18 +340,18 @@ def _reason(answer: requests.Response) -> tuple[str | None, str]:
 # -- bodies -----------------------------------------------------------------------------------------------------------
 
 
-def _provider(body: Any) -> values.Provider:
-    return values.Provider(body['uuid'], body['name'], body['generation'], body['parent_provider_uuid'],
+def _provider(body: Any) -> values.ListedProvider:
+    return values.ListedProvider(body['uuid'], body['name'], body['generation'], body['parent_provider_uuid'],
                     body['root_provider_uuid'])
 
 
-def _providers(body: Any) -> list[values.Provider]:
+def _providers(body: Any) -> list[values.ListedProvider]:
     return [_provider(provider) for provider in body['resource_providers']]
 
 
 def _inventories(body: Any) -> values.Inventories:
     return values.Inventories(body['resource_provider_generation'], {
-        name: values.Inventory(*(given[field] for field in values.Inventory._fields))
+        name: values.ClassInventory(*(given[field] for field in values.ClassInventory._fields))
         for name, given in body['inventories'].items()})
 
 

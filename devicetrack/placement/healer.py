@@ -195,7 +195,7 @@ class _Run:
         for provider in self._below:
             self._read_provider(provider)
 
-    def plan(self) -> healing.Plan:
+    def plan(self) -> healing.ReshapePlan:
         node = self._node
         listed = _listed(self._client, node)
         # Read the rows after placement: every listed consumer has its row by now, if it ever gets one; and a later
@@ -203,10 +203,10 @@ class _Run:
         records, usage = node.look()
         classes = _classes_below(self._client, node, listed.consumers, records)
         if not healing.misplaced(node.uuid, listed.consumers, records, classes):
-            return healing.Plan()
+            return healing.ReshapePlan()
         if not node.complete:
             unread = healing.Obstacle(None, healing.UNREAD, 'a part of the host could not be read')
-            return healing.Plan(obstacles=(unread,))
+            return healing.ReshapePlan(obstacles=(unread,))
         uuids = sorted(uuid for uuid, holding in listed.consumers.items() if classes & holding.resources.keys())
         self._read_consumers(uuids, listed.consumers)
         beside = [self._client.get_allocations(uuid) for uuid in healing.companions(node.uuid, uuids, records)]

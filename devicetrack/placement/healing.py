@@ -48,7 +48,7 @@ class Obstacle(NamedTuple):
         return f'{self.what}: {whose}{self.detail}'
 
 
-class Plan(NamedTuple):
+class ReshapePlan(NamedTuple):
     """One request to the reshaper, which replaces everything in it or nothing. With obstacles it must not be sent."""
 
     inventories: Mapping[str, values.Inventories] = {}
@@ -98,7 +98,7 @@ def companions(root_uuid: str, consumers: Collection[str], records: Iterable[Rec
 
 def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], used: Mapping[str, Mapping[str, int]],
          consumers: Collection[values.Consumer], records: Sequence[Record], usage: Usage | None,
-         classes: Collection[str]) -> Plan:
+         classes: Collection[str]) -> ReshapePlan:
     """Plan how consumers move to the providers of their devices, or name the obstacles.
 
     Inventories change only as much as necessary: the node loses a class that nobody holds there any more, and a
@@ -142,8 +142,8 @@ def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], used: Ma
                     needed[provider, name] = needed.get((provider, name), 0) + sign * amount
     obstacles += _places(inventories, changed, providers - {root_uuid}, classes)
     if obstacles or not changed:
-        return Plan(obstacles=tuple(obstacles))
-    return Plan(_inventories(root_uuid, inventories, after, needed, classes), tuple(changed))
+        return ReshapePlan(obstacles=tuple(obstacles))
+    return ReshapePlan(_inventories(root_uuid, inventories, after, needed, classes), tuple(changed))
 
 
 # -- obstacles --------------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class Spawn(Operation):
         return [self._wanted._replace(generation=views[self._wanted.uuid].generation)]
 
 
-class Move(Operation):
+class StartMove(Operation):
     """Gives the instance's allocations to the migration, and the new ones to the instance.
 
     :param own: the allocations that the instance is expected to have. In a merge, the instance keeps all others
@@ -290,7 +290,7 @@ class FinishEvacuation(Part):
         return {provider: amounts for provider, amounts in resources.items() if provider in self._providers}
 
 
-class Change(Part):
+class ChangeOwn(Part):
     """Replaces our part of a consumer's allocations.
 
     :param generation: the consumer's generation when our part was ``own``; tells our change from one of others

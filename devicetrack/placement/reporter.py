@@ -42,7 +42,7 @@ class Report(NamedTuple):
     """
 
     root: tree.ProviderState
-    changes: tuple[tree.Change, ...]
+    changes: tuple[tree.ProviderChange, ...]
     left: tuple[tree.Left, ...]
     refused: Mapping[str, errors.PlacementError]
     layout: str
@@ -96,7 +96,7 @@ class PlacementReporter:
 
     def _sync(self, providers: Collection[Provider], layout: str, classes: frozenset[str], complete: bool,
               dry_run: bool, progress: Progress) -> Report:
-        written: list[tree.Change] = []
+        written: list[tree.ProviderChange] = []
         refused: dict[str, errors.PlacementError] = {}
         conflicts: collections.Counter[str] = collections.Counter()
         while True:
@@ -151,17 +151,17 @@ class PlacementReporter:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def _compared(self, providers: Collection[Provider], layout: str, classes: frozenset[str],
-                  progress: Progress) -> tuple[tree.Tree, tree.Tree, str]:
+                  progress: Progress) -> tuple[tree.ProviderTree, tree.ProviderTree, str]:
         """Return placement's tree, the wanted tree, and the layout of the wanted one."""
         wanted = tree.desired(providers, layout)
         self._seen = self._read(wanted, progress)
-        actual = self._used(tree.Tree(wanted.root, dict(self._seen)), wanted, tree.desired(providers), classes)
+        actual = self._used(tree.ProviderTree(wanted.root, dict(self._seen)), wanted, tree.desired(providers), classes)
         possible = tree.possible(actual, providers, layout, classes)
         wanted = tree.desired(providers, possible, tree.held_below(actual, providers, possible),
                               tree.surplus_at_node(actual, providers, possible))
         return self._aggregated(actual, wanted), wanted, possible
 
-    def _read(self, wanted: tree.Tree, progress: Progress) -> dict[str, tree.ProviderState]:
+    def _read(self, wanted: tree.ProviderTree, progress: Progress) -> dict[str, tree.ProviderState]:
         """Read all providers of the tree. One whose generation has not changed is not read again."""
         listed = self._client.get_tree(wanted.root)
         states = {}
@@ -183,7 +183,7 @@ class PlacementReporter:
             progress(READING, number, len(changed))
         return states
 
-    def _read_one(self, provider: values.Provider, wanted: tree.Tree) -> tree.ProviderState:
+    def _read_one(self, provider: values.ListedProvider, wanted: tree.ProviderTree) -> tree.ProviderState:
         traits = self._client.get_traits(provider.uuid)
         state = _state(provider)._replace(traits=frozenset(traits.traits))
         if not tree.is_ours(state, wanted):
@@ -195,7 +195,8 @@ class PlacementReporter:
         return state._replace(inventories=inventories.inventories,
                              generation=min(traits.generation, inventories.generation))
 
-    def _used(self, actual: tree.Tree, wanted: tree.Tree, nested: tree.Tree, classes: frozenset[str]) -> tree.Tree:
+    def _used(self, actual: tree.ProviderTree, wanted: tree.ProviderTree, nested: tree.ProviderTree,
+              classes: frozenset[str]) -> tree.ProviderTree:
         """Return the tree with the usages of the providers where they matter."""
         states = dict(actual.providers)
         for uuid in tree.to_ask(actual, wanted, nested, classes):
@@ -204,7 +205,7 @@ class PlacementReporter:
                 states[uuid] = states[uuid]._replace(used=self._client.get_usages(uuid))
         return actual._replace(providers=states)
 
-    def _aggregated(self, actual: tree.Tree, wanted: tree.Tree) -> tree.Tree:
+    def _aggregated(self, actual: tree.ProviderTree, wanted: tree.ProviderTree) -> tree.ProviderTree:
         """Return the tree with the aggregates of the providers that may be deleted."""
         states = dict(actual.providers)
         for uuid, state in states.items():
@@ -217,7 +218,7 @@ class PlacementReporter:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def _write(self, change: tree.Change) -> None:
+    def _write(self, change: tree.ProviderChange) -> None:
         before, after = change
         if after is None:
             assert before is not None
@@ -266,5 +267,5 @@ def _custom(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if name.startswith(_CUSTOM))
 
 
-def _state(provider: values.Provider) -> tree.ProviderState:
+def _state(provider: values.ListedProvider) -> tree.ProviderState:
     return tree.ProviderState(provider.uuid, provider.name, provider.parent_uuid, generation=provider.generation)

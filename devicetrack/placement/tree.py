@@ -32,7 +32,7 @@ from typing import NamedTuple
 from devicetrack import log
 from devicetrack.objects import Provider
 from devicetrack.objects import traits as names
-from devicetrack.placement.values import Inventory
+from devicetrack.placement.values import ClassInventory
 
 # Where devices are counted.
 FLAT: Final = 'flat'                            # all of them at the node
@@ -67,14 +67,14 @@ class ProviderState(NamedTuple):
     uuid: str
     name: str
     parent_uuid: str | None
-    inventories: Mapping[str, Inventory] = {}
+    inventories: Mapping[str, ClassInventory] = {}
     traits: frozenset[str] = frozenset()
     generation: int | None = None
     used: Mapping[str, int] | None = None
     aggregated: bool | None = None
 
 
-class Tree(NamedTuple):
+class ProviderTree(NamedTuple):
     """Providers by UUID; ``root`` is the node.
 
     ``known`` are all providers of this host's devices, including those that a flat tree does not use.
@@ -85,7 +85,7 @@ class Tree(NamedTuple):
     known: frozenset[str] = frozenset()
 
 
-class Change(NamedTuple):
+class ProviderChange(NamedTuple):
     """A change of one provider. ``before`` is None for a provider to make, ``after`` for one to delete."""
 
     before: ProviderState | None
@@ -122,7 +122,7 @@ class Left(NamedTuple):
 class Difference(NamedTuple):
     """The changes, in the order in which to make them, and the inventories that cannot be removed yet."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[ProviderChange, ...]
     left: tuple[Left, ...]
 
 
@@ -132,7 +132,7 @@ _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def desired(providers: Iterable[Provider], layout: str = NESTED, held: Mapping[str, int] = _NOTHING,
-            surplus: Mapping[str, int] = _NOTHING) -> Tree:
+            surplus: Mapping[str, int] = _NOTHING) -> ProviderTree:
     """Make the tree that reports these providers, one of which is the node.
 
     :param held: from :func:`held_below`: amounts by class that the node reserves in addition
@@ -144,20 +144,20 @@ def desired(providers: Iterable[Provider], layout: str = NESTED, held: Mapping[s
     known = frozenset(states)
     if layout == NESTED:
         below = {uuid: _reserving(state, surplus) for uuid, state in states.items()}
-        return Tree(root.uuid, {**below, root.uuid: _reserving(root, held)}, known)
-    everything: dict[str, Inventory] = {}
+        return ProviderTree(root.uuid, {**below, root.uuid: _reserving(root, held)}, known)
+    everything: dict[str, ClassInventory] = {}
     for state in states.values():
         for name, inventory in state.inventories.items():
-            other = everything.get(name, Inventory(0))
+            other = everything.get(name, ClassInventory(0))
             everything[name] = _inventory(other.total + inventory.total, other.reserved + inventory.reserved)
     # The scheduler looks for migration traits at the provider that counts the device.
     at_node = _reserving(root._replace(inventories=everything), held)._replace(traits=root.traits.union(
         trait for state in states.values() for trait in state.traits if names.is_of_migration(trait)))
     if layout == FLAT:
-        return Tree(root.uuid, {root.uuid: at_node}, known)
+        return ProviderTree(root.uuid, {root.uuid: at_node}, known)
     announced = {state.uuid: state._replace(inventories={
         name: _in_full(inventory) for name, inventory in state.inventories.items()}) for state in states.values()}
-    return Tree(root.uuid, {**announced, root.uuid: at_node}, known)
+    return ProviderTree(root.uuid, {**announced, root.uuid: at_node}, known)
 
 
 def _state(provider: Provider) -> ProviderState:
@@ -166,9 +166,9 @@ def _state(provider: Provider) -> ProviderState:
         for name, total in provider.totals.items() if total > 0}, frozenset(provider.traits))
 
 
-def _inventory(total: int, reserved: int) -> Inventory:
+def _inventory(total: int, reserved: int) -> ClassInventory:
     """Make an inventory in which one guest may have all devices, and no device is divided or shared."""
-    return Inventory(total, min(reserved, total), max_unit=total)
+    return ClassInventory(total, min(reserved, total), max_unit=total)
 
 
 def _reserving(state: ProviderState, amounts: Mapping[str, int]) -> ProviderState:
@@ -177,7 +177,7 @@ def _reserving(state: ProviderState, amounts: Mapping[str, int]) -> ProviderStat
         for name, inventory in state.inventories.items()})
 
 
-def _in_full(inventory: Inventory) -> Inventory:
+def _in_full(inventory: ClassInventory) -> ClassInventory:
     return inventory._replace(reserved=inventory.total)
 
 
@@ -186,7 +186,7 @@ def counted(providers: Iterable[Provider]) -> frozenset[str]:
     return frozenset(name for provider in providers for name in provider.totals)
 
 
-def counted_below(actual: Tree, nested: Tree, classes: Collection[str]) -> frozenset[str]:
+def counted_below(actual: ProviderTree, nested: ProviderTree, classes: Collection[str]) -> frozenset[str]:
     """Return the classes that count devices at providers below the node, by the host or by placement.
 
     :param nested: the nested tree of the host's providers
@@ -196,7 +196,7 @@ def counted_below(actual: Tree, nested: Tree, classes: Collection[str]) -> froze
                      if name in classes or mark(COUNTS, name) in state.traits)
 
 
-def possible(actual: Tree, providers: Collection[Provider], layout: str, classes: Collection[str]) -> str:
+def possible(actual: ProviderTree, providers: Collection[Provider], layout: str, classes: Collection[str]) -> str:
     """Return the layout that can be reported now.
 
     A report moves no allocation. While devices are allocated at the node, their own providers are only announced,
@@ -217,7 +217,7 @@ def possible(actual: Tree, providers: Collection[Provider], layout: str, classes
     return layout
 
 
-def held_below(actual: Tree, providers: Collection[Provider], layout: str) -> Mapping[str, int]:
+def held_below(actual: ProviderTree, providers: Collection[Provider], layout: str) -> Mapping[str, int]:
     """Return the amounts by class that are allocated below the node, but whose devices the node counts.
 
     The node counts the devices of all providers unless the tree is nested. It may also count those of a provider that
@@ -235,7 +235,7 @@ def held_below(actual: Tree, providers: Collection[Provider], layout: str) -> Ma
     return held
 
 
-def surplus_at_node(actual: Tree, providers: Collection[Provider], layout: str) -> Mapping[str, int]:
+def surplus_at_node(actual: ProviderTree, providers: Collection[Provider], layout: str) -> Mapping[str, int]:
     """Return the amounts by class that are allocated at a nested node beyond the devices that it counts itself.
 
     They may be for devices that the host no longer has, or that are counted below the node now.
@@ -246,7 +246,7 @@ def surplus_at_node(actual: Tree, providers: Collection[Provider], layout: str) 
             if _used(actual, nested.root, name) > inventory.total}
 
 
-def _is_nested(actual: Tree, nested: Tree, name: str) -> bool:
+def _is_nested(actual: ProviderTree, nested: ProviderTree, name: str) -> bool:
     """Whether placement counts a class, which the node counts too, at its own providers now."""
     root = actual.providers.get(nested.root)
     at_node = root.inventories.get(name) if root is not None else None
@@ -255,12 +255,12 @@ def _is_nested(actual: Tree, nested: Tree, name: str) -> bool:
             or any(_room(state, name) > (state.used or {}).get(name, 0) for state in _below(actual, nested)))
 
 
-def _below(tree: Tree, nested: Tree) -> list[ProviderState]:
+def _below(tree: ProviderTree, nested: ProviderTree) -> list[ProviderState]:
     """Return a tree's providers below the node that count devices of this host, or once did."""
     return [state for uuid, state in tree.providers.items() if uuid != nested.root and is_ours(state, nested)]
 
 
-def _used(tree: Tree, uuid: str, name: str) -> int:
+def _used(tree: ProviderTree, uuid: str, name: str) -> int:
     state = tree.providers.get(uuid)
     return 0 if state is None or state.used is None else state.used.get(name, 0)
 
@@ -275,7 +275,7 @@ def mark(prefix: str, name: str) -> str:
     return prefix + hashlib.sha256(name.encode()).hexdigest().upper()
 
 
-def is_ours(state: ProviderState, wanted: Tree) -> bool:
+def is_ours(state: ProviderState, wanted: ProviderTree) -> bool:
     """Whether a provider counts devices of this host, once did, or was made by us."""
     return state.uuid in wanted.known or is_marked(state.traits)
 
@@ -285,7 +285,7 @@ def is_marked(traits: Iterable[str]) -> bool:
     return any(trait == MADE or trait.startswith(COUNTS) for trait in traits)
 
 
-def to_ask(actual: Tree, wanted: Tree, nested: Tree, classes: Collection[str]) -> list[str]:
+def to_ask(actual: ProviderTree, wanted: ProviderTree, nested: ProviderTree, classes: Collection[str]) -> list[str]:
     """Return the providers whose usages matter.
 
     These are the providers from which something of ours has to be removed, or reserved in full, and with them the
@@ -314,7 +314,7 @@ def _closes(state: ProviderState, want: ProviderState | None) -> bool:
                                     for name, inventory in want.inventories.items())
 
 
-def to_go(state: ProviderState, wanted: Tree, classes: Collection[str]) -> frozenset[str]:
+def to_go(state: ProviderState, wanted: ProviderTree, classes: Collection[str]) -> frozenset[str]:
     """Return the classes of ours that a provider has but should no longer count.
 
     :param classes: the classes that count devices of this host now
@@ -329,19 +329,19 @@ def to_go(state: ProviderState, wanted: Tree, classes: Collection[str]) -> froze
 # -- the difference ---------------------------------------------------------------------------------------------------
 
 
-def diff(actual: Tree, wanted: Tree, classes: Collection[str], complete: bool = True) -> Difference:
+def diff(actual: ProviderTree, wanted: ProviderTree, classes: Collection[str], complete: bool = True) -> Difference:
     """Return the difference between placement's tree and the wanted one.
 
     :param classes: the classes that count devices of this host now
     :param complete: False when a part of the host could not be read: missing devices then stay, reserved in full
     """
-    changes: list[Change] = []
+    changes: list[ProviderChange] = []
     left: list[Left] = []
     parents = {state.parent_uuid for state in actual.providers.values()}
     for uuid, want in wanted.providers.items():
         if uuid not in actual.providers:
             bare = want._replace(inventories={}, traits=frozenset(), generation=0)
-            changes.append(Change(None, _merged(bare, want, frozenset(), frozenset(), complete)))
+            changes.append(ProviderChange(None, _merged(bare, want, frozenset(), frozenset(), complete)))
     for uuid, before in actual.providers.items():
         if not is_ours(before, wanted):
             continue
@@ -352,9 +352,9 @@ def diff(actual: Tree, wanted: Tree, classes: Collection[str], complete: bool = 
         left += [Left(uuid, before.name, name, used) for name, used in stays.items()]
         after = _merged(before, wanted.providers.get(uuid), going, stays.keys(), complete)
         if uuid not in wanted.providers and complete and uuid not in parents and _is_bare(after):
-            changes.append(Change(before, None))
+            changes.append(ProviderChange(before, None))
         elif after != before:
-            changes.append(Change(before, after))
+            changes.append(ProviderChange(before, after))
     changes.sort(key=lambda change: (_turn(change, wanted), change.provider.name))
     return Difference(tuple(changes), tuple(left))
 
@@ -381,7 +381,7 @@ def _merged(before: ProviderState, want: ProviderState | None, going: Collection
     return before._replace(inventories=inventories, traits=frozenset(traits))
 
 
-def _but_allocated(inventory: Inventory, state: ProviderState, name: str) -> Inventory:
+def _but_allocated(inventory: ClassInventory, state: ProviderState, name: str) -> ClassInventory:
     """Return the inventory with only that reserved which is not allocated, as far as the usage was read."""
     unused = inventory.total - (state.used or {}).get(name, 0)
     return inventory if inventory.reserved <= unused else inventory._replace(reserved=max(0, unused))
@@ -392,7 +392,7 @@ def _is_bare(state: ProviderState) -> bool:
     return not state.inventories and state.traits == {MADE} and state.aggregated is False
 
 
-def _turn(change: Change, wanted: Tree) -> int:
+def _turn(change: ProviderChange, wanted: ProviderTree) -> int:
     """Return the turn of a change. Room is removed before it is added, so that moving devices never count twice."""
     before, after = change
     if before is None:
@@ -402,19 +402,19 @@ def _turn(change: Change, wanted: Tree) -> int:
     return 2 if any(_room(after, name) > _room(before, name) for name in after.inventories) else 1
 
 
-def closed(change: Change) -> frozenset[str]:
+def closed(change: ProviderChange) -> frozenset[str]:
     """Return the classes of which a change removes room."""
     before, after = change
     return frozenset() if before is None else frozenset(
         name for name in before.inventories if after is None or _room(after, name) < _room(before, name))
 
 
-def without_room(change: Change, classes: Collection[str]) -> Change:
+def without_room(change: ProviderChange, classes: Collection[str]) -> ProviderChange:
     """Return the change without the room of these classes that it adds: that is reserved."""
     before, after = change
     if after is None:
         return change
-    return Change(before, after._replace(inventories={
+    return ProviderChange(before, after._replace(inventories={
         name: inventory if name not in classes else inventory._replace(reserved=max(
             inventory.reserved, inventory.total - (0 if before is None else _room(before, name))))
         for name, inventory in after.inventories.items()}))
@@ -472,7 +472,7 @@ def facts(difference: Difference) -> list[Fact]:
                     for left in difference.left]
 
 
-def _described(inventory: Inventory | None) -> str | None:
+def _described(inventory: ClassInventory | None) -> str | None:
     """Describe an inventory, with the fields in which it differs from ours: an operator may have set overcommit."""
     if inventory is None:
         return None

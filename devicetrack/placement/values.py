@@ -18,7 +18,7 @@ UNTYPED: Final = 'unknown'
 Resources: TypeAlias = Mapping[str, Mapping[str, int]]
 
 
-class Provider(NamedTuple):
+class ListedProvider(NamedTuple):
     """A resource provider. ``parent_uuid`` is None for a root, whose ``root_uuid`` is its own."""
 
     uuid: str
@@ -28,7 +28,7 @@ class Provider(NamedTuple):
     root_uuid: str
 
 
-class Inventory(NamedTuple):
+class ClassInventory(NamedTuple):
     """The amount of a resource class that a provider has. The defaults are placement's own."""
 
     total: int
@@ -43,7 +43,7 @@ class Inventories(NamedTuple):
     """All inventories of a provider by resource class, and the provider's generation with them."""
 
     generation: int
-    inventories: Mapping[str, Inventory]
+    inventories: Mapping[str, ClassInventory]
 
 
 class Traits(NamedTuple):

@@ -195,5 +195,5 @@ class Placement(fixtures.Fixture):
         made = str(uuid.uuid4())
         created = self.direct.create_provider(made, name or f'provider-{made}', parent)
         self.direct.put_inventories(made, created.generation, {
-            resource_class: values.Inventory(total) for resource_class, total in totals.items()})
+            resource_class: values.ClassInventory(total) for resource_class, total in totals.items()})
         return made

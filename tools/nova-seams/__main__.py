@@ -56,7 +56,7 @@ def main() -> int:
                 for line in changes(asked.against, before, release, reading or seams.read(targets)):
                     print(line)
             if asked.write:
-                known.setdefault(seam_table.major(release), seam_table.Table()).add(
+                known.setdefault(seam_table.major(release), seam_table.SeamTable()).add(
                     release, reading or seams.read(targets))
     if asked.write:
         for number, table in known.items():
@@ -89,7 +89,7 @@ def changes(old_release: str, old: source.Reading, new_release: str, new: source
         yield from difflib.unified_diff(*texts, f'{old_release} {name}', f'{new_release} {name}', lineterm='')
 
 
-def functions(reading: source.Reading) -> dict[str, source.Function]:
+def functions(reading: source.Reading) -> dict[str, source.NovaFunction]:
     return {name: function for name, (function, _names) in reading.callers.items()} | reading.targets
 
 

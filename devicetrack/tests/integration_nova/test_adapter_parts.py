@@ -225,7 +225,7 @@ class ProvidersTestCase(base.TestCase):
         self.tree.new_root('node', uuids.node)
         self.tree.new_child('node_pci_0000_84_00_0', 'node')
         self.driver = mock.Mock(provider_tree=self.tree)
-        self.providers = providers.Providers(self.driver, 'node')
+        self.providers = providers.NovaProviders(self.driver, 'node')
 
     def mark(self, allocated=0, **facts):
         self.driver.virtapi.reportclient.get_allocations_for_resource_provider.return_value = mock.Mock(

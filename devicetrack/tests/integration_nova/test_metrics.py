@@ -29,8 +29,8 @@ class MetricsTestCase(base.TestCase):
 
     def binding(self, counts: bool) -> binding.Binding:
         self.configuration.set('devicetrack', metrics=counts)
-        bound = binding.Binding(self.driver, 'compute-7', binding.Settings(lambda driver: None,
-                                                                           lambda host: self.state_path))
+        bound = binding.Binding(self.driver, 'compute-7', binding.HostSettings(lambda driver: None,
+                                                                               lambda host: self.state_path))
         self.addCleanup(bound.close)
         return bound
 

@@ -93,7 +93,7 @@ class HostTestCase(test_vgpu.VGPUTestBase):
 
     def adopting(self) -> nova_host.NovaHost:
         return nova_host.NovaHost(
-            nova.conf.CONF, record.Record(HOST), lambda: hypervisor.Connection(lambda: self.connection),
+            nova.conf.CONF, record.NovaRecord(HOST), lambda: hypervisor.Connection(lambda: self.connection),
             adapted.WORLD.state_path(HOST))
 
     def start_with_adapter(self) -> Any:
@@ -123,7 +123,7 @@ class HostTestCase(test_vgpu.VGPUTestBase):
 
     def lines(self, plan: Any) -> dict[str, tuple[str, list[str]]]:
         return {line.instance_uuid: (line.outcome, [key.identifier for key in line.devices])
-                for line in (plan.lines if isinstance(plan, adoption.Plan) else plan)}
+                for line in (plan.lines if isinstance(plan, adoption.AdoptionPlan) else plan)}
 
     def reason(self, plan: Any, uuid: str) -> str:
         [reason] = [line.reason for line in plan.lines if line.instance_uuid == uuid]

@@ -11,7 +11,7 @@ from devicetrack import conf as registry
 from devicetrack import exception
 from devicetrack.compatibility.facts import parse_version
 from devicetrack.compatibility.facts import Sort
-from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import UnknownVersion
 from devicetrack.compatibility.sources import Said
 from devicetrack.compatibility.sources import Source
 from devicetrack.objects.values import MigrationType
@@ -34,6 +34,6 @@ class Vendor(Source):
 
     def say(self, sort: Sort, said: MigrationType) -> Said:
         if self._versions is None:
-            return Said(Unknown('the inventory could not be read yet'))
+            return Said(UnknownVersion('the inventory could not be read yet'))
         text = self._versions.get(f'{sort.kind} {sort.type}')
         return Said() if text is None else Said(parse_version(text))

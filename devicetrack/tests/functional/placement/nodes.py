@@ -59,7 +59,7 @@ class FlatHost(fixtures.Fixture):
         self.manager = self.host.manager
         self.node = next(one.uuid for one in self.manager.providers() if one.parent_uuid is None)
         created = self.direct.create_provider(self.node, self.name, None)
-        self.direct.put_inventories(self.node, created.generation, {'VCPU': values.Inventory(1000)})
+        self.direct.put_inventories(self.node, created.generation, {'VCPU': values.ClassInventory(1000)})
         self.report(tree.FLAT)
 
     def report(self, layout: str) -> str:
@@ -134,7 +134,7 @@ class EarlierHost(fixtures.Fixture):
         self.instance = self.host.spawn(pmem=1, vgpu=1)
         self.node = str(uuid.uuid4())
         created = self.direct.create_provider(self.node, self.name, None)
-        self.direct.put_inventories(self.node, created.generation, {'VCPU': values.Inventory(1000)})
+        self.direct.put_inventories(self.node, created.generation, {'VCPU': values.ClassInventory(1000)})
         host = self.host.store.host(self.name)
         assert host is not None
         self.observer = Observer(host, self.host.driver, self.host.store, self.host.conf,

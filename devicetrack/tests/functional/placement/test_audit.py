@@ -52,7 +52,7 @@ class AuditTestCase(base.TestCase):
         self.node = self.providers['']
         found = self.direct.get_inventories(self.node)
         self.direct.put_inventories(self.node, found.generation,
-                                    {**found.inventories, 'VCPU': values.Inventory(1000)})
+                                    {**found.inventories, 'VCPU': values.ClassInventory(1000)})
         self.leftovers = HostLeftovers(self.host.manager.store, self.host.manager.host_uuid)
         self.allocations = AllocationClient(self.direct, leftovers=self.leftovers)
 
@@ -261,7 +261,7 @@ class TestRepair(AuditTestCase):
     def test_of_inventories_is_a_report(self) -> None:
         self.spawn('_p0')
         found = self.direct.get_inventories(self.providers['_p1'])
-        self.direct.put_inventories(self.providers['_p1'], found.generation, {VGPU: values.Inventory(9)})
+        self.direct.put_inventories(self.providers['_p1'], found.generation, {VGPU: values.ClassInventory(9)})
         self.assertEqual([(None, audit.INVENTORY_DIFFERS, audit.SYNC)], self.found())
         self.repaired('sync')
         self.assertEqual(found.inventories, self.direct.get_inventories(self.providers['_p1']).inventories)
@@ -271,7 +271,7 @@ class TestRepair(AuditTestCase):
         for name in names:
             provider = self.providers[name.removeprefix(self.name)]
             found = self.direct.get_inventories(provider)
-            self.direct.put_inventories(provider, found.generation, {VGPU: values.Inventory(9, max_unit=9)})
+            self.direct.put_inventories(provider, found.generation, {VGPU: values.ClassInventory(9, max_unit=9)})
         plan = self.run_audit('--repair', '--dry-run', '-f', 'json').data
         change = '~ VGPU: 9, 0 reserved -> 4, 0 reserved'
         self.assertEqual([('sync', None, None, None, name, change) for name in names], [
@@ -286,7 +286,8 @@ class TestRepair(AuditTestCase):
         instance = self.spawn('_p0')
         self.write(instance.uuid, {self.node: CPU})
         found = self.direct.get_inventories(self.providers['_p1'])
-        self.direct.put_inventories(self.providers['_p1'], found.generation, {VGPU: values.Inventory(9, max_unit=9)})
+        self.direct.put_inventories(self.providers['_p1'], found.generation,
+                                    {VGPU: values.ClassInventory(9, max_unit=9)})
         with mock.patch.object(SQLStore, 'set_nested', autospec=True,
                                side_effect=exception.StoreUnavailable('the store', 'locked')):
             answer = self.run_audit('--repair')

@@ -36,7 +36,7 @@ class TestClaims(base.TestCase):
         self.placement.direct.ensure_class(fixtures.PMEM)
         created = self.placement.direct.create_provider(node.uuid, node.name, None)
         self.placement.direct.put_inventories(node.uuid, created.generation,
-                                              {fixtures.PMEM: values.Inventory(self.told)})
+                                              {fixtures.PMEM: values.ClassInventory(self.told)})
         self.needs: values.Resources = {node.uuid: {fixtures.PMEM: 1}}
         self.node_uuid = node.uuid
         self.clients = [AllocationClient(self.placement.open(server.url), Policies(*[Policy.RETRY] * 7), attempts=20)

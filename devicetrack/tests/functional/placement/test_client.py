@@ -68,7 +68,8 @@ class TestProviders(ClientTestCase):
 
     def test_inventories(self):
         root = self.placement.provider()
-        wanted = {'VGPU': values.Inventory(8, reserved=2, max_unit=4), 'VCPU': values.Inventory(4, allocation_ratio=16)}
+        wanted = {'VGPU': values.ClassInventory(8, reserved=2, max_unit=4),
+                  'VCPU': values.ClassInventory(4, allocation_ratio=16)}
         put = self.client.put_inventories(root, 1, wanted)
         self.assertEqual((2, wanted), (put.generation, put.inventories))
         self.assertEqual(put, self.client.get_inventories(root))
@@ -95,11 +96,11 @@ class TestProviders(ClientTestCase):
         root = self.placement.provider()
         name = f'CUSTOM_{uuid.uuid4().hex.upper()}'
         error = self.assertRaises(errors.PlacementRefused, self.client.put_inventories, root, 1,
-                                  {name: values.Inventory(1)})
+                                  {name: values.ClassInventory(1)})
         self.assertEqual(400, error.status)
         for _time in range(2):
             self.client.ensure_class(name)
-        self.client.put_inventories(root, 1, {name: values.Inventory(1)})
+        self.client.put_inventories(root, 1, {name: values.ClassInventory(1)})
         self.assertRaises(errors.PlacementRefused, self.client.ensure_class, 'not custom')
 
 
@@ -157,8 +158,8 @@ class TestAllocations(ClientTestCase):
         put = self.consumer({root: {'VCPU': 2, 'VGPU': 1}})
         self.client.put_allocations(put)
         inventories = {
-            root: values.Inventories(self.client.get_inventories(root).generation, {'VCPU': values.Inventory(8)}),
-            child.uuid: values.Inventories(0, {'VGPU': values.Inventory(2)})}
+            root: values.Inventories(self.client.get_inventories(root).generation, {'VCPU': values.ClassInventory(8)}),
+            child.uuid: values.Inventories(0, {'VGPU': values.ClassInventory(2)})}
         moved = put._replace(resources={root: {'VCPU': 2}, child.uuid: {'VGPU': 1}}, generation=1)
         self.assertRaises(errors.InventoryInUse, self.client.reshape, inventories, [])
         self.assertRaises(errors.GenerationConflict, self.client.reshape, inventories, [moved._replace(generation=2)])

@@ -47,7 +47,7 @@ class FunctionsTestCase(base.TestCase):
         self.host.manager.init_host(None)
         self.node = next(one.uuid for one in self.host.manager.providers() if one.parent_uuid is None)
         created = self.direct.create_provider(self.node, self.name, None)
-        self.direct.put_inventories(self.node, created.generation, {'VCPU': values.Inventory(1000)})
+        self.direct.put_inventories(self.node, created.generation, {'VCPU': values.ClassInventory(1000)})
         self.report()
 
     def report(self) -> str:

@@ -23,7 +23,7 @@ from devicetrack.compatibility.facts import MigrationVersion
 from devicetrack.compatibility.facts import Opaque
 from devicetrack.compatibility.facts import Sort
 from devicetrack.compatibility.facts import STATELESS
-from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import UnknownVersion
 from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.partners import Held
 from devicetrack.compatibility.partners import Offer
@@ -110,7 +110,7 @@ class Chance:
     def _version(self, sort: Sort) -> MigrationVersion:
         if sort == PMEM:
             return STATELESS
-        others: list[MigrationVersion] = [Opaque('470.1'), Unknown('nobody said')]
+        others: list[MigrationVersion] = [Opaque('470.1'), UnknownVersion('nobody said')]
         return self._random.choice([*others, *(self._numbered() for _ in range(9))])
 
     def _numbered(self) -> Version:

@@ -16,7 +16,7 @@ from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.client import Client
 from devicetrack.placement.reporter import PlacementReporter
-from devicetrack.placement.values import Inventory
+from devicetrack.placement.values import ClassInventory
 from devicetrack.testing import database_servers
 from devicetrack.testing import http_proxy
 from devicetrack.testing import placement as placements
@@ -35,8 +35,8 @@ ONE_LOOK = [('GET', '/resource_providers')]
 PROJECT, USER = str(uuid.uuid4()), str(uuid.uuid4())
 
 
-def ours(total: int, reserved: int = 0) -> Inventory:
-    return Inventory(total, reserved, 1, total, 1, 1.0)
+def ours(total: int, reserved: int = 0) -> ClassInventory:
+    return ClassInventory(total, reserved, 1, total, 1, 1.0)
 
 
 class Node:
@@ -89,7 +89,7 @@ class ReporterTestCase(base.TestCase):
     def path(self, name: str, what: str = '') -> str:
         return f'/resource_providers/{self.node.uuid_of(name)}{what}'
 
-    def said(self, name: str = '') -> tuple[dict[str, Inventory], set[str]]:
+    def said(self, name: str = '') -> tuple[dict[str, ClassInventory], set[str]]:
         """What placement says of a provider."""
         provider = self.node.uuid_of(name)
         return (dict(self.direct.get_inventories(provider).inventories), set(self.direct.get_traits(provider).traits))
@@ -97,7 +97,7 @@ class ReporterTestCase(base.TestCase):
     def there(self) -> set[str]:
         return {one.name.removeprefix(f'{self.node.name}_') for one in self.direct.get_tree(self.node.uuid)}
 
-    def somebody_counts(self, name: str, **inventories: Inventory) -> None:
+    def somebody_counts(self, name: str, **inventories: ClassInventory) -> None:
         provider = self.node.uuid_of(name)
         now = self.direct.get_inventories(provider)
         self.direct.put_inventories(provider, now.generation, {**now.inventories, **inventories})
@@ -182,7 +182,7 @@ class TestReport(ReporterTestCase):
         providers = self.node.cards(3)
         self.sync(*providers)
         self.allocate('card001', VGPU=1)
-        self.somebody_counts('card002', VGPU=Inventory(100))
+        self.somebody_counts('card002', VGPU=ClassInventory(100))
         self.sync(*providers)
         self.assertEqual([('PUT', self.path('card002', '/inventories'))], self.writes)
         self.assertEqual({self.path(name, what) for name in ('card001', 'card002')
@@ -192,16 +192,16 @@ class TestReport(ReporterTestCase):
     def test_leaves_alone_what_others_wrote(self) -> None:
         self.direct.ensure_class('CUSTOM_THEIRS')
         self.sync(*self.node.cards(2))
-        processors = Inventory(8, 2, 1, 8, 1, 4.0)
+        processors = ClassInventory(8, 2, 1, 8, 1, 4.0)
         self.somebody_counts('', VCPU=processors)
-        self.somebody_counts('card000', CUSTOM_THEIRS=Inventory(5))
+        self.somebody_counts('card000', CUSTOM_THEIRS=ClassInventory(5))
         for name in ('', 'card000', 'card001'):
             self.somebody_sets(name, GOLD)
             self.somebody_aggregates(name)
         aggregates = [self.direct.get_aggregates(self.node.uuid_of(name)).aggregates for name in ('', 'card000')]
         report = self.sync(self.node.provider('', {PMEM: 2}), self.node.provider('card000', VGPU=2))
         self.assertEqual({'VCPU': processors, PMEM: ours(2)}, self.said()[0])
-        self.assertEqual({'CUSTOM_THEIRS': Inventory(5), VGPU: ours(2)}, self.said('card000')[0])
+        self.assertEqual({'CUSTOM_THEIRS': ClassInventory(5), VGPU: ours(2)}, self.said('card000')[0])
         self.assertEqual(({}, {GOLD, tree.MADE}), self.said('card001'))     # gone, and not theirs alone to take away
         self.assertTrue(all(GOLD in self.said(name)[1] for name in ('', 'card000')))
         self.assertEqual(aggregates, [self.direct.get_aggregates(self.node.uuid_of(name)).aggregates
@@ -565,7 +565,7 @@ class TestLayout(ReporterTestCase):
     def test_of_a_node_that_somebody_else_nested_is_taken_over(self) -> None:
         self.direct.create_provider(self.node.uuid, self.node.name, None)
         self.direct.create_provider(self.node.uuid_of('card000'), f'{self.node.name}_card000', self.node.uuid)
-        self.somebody_counts('card000', VGPU=Inventory(16))
+        self.somebody_counts('card000', VGPU=ClassInventory(16))
         self.allocate('card000', VGPU=2)
         self.assertEqual(tree.NESTED, self.sync(*self.node.cards(1), layout=tree.FLAT).layout)
         self.assertEqual(({VGPU: ours(4)}, {tree.mark(tree.COUNTS, VGPU)}), self.said('card000'))

@@ -31,8 +31,8 @@ from devicetrack.tests.functional.placement import nodes
 from devicetrack.tests.unit.cmd import program as programs
 
 
-def ours(total: int, reserved: int = 0) -> values.Inventory:
-    return values.Inventory(total, reserved, max_unit=total)
+def ours(total: int, reserved: int = 0) -> values.ClassInventory:
+    return values.ClassInventory(total, reserved, max_unit=total)
 
 
 class SyncTestCase(base.TestCase):
@@ -60,7 +60,7 @@ class SyncTestCase(base.TestCase):
         return PlacementReporter(self.direct).sync(manager.providers(), tree.LAYOUT_OF[self.nested], manager.classes,
                                                    manager.complete)
 
-    def said(self) -> dict[str, dict[str, values.Inventory]]:
+    def said(self) -> dict[str, dict[str, values.ClassInventory]]:
         root = self.direct.find_provider(self.name)
         assert root is not None
         return {one.name.removeprefix(self.name): dict(self.direct.get_inventories(one.uuid).inventories)
@@ -115,7 +115,7 @@ class TestSync(SyncTestCase):
         root = self.placement.provider(None, self.name, VCPU=8)
         card = self.placement.provider(root, f'{self.name}_p0', VGPU=16)
         self.assertEqual(0, self.run_sync().code)
-        self.assertEqual({'': {'VCPU': values.Inventory(8), PMEM: ours(3)}, '_p0': {VGPU: ours(2)},
+        self.assertEqual({'': {'VCPU': values.ClassInventory(8), PMEM: ours(3)}, '_p0': {VGPU: ours(2)},
                           '_p1': {VGPU: ours(1)}}, self.said())
         found = self.direct.find_provider(f'{self.name}_p0')
         self.assertEqual(card, found and found.uuid)

@@ -15,7 +15,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.compatibility import host_facts
 from devicetrack.compatibility.facts import Facts
-from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import UnknownVersion
 from devicetrack.compatibility.rules import decide
 from devicetrack.compatibility.rules import VERSION_UNKNOWN
 from devicetrack.engine import findings
@@ -286,7 +286,7 @@ class DeclarationTestCase(MdevTestCase):
     def test_a_driver_of_the_kernel_declares_no_version_and_a_table_does(self) -> None:
         host = self.host()
         facts = self.declared(host)
-        self.assertEqual(Unknown('no source knows it'), facts.version)
+        self.assertEqual(UnknownVersion('no source knows it'), facts.version)
         verdict = decide(facts, facts, host.running.declarations.rules)
         self.assertEqual((True, [VERSION_UNKNOWN]),
                          (verdict.accepted, [note.about for note in verdict.notes]))

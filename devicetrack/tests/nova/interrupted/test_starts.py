@@ -69,7 +69,7 @@ class SchemaTestCase(_Guest):
 
     def test_a_release_that_starts_while_another_one_runs_leaves_its_schema_alone(self) -> None:
         driver = self.computes['host1'].driver
-        settings = binding.Settings(adapted.WORLD.connect, adapted.WORLD.state_path)
+        settings = binding.HostSettings(adapted.WORLD.connect, adapted.WORLD.state_path)
         with mock.patch('devicetrack.sync_store', autospec=True) as sync:
             self.assertRaises(exception.HostInUse, binding.Binding(driver, 'host1', settings).start)
         sync.assert_not_called()

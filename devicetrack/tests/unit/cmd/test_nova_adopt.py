@@ -20,10 +20,10 @@ from devicetrack.cmd import base as cmd_base
 from devicetrack.cmd import nova_adopt
 from devicetrack.cmd import nova_host
 from devicetrack.nova import adoption
-from devicetrack.nova.adoption import Check
+from devicetrack.nova.adoption import AdoptionLine
+from devicetrack.nova.adoption import AdoptionPlan
+from devicetrack.nova.adoption import HostCheck
 from devicetrack.nova.adoption import Instance
-from devicetrack.nova.adoption import Line
-from devicetrack.nova.adoption import Plan
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Usage
@@ -39,7 +39,7 @@ VGPU = '4b20d080-1b54-4048-85b3-a6a62d165c01'
 SMALL, NODE, CARD = 'CUSTOM_PMEM_NAMESPACE_SMALL', 'node', 'card'
 
 
-def story() -> adoption.Host:
+def story() -> adoption.AdoptedHost:
     """The host of the page: a guest that all agree on, one that nobody can tell of, one that moves, one that is off."""
     devices = [InventoryDevice('vpmem', f'ns{number}', '', SMALL, None, None, '') for number in range(4)]
     devices.append(InventoryDevice('mdev', VGPU, 'pci_0000_84_00_0', 'VGPU', 'pci_0000_84_00_0', None, ''))
@@ -50,12 +50,12 @@ def story() -> adoption.Host:
     moving = ('migration 7d1c9f02-33aa-4d0b-8a55-0f6b6a1f9d11 (resize, from compute-7 to compute-8) is finished: '
               'confirm or revert it')
     instances = {uuid: Instance(
-        uuid, HOST, namespaces=(adoption.Namespace(f'ns{number}', 'SMALL', f'/dev/dax0.{number}', NODE),),
+        uuid, HOST, namespaces=(adoption.NamedNamespace(f'ns{number}', 'SMALL', f'/dev/dax0.{number}', NODE),),
         moving=moving if uuid == MOVING else '') for number, uuid in enumerate((MATCHED, OFF, ODD, MOVING))}
     allocations: dict[str, dict[tuple[str, str], int]] = {uuid: {(NODE, SMALL): 1} for uuid in instances}
     allocations[MATCHED][CARD, 'VGPU'] = 1
     allocations[ODD][CARD, 'VGPU'] = 1
-    return adoption.Host(
+    return adoption.AdoptedHost(
         HOST, instances, allocations, Usage(uses, frozenset((MATCHED, ODD, MOVING)), frozenset((MATCHED,))), devices,
         {'': NODE, 'pci_0000_84_00_0': CARD}, frozenset((SMALL, 'VGPU')))
 
@@ -63,22 +63,22 @@ def story() -> adoption.Host:
 class Told:
     """Stands for :class:`devicetrack.cmd.nova_host.NovaHost`, which asks a Nova that runs."""
 
-    def __init__(self, plan: Plan | Exception) -> None:
+    def __init__(self, plan: AdoptionPlan | Exception) -> None:
         self._plan = plan
         self.applied = False
 
-    def plan(self) -> Plan:
+    def plan(self) -> AdoptionPlan:
         if isinstance(self._plan, Exception):
             raise self._plan
         return self._plan
 
-    def apply(self, plan: Plan) -> Iterator[Line]:
+    def apply(self, plan: AdoptionPlan) -> Iterator[AdoptionLine]:
         self.applied = True
         for line in plan.lines:
             yield line._replace(outcome=adoption.ADOPTED) if line.outcome == adoption.ADOPT else line
 
-    def checks(self) -> Iterator[Check]:
-        yield Check('state directory', adoption.OK, '')
+    def checks(self) -> Iterator[HostCheck]:
+        yield HostCheck('state directory', adoption.OK, '')
         plan = self.plan()
         yield from adoption.checks_of_host(plan.obstacles, plan.unread)
         yield from adoption.checks_of_guests(plan)
@@ -88,7 +88,7 @@ class AdoptTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.told = Told(Plan(adoption.plan(story(), lambda _uuid, _keys: None), [], [], 1, False))
+        self.told = Told(AdoptionPlan(adoption.plan(story(), lambda _uuid, _keys: None), [], [], 1, False))
 
     def run_to(self, code: int, *arguments: str) -> tuple[str, str]:
         """Run the program; returns what it printed."""
@@ -108,8 +108,8 @@ class AdoptTestCase(base.TestCase):
 
     def agreed(self) -> None:
         """Leave only what all agree on."""
-        self.told = Told(Plan([Line(adoption.ADOPT, MATCHED, (DeviceKey('vpmem', 'ns0'),), 'they agree')], [], [], 0,
-                              False))
+        line = AdoptionLine(adoption.ADOPT, MATCHED, (DeviceKey('vpmem', 'ns0'),), 'they agree')
+        self.told = Told(AdoptionPlan([line], [], [], 0, False))
 
     def test_it_prints_what_the_page_shows(self) -> None:
         shown = re.search(r'^    \$ devicetrack-nova-adopt(?P<arguments>[^\n]*)\n(?P<answer>(?:    [^\n]*\n)*)',
@@ -138,11 +138,11 @@ class AdoptTestCase(base.TestCase):
                           'reason': 'they agree'}, line)
 
     def test_a_host_without_devices_is_said(self) -> None:
-        self.told = Told(Plan([], [], [], 0, False))
+        self.told = Told(AdoptionPlan([], [], [], 0, False))
         self.assertIn('no instance has devices', self.run_to(cmd_base.OK)[1])
 
     def test_warnings_are_said(self) -> None:
-        self.told = Told(Plan([], ['the option is wrong'], ['domain a: no answer'], 0, True))
+        self.told = Told(AdoptionPlan([], ['the option is wrong'], ['domain a: no answer'], 0, True))
         said = self.run_to(cmd_base.ATTENTION)[1]
         for text in ('no manager starts: the option is wrong', 'could not be read: domain a', 'if it runs, stop it'):
             self.assertIn(text, said)
@@ -159,9 +159,9 @@ class AdoptTestCase(base.TestCase):
         self.assertIn('instances that have or ask for devices that are not recorded: ', left)
         self.assertEqual({'state directory': 'ok', 'options': 'ok', 'privileges': 'ok', 'moves': 'warning',
                           'guests': 'warning', 'nova-compute': 'ok'}, found)
-        self.told = Told(Plan([Line(adoption.ALREADY, MATCHED, (), '')], [], [], 0, False))
+        self.told = Told(AdoptionPlan([AdoptionLine(adoption.ALREADY, MATCHED, (), '')], [], [], 0, False))
         self.run_to(cmd_base.OK, '--check')
-        self.told = Told(Plan([], ['a'], ['b'], 0, True))
+        self.told = Told(AdoptionPlan([], ['a'], ['b'], 0, True))
         found = {line['check']: line['result'] for line in json.loads(
             self.run_to(cmd_base.ATTENTION, '--check', '-f', 'json')[0])}
         self.assertEqual(('failure', 'failure', 'warning'),

@@ -15,13 +15,13 @@ from devicetrack.compatibility.facts import Opaque
 from devicetrack.compatibility.facts import Sort
 from devicetrack.compatibility.facts import STATELESS
 from devicetrack.compatibility.facts import SUBJECTS
-from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import UnknownVersion
 from devicetrack.compatibility.facts import Version
 from devicetrack.tests import base
 
 PART = st.integers(0, 999_999_999)
-VERSIONS = st.one_of(st.builds(Version, PART, PART, PART), st.builds(Opaque, st.text()), st.builds(Unknown, st.text()),
-                     st.just(STATELESS))
+VERSIONS = st.one_of(st.builds(Version, PART, PART, PART), st.builds(Opaque, st.text()),
+                     st.builds(UnknownVersion, st.text()), st.just(STATELESS))
 NAMES = st.frozensets(st.text('ABC_', min_size=1, max_size=5), max_size=3)
 DECLARATIONS = st.builds(
     Declaration, st.none() | st.text(max_size=5),

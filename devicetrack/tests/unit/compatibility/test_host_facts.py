@@ -15,11 +15,11 @@ from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Opaque
 from devicetrack.compatibility.facts import Sort
 from devicetrack.compatibility.facts import STATELESS
-from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import UnknownVersion
 from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.host_facts import Guest
 from devicetrack.compatibility.host_facts import HostFacts
-from devicetrack.compatibility.host_facts import Unread
+from devicetrack.compatibility.host_facts import UnreadDeclaration
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
 from devicetrack.store import api as store_api
@@ -32,9 +32,10 @@ VGPU = Facts(Sort('mdev', 'nvidia-35'), 'vfio-pci', Version(2, 1, 0), frozenset(
 EVERYTHING = HostFacts('compute-7', (
     Declaration('gpu', VGPU, (('required', 'table'), ('version', 'sysfs')), '550.54.10'),
     Declaration('gpu2', VGPU._replace(version=Opaque('535.104'), obstacle=None)),
-    Declaration('gpu3', VGPU._replace(version=Unknown('no source knows it'), aggregation=None)),
+    Declaration('gpu3', VGPU._replace(version=UnknownVersion('no source knows it'), aggregation=None)),
     Declaration(None, Facts(Sort('vpmem', '4GB'), '', STATELESS)),
-), (Unread(Sort('vf', '558'), '0000:84:00.0', 'cannot be read: it is new'), Unread(Sort('vf', '560'), None, 'torn')))
+), (UnreadDeclaration(Sort('vf', '558'), '0000:84:00.0', 'cannot be read: it is new'),
+    UnreadDeclaration(Sort('vf', '560'), None, 'torn')))
 SILENT = HostFacts('compute-8')
 
 ROW: dict[str, Any] = next(host_facts.rows(EVERYTHING))

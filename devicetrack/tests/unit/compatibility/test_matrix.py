@@ -15,15 +15,15 @@ from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Sort
 from devicetrack.compatibility.facts import STATELESS
-from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import UnknownVersion
 from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.host_facts import HostFacts
-from devicetrack.compatibility.host_facts import Unread
+from devicetrack.compatibility.host_facts import UnreadDeclaration
 from devicetrack.compatibility.rules import Rules
 from devicetrack.tests import base
 
 MDEV, OTHER, VF = Sort('mdev', 'nvidia-35'), Sort('mdev', 'nvidia-36'), Sort('vf', '558')
-OLD, NEW, UNTOLD = Version(2, 0, 0), Version(2, 1, 0), Unknown('no source knows it')
+OLD, NEW, UNTOLD = Version(2, 0, 0), Version(2, 1, 0), UnknownVersion('no source knows it')
 RULES = Rules(require_version=False, crossings=frozenset([(MDEV, VF)]))
 
 VGPU = Facts(MDEV, 'vfio-pci', NEW)
@@ -32,12 +32,12 @@ UNVERSIONED = VGPU._replace(version=UNTOLD)
 OF_ANOTHER_TYPE = VGPU._replace(sort=OTHER)
 FUNCTION = VGPU._replace(sort=VF)
 PMEM = Facts(Sort('vpmem', '4GB'), '', STATELESS)
-UNREAD = Unread(MDEV, 'gpu', 'cannot be read: it is new')
+UNREAD = UnreadDeclaration(MDEV, 'gpu', 'cannot be read: it is new')
 MINOR = 'the guest may have seen version 2.1.0, the destination has the older 2.0.0'
 NO_VERSION = 'versions cannot be compared: 2.1.0 at the source, unknown (no source knows it) at the destination'
 
 
-def declared(*facts: Facts, host: str = 'compute-8', unread: tuple[Unread, ...] = ()) -> HostFacts:
+def declared(*facts: Facts, host: str = 'compute-8', unread: tuple[UnreadDeclaration, ...] = ()) -> HostFacts:
     return HostFacts(host, tuple(Declaration(f'gpu{number}', one) for number, one in enumerate(facts)), unread)
 
 

@@ -16,7 +16,7 @@ from devicetrack.compatibility.facts import parse_version
 from devicetrack.compatibility.facts import seen_since_boot
 from devicetrack.compatibility.facts import Sort
 from devicetrack.compatibility.facts import STATELESS
-from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import UnknownVersion
 from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.rules import acceptance
 from devicetrack.compatibility.rules import decide
@@ -27,7 +27,7 @@ from devicetrack.tests import base
 
 MDEV = Sort('mdev', 'nvidia-35')
 VF = Sort('vf', '10de:2235')
-UNKNOWN = Unknown('nobody said')
+UNKNOWN = UnknownVersion('nobody said')
 CROSSING = Rules(crossings=frozenset({(MDEV, VF)}))
 LENIENT = Rules(require_version=False)
 GROWING = Rules(growing=frozenset({MDEV}))
@@ -170,7 +170,7 @@ class ParseVersionTestCase(base.TestCase):
         if self.expected is not None:
             self.assertEqual(self.expected, parsed)
             return
-        self.assertIsInstance(parsed, Unknown)
+        self.assertIsInstance(parsed, UnknownVersion)
         self.assertIn('not major.minor.patch', str(parsed))
         self.assertLess(len(str(parsed)), 300)
         self.assertTrue(str(parsed).isprintable())

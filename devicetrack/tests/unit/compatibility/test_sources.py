@@ -11,11 +11,11 @@ from stevedore import extension
 from stevedore import named
 
 from devicetrack import exception
-from devicetrack.compatibility.facts import Look
 from devicetrack.compatibility.facts import Opaque
 from devicetrack.compatibility.facts import Sort
 from devicetrack.compatibility.facts import STATELESS
-from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import TypeLook
+from devicetrack.compatibility.facts import UnknownVersion
 from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.sources import Declarer
 from devicetrack.compatibility.sources import NAMESPACE
@@ -29,7 +29,7 @@ from devicetrack.tests import base
 
 GROUP = 'devicetrack_compatibility'
 SORT = Sort('mdev', 'nvidia-35')
-LOOK = Look('nvidia-35', 'vfio-pci', False)
+LOOK = TypeLook('nvidia-35', 'vfio-pci', False)
 SILENT = Attribute()
 A, B = frozenset('A'), frozenset('B')
 
@@ -66,7 +66,7 @@ class SourcesTestCase(base.TestCase):
             one for one in found if one.name in names])
 
     def declare(self, *sources: str, version: Attribute = SILENT, aggregation: Attribute = SILENT,
-                look: Look = LOOK) -> Any:
+                look: TypeLook = LOOK) -> Any:
         self.configuration.set(GROUP, sources=list(sources))
         declarer = Declarer(self.conf, 'host')
         return declarer.declare(look, MigrationType('mdev', 'p', 'nvidia-35', version, aggregation), None)
@@ -87,14 +87,14 @@ class OrderTestCase(SourcesTestCase):
 
     def test_an_unknown_version_is_left_to_the_next_and_its_reason_kept(self) -> None:
         self.install(vendor=Vendor)
-        self.assertEqual(Unknown("sysfs: 'x' is not major.minor.patch, three numbers"),
+        self.assertEqual(UnknownVersion("sysfs: 'x' is not major.minor.patch, three numbers"),
                          self.declare('sysfs', 'vendor', version=Attribute('x')).facts.version)
-        self.patch(Vendor, 'says', Said(Unknown('not in stock')))
-        self.assertEqual(Unknown('sysfs: cannot be read; vendor: not in stock'), self.declare(
+        self.patch(Vendor, 'says', Said(UnknownVersion('not in stock')))
+        self.assertEqual(UnknownVersion('sysfs: cannot be read; vendor: not in stock'), self.declare(
             'sysfs', 'vendor', version=Attribute(problem='cannot be read')).facts.version)
         self.patch(Vendor, 'says', Said(Version(1, 0, 0)))
         self.assertEqual(Version(1, 0, 0), self.declare('sysfs', 'vendor', version=Attribute('x')).facts.version)
-        self.assertEqual(Unknown('no source knows it'), self.declare().facts.version)
+        self.assertEqual(UnknownVersion('no source knows it'), self.declare().facts.version)
 
     def test_what_has_no_state_needs_no_version(self) -> None:
         self.patch(Vendor, 'says', Said(Version(1, 0, 0), B))
@@ -204,7 +204,7 @@ class RefreshTestCase(SourcesTestCase):
 _SAID: Any = Said
 _VERSION: Any = Version
 _OPAQUE: Any = Opaque
-_UNKNOWN: Any = Unknown
+_UNKNOWN: Any = UnknownVersion
 
 
 class MistakenAnswerTestCase(SourcesTestCase):
@@ -213,13 +213,13 @@ class MistakenAnswerTestCase(SourcesTestCase):
         ('nothing', None, 'None, which is no Said'),
         ('an object', object(), '<object object>, which is no Said'),
         ('a text as version', _SAID('2.0.1'),
-         "version '2.0.1', which is no Version of three numbers, Opaque, Unknown or STATELESS"),
+         "version '2.0.1', which is no Version of three numbers, Opaque, UnknownVersion or STATELESS"),
         ('a long text as version', _SAID('2' * 99), f"version '{'2' * 39}…, which is no "),
         ('a version of texts', _SAID(_VERSION('2', '0', '1')),
          "version Version(major='2', minor='0', patch='1'), which is no Version of three numbers"),
         ('a version below nothing', _SAID(Version(2, 0, -1)), 'version Version(major=2, minor=0, patch=-1), which is'),
         ('a string that is none', _SAID(_OPAQUE(7)), 'version Opaque(text=7), which is'),
-        ('no reason', _SAID(_UNKNOWN(None)), 'version Unknown(reason=None), which is'),
+        ('no reason', _SAID(_UNKNOWN(None)), 'version UnknownVersion(reason=None), which is'),
         ('a list of features', _SAID(required=['A']),
          "required ['A'], which is no frozenset of texts"),
         ('features that are none', _SAID(offered=frozenset({7})),

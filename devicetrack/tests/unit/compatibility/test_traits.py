@@ -19,7 +19,7 @@ from devicetrack.compatibility.facts import MigrationVersion
 from devicetrack.compatibility.facts import Opaque
 from devicetrack.compatibility.facts import Sort
 from devicetrack.compatibility.facts import STATELESS
-from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import UnknownVersion
 from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.partners import Held
 from devicetrack.compatibility.rules import AGGREGATION
@@ -35,7 +35,7 @@ MDEV = Sort('mdev', 'nvidia-35')
 VF = Sort('vf', '10de:2235')
 PMEM = Sort('vpmem', '4GB 1073741824')
 NEW = Version(2, 1, 0)
-UNKNOWN = Unknown('nobody said')
+UNKNOWN = UnknownVersion('nobody said')
 STRICT, LENIENT = Rules(), Rules(require_version=False)
 CROSSING = frozenset({(MDEV, VF)})
 OUR_MDEV = 'CUSTOM_MIG_MDEV_NVIDIA_35'
@@ -194,7 +194,7 @@ class CollisionTestCase(testtools.TestCase):
                 self.assertRaises(exception.BadRequest, traits.of_host, [one, other])
 
     def test_what_nobody_knows_for_different_reasons_is_one_thing(self) -> None:
-        self.assertEqual(2, len(traits.of_host([device(Unknown('a')), device(Unknown('b'))])))
+        self.assertEqual(2, len(traits.of_host([device(UnknownVersion('a')), device(UnknownVersion('b'))])))
 
 
 # -- for all facts ----------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ _TEXTS = st.text(max_size=300) | st.lists(_PIECES, max_size=5).map('-'.join) | s
     ''.join) | st.lists(_PIECES, max_size=5).map('_'.join) | st.integers(1, 300).map(lambda count: 'x' * count)
 _PARTS = st.integers(0, 120)
 _VERSIONS = (st.builds(Version, st.integers(0, 10 ** 9 - 1), _PARTS, _PARTS) | st.builds(Opaque, _TEXTS)
-             | st.builds(Unknown, _TEXTS) | st.just(STATELESS))
+             | st.builds(UnknownVersion, _TEXTS) | st.just(STATELESS))
 _ANYTHING = st.builds(Facts, st.builds(Sort, _TEXTS, _TEXTS), st.just('vfio-pci'), _VERSIONS, st.just(frozenset()),
                       st.frozensets(_TEXTS, max_size=3))
 

@@ -102,7 +102,7 @@ class FakeNova(fixtures.Fixture):
     def know(self, release: str) -> None:
         """Add what the files say now to the table of a release."""
         tables = seam_table.load(self.tables)
-        table = tables.get(seam_table.major(release), seam_table.Table())
+        table = tables.get(seam_table.major(release), seam_table.SeamTable())
         table.add(release, source.read(self.root, TARGETS))
         self.tables.joinpath(f'{seam_table.major(release)}.txt').write_text(str(table))
 

@@ -33,7 +33,8 @@ def mdev(identifier: str, domain: str = A) -> Use:
 
 def instance(*names: str, uuid: str = A, host: str | None = HOST, at: str = ROOT, **facts: Any) -> Instance:
     """An instance, whose record in Nova has namespaces of these names."""
-    namespaces = tuple(adoption.Namespace(name, SIZES[name].rpartition('_')[2], f'/dev/{name}', at) for name in names)
+    namespaces = tuple(adoption.NamedNamespace(name, SIZES[name].rpartition('_')[2], f'/dev/{name}', at)
+                       for name in names)
     return Instance(uuid, host, namespaces=namespaces, **facts)
 
 
@@ -48,13 +49,14 @@ def counted(*classes: str, cards: Sequence[str] = ()) -> dict[tuple[str, str], i
 class PlanTestCase(base.TestCase):
 
     def plan(self, *instances: Instance, uses: Sequence[Use] = (), allocations: Any = None,
-             owners: Any = None, domains: Sequence[str] = (), refused: str | None = None) -> list[adoption.Line]:
+             owners: Any = None, domains: Sequence[str] = (),
+             refused: str | None = None) -> list[adoption.AdoptionLine]:
         devices = [InventoryDevice('vpmem', name, '', resource_class, None, None, '')
                    for name, resource_class in SIZES.items()]
         devices += [InventoryDevice('mdev', f'vgpu{number}', 'pci_84', 'VGPU', 'pci_84', None, '')
                     for number in range(3)]
         found = frozenset(use.domain_uuid for use in uses) | frozenset(domains)
-        host = adoption.Host(
+        host = adoption.AdoptedHost(
             HOST, {one.uuid: one for one in instances}, allocations or {}, Usage(list(uses), found, found), devices,
             {'': ROOT, **CARDS}, frozenset((SMALL, LARGE, 'VGPU')), owners or {})
         return adoption.plan(host, lambda _uuid, _keys: refused)

@@ -10,7 +10,7 @@ CLEANUP, INIT = 'nova.compute.manager:Manager.cleanup', 'nova.compute.manager:Ma
 
 
 def reading(text: str, *names: str) -> source.Reading:
-    function = source.Function('(self, limits=None)', text, 1, 0)
+    function = source.NovaFunction('(self, limits=None)', text, 1, 0)
     return source.Reading({CLEANUP: function}, {INIT: (function, frozenset(names))} if names else {})
 
 
@@ -18,7 +18,7 @@ class SeamTableTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.table = seam_table.Table()
+        self.table = seam_table.SeamTable()
 
     def lines(self) -> list[str]:
         return str(self.table).splitlines()[1:]
@@ -57,7 +57,7 @@ class SeamTableTestCase(base.TestCase):
         self.assertRaises(ValueError, seam_table.parse, f'wrap {CLEANUP} 0123 * (self)')
 
     def test_the_nearest_is_of_the_same_major_version_or_the_next_with_a_table(self) -> None:
-        tables = {number: seam_table.Table({f'{number}.0.0'}) for number in ('31', '33', '34')}
+        tables = {number: seam_table.SeamTable({f'{number}.0.0'}) for number in ('31', '33', '34')}
         self.assertEqual([{'31.0.0'}, {'31.0.0'}, {'33.0.0'}, {'33.0.0'}, {'34.0.0'}, {'34.0.0'}, set()],
                          [seam_table.nearest(tables, release).releases
                           for release in ('30.1', '31.5.0', '32.0.0', '33.0.0.dev3', '34.0.1', '36.0.0', 'unknown')])

@@ -28,13 +28,13 @@ _COLOUR = re.compile(r'\x1b\[[0-9;]*m')
 
 class PictureTestCase(pictured.HostTestCase):
 
-    def read(self) -> pictures.Host:
+    def read(self) -> pictures.HostPicture:
         """The picture that a report of the host gives."""
         store = self.host.store.store
         observer = report.Observer(store.hosts()[0], self.host.driver, store, self.host.conf)
         return pictures.read('compute-7', observer.inventory(), observer.audit(), self.host.records())
 
-    def field(self, picture: pictures.Host, identifier: str) -> pictures.Field:
+    def field(self, picture: pictures.HostPicture, identifier: str) -> pictures.Field:
         [found] = [field for field in picture.fields if field.identifier == identifier]
         return found
 
@@ -160,8 +160,8 @@ class PenTestCase(base.TestCase):
 
     def colours(self, is_terminal: bool = True, encoding: str = 'utf-8', **environment: str) -> tuple[bool, bool]:
         pen = terminal.pen_for(encoding, is_terminal, 80, environment)
-        drawn = '\n'.join(pen.hosts([pictures.Host('a', True, (pictures.Node(0, (pictures.Parent('k', None, (
-            pictures.Field('k', 'one', report.HELD, 1, 'C', None),)),)),))]))
+        parent = pictures.ParentPicture('k', None, (pictures.Field('k', 'one', report.HELD, 1, 'C', None),))
+        drawn = '\n'.join(pen.hosts([pictures.HostPicture('a', True, (pictures.NodePicture(0, (parent,)),))]))
         return '\x1b[' in drawn, drawn.isascii()
 
     def test_colours_are_for_terminals_that_want_them(self) -> None:

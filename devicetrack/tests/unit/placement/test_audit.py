@@ -15,8 +15,8 @@ from devicetrack.placement import audit
 from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.reporter import Report
+from devicetrack.placement.values import ClassInventory
 from devicetrack.placement.values import Consumer
-from devicetrack.placement.values import Inventory
 from devicetrack.tests import base
 
 VGPU = 'VGPU'
@@ -46,14 +46,14 @@ def holds(resources: Any, kind: str = values.INSTANCE) -> Consumer:
 
 def views(records: Any = (), consumers: Mapping[str, Consumer] = {}, usage: Usage | None = None, notes: Any = (),
           layout: str = tree.NESTED, wanted: str | None = None, changes: Any = (), left: Any = (),
-          complete: bool = True) -> audit.Views:
-    return audit.Views(
+          complete: bool = True) -> audit.PlacementViews:
+    return audit.PlacementViews(
         Report(ROOT, tuple(changes), tuple(left), {}, layout), wanted or layout, complete, NAMES,
         frozenset([VGPU, PMEM]), list(records), usage or uses('d0'), notes,
         {uuid: consumer._replace(uuid=uuid) for uuid, consumer in consumers.items()})
 
 
-def found(seen: audit.Views) -> list[tuple[str | None, str, str | None]]:
+def found(seen: audit.PlacementViews) -> list[tuple[str | None, str, str | None]]:
     return [(one.consumer, one.kind, one.repair) for one in audit.compare(seen)]
 
 
@@ -119,7 +119,7 @@ CONFIRMED = Leftover('guest', 'move', vocabulary.CONFIRM)
 REVERTED = Leftover('guest', 'move', vocabulary.REVERT)
 
 
-def _after(repair: audit.Repair) -> list[tuple[str, Any]]:
+def _after(repair: audit.PlacementRepair) -> list[tuple[str, Any]]:
     return [(change.after.uuid, change.after.resources) for change in repair.changes]
 
 
@@ -159,7 +159,7 @@ class TestNotes(base.TestCase):
 class TestReverted(base.TestCase):
     """What a migration still holds after its revert, by a note, for an instance that is back on its devices."""
 
-    def views(self, **changes: Any) -> audit.Views:
+    def views(self, **changes: Any) -> audit.PlacementViews:
         seen = {'records': [row('a')], 'notes': [REVERTED], 'consumers': {
             'guest': holds({'there': {VGPU: 1}, 'root': CPU}), 'move': holds({'a': {VGPU: 1}, 'root': CPU}, MOVE)}}
         return views(**{**seen, **changes})
@@ -260,7 +260,7 @@ class TestRepairs(base.TestCase):
         seen = views([row('a'), row('a', 'd1', instance='other')],
                      {'guest': holds({'root': CPU}), 'other': holds({'a': {VGPU: 2}}),
                       'move': holds({'a': {VGPU: 1}}, MOVE)}, both,
-                     notes=[CONFIRMED._replace(instance_uuid='gone')], changes=[tree.Change(None, ROOT)])
+                     notes=[CONFIRMED._replace(instance_uuid='gone')], changes=[tree.ProviderChange(None, ROOT)])
         done = [(one.verb, one.consumer) for one in audit.repairs(seen, audit.compare(seen))]
         self.assertEqual([(audit.REMOVE, 'move'), (audit.SYNC, None), (audit.ALLOCATE, 'other'),
                           (audit.ALLOCATE, 'guest')], done)
@@ -268,30 +268,30 @@ class TestRepairs(base.TestCase):
 
 class TestTree(base.TestCase):
     def test_what_a_report_would_change_is_repaired_by_one(self) -> None:
-        after = ROOT._replace(inventories={VGPU: Inventory(2, 1, max_unit=2)})
-        for before in (None, ROOT, after._replace(inventories={VGPU: Inventory(2, 0, max_unit=2)}),
-                       after._replace(inventories={VGPU: Inventory(3, 3, max_unit=3)})):
-            [mismatch] = audit.compare(views(changes=[tree.Change(before, after)]))
+        after = ROOT._replace(inventories={VGPU: ClassInventory(2, 1, max_unit=2)})
+        for before in (None, ROOT, after._replace(inventories={VGPU: ClassInventory(2, 0, max_unit=2)}),
+                       after._replace(inventories={VGPU: ClassInventory(3, 3, max_unit=3)})):
+            [mismatch] = audit.compare(views(changes=[tree.ProviderChange(before, after)]))
             self.assertEqual((audit.INVENTORY_DIFFERS, vocabulary.WARNING, 'node', audit.SYNC),
                              (mismatch.kind, mismatch.severity, mismatch.provider, mismatch.repair))
 
     def test_more_reserved_than_we_can_see_is_the_services_word(self) -> None:
-        after = ROOT._replace(inventories={VGPU: Inventory(2, 1, max_unit=2)})
-        before = ROOT._replace(inventories={VGPU: Inventory(2, 2, max_unit=2)})
-        [mismatch] = audit.compare(views(changes=[tree.Change(before, after)]))
+        after = ROOT._replace(inventories={VGPU: ClassInventory(2, 1, max_unit=2)})
+        before = ROOT._replace(inventories={VGPU: ClassInventory(2, 2, max_unit=2)})
+        [mismatch] = audit.compare(views(changes=[tree.ProviderChange(before, after)]))
         self.assertEqual((audit.INVENTORY_DIFFERS, vocabulary.NOTE, None),
                          (mismatch.kind, mismatch.severity, mismatch.repair))
 
     def test_what_a_heal_leaves_for_the_next_report_needs_nothing(self) -> None:
-        after = ROOT._replace(inventories={PMEM: Inventory(2)}, traits=frozenset({tree.mark(tree.COUNTS, PMEM)}))
+        after = ROOT._replace(inventories={PMEM: ClassInventory(2)}, traits=frozenset({tree.mark(tree.COUNTS, PMEM)}))
         told = after._replace(traits=after.traits | {'CUSTOM_MIG_MDEV_NVIDIA_35_ANY'})
         healed = told._replace(traits=told.traits | {tree.mark(tree.COUNTS, VGPU)})
         # Told of devices that are counted there still, it may be wrong.
         for before, repair in ((healed, None), (told, audit.SYNC)):
             self.assertEqual([(None, audit.INVENTORY_DIFFERS, repair)],
-                             found(views(changes=[tree.Change(before, after)])))
+                             found(views(changes=[tree.ProviderChange(before, after)])))
         self.assertEqual([(None, audit.INVENTORY_DIFFERS, audit.SYNC)],
-                         found(views(changes=[tree.Change(after, told)])))
+                         found(views(changes=[tree.ProviderChange(after, told)])))
 
     def test_what_cannot_go_yet_is_said(self) -> None:
         self.assertEqual([(None, audit.INVENTORY_DIFFERS, None)],

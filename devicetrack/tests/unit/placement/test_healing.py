@@ -18,10 +18,10 @@ from devicetrack.placement import healing
 from devicetrack.placement import merging
 from devicetrack.placement import tree
 from devicetrack.placement import values
+from devicetrack.placement.values import ClassInventory
 from devicetrack.placement.values import Consumer
 from devicetrack.placement.values import Holding
 from devicetrack.placement.values import Inventories
-from devicetrack.placement.values import Inventory
 from devicetrack.tests import base
 
 VGPU = 'VGPU'
@@ -49,12 +49,12 @@ def usage(*records: Record, unknown: tuple[Unknown, ...] = ()) -> Usage:
 
 def flat(total: int, **cards: int) -> dict[str, Inventories]:
     """A node that counts all devices, and announces those of each card."""
-    return {ROOT: Inventories(7, {'VCPU': Inventory(8), VGPU: Inventory(total, max_unit=total)}),
-            **{name: Inventories(2, {VGPU: Inventory(of_card, of_card)}) for name, of_card in cards.items()}}
+    return {ROOT: Inventories(7, {'VCPU': ClassInventory(8), VGPU: ClassInventory(total, max_unit=total)}),
+            **{name: Inventories(2, {VGPU: ClassInventory(of_card, of_card)}) for name, of_card in cards.items()}}
 
 
 def planned(inventories: dict[str, Inventories], consumers: list[Consumer], records: list[Record],
-            used: Usage | None = None, allocated: Any = MappingProxyType({})) -> healing.Plan:
+            used: Usage | None = None, allocated: Any = MappingProxyType({})) -> healing.ReshapePlan:
     return healing.plan(ROOT, inventories, allocated, consumers, records, used,
                         healing.classes_below(ROOT, records) | {VGPU})
 
@@ -64,8 +64,9 @@ class TestPlan(base.TestCase):
         records = [row('1', 'a'), row('2', 'b'), row('3', 'b', 'other')]
         plan = planned(flat(6, a=4, b=2), [consumer('guest', node={**CPU, VGPU: 2}), consumer('other', node={VGPU: 1})],
                        records, usage(*records))
-        self.assertEqual({ROOT: Inventories(7, {'VCPU': Inventory(8)}), 'a': Inventories(2, {VGPU: Inventory(4, 3)}),
-                          'b': Inventories(2, {VGPU: Inventory(2, 0)})}, plan.inventories)
+        self.assertEqual({ROOT: Inventories(7, {'VCPU': ClassInventory(8)}),
+                          'a': Inventories(2, {VGPU: ClassInventory(4, 3)}),
+                          'b': Inventories(2, {VGPU: ClassInventory(2, 0)})}, plan.inventories)
         self.assertEqual((consumer('guest', node=CPU, a={VGPU: 1}, b={VGPU: 1}), consumer('other', b={VGPU: 1})),
                          plan.consumers)
         self.assertEqual((), plan.obstacles)
@@ -90,25 +91,25 @@ class TestPlan(base.TestCase):
                                     for number in range(2)), row('unallocated', 'a', 'other')]
         for there, reserved in ((0, 3), (2, 1)):
             plan = planned(flat(4, a=4), [consumer('guest', node={VGPU: 1})], records, allocated={'a': {VGPU: there}})
-            self.assertEqual(Inventory(4, reserved), plan.inventories['a'].inventories[VGPU])
+            self.assertEqual(ClassInventory(4, reserved), plan.inventories['a'].inventories[VGPU])
 
     def test_opens_as_much_as_consumers_hold_where_it_is_unknown_what_others_do(self) -> None:
         records = [row('1', 'a'), row('2', 'a'), row('3', 'a', 'other')]
         plan = planned(flat(4, a=4), [consumer('guest', node={VGPU: 1}, a={VGPU: 1})], records)
-        self.assertEqual(Inventory(4, 2), plan.inventories['a'].inventories[VGPU])
+        self.assertEqual(ClassInventory(4, 2), plan.inventories['a'].inventories[VGPU])
 
     def test_leaves_at_the_node_what_is_counted_there(self) -> None:
         records = [row('1', ROOT, resource_class=PMEM), row('2', 'numa0', resource_class=PMEM)]
-        there = {ROOT: Inventories(7, {PMEM: Inventory(4)}), 'numa0': Inventories(2, {PMEM: Inventory(3, 3)})}
+        there = {ROOT: Inventories(7, {PMEM: ClassInventory(4)}), 'numa0': Inventories(2, {PMEM: ClassInventory(3, 3)})}
         plan = planned(there, [consumer('guest', node={PMEM: 2})], records)
         self.assertEqual((consumer('guest', node={PMEM: 1}, numa0={PMEM: 1}),), plan.consumers)
-        self.assertEqual({ROOT: Inventories(7, {PMEM: Inventory(4, 3)}),
-                          'numa0': Inventories(2, {PMEM: Inventory(3, 2)})}, plan.inventories)
+        self.assertEqual({ROOT: Inventories(7, {PMEM: ClassInventory(4, 3)}),
+                          'numa0': Inventories(2, {PMEM: ClassInventory(3, 2)})}, plan.inventories)
 
     def test_does_nothing_where_all_is_right(self) -> None:
         records = [row('1', ROOT, resource_class=PMEM), row('2', 'numa0', resource_class=PMEM)]
-        there = {ROOT: Inventories(7, {PMEM: Inventory(4)}), 'numa0': Inventories(2, {PMEM: Inventory(3, 3)})}
-        self.assertEqual(healing.Plan(), planned(there, [
+        there = {ROOT: Inventories(7, {PMEM: ClassInventory(4)}), 'numa0': Inventories(2, {PMEM: ClassInventory(3, 3)})}
+        self.assertEqual(healing.ReshapePlan(), planned(there, [
             consumer('guest', values.UNTYPED, node={PMEM: 1}, numa0={PMEM: 1})], records))
 
     def test_leaves_what_is_held_of_another_host(self) -> None:
@@ -216,5 +217,5 @@ class TestRandomNodes(base.TestCase):
         self.assertEqual({instance: merging.plain({ROOT: CPU, **shares[instance].held}) for instance in held}, after)
         for provider, (_generation, inventories) in ({**there, **plan.inventories} if plan.consumers else {}).items():
             used = sum(of.get(provider, {}).get(VGPU, 0) for of in after.values())
-            inventory = inventories.get(VGPU, Inventory(0))
+            inventory = inventories.get(VGPU, ClassInventory(0))
             self.assertEqual(used, inventory.total - inventory.reserved if provider in plan.inventories else 0)

@@ -14,13 +14,13 @@ import os_traits
 from devicetrack.objects import Provider
 from devicetrack.objects import traits as names
 from devicetrack.placement import tree
-from devicetrack.placement.values import Inventory
+from devicetrack.placement.values import ClassInventory
 from devicetrack.tests import base
 
 VGPU = 'VGPU'
 PMEM = 'CUSTOM_PMEM_NAMESPACE_4GB'
 OLD = 'CUSTOM_OLD'                              # a class that an operator gives up, or takes up again
-THEIRS = {'VCPU': Inventory(8, 1, 1, 8, 1, 4.0)}
+THEIRS = {'VCPU': ClassInventory(8, 1, 1, 8, 1, 4.0)}
 NVIDIA = names.ours('vendor', 'NVIDIA')
 ANY_MDEV, ANY_PMEM = 'CUSTOM_MIG_MDEV_NVIDIA_35_ANY', 'CUSTOM_MIG_VPMEM_4GB_ANY'
 
@@ -38,8 +38,8 @@ def provider(name: str = '', totals: Any = (), reserved: Any = (), traits: Any =
                     traits=list(traits))
 
 
-def ours(total: int, reserved: int = 0) -> Inventory:
-    return Inventory(total, reserved, 1, total, 1, 1.0)
+def ours(total: int, reserved: int = 0) -> ClassInventory:
+    return ClassInventory(total, reserved, 1, total, 1, 1.0)
 
 
 def node(name: str = '', inventories: Any = (), traits: Any = (), generation: int = 1, used: Any = (),
@@ -49,11 +49,11 @@ def node(name: str = '', inventories: Any = (), traits: Any = (), generation: in
                      dict(used), aggregated)
 
 
-def placement(*nodes: tree.ProviderState) -> tree.Tree:
-    return tree.Tree(ROOT, {one.uuid: one for one in nodes})
+def placement(*nodes: tree.ProviderState) -> tree.ProviderTree:
+    return tree.ProviderTree(ROOT, {one.uuid: one for one in nodes})
 
 
-def applied(actual: tree.Tree, difference: tree.Difference) -> tree.Tree:
+def applied(actual: tree.ProviderTree, difference: tree.Difference) -> tree.ProviderTree:
     nodes = dict(actual.providers)
     for change in difference.changes:
         if change.after is None:
@@ -62,7 +62,7 @@ def applied(actual: tree.Tree, difference: tree.Difference) -> tree.Tree:
             nodes[change.provider.uuid] = change.after._replace(
                 generation=(change.before.generation or 0) + 1 if change.before else 1, aggregated=bool(
                     change.before and change.before.aggregated), used=change.before.used if change.before else {})
-    return tree.Tree(actual.root, nodes)
+    return tree.ProviderTree(actual.root, nodes)
 
 
 CARD = provider('card', {VGPU: 4}, {VGPU: 1}, [NVIDIA])
@@ -196,11 +196,11 @@ class TestHeldBelow(base.TestCase):
 
 
 class DiffTestCase(base.TestCase):
-    def diff(self, actual: tree.Tree, *providers: Provider, layout: str = tree.NESTED,
+    def diff(self, actual: tree.ProviderTree, *providers: Provider, layout: str = tree.NESTED,
              complete: bool = True) -> tree.Difference:
         return tree.diff(actual, tree.desired(providers, layout), {VGPU, PMEM}, complete)
 
-    def after(self, actual: tree.Tree, *providers: Provider, **options: Any) -> dict[str, tree.ProviderState]:
+    def after(self, actual: tree.ProviderTree, *providers: Provider, **options: Any) -> dict[str, tree.ProviderState]:
         difference = self.diff(actual, *providers, **options)
         return {one.name: one for one in applied(actual, difference).providers.values()}
 
@@ -233,7 +233,7 @@ class TestDiff(DiffTestCase):
         self.assertEqual({'COMPUTE_NODE', 'CUSTOM_GOLD', tree.mark(tree.COUNTS, PMEM)}, root.traits)
 
     def test_overcommit_of_devices_is_put_right(self) -> None:
-        actual = placement(node(), node('card', {VGPU: Inventory(4, 1, 1, 4, 1, 16.0)}, MARKED))
+        actual = placement(node(), node('card', {VGPU: ClassInventory(4, 1, 1, 4, 1, 16.0)}, MARKED))
         self.assertEqual({VGPU: ours(4, 1)}, self.after(actual, provider(), CARD)['node_card'].inventories)
 
     def test_a_class_that_was_ours_and_counts_nothing_any_more_goes(self) -> None:
@@ -329,7 +329,7 @@ class TestVanished(DiffTestCase):
                                                                          provider()).keys())
 
     def test_one_that_was_never_ours_is_left_alone(self) -> None:
-        bridge = node('bridge', {'NET_BW_EGR_KILOBIT_PER_SEC': Inventory(1000)}, {'CUSTOM_PHYSNET_1'})
+        bridge = node('bridge', {'NET_BW_EGR_KILOBIT_PER_SEC': ClassInventory(1000)}, {'CUSTOM_PHYSNET_1'})
         self.assertEqual((), self.diff(placement(node(), bridge), provider(), CARD).changes[1:])
 
 
@@ -347,25 +347,25 @@ class TestRefused(base.TestCase):
 
     def test_a_change_removes_room_of_what_it_lowers(self) -> None:
         before = node('', {VGPU: ours(4), PMEM: ours(2), **THEIRS})
-        self.assertEqual({VGPU, PMEM}, tree.closed(tree.Change(before, before._replace(
+        self.assertEqual({VGPU, PMEM}, tree.closed(tree.ProviderChange(before, before._replace(
             inventories={VGPU: ours(4, 1), **THEIRS}))))
-        self.assertEqual({VGPU}, tree.closed(tree.Change(node('card', {VGPU: ours(4)}), None)))
-        self.assertEqual(set(), tree.closed(tree.Change(None, before)))
+        self.assertEqual({VGPU}, tree.closed(tree.ProviderChange(node('card', {VGPU: ours(4)}), None)))
+        self.assertEqual(set(), tree.closed(tree.ProviderChange(None, before)))
 
     def test_a_new_provider_reserves_the_room(self) -> None:
-        change = tree.without_room(tree.Change(None, node('card', {VGPU: ours(4), PMEM: ours(2)})), {VGPU})
+        change = tree.without_room(tree.ProviderChange(None, node('card', {VGPU: ours(4), PMEM: ours(2)})), {VGPU})
         assert change.after is not None
         self.assertEqual({VGPU: ours(4, 4), PMEM: ours(2)}, change.after.inventories)
 
     def test_a_provider_keeps_the_room_that_it_has(self) -> None:
         before = node('card', {VGPU: ours(3, 1)})
         for after, expected in ((ours(6), ours(6, 4)), (ours(1), ours(1))):
-            change = tree.without_room(tree.Change(before, node('card', {VGPU: after})), {VGPU})
+            change = tree.without_room(tree.ProviderChange(before, node('card', {VGPU: after})), {VGPU})
             assert change.after is not None
             self.assertEqual({VGPU: expected}, change.after.inventories)
 
     def test_what_goes_goes(self) -> None:
-        change = tree.Change(node('card', {VGPU: ours(3, 1)}), None)
+        change = tree.ProviderChange(node('card', {VGPU: ours(3, 1)}), None)
         self.assertEqual(change, tree.without_room(change, {VGPU}))
 
 
@@ -382,7 +382,8 @@ class TestMark(base.TestCase):
 class TestRender(base.TestCase):
     def test_shows_what_changes_where(self) -> None:
         actual = placement(
-            node('', {VGPU: Inventory(9, 0, 1, 9, 1, 16.0), PMEM: ours(3), **THEIRS}, {tree.mark(tree.COUNTS, PMEM)}),
+            node('', {VGPU: ClassInventory(9, 0, 1, 9, 1, 16.0), PMEM: ours(3), **THEIRS},
+                 {tree.mark(tree.COUNTS, PMEM)}),
             node('gone', {VGPU: ours(4)}, {tree.MADE, tree.mark(tree.COUNTS, VGPU)}, used={VGPU: 2}),
             node('left', {}, {tree.MADE}))
         difference = tree.diff(actual, tree.desired([NODE, CARD]), {VGPU, PMEM})
@@ -443,7 +444,7 @@ class PlacementMachine(stateful.RuleBasedStateMachine):
 
     def change(self, provider_uuid: str, **facts: Any) -> None:
         before = self.actual.providers[provider_uuid]
-        self.actual = tree.Tree(ROOT, {**self.actual.providers, provider_uuid: before._replace(
+        self.actual = tree.ProviderTree(ROOT, {**self.actual.providers, provider_uuid: before._replace(
             generation=(before.generation or 0) + 1, **facts)})
 
     def draw(self, data: st.DataObject) -> tree.ProviderState:
@@ -455,8 +456,8 @@ class PlacementMachine(stateful.RuleBasedStateMachine):
         classes = tree.counted(providers)
         nested = tree.desired(providers)
         asked = tree.to_ask(self.actual, tree.desired(providers, layout), nested, classes)
-        seen = tree.Tree(ROOT, {uuid: one if uuid in asked else one._replace(used=None)
-                                for uuid, one in self.actual.providers.items()})
+        seen = tree.ProviderTree(ROOT, {uuid: one if uuid in asked else one._replace(used=None)
+                                        for uuid, one in self.actual.providers.items()})
         layout = tree.possible(seen, providers, layout, classes)
         wanted = tree.desired(providers, layout, tree.held_below(seen, providers, layout),
                               tree.surplus_at_node(seen, providers, layout))
@@ -502,8 +503,8 @@ class PlacementMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(data=st.data())
     def somebody_counts_something(self, data: st.DataObject) -> None:
         one = self.draw(data)
-        self.change(one.uuid, inventories={**one.inventories, 'CUSTOM_THEIRS': Inventory(5)})
-        self.theirs[one.uuid, 'CUSTOM_THEIRS'] = Inventory(5)
+        self.change(one.uuid, inventories={**one.inventories, 'CUSTOM_THEIRS': ClassInventory(5)})
+        self.theirs[one.uuid, 'CUSTOM_THEIRS'] = ClassInventory(5)
 
     @stateful.rule(data=st.data())
     def somebody_aggregates(self, data: st.DataObject) -> None:
