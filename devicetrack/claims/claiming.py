@@ -82,9 +82,9 @@ class Arrival(NamedTuple):
         """Return everything that the claim writes into the rows of the host, with these new ones."""
         if self.seen is not None:
             records = [record._replace(seen=seen) for record, seen in zip(records, self.seen, strict=True)]
-        left = tuple(Update(record, record._replace(
-            role=lifecycle.next_role(record.role, lifecycle.LEAVES), migration_uuid=self.migration_uuid,
-            generation=record.next_generation())) for record in self.leaving)
+        left = tuple(Update(record, record.changed(
+            role=lifecycle.next_role(record.role, lifecycle.LEAVES), migration_uuid=self.migration_uuid))
+            for record in self.leaving)
         context = self.context(rows.resources(self.instance_uuid, records))
         return Changes(insert=tuple(records), update=left, contexts=(rows.of_move(context),),
                        note=Note(ends=self.ends))
@@ -204,9 +204,9 @@ class Claiming:
                    position: int, claim_id: str, now: int) -> Record:
         # Each has its name by now, which the type cannot say. A check would cost every claim time.
         return Record(self._host_uuid, candidate.kind, candidate.identifier, instance_uuid,  # type: ignore[arg-type]
-                      migration_uuid, role, vocabulary.CLAIMED, position, claim_id, values.CLAIMED,
+                      migration_uuid, role, vocabulary.CLAIMED, position, claim_id, values.FIRST_GENERATION,
                       candidate.provider_uuid, candidate.resource_class, candidate.parent, candidate.numa_node,
-                      candidate.details, now)
+                      candidate.details, now, None, False)
 
     def leave(self, move: Arrival, claim_id: str) -> None:
         """Make rows old for a move that takes no device of this host. Without such rows, write nothing.
@@ -249,16 +249,16 @@ class Claiming:
                     raise
                 self._withhold(record, error)
                 # A guest may have written to a device that was made ready before. What the parent makes is always new.
-                if record.was_ready and not isinstance(error, exception.ParentFull):
+                if record.was_realized and not isinstance(error, exception.ParentFull):
                     raise
                 record = self._exchange(record, error, exchanges < self._attempts)
                 exchanges += 1
         after = record._replace(details=made)
         after = after._replace(seen=self._declarations.seen_before_start(after))
-        # The generation also notes that a guest may write to the device from now on, or its release would skip the
-        # wipe. The change is an event in the history.
-        is_news = after != record or not record.was_ready
-        return record, after._replace(generation=record.next_generation(ready=True)) if is_news else record
+        # A guest may write to the device from now on; without that note its release would skip the wipe. The change is
+        # an event in the history.
+        is_news = after != record or not record.was_realized
+        return record, after.changed(was_realized=True) if is_news else record
 
     def _make(self, record: Record) -> str:
         """Make one device ready on the host; returns its details."""
@@ -269,7 +269,7 @@ class Claiming:
         kept = identity.kept(record.details, made.details)
         self._ledger.realized(record.key, kept, capacities, before)
         # A device that was there already does not show that its parent makes more.
-        is_new = not record.was_ready and details.is_made(record.details)
+        is_new = not record.was_realized and details.is_made(record.details)
         self._withheld.was_realized(Target.of(record.key), *(
             [Target.named(record.kind, record.parent, parent=True)] if is_new and record.parent is not None else ()))
         return kept
@@ -282,7 +282,7 @@ class Claiming:
         choose it, and whoever starts the guest gets the error.
         """
         device = self._ledger.device(record.key)
-        if device is None or isinstance(error, exception.DeviceBusy) or record.was_ready and not device.unborn:
+        if device is None or isinstance(error, exception.DeviceBusy) or record.was_realized and not device.unborn:
             return
         is_full = isinstance(error, exception.ParentFull)
         if is_full or device.unborn:
@@ -359,4 +359,5 @@ def in_place_of(record: Record, candidate: Candidate) -> Record:
     """The row of a device that replaces the one of another row, in the same role and state."""
     return record._replace(
         kind=candidate.kind, identifier=candidate.identifier or '', provider_uuid=candidate.provider_uuid,
-        parent=candidate.parent, numa_node=candidate.numa_node, details=candidate.details, generation=values.CLAIMED)
+        parent=candidate.parent, numa_node=candidate.numa_node, details=candidate.details,
+        generation=values.FIRST_GENERATION, was_realized=False)

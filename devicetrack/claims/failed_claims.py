@@ -179,7 +179,7 @@ class FailedClaims:
         if self._guest_has(taken):
             return []
         stands = self._another_stands(records, taken, moves, claim_id, takes)
-        at_once = wait and not any(record.was_ready for record in taken)
+        at_once = wait and not any(record.was_realized for record in taken)
         try:
             self._life.settle(_end_of(records, taken, moves, stands), at_once)
         except exception.StoreError:

@@ -91,8 +91,7 @@ class Giving:
         if self._metering.meter is None:
             return
         # A device that was only claimed had no guest, and needs no wipe while its proof is valid.
-        tried = [record for record in leaving
-                 if record.kind in self._wiped and record.was_ready]
+        tried = [record for record in leaving if record.kind in self._wiped and record.was_realized]
         for record in tried:
             error = answers[record.key]
             if error is None:
@@ -136,7 +135,7 @@ class Giving:
 
     def _never_had(self, record: Record, error: exception.DriverError | None) -> bool:
         """Whether a device that cannot be taken back was only claimed, so that no guest of the instance ever had it."""
-        return record.kind in self._wiped and not record.was_ready and _is_lost(error)
+        return record.kind in self._wiped and not record.was_realized and _is_lost(error)
 
 
 def _is_lost(error: exception.DriverError | None) -> bool:

@@ -73,8 +73,7 @@ class Life:
                   for record, migration_uuid in settlement.leave]
         after += [(record, record._replace(state=lifecycle.next_state(record.state, lifecycle.RELEASE)))
                   for record in settlement.give]
-        changed = [Update(before, later._replace(generation=before.next_generation()))
-                   for before, later in after if before != later]
+        changed = [Update(before, later.changed()) for before, later in after if before != later]
         if changed:
             contexts = (self._rows.end_of_move(changed[0].before.instance_uuid),) if settlement.over else ()
             self._rows.write(Changes(update=tuple(changed), contexts=contexts, note=note))
@@ -111,16 +110,15 @@ class Life:
                 if record.state == vocabulary.RELEASING and not is_set_aside(record)]
         if left:
             self._wipes.leave(left)
-            self._rows.write(Changes(update=tuple(Update(record, record._replace(
-                role=lifecycle.next_role(record.role, lifecycle.SET_ASIDE), migration_uuid=None,
-                generation=record.next_generation())) for record in left)))
+            self._rows.write(Changes(update=tuple(Update(record, record.changed(
+                role=lifecycle.next_role(record.role, lifecycle.SET_ASIDE), migration_uuid=None)) for record in left)))
 
     def note_reboot(self, instance_uuid: str) -> None:
         """Record the versions that the guest may have seen of its devices since it rebooted, if they are newer."""
         seen = [(record, self._declarations.seen_at_reboot(record))
                 for record in self._guest_rows.used_by_guest(self._rows.of_instance(instance_uuid))
                 if record.state == vocabulary.ACTIVE]
-        changed = tuple(Update(record, record._replace(seen=now, generation=record.next_generation()))
+        changed = tuple(Update(record, record.changed(seen=now))
                         for record, now in seen if record.seen != now)
         if changed:
             self._rows.write(Changes(update=changed))
@@ -203,5 +201,4 @@ class Life:
 
 def leaving(record: Record) -> Update:
     """The change of the row of a device that goes back because its claim has another one in its place."""
-    return Update(record, record._replace(state=lifecycle.next_state(record.state, lifecycle.RELEASE),
-                                          generation=record.next_generation()))
+    return Update(record, record.changed(state=lifecycle.next_state(record.state, lifecycle.RELEASE)))

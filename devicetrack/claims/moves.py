@@ -441,7 +441,7 @@ class Moves:
         """The devices that the instance had before an undone move; None if that is unknown here."""
         if old:
             return self._rows.resources(instance.uuid, [
-                record._replace(role=vocabulary.CURRENT, migration_uuid=None, generation=record.generation + 1)
+                record.changed(role=vocabulary.CURRENT, migration_uuid=None)
                 for record in old])
         kept = self._instances.read(instance)
         context = kept.get('migration_context')

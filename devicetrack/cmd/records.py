@@ -19,7 +19,7 @@ from devicetrack.store.api import Store
 
 FIELDS: Final = ('device', 'kind', 'identifier', 'host', 'instance_uuid', 'role', 'state', 'position', 'resource_class',
                  'provider_uuid', 'parent', 'numa_node', 'migration_uuid', 'claim_id', 'generation', 'created_at',
-                 'host_uuid', 'seen', 'details')
+                 'host_uuid', 'seen', 'was_realized', 'details')
 
 
 def fields(record: Record, hosts: Mapping[str, str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from devicetrack.engine.repair_plan import Repair
 from devicetrack.engine.views import Views
 from devicetrack.objects.things import Exclusions
 from devicetrack.objects.values import DeviceKey
-from devicetrack.objects.values import OF_A_GUEST
+from devicetrack.objects.values import FIRST_GENERATION
 from devicetrack.objects.values import Record
 
 # The claim id of such a row. No claim of a manager has this id.
@@ -55,7 +55,7 @@ def adoptions(views: Views, instance_uuid: str, keys: Iterable[DeviceKey],
                 raise refuse(f'it and {other.device} are a part of {token} and all of it, or twice all of it')
         found.append(Repair(findings.ADOPT, key, instance_uuid, None, Record(
             views.host_uuid, key.kind, key.identifier, instance_uuid, None, vocabulary.CURRENT, vocabulary.ACTIVE,
-            len(own) + len(found), CLAIM_ID, OF_A_GUEST, provider, device.resource_class, device.parent,
+            len(own) + len(found), CLAIM_ID, FIRST_GENERATION, provider, device.resource_class, device.parent,
             device.numa_node, device.details, 0), _REASON))
     return found
 

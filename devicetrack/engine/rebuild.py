@@ -19,10 +19,10 @@ from devicetrack.engine import guest_records
 from devicetrack.engine.views import domains_by_device
 from devicetrack.engine.views import named_for_another_kind
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import FIRST_GENERATION
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
-from devicetrack.objects.values import OF_A_GUEST
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
 from devicetrack.objects.values import Usage
@@ -115,7 +115,7 @@ def wiped(device: InventoryDevice, host_uuid: str, owner: str, provider_uuid: st
     :param owner: takes the place of an instance in the row
     """
     row = Record(host_uuid, device.kind, device.identifier, owner, None, vocabulary.CURRENT, vocabulary.RELEASING, 0,
-                 'recover', OF_A_GUEST, provider_uuid, device.resource_class, device.parent, device.numa_node,
+                 'recover', FIRST_GENERATION, provider_uuid, device.resource_class, device.parent, device.numa_node,
                  device.details, 0)
     return Rebuilt(WIPE, device.key, None, row, 'no guest records it: it is wiped when the manager starts')
 
@@ -174,7 +174,7 @@ def _row(host_uuid: str, claim: _Claim, usage: Usage) -> Record:
     waits = role == vocabulary.INCOMING or (uuid in usage.arriving and not device.beside)
     return Record(host_uuid, device.kind, device.identifier, uuid, device.migration_uuid, role,
                   vocabulary.CLAIMED if waits else vocabulary.ACTIVE, device.position, device.claim_id,
-                  OF_A_GUEST, device.provider_uuid, device.resource_class, device.parent, device.numa_node,
+                  FIRST_GENERATION, device.provider_uuid, device.resource_class, device.parent, device.numa_node,
                   device.details, 0)
 
 

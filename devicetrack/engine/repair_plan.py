@@ -35,7 +35,7 @@ from devicetrack.engine.views import Views
 from devicetrack.objects import details
 from devicetrack.objects import identity
 from devicetrack.objects.values import DeviceKey
-from devicetrack.objects.values import OF_A_GUEST
+from devicetrack.objects.values import FIRST_GENERATION
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
 
@@ -104,7 +104,8 @@ def _lost(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
         else:
             reason = 'the store had confirmed this row, and does not show it any more'
         if before is not None:
-            row = row._replace(generation=max(row.generation, before.next_generation()))
+            row = row._replace(generation=max(row.generation, before.generation + 1),
+                               was_realized=row.was_realized or before.was_realized)
         yield Repair(findings.WRITE_AGAIN, row.key, row.instance_uuid, before, row, reason)
 
 
@@ -122,7 +123,7 @@ def _adoptions(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
             before = views.owners.get(finding.device)
             after = _row(device, uuid, views)
             if before is not None:
-                after = after._replace(generation=before.next_generation(ready=True))
+                after = after._replace(generation=before.generation + 1)
             yield Repair(findings.ADOPT, finding.device, uuid, before, after,
                          'its guest names it, records it as its own, and '
                          + ('no row does' if before is None else 'its row is of a time before that'))
@@ -149,7 +150,7 @@ def _row(device: RecordedDevice, instance_uuid: str, views: Views) -> Record:
     # The audit finds out whether an arriving guest has arrived. Then its row becomes active.
     state = vocabulary.CLAIMED if device.role == vocabulary.INCOMING else vocabulary.ACTIVE
     return Record(views.host_uuid, device.kind, device.identifier, instance_uuid, device.migration_uuid, device.role,
-                  state, device.position, device.claim_id, OF_A_GUEST, device.provider_uuid,
+                  state, device.position, device.claim_id, FIRST_GENERATION, device.provider_uuid,
                   device.resource_class, device.parent, device.numa_node, device.details, 0)
 
 
@@ -159,8 +160,7 @@ def _row(device: RecordedDevice, instance_uuid: str, views: Views) -> Record:
 def _updates(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
     for finding in found:
         before = views.owners[finding.device]
-        after = before._replace(details=_merged(before.details, views.devices[finding.device].details),
-                                generation=before.next_generation())
+        after = before.changed(details=_merged(before.details, views.devices[finding.device].details))
         yield Repair(findings.UPDATE_DETAILS, finding.device, before.instance_uuid, before, after, finding.detail)
 
 
@@ -183,7 +183,7 @@ def _releases(found: Iterable[Finding], views: Views) -> Iterable[Repair]:
 # -- for people -------------------------------------------------------------------------------------------------------
 
 _SHOWN: Final = ('instance_uuid', 'state', 'role', 'migration_uuid', 'position', 'claim_id', 'generation',
-                 'provider_uuid', 'resource_class', 'parent', 'numa_node', 'details')
+                 'provider_uuid', 'resource_class', 'parent', 'numa_node', 'details', 'was_realized')
 
 
 def _change(before: Record | None, after: Record | None) -> str:

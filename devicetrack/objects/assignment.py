@@ -24,14 +24,15 @@ class DeviceAssignment(base.DeviceTrackObject):
     has the facts that only its kind knows, such as a label or an mdev type.
 
     ``position`` counts from 0 in the order of the request, which is the order of devices in the guest. ``claim_id``
-    names the claim that took it. ``generation`` grows with each write of its row. ``created_at`` is in seconds since
-    the epoch, and no decision uses it. ``seen`` is the highest migration version that the guest may have seen of the
-    device since its boot, or None when nobody knows.
+    names the claim that took it. ``generation`` counts the writes of its row. ``created_at`` is in seconds since the
+    epoch, and no decision uses it. ``seen`` is the highest migration version that the guest may have seen of the device
+    since its boot, or None when nobody knows. ``was_realized`` says whether the device was ever realized for its guest,
+    or that is unknown.
 
-    1.1 added ``seen``.
+    1.1 added ``seen``. 1.2 added ``was_realized``.
     """
 
-    VERSION = '1.1'
+    VERSION = '1.2'
     fields = {
         'host_uuid': ovo_fields.UUIDField(),
         'kind': ovo_fields.StringField(),
@@ -50,8 +51,9 @@ class DeviceAssignment(base.DeviceTrackObject):
         'details': ovo_fields.ObjectField(base.name_of('DeviceDetails'), subclasses=True),
         'created_at': ovo_fields.NonNegativeIntegerField(),
         'seen': fields.or_none(ovo_fields.StringField),
+        'was_realized': ovo_fields.BooleanField(default=True),
     }
-    ADDED = {'1.1': ('seen',)}
+    ADDED = {'1.1': ('seen',), '1.2': ('was_realized',)}
     # A peer may name only the version of this class that it knows. It gets the details of that release.
     obj_relationships = {'details': [('1.0', '1.0')]}
 
@@ -69,7 +71,7 @@ class DeviceAssignment(base.DeviceTrackObject):
         (held._obj_host_uuid, held._obj_kind, held._obj_identifier, held._obj_instance_uuid, held._obj_migration_uuid,
          held._obj_role, held._obj_state, held._obj_position, held._obj_claim_id, held._obj_generation,
          held._obj_provider_uuid, held._obj_resource_class, held._obj_parent, held._obj_numa_node, _details,
-         held._obj_created_at, held._obj_seen) = record
+         held._obj_created_at, held._obj_seen, held._obj_was_realized) = record
         return made
 
     def __str__(self) -> str:
@@ -82,17 +84,12 @@ class DeviceAssignment(base.DeviceTrackObject):
         return values.DeviceKey(self.kind, self.identifier)
 
     @property
-    def was_ready(self) -> bool:
-        """Whether the device was ever made ready for its guest, or that is unknown; see :func:`.values.was_ready`."""
-        return values.was_ready(self.state, self.generation)
-
-    @property
     def was_only_claimed(self) -> bool:
-        """Whether the row says that the device was claimed, never made ready for a guest, and then given back.
+        """Whether the row says that the device was claimed, never realized for a guest, and then given back.
 
         This says nothing about other users.
         """
-        return bool(self.state == vocabulary.RELEASING and not self.was_ready)
+        return bool(self.state == vocabulary.RELEASING and not self.was_realized)
 
     def obj_load_attr(self, attrname: str) -> None:
         if attrname != 'details' or self._record is None:

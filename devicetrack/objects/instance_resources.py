@@ -84,7 +84,7 @@ class InstanceResources(message.Message, Sequence[assignment.DeviceAssignment]):
                 migration_uuid=None, role=vocabulary.CURRENT, state=vocabulary.ACTIVE, position=index, claim_id='',
                 generation=0, provider_uuid=message.check_uuid(f'{where}.provider_uuid', provider_uuid),
                 resource_class=resource_class, parent=getattr(known, 'parent', None), numa_node=None, details=known,
-                created_at=0))
+                created_at=0, was_realized=True))
         return cls(instance_uuid=instance_uuid, host_uuid=host_uuid, assignments=made)
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import Final
 from typing import NamedTuple
 
@@ -31,13 +32,8 @@ class DeviceKey(NamedTuple):
         return f'{self.kind}/{self.identifier}'
 
 
-# The generation of a row that only its claim wrote, and of a row that only its claim and its release wrote. From
-# OF_A_GUEST on, the device has been made ready for its guest. A row that does not begin with a claim begins there.
-CLAIMED: Final = 1
-ONLY_CLAIMED: Final = 2
-OF_A_GUEST: Final = 1_000_000
-
-
+# The generation of a row that was written once.
+FIRST_GENERATION: Final = 1
 # The generation of a row with a value of a wrong type. No write names it, so the row stays as it is.
 UNKNOWN_GENERATION: Final = -1
 # Begins the escape of each byte in such a row that is no text.
@@ -47,10 +43,11 @@ ESCAPE: Final = '\\x'
 class Record(NamedTuple):
     """One row of the store: one assignment.
 
-    ``position`` counts from 0 in the order of the request. ``generation`` grows with each write of the row, from 1 for
-    the one of its claim; see :func:`was_ready`. ``created_at`` is in seconds since the epoch, and no decision uses it.
-    ``seen`` is the highest migration version, as major.minor.patch, that the guest may have seen of the device since
-    its boot. It is None when nobody knows, for example in a row that was recovered from the record of a guest.
+    ``position`` counts from 0 in the order of the request. ``generation`` counts the writes of the row. ``created_at``
+    is in seconds since the epoch, and no decision uses it. ``seen`` is the highest migration version, as
+    major.minor.patch, that the guest may have seen of the device since its boot. It is None when nobody knows, for
+    example in a row that was recovered from the record of a guest. ``was_realized`` says whether the device was ever
+    realized for the guest of the row, or that is unknown: so its guest may have written to it.
     """
 
     host_uuid: str
@@ -70,32 +67,16 @@ class Record(NamedTuple):
     details: str
     created_at: int
     seen: str | None = None
+    was_realized: bool = True
 
     @property
     def key(self) -> DeviceKey:
         return DeviceKey(self.kind, self.identifier)
 
-    @property
-    def was_ready(self) -> bool:
-        """Whether the device was ever made ready for its guest, or that is unknown; see :func:`was_ready`."""
-        return was_ready(self.state, self.generation)
-
-    def next_generation(self, ready: bool = False) -> int:
-        """The generation of the row after a change.
-
-        :param ready: whether the change says that the device has been made ready
-        """
-        after = self.generation + 1
-        return max(after, OF_A_GUEST) if ready or self.was_ready else after
-
-
-def was_ready(state: str, generation: int) -> bool:
-    """Whether a device was ever made ready for the guest of its row, or that is unknown. All code asks this.
-
-    Its guest may have written to such a device. Other changes of the row, such as those of a move, leave the answer.
-    """
-    least = ONLY_CLAIMED if state == vocabulary.RELEASING else CLAIMED
-    return state == vocabulary.ACTIVE or not least <= generation < OF_A_GUEST
+    def changed(self, **facts: Any) -> Record:
+        """The row as its next write leaves it. If its guest runs then, its device was realized."""
+        after = self._replace(generation=self.generation + 1, **facts)
+        return after._replace(was_realized=True) if after.state == vocabulary.ACTIVE else after
 
 
 class Leftover(NamedTuple):

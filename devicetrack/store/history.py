@@ -41,7 +41,8 @@ def _inserted(record: Record, note: Note, at_ms: int) -> Event:
 
 
 def _is_claim(record: Record) -> bool:
-    return record.generation == values.CLAIMED and record.state == vocabulary.CLAIMED
+    return (record.generation == values.FIRST_GENERATION and record.state == vocabulary.CLAIMED
+            and not record.was_realized)
 
 
 def _deleted(record: Record, note: Note, at_ms: int) -> Iterator[Event]:
@@ -72,7 +73,7 @@ def _updated(update: api.Update, note: Note, at_ms: int) -> Iterator[Event]:
                      _ends(note))
     elif before.state != after.state:
         yield _event(events.STARTED, after, note, at_ms)
-    elif before.details != after.details or (after.was_ready and not before.was_ready):
+    elif before.details != after.details or (after.was_realized and not before.was_realized):
         yield _event(events.REALIZED, after, note, at_ms)
 
 

@@ -252,7 +252,7 @@ class FakeHost(fake_machine.Machine):
         :raises DeviceInUse, UsersUnknown, NotProven: as :meth:`.driver.VirtDriver.realize`
         """
         key = assignment.key
-        if assignment.was_ready and (key.kind not in KEEPING or key in self.unproven):
+        if assignment.was_realized and (key.kind not in KEEPING or key in self.unproven):
             return
         usage = self.usage()
         if any(use.live and (use.kind, use.identifier, use.domain_uuid) == (*key, assignment.instance_uuid)

@@ -25,7 +25,8 @@ from devicetrack.store.sql import models
 LOG = log.logger(__name__)
 
 # The types of the values in each column of each table.
-_TYPES: Final = {table: [frozenset((int if isinstance(column.type, sa.Integer) else str,
+_TYPES: Final = {table: [frozenset((*((int,) if isinstance(column.type, sa.Integer) else
+                                      (int, bool) if isinstance(column.type, sa.Boolean) else (str,)),
                                     *[type(None)] * bool(column.nullable))) for column in table.columns]
                  for table in models.metadata.tables.values()}
 # Damaged events that the log has named. Every audit names the damaged rows of the other tables.
@@ -62,7 +63,7 @@ def _mended(table: sa.Table, row: Sequence[Any]) -> tuple[Any, ...]:
     wrong, mended = ', '.join(wrong_columns(table, row)), tuple(map(_stand_in, _TYPES[table], row))
     if table is models.assignments:
         return Record._make(mended)._replace(
-            details=f'a value of a wrong type in {wrong}', generation=UNKNOWN_GENERATION)
+            details=f'a value of a wrong type in {wrong}', generation=UNKNOWN_GENERATION, was_realized=True)
     if table is models.events and (key := key_of(table, row)) not in _told:
         _told.add(key)
         LOG.error('The row %(key)s of events has a value of another type in %(columns)s', {
@@ -80,7 +81,8 @@ def _stand_in(types: frozenset[type], value: Any) -> Any:
 
 def records(rows: Iterable[tuple[Any, ...]]) -> Sequence[Record]:
     """Rows of ``assignments``, all columns in their order, as records. A host has thousands."""
-    return Compact(Record, sound(models.assignments, list(rows)))
+    # SQLite and MariaDB have numbers for truth values.
+    return Compact(Record, [(*row[:-1], bool(row[-1])) for row in sound(models.assignments, list(rows))])
 
 
 def hosts(rows: Iterable[Sequence[Any]]) -> list[api.Host]:

@@ -16,7 +16,7 @@ from devicetrack.objects import values
 from devicetrack.store import api
 
 # The newest revision under migrations/, named here so that checking a store needs no alembic. A test compares.
-REVISION: Final = '0012'
+REVISION: Final = '0013'
 
 metadata: Final = sa.MetaData()
 
@@ -70,6 +70,7 @@ assignments: Final = sa.Table(
     sa.Column('details', sa.Text, nullable=False),
     sa.Column('created_at', sa.BigInteger, nullable=False),
     sa.Column('seen', sa.String(32), nullable=True),
+    sa.Column('was_realized', sa.Boolean, nullable=False, server_default='1'),
     sa.Index('ix_assignments_instance_uuid', 'instance_uuid'),
     sa.Index('ix_assignments_migration_uuid', 'migration_uuid'),
     **_MARIADB)

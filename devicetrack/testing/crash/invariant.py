@@ -74,7 +74,7 @@ def _contents(world: World, host: str, machine: Any, rows: Mapping[DeviceKey, Re
         wrote = machine.read(key).decode()
         row = rows.get(key)
         if wrote == STRANGER and (key in machine.unproven if row is None else row.state == vocabulary.RELEASING
-                                  or not row.was_ready):
+                                  or not row.was_realized):
             continue                            # no guest of ours gets it with these bytes
         if wrote and row is None:
             wrong.append(f'{key.identifier} has no owner and has what {wrote} wrote')

@@ -12,7 +12,6 @@ import testtools
 
 from devicetrack import vocabulary
 from devicetrack.objects import DeviceAssignment
-from devicetrack.objects import values
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 from devicetrack.testing.kinds import answers
@@ -26,12 +25,17 @@ PROVIDER = '9c0f1e5e-6d5b-4f7a-9b57-0c8f2f1f9a01'
 
 def assignment(instance_uuid: str, kind: str, identifier: str, parent: str | None, text: str,
                position: int = 0, state: str = vocabulary.CLAIMED,
-               generation: int = values.CLAIMED) -> DeviceAssignment:
-    """Make an assignment as the claim manager hands it to a driver. ``text`` has its details."""
+               was_realized: bool | None = None) -> DeviceAssignment:
+    """Make an assignment as the claim manager hands it to a driver.
+
+    :param text: its details
+    :param was_realized: None means: unless its state is that of a claim
+    """
     return DeviceAssignment.from_record(Record(
         host_uuid=HOST, kind=kind, identifier=identifier, instance_uuid=instance_uuid, migration_uuid=None,
-        role=vocabulary.CURRENT, state=state, position=position, claim_id='claim', generation=generation,
-        provider_uuid=PROVIDER, resource_class='CLASS', parent=parent, numa_node=None, details=text, created_at=0))
+        role=vocabulary.CURRENT, state=state, position=position, claim_id='claim', generation=1,
+        provider_uuid=PROVIDER, resource_class='CLASS', parent=parent, numa_node=None, details=text, created_at=0,
+        was_realized=state != vocabulary.CLAIMED if was_realized is None else was_realized))
 
 
 class KindTestCase(testtools.TestCase):
@@ -84,7 +88,7 @@ class KindTestCase(testtools.TestCase):
         """Make an assignment as a claim records it, for a device of the stock.
 
         :param identifier: the device; by default the first one of the world
-        :param row: ``state`` and ``generation``, if they are not those of a claim
+        :param row: ``state`` and ``was_realized``, if they are not those of a claim
         """
         device = self.stock()[identifier or self.world.devices[0]]
         return assignment(self.instance, self.kind.name, device.identifier, device.parent, device.details, position,

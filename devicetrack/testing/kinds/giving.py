@@ -12,7 +12,6 @@ from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import identity
-from devicetrack.objects import values
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing.kinds import base
 from devicetrack.virt.libvirt.kinds import api
@@ -135,7 +134,7 @@ class GivingContract(base.KindTestCase):
         """Make an assignment that is being given back, and whose guest never got the device."""
         if not self.kind.keeps_bytes:
             self.skipTest('its devices keep no bytes')
-        return self.assigned(state=vocabulary.RELEASING, generation=values.ONLY_CLAIMED)
+        return self.assigned(state=vocabulary.RELEASING, was_realized=False)
 
     def check_is_touched(self, wanted: DeviceAssignment) -> None:
         """Check that the kind does not call the device untouched: the driver would take it for clean."""

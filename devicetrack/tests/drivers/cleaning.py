@@ -7,7 +7,6 @@ import uuid
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import DeviceAssignment
-from devicetrack.objects import values
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Word
 from devicetrack.tests.drivers import case
@@ -123,17 +122,9 @@ class CleaningContract(case.DriverTestCase):
         wanted = self.free()
         self.driver.realize(wanted)
         again = case.assignment(self.instance, 'vpmem', 'ns0', wanted.parent, worlds.text_of(wanted), 0,
-                                vocabulary.ACTIVE, values.CLAIMED + 1)
+                                vocabulary.ACTIVE)
         with self.world.opened('ns0'):
             self.driver.realize(again)
-
-    def test_what_moved_before_it_was_first_ready_is_asked_about_all_the_same(self) -> None:
-        wanted = self.free()
-        moved = case.assignment(self.instance, 'vpmem', 'ns0', wanted.parent, worlds.text_of(wanted), 0,
-                                vocabulary.CLAIMED, values.CLAIMED + 2)
-        with self.world.opened('ns0'):
-            self.check_in_use(moved, 'process')
-        self.check_has_lost_its_proof(moved)
 
     def check_written(self, wanted: DeviceAssignment) -> None:
         error = self.assertRaises(exception.NotProven, self.driver.realize, wanted)
@@ -214,11 +205,10 @@ class CleaningContract(case.DriverTestCase):
             self.driver.realize(wanted)
             self.assertIn('ns0', self.unproven())
 
-    def released(self, name: str, generation: int = values.ONLY_CLAIMED,
-                 state: str = vocabulary.RELEASING) -> DeviceAssignment:
+    def released(self, name: str, was_realized: bool = False, state: str = vocabulary.RELEASING) -> DeviceAssignment:
         """The assignment of a namespace that is on its way back."""
         device = self.devices()[DeviceKey('vpmem', name)]
-        return case.assignment(self.instance, 'vpmem', name, device.parent, device.details, 0, state, generation)
+        return case.assignment(self.instance, 'vpmem', name, device.parent, device.details, 0, state, was_realized)
 
     def test_what_was_only_claimed_goes_back_as_it_is(self) -> None:
         key = DeviceKey('vpmem', 'ns0')
@@ -282,11 +272,9 @@ class CleaningContract(case.DriverTestCase):
         self.check_is_wiped(self.released('ns0'))
 
     def test_what_its_row_says_was_more_than_claimed_is_wiped_whatever_is_proven(self) -> None:
-        for generation in (values.CLAIMED, values.OF_A_GUEST):
+        for state in (vocabulary.RELEASING, vocabulary.ACTIVE):
             self.driver.unclaim([self.assigned('vpmem', 'ns0')])
-            self.check_is_wiped(self.released('ns0', generation))
-        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
-        self.check_is_wiped(self.released('ns0', state=vocabulary.ACTIVE))
+            self.check_is_wiped(self.released('ns0', True, state))
 
     def test_what_was_only_claimed_and_a_guest_names_is_wiped_when_that_is_gone(self) -> None:
         self.driver.unclaim([self.assigned('vpmem', 'ns0')])

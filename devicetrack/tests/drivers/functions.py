@@ -26,7 +26,6 @@ from devicetrack.engine.demand import Demand
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import identity
-from devicetrack.objects import values
 from devicetrack.objects.network_port import Port
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
@@ -278,10 +277,10 @@ class FunctionsContract(base.TestCase):
         return {device.identifier: device for device in self.driver.get_inventory().devices}
 
     def assigned(self, address: str = DISK, position: int = 0, state: str = vocabulary.CLAIMED,
-                 generation: int = values.CLAIMED) -> DeviceAssignment:
+                 was_realized: bool = False) -> DeviceAssignment:
         device = self.devices()[address]
         return contract.assignment(self.instance, 'pci', address, device.parent, device.details, position, state,
-                                   generation)
+                                   was_realized)
 
     def start(self, *assignments: DeviceAssignment) -> None:
         for assignment in assignments:
@@ -351,7 +350,7 @@ class FunctionsContract(base.TestCase):
         [named] = self.driver.claim_for_instance(self.instance, Demand((), ports=ports), [Candidate(
             'pci', device.identifier, self.instance, OF_NETWORK, device.parent, device.numa_node, device.details)])
         return contract.assignment(self.instance, 'pci', device.identifier, device.parent, named.details, 0,
-                                   vocabulary.CLAIMED, values.CLAIMED)
+                                   vocabulary.CLAIMED)
 
     def test_a_function_of_a_network_is_a_port_and_says_so(self) -> None:
         self.assertIn('physical_network=physnet1', self.devices()[self.world.network_vf].features)
@@ -492,7 +491,7 @@ class FunctionsContract(base.TestCase):
 
     def test_what_was_only_claimed_goes_back_as_it_is(self) -> None:
         self.assertIsNone(self.unclaim(self.assigned()))
-        released = self.assigned(state=vocabulary.RELEASING, generation=values.ONLY_CLAIMED)
+        released = self.assigned(state=vocabulary.RELEASING, was_realized=False)
         self.assertIsNone(self.unclaim(released))
         self.assertNotIn(DISK, self.unproven())
 

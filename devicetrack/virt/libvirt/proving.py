@@ -81,7 +81,7 @@ class Proving:
         :raises DriverError: as :meth:`.api.DeviceKind.check_free`
         """
         key = assignment.key
-        if assignment.was_ready and not self._is_proven(assignment):
+        if assignment.was_realized and not self._is_proven(assignment):
             return
         usage = self._usage({kind.name})
         own = assignment.instance_uuid

@@ -23,7 +23,7 @@ def record(identifier: str, **facts: Any) -> Record:
         host_uuid=HOST_UUID, kind='vpmem', identifier=identifier, instance_uuid=str(uuid.uuid4()), migration_uuid=None,
         role=vocabulary.CURRENT, state=vocabulary.CLAIMED, position=0, claim_id=uuid.uuid4().hex, generation=1,
         provider_uuid='9c0f1e5e-6d5b-4f7a-9b57-0c8f2f1f9a01', resource_class='CUSTOM_PMEM_NAMESPACE_4GB',
-        parent=None, numa_node=None, details=DETAILS, created_at=1_700_000_000)._replace(**facts)
+        parent=None, numa_node=None, details=DETAILS, created_at=1_700_000_000, was_realized=False)._replace(**facts)
 
 
 def insert(*records: Record) -> api.Changes:
@@ -54,4 +54,4 @@ def drop(of: Record) -> api.ContextChange:
 
 
 def moved_on(before: Record, **facts: Any) -> Record:
-    return before._replace(**{'state': vocabulary.ACTIVE, 'generation': before.generation + 1, **facts})
+    return before.changed(**{'state': vocabulary.ACTIVE, **facts})

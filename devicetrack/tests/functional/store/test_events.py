@@ -124,7 +124,7 @@ class TestWriting(EventsTestCase):
     def test_the_whole_life_of_a_row(self) -> None:
         store, row = self.at_an_epoch(), record('ns0')
         store.write(insert(row))
-        ready = moved_on(row, state=vocabulary.CLAIMED, generation=row.next_generation(ready=True))
+        ready = moved_on(row, state=vocabulary.CLAIMED, was_realized=True)
         store.write(api.Changes(update=(api.Update(row, ready),)))
         runs = moved_on(ready)
         store.write(api.Changes(update=(api.Update(ready, runs),)))

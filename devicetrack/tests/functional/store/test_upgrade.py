@@ -14,7 +14,6 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects.event import Event
 from devicetrack.objects.values import Leftover
-from devicetrack.objects.values import OF_A_GUEST
 from devicetrack.store import api
 from devicetrack.store import sql
 from devicetrack.store.sql import models
@@ -37,7 +36,7 @@ _DECLARED = api.StoredDeclaration(records.HOST_UUID, 'mdev', 'p', 'nvidia-35', '
 _LEFTOVER = Leftover('1' * 36, records.MIGRATION_UUID)
 
 # Columns that tables have got since they were made.
-_LATER = frozenset(('boot_id', 'nested_version', 'nested_at', 'seen', 'epoch'))
+_LATER = frozenset(('boot_id', 'nested_version', 'nested_at', 'seen', 'epoch', 'was_realized'))
 
 
 class UpgradeTestCase(base.TestCase):
@@ -181,7 +180,7 @@ class TestFromFifth(UpgradeTestCase):
         self.make('0005')
         self.host = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1', 1, 5)
         for table, rows in (('hosts', [self.host]), ('assignments', _ROWS), ('withheld', [_WITHHELD])):
-            self.fill(table, rows, {'seen', 'epoch'})
+            self.fill(table, rows, {'seen', 'epoch', 'was_realized'})
 
     def test_it_is_refused_until_it_is_synced(self) -> None:
         error = self.assertRaises(exception.SchemaMismatch, self.store.check)
@@ -242,7 +241,7 @@ class TestFromSeventh(UpgradeTestCase):
         self.make('0007')
         self.host = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1', 1, 5)
         self.fill('hosts', [self.host], ())
-        self.fill('assignments', _ROWS, ())
+        self.fill('assignments', _ROWS, ('was_realized',))
 
     def test_the_history_begins_with_the_upgrade(self) -> None:
         self.assertRaises(exception.SchemaMismatch, self.store.check)
@@ -335,7 +334,7 @@ class TestFromNinth(UpgradeTestCase):
         self.make('0009')
         self.row = record('ns1', parent='card0')
         self.fill('hosts', [api.Host(records.HOST_UUID, 'compute-1', 'digest')], ())
-        self.fill('assignments', [self.row], ())
+        self.fill('assignments', [self.row], ('was_realized',))
         self.before = Event(records.HOST_UUID, 'vpmem', 'ns1', 'claimed', 7, self.row.instance_uuid, None, 'c', 'req-1',
                             '{"to": "b"}')
         self.fill('events', [self.before], {'parent'})
@@ -388,23 +387,43 @@ class TestFromTenth(UpgradeTestCase):
 
 
 class TestFromEleventh(UpgradeTestCase):
-    """From revision 0011: everything but the generations of devices that have been made ready."""
+    """From revision 0011: the generation of a row says whether its device was realized."""
 
-    def test_what_was_only_claimed_and_what_was_made_ready_are_told_apart(self) -> None:
+    rows = (record('ns0'), record('ns1', state=vocabulary.RELEASING, generation=2),
+            record('ns2', generation=2, was_realized=True),
+            record('ns3', state=vocabulary.ACTIVE, generation=3, was_realized=True),
+            record('ns4', state=vocabulary.RELEASING, generation=3, was_realized=True))
+
+    def setUp(self) -> None:
+        super().setUp()
         self.make('0011')
-        only_claimed = [record('ns0'), record('ns1', state=vocabulary.RELEASING, generation=2)]
-        made_ready = [record('ns2', generation=2), record('ns3', state=vocabulary.ACTIVE, generation=3),
-                      record('ns4', state=vocabulary.RELEASING, generation=3),
-                      record('ns5', state=vocabulary.RELEASING)]
-        self.fill('assignments', only_claimed + made_ready, ())
-        for _again in range(2):                 # MariaDB may have the rows and not the version
-            self.assertEqual(models.REVISION, schema.sync(self.store))
-            self.assertCountEqual(
-                [*only_claimed, *(row._replace(generation=row.generation + OF_A_GUEST) for row in made_ready)],
-                self.store.records())
-            self.assertCountEqual(made_ready, [row._replace(generation=row.generation - OF_A_GUEST)
-                                               for row in self.store.records() if row.was_ready])
-            self.run_statement("UPDATE alembic_version SET version_num = '0011'")
+
+    def test_what_was_only_claimed_and_what_was_realized_are_told_apart(self) -> None:
+        self.fill('assignments', self.rows, ('was_realized',))
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        self.assertCountEqual(self.rows, self.store.records())
+
+    def test_and_so_are_rows_that_were_written_at_0012(self) -> None:
+        self.make('0012')
+        moved = record('ns6', generation=5)                     # it was never realized
+        realized = record('ns7', generation=2, was_realized=True)
+        self.fill('assignments', [
+            *self.rows[:2], moved, realized._replace(generation=1_000_000),
+            *(row._replace(generation=row.generation + 1_000_000) for row in self.rows[2:])], ('was_realized',))
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        self.assertCountEqual([*self.rows, moved, realized], self.store.records())
+
+    def test_a_row_that_does_not_begin_with_a_claim_was_realized(self) -> None:
+        row = record('ns5', state=vocabulary.RELEASING)
+        self.fill('assignments', [row], ('was_realized',))
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        [found] = self.store.records()
+        self.assertTrue(found.was_realized)
+
+    def test_the_tables_are_those_of_a_new_store(self) -> None:
+        schema.sync(self.store)
+        new = self.useFixture(self.database()).store
+        self.assertEqual(_columns(new), _columns(self.store))
 
 
 class TestCutShort(UpgradeTestCase):
@@ -412,7 +431,7 @@ class TestCutShort(UpgradeTestCase):
 
     scenarios = [(f'after {done} of {made}', {'database': databases.MariaDBStore, 'made': made, 'done': done})
                  for made, done in (*((made, done) for made in (None, '0001') for done in range(1, 6)), ('0004', 1),
-                                    ('0005', 1), ('0007', 1), ('0007', 2), ('0010', 1))]
+                                    ('0005', 1), ('0007', 1), ('0007', 2), ('0010', 1), ('0012', 1), ('0012', 2))]
     made: str | None
     done: int
 
@@ -426,7 +445,7 @@ class TestCutShort(UpgradeTestCase):
 
         @sa.event.listens_for(store.engine, 'before_cursor_execute')
         def cut(connection: Any, cursor: Any, statement: str, *_args: Any) -> None:
-            if statement.lstrip().startswith(('CREATE', 'ALTER')):
+            if statement.lstrip().startswith(('CREATE', 'ALTER', 'UPDATE assignments')):
                 left[0] -= 1
                 if left[0] < 0:
                     raise InterruptedError('killed')

@@ -537,7 +537,7 @@ class MdevTestCase(HostTestCase):
         resources = host.manager.realize(self.context, instance)
         found = details.from_text(host.records()[0].details)
         self.assertIsNotNone(found.iommu_group)
-        self.assertEqual(('created', True), (found.origin, host.records()[0].was_ready))
+        self.assertEqual(('created', True), (found.origin, host.records()[0].was_realized))
         self.assertEqual(found, next(iter(resources)).details)
 
     def test_a_path_of_another_boot_is_recorded_anew(self):

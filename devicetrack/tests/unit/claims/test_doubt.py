@@ -221,7 +221,7 @@ class StartedTestCase(HostTestCase):
         host.audit()
         resources = host.manager.realize(self.context, instance)
         self.assertIsNotNone(next(iter(resources)).details.iommu_group)
-        self.assertEqual([True], [record.was_ready for record in host.records()])
+        self.assertEqual([True], [record.was_realized for record in host.records()])
 
 
 class TakenBehindOurBackTestCase(HostTestCase):

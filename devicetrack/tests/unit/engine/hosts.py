@@ -51,7 +51,7 @@ def row(device, instance_uuid, state=vocabulary.CLAIMED):
     """The row of a device in the inventory."""
     return values.Record('host', device.kind, device.identifier, instance_uuid, None, vocabulary.CURRENT, state, 0,
                          'claim', 1, provider(device.provider), device.resource_class, device.parent,
-                         device.numa_node, device.details, 0)
+                         device.numa_node, device.details, 0, None, state != vocabulary.CLAIMED)
 
 
 def taken(hold):

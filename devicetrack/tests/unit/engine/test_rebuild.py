@@ -2,7 +2,6 @@
 
 from devicetrack.engine import rebuild
 from devicetrack.objects.values import DeviceKey
-from devicetrack.objects.values import OF_A_GUEST
 from devicetrack.objects.values import Usage
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
@@ -115,7 +114,7 @@ class RowTestCase(base.TestCase):
         for field in ('resource_class', 'provider_uuid', 'parent', 'numa_node', 'position', 'claim_id', 'role',
                       'migration_uuid', 'details'):
             self.assertEqual(getattr(recorded_device, field), getattr(row, field), field)
-        self.assertEqual(('host', OF_A_GUEST, 0), (row.host_uuid, row.generation, row.created_at))
+        self.assertEqual(('host', 1, 0, True), (row.host_uuid, row.generation, row.created_at, row.was_realized))
 
     def test_a_device_that_nobody_may_have_is_not_told(self):
         there = hosts.inventory(A._replace(adoptable=False))

@@ -124,7 +124,7 @@ class RowTestCase(base.TestCase):
         device = recorded(pmem(), 3, role='current', migration='M', claim_id='7')
         [one] = planned(LOST._replace(guests=(guest(device),)))
         self.assertEqual(values.Record(
-            'host', 'vpmem', 'a', 'i', 'M', 'current', 'active', 3, '7', values.OF_A_GUEST, 'provider',
+            'host', 'vpmem', 'a', 'i', 'M', 'current', 'active', 3, '7', 1, 'provider',
             device.resource_class, device.parent, device.numa_node, device.details, 0), one.after)
 
     def test_once_adopted_there_is_nothing_to_repair(self):
@@ -135,7 +135,7 @@ class RowTestCase(base.TestCase):
         [one] = planned(views(rows=[made()], there=[mdev(iommu_group=8)]))
         found = details.from_text(one.after.details)
         self.assertEqual((8, 'created'), (found.iommu_group, found.origin))
-        self.assertEqual(one.before._replace(details=one.after.details, generation=values.OF_A_GUEST), one.after)
+        self.assertEqual(one.before._replace(details=one.after.details, generation=2), one.after)
         [one] = planned(views(rows=[row(pmem())], there=[pmem(label='BIG', devpath='/dev/dax1.0')]))
         found = details.from_text(one.after.details)
         self.assertEqual(('4GB', '/dev/dax1.0'), (found.label, found.devpath))
@@ -151,7 +151,7 @@ class LineTestCase(base.TestCase):
         [one] = planned(views(rows=[made()], there=[mdev(iommu_group=8)]))
         self.assertEqual(
             f'update details mdev m of instance i: before: generation=1 details={one.before.details}; '
-            f'after: generation={values.OF_A_GUEST} details={one.after.details} '
+            f'after: generation=2 details={one.after.details} '
             '(iommu_group is 8 and was recorded as 7)', str(one))
 
     def test_shows_all_of_a_row_that_comes_or_goes(self):
@@ -159,13 +159,13 @@ class LineTestCase(base.TestCase):
         self.assertEqual(
             'give back vpmem a of instance i: before: instance_uuid=i state=active role=current migration_uuid=- '
             f'position=0 claim_id=claim generation=1 provider_uuid={one.before.provider_uuid} '
-            f'resource_class=CUSTOM_PMEM_NAMESPACE_4GB parent=region0 numa_node=0 details={one.before.details}; '
-            'after: no row (instance i is deleted, and no domain names it)', str(one))
+            f'resource_class=CUSTOM_PMEM_NAMESPACE_4GB parent=region0 numa_node=0 details={one.before.details} '
+            'was_realized=True; after: no row (instance i is deleted, and no domain names it)', str(one))
 
     def test_what_a_definition_says_makes_no_line_of_its_own(self):
         device = recorded(pmem(), claim_id='1\ngive back vpmem b')
         [one] = planned(LOST._replace(guests=(guest(device),)))
-        self.assertIn(rf"claim_id='1\ngive back vpmem b' generation={values.OF_A_GUEST}", str(one))
+        self.assertIn(r"claim_id='1\ngive back vpmem b' generation=1", str(one))
         self.assertTrue(str(one).isprintable())
 
 
@@ -240,8 +240,7 @@ class AnyViewsTestCase(base.TestCase):
                                                   if record.host_uuid == 'host'])
             elif one.verb == findings.UPDATE_DETAILS:
                 assert one.before is not None and one.after is not None
-                self.assertEqual(one.before._replace(
-                    details=one.after.details, generation=one.before.next_generation()), one.after)
+                self.assertEqual(one.before.changed(details=one.after.details), one.after)
                 self.assertTrue(identity.same_device(one.before.details, one.after.details))
             else:
                 self.assertIsNone(one.after)

@@ -51,7 +51,7 @@ def network_port():
 def record(**changes):
     made = values.Record(HOST, 'vpmem', 'ns0', INSTANCE, MIGRATION, 'incoming', 'claimed', 0, 'claim-1', 3, PROVIDER,
                          'CUSTOM_PMEM_NAMESPACE_4GB', 'region0', None, details.to_text(vpmem_details()), 1700000000,
-                         '1.2.3')
+                         '1.2.3', False)
     return made._replace(**changes)
 
 

@@ -20,7 +20,7 @@ from devicetrack.tests.unit.objects import samples
 # fills it in. Only then change the hash.
 HASHES = {
     'devicetrack.DeclaredDevice': '1.0-0ca358a7fe6eaf0acb43c11660a501ea',
-    'devicetrack.DeviceAssignment': '1.1-dec725a1e83c07ffdae278c624f633cf',
+    'devicetrack.DeviceAssignment': '1.2-976fb4baf50bd11ff0f70774178fafd9',
     'devicetrack.DeviceMap': '1.1-e67f88aedb4eec58e7e305e0d9073148',
     'devicetrack.DevicePair': '1.1-d42bf183626e2b42637198d6125925fc',
     'devicetrack.DeviceChoice': '1.0-1a69dbdf92c05d2839cece5e924cb215',

@@ -199,14 +199,20 @@ class ProviderTestCase(base.TestCase):
 
 
 class AssignmentTestCase(base.TestCase):
-    """1.1 added ``seen``."""
+    """1.1 added ``seen``, 1.2 ``was_realized``."""
 
     def test_a_peer_of_1_0_gets_what_it_knows(self):
         newest = samples.assignment().obj_to_primitive()['versioned_object.data']
         primitive = samples.assignment().obj_to_primitive(target_version='1.0')
         self.assertEqual('1.0', primitive['versioned_object.version'])
-        self.assertEqual('1.2.3', newest.pop('seen'))
+        self.assertEqual(('1.2.3', False), (newest.pop('seen'), newest.pop('was_realized')))
         self.assertEqual(newest, primitive['versioned_object.data'])
+
+    def test_a_peer_of_1_1_does_not_say_whether_the_device_was_realized_so_it_may_have_been(self):
+        primitive = samples.assignment().obj_to_primitive(target_version='1.1')
+        self.assertEqual('1.2.3', primitive['versioned_object.data']['seen'])
+        self.assertNotIn('was_realized', primitive['versioned_object.data'])
+        self.assertIs(True, objects.DeviceAssignment.obj_from_primitive(primitive).was_realized)
 
     def test_of_a_peer_of_1_0_nobody_knows_what_its_guest_has_seen(self):
         primitive = samples.assignment().obj_to_primitive(target_version='1.0')

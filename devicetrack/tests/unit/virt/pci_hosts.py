@@ -10,7 +10,6 @@ from typing import Final
 import uuid
 
 from devicetrack import exception
-from devicetrack.objects import values
 from devicetrack.testing import nvme
 from devicetrack.testing import pci as made
 from devicetrack.tests import base
@@ -67,7 +66,7 @@ class PCIHostTestCase(base.TestCase):
         assignment = self.assigned(kind, address)
         made = kind.realize(assignment)
         return contract.assignment(self.instance, 'pci', address, assignment.parent, made.details,
-                                   generation=values.OF_A_GUEST)
+                                   was_realized=True)
 
 
 class DiskTestCase(PCIHostTestCase):

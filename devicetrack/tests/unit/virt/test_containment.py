@@ -17,7 +17,6 @@ from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import InventoryDevice
-from devicetrack.objects.values import OF_A_GUEST
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes
 from devicetrack.testing import fixtures
@@ -293,7 +292,7 @@ class ForeignTestCase(HostTestCase):
         device = self.devices()['pci', CARD]
         assignment = DeviceAssignment.from_record(Record(
             str(uuid.uuid4()), 'pci', CARD, str(uuid.uuid4()), None, vocabulary.CURRENT, vocabulary.RELEASING, 0, '',
-            OF_A_GUEST, str(uuid.uuid4()), WHOLE, device.parent, None, device.details, 0))
+            2, str(uuid.uuid4()), WHOLE, device.parent, None, device.details, 0))
         guest = self.define(hostdev(self.functions[0]))
         error = self.driver.unclaim([assignment])[assignment.key]
         self.assertIsInstance(error, exception.DeviceInUse)

@@ -12,7 +12,6 @@ import libvirt
 from devicetrack import exception
 from devicetrack import filelock
 from devicetrack.objects import details
-from devicetrack.objects import values
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Realized
@@ -567,7 +566,7 @@ class GuestConfigTestCase(DriverTestCase):
         self.assertEqual(1, self.raw.lists)
 
     def test_no_guest_is_read_for_a_device_that_was_ready_before(self) -> None:
-        self.driver.realize(contract.assignment(A, 'path', '/a', None, DETAILS, generation=values.OF_A_GUEST))
+        self.driver.realize(contract.assignment(A, 'path', '/a', None, DETAILS, was_realized=True))
         self.assertEqual(0, self.raw.lists)
 
 

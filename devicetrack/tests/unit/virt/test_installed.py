@@ -19,7 +19,6 @@ from devicetrack import vocabulary
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.engine import findings
 from devicetrack.objects import details
-from devicetrack.objects import values
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.pci_alias import PCIChoice
 from devicetrack.objects.values import Attribute
@@ -408,7 +407,7 @@ class MistakesTestCase(base.TestCase):
     def test_is_untouched(self) -> None:
         driver = self.make('is_untouched', keeps_bytes=True)
         only_claimed = contract.assignment(str(uuid.uuid4()), 'tape', 'one', None, DETAILS,
-                                           state=vocabulary.RELEASING, generation=values.ONLY_CLAIMED)
+                                           state=vocabulary.RELEASING, was_realized=False)
         self.assertEqual([None], list(driver.unclaim([self.tape]).values()))            # which proves it clean
         [error] = driver.unclaim([only_claimed]).values()
         self.assertIsInstance(error, exception.UnclaimFailed)

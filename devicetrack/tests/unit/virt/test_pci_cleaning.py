@@ -13,7 +13,6 @@ from unittest import mock
 
 from devicetrack import exception
 from devicetrack.objects import details
-from devicetrack.objects import values
 from devicetrack.testing import nvme
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import pci_hosts
@@ -119,9 +118,9 @@ class SettlingTestCase(DiskTestCase):
 
     def test_a_guest_goes_on_with_what_it_made_of_its_disk(self) -> None:
         self.realized(self.cleaned)
-        for generation in (values.CLAIMED, values.OF_A_GUEST):
+        for was_realized in (False, True):
             assignment = contract.assignment(self.instance, 'pci', DISK, self.assignment.parent, details.to_text(
-                self.assignment.details), generation=generation)
+                self.assignment.details), was_realized=was_realized)
             for state in ('formatted', 'shared', 'detached'):
                 self.controller.oacs |= 0b1000
                 self.controller.others = {1} if state == 'shared' else set()
@@ -131,7 +130,7 @@ class SettlingTestCase(DiskTestCase):
                     self.controller.add(2).attached = False
                 self.disk.lbaf = int(state == 'formatted')
                 self.cleaned = self.kind(NVME, cleaning='zero')
-                if generation == values.CLAIMED:
+                if not was_realized:
                     self.assertRaises(exception.RealizeFailed, self.cleaned.realize, assignment)
                 else:
                     self.assertEqual(assignment.details.disks,

@@ -60,7 +60,7 @@ class NamesTestCase(pci_hosts.PCIHostTestCase):
     def of_earlier_release(self, assignment: Any) -> Any:
         text = json.dumps(assignment.details.obj_to_primitive(target_version='1.1'))
         return contract.assignment(self.instance, 'pci', assignment.identifier, assignment.parent, text,
-                                   generation=assignment.generation)
+                                   was_realized=assignment.was_realized)
 
 
 class SettlingTestCase(NamesTestCase):
@@ -160,7 +160,7 @@ class MovedTestCase(NamesTestCase):
         kind._memory.move({assignment.identifier: address})
         realized = kind.realize(assignment)
         return contract.assignment(self.instance, 'pci', assignment.identifier, assignment.parent, realized.details,
-                                   generation=assignment.generation)
+                                   was_realized=assignment.was_realized)
 
     def test_is_cleaned_as_its_old_or_its_new_address_says(self) -> None:
         kind = self.kind_with()

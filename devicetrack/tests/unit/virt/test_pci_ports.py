@@ -74,10 +74,10 @@ class PortsTestCase(base.TestCase):
         [named] = self.driver.claim_for_instance(UUID, Demand((), ports=ports), [candidate])
         return named.details
 
-    def assigned(self, port: Port = PORT, generation: int = values.CLAIMED) -> DeviceAssignment:
+    def assigned(self, port: Port = PORT, was_realized: bool = False) -> DeviceAssignment:
         device = self.devices()[self.vf]
         return contract.assignment(UUID, 'pci', self.vf, device.parent, self.named(device, port), 0,
-                                   vocabulary.CLAIMED, generation)
+                                   vocabulary.CLAIMED, was_realized)
 
     def unclaim(self, assignment: DeviceAssignment) -> exception.DriverError | None:
         [answer] = self.driver.unclaim([assignment]).values()
@@ -151,7 +151,7 @@ class PortsTestCase(base.TestCase):
             realized = self.driver.realize(wanted)
             self.assertEqual({self.vf: SET}, self.host.links.settings)
         self.assertEqual(PORT, details.port_of(realized.details))
-        started = self.assigned(generation=values.OF_A_GUEST)
+        started = self.assigned(was_realized=True)
         self.assertIsNone(self.unclaim(started))
         self.assertTrue(self.host.links.of(self.vf).is_blank)
         self.assertIsNone(self.unclaim(started))
@@ -189,7 +189,7 @@ class PortsTestCase(base.TestCase):
         wanted = self.assigned()
         self.driver.realize(wanted)
         self.host.links.deaf = {self.vf}
-        error = self.unclaim(self.assigned(generation=values.OF_A_GUEST))
+        error = self.unclaim(self.assigned(was_realized=True))
         self.assertIsInstance(error, exception.UnclaimFailed)
         self.assertIn('cannot be taken away', str(error))
         self.host.links.deaf = set()

@@ -52,7 +52,7 @@ class ProofTestCase(pci_hosts.DiskTestCase):
         made = driver.realize(offered)
         self.disk.fill(OLD)
         return contract.assignment(offered.instance_uuid, 'pci', DISK, offered.parent, made.details,
-                                   generation=values.OF_A_GUEST)
+                                   was_realized=True)
 
     def is_unproven(self, driver: libvirt_driver.LibvirtDriver) -> bool:
         return bool(driver.get_inventory().unproven)

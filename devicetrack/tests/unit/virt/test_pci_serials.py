@@ -14,7 +14,6 @@ import fixtures
 from devicetrack import exception
 from devicetrack.objects import details
 from devicetrack.objects import identity
-from devicetrack.objects import values
 from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
@@ -175,7 +174,7 @@ class SerialsTestCase(pci_hosts.PCIHostTestCase):
         kind = self.kind(INTEL, cleaning='none')
         device = self.devices(kind)[CARD]
         assignment = contract.assignment(self.instance, 'pci', CARD, device.parent, device.details,
-                                         generation=values.OF_A_GUEST)
+                                         was_realized=True)
         self.host.unbind(CARD)
         self.host.bind(CARD, 'igb')
         self.assertEqual('M75', self.details_of(kind).serial)

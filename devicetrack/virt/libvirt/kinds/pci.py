@@ -438,7 +438,7 @@ class PCI(api.DeviceKind):
                 f'its secondary controller cannot be brought online: {error.strerror or error}') from error
         function = self._identity.there(assignment)
         # The state that the claim found stays the state to restore, whatever a guest has changed since.
-        had_it = assignment.was_ready or pci_variants.is_vfio(function.driver)
+        had_it = assignment.was_realized or pci_variants.is_vfio(function.driver)
         problem = self._health.problem_now(function, self._settled_use(function))
         # A guest may go on with a disk of its own, whatever it has done to it. unclaim looks at that.
         if problem is None and not had_it:
