@@ -34,6 +34,17 @@ def of_function(address: str) -> str:
     return f'sriov:{address}'
 
 
+def of_group(number: object) -> str:
+    """The token of an IOMMU group."""
+    return f'iommu:{number}'
+
+
+def of_card(address: str, physfn: str | None, has_vfs: bool) -> Exclusions:
+    """What excludes a PCI function for its card: a part of a physical function, or such a function."""
+    return exclusions(of_function(address) if has_vfs and physfn is None else None,
+                      [] if physfn is None else [of_function(physfn)])
+
+
 def exclusions(own: str | None, within: Iterable[str]) -> Exclusions:
     """What excludes a device that is a thing, or none with a name of its own, and lies within others.
 

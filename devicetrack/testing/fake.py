@@ -252,24 +252,19 @@ class FakeHost(fake_machine.Machine):
         :raises DeviceInUse, UsersUnknown, NotProven: as :meth:`.driver.VirtDriver.realize`
         """
         key = assignment.key
-        if assignment.was_realized and (key.kind not in KEEPING or key in self.unproven):
-            return
-        usage = self.usage()
-        if any(use.live and (use.kind, use.identifier, use.domain_uuid) == (*key, assignment.instance_uuid)
-               for use in usage.uses):
-            return
-        error: exception.DriverError | None = self.obstacle(assignment, usage.without(assignment.instance_uuid))
-        if error is None and key in self.opened:
-            error = exception.DeviceInUse(*key, f'open in process {self.opened[key]}')
-        if error is None and key in self.written:
-            error = exception.NotProven(*key, driver.WRITTEN)
-        if error is None and key.kind in KEEPING and not trusts:
-            self._there(assignment)
-            error = exception.NotProven(*key, driver.NO_PROOF) if self.lost_its_proof(key) else None
-        if isinstance(error, exception.DeviceInUse | exception.NotProven):
-            self.disprove((key,))
-        if error is not None:
-            raise error
+
+        def check() -> None:
+            if key in self.opened:
+                raise exception.DeviceInUse(*key, f'open in process {self.opened[key]}')
+            if key in self.written:
+                raise exception.NotProven(*key, driver.WRITTEN)
+            if key.kind in KEEPING and not trusts:
+                self._there(assignment)
+                if self.lost_its_proof(key):
+                    raise exception.NotProven(*key, driver.NO_PROOF)
+
+        driver.check_free(assignment, key.kind in KEEPING and key not in self.unproven, self.usage, self.obstacle,
+                          check, self.disprove)
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
         key = assignment.key

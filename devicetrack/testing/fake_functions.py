@@ -9,6 +9,7 @@ from typing import Final
 from devicetrack import vocabulary
 from devicetrack.objects import network_port
 from devicetrack.objects import PCIDetails
+from devicetrack.objects import things
 from devicetrack.objects.values import InventoryDevice
 
 PCI: Final = 'pci'
@@ -22,13 +23,9 @@ def function(address: str, resource_class: str, physfn: str | None, has_vfs: boo
              physical_network: str = '') -> tuple[InventoryDevice, dict[str, Any]]:
     """Make a function as the inventory has it, but without details, and the fields of its details."""
     device_type = 'type-VF' if physfn is not None else 'type-PF' if has_vfs else 'type-PCI'
-    exclusions = []
-    if physfn is not None:
-        exclusions.append((f'sriov:{physfn}', vocabulary.PART))
-    elif has_vfs:
-        exclusions.append((f'sriov:{address}', vocabulary.WHOLE))
+    exclusions = [*things.of_card(address, physfn, has_vfs)]
     if group is not None:
-        exclusions.append((f'iommu:{group}', vocabulary.TOGETHER))
+        exclusions.append((things.of_group(group), vocabulary.TOGETHER))
     card = physfn or address
     device = InventoryDevice(PCI, address, card.upper(), resource_class, card, numa_node, '',
                              exclusions=tuple(exclusions),

@@ -566,6 +566,35 @@ def obstacle(key: DeviceKey, usage: Usage, owner: str | None = None, if_named: s
     return None
 
 
+def check_free(assignment: DeviceAssignment, is_proven: bool, ask: Callable[[], Usage],
+               obstacle_of: Callable[[DeviceAssignment, Usage], DriverError | None], check: Callable[[], object],
+               disprove: Callable[[Collection[DeviceKey]], object]) -> None:
+    """Check that nobody else uses a device that its guest has not had yet. This asks what a wipe asks.
+
+    A device that was made ready before may have its own guest, also after a restart. The device of a user keeps no
+    proof: the user may write to it, and be gone at the next look.
+
+    :param is_proven: whether a proof says that it is clean
+    :param ask: asks the hypervisor which domains name devices
+    :param obstacle_of: says who uses a device, as :func:`obstacle`
+    :param check: asks the driver's other questions, and raises their errors
+    :param disprove: removes the proofs of devices
+    """
+    if assignment.was_realized and not is_proven:
+        return
+    usage, key, own = ask(), assignment.key, assignment.instance_uuid
+    if any(use.live and (use.kind, use.identifier, use.domain_uuid) == (*key, own) for use in usage.uses):
+        return
+    try:
+        error = obstacle_of(assignment, usage.without(own))
+        if error is not None:
+            raise error
+        check()
+    except (DeviceInUse, NotProven):
+        disprove((key,))
+        raise
+
+
 def is_of_others(key: DeviceKey, usage: Usage, owner: str) -> bool:
     """Whether the domain of its owner certainly does not use a device."""
     return not usage.unknown and not any(

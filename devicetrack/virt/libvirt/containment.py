@@ -70,7 +70,7 @@ class Look:
             within = (*within, *(() if whole is None else (whole,)), *beyond)
         found = things.exclusions(own, within)
         group = None if node is None else self._group(node)
-        return found if group is None else (*found, (f'iommu:{group}', vocabulary.TOGETHER))
+        return found if group is None else (*found, (things.of_group(group), vocabulary.TOGETHER))
 
     def thing(self, node: str) -> Thing:
         """Find a thing, and what contains it."""

@@ -27,6 +27,7 @@ from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Usage
+from devicetrack.virt.driver import check_free
 from devicetrack.virt.driver import Confirm
 from devicetrack.virt.driver import is_of_others
 from devicetrack.virt.driver import NO_PROOF
@@ -70,39 +71,27 @@ class Proving:
         self._reading: list[threading.Event] = []       # one for each device that is being read; setting it ends that
 
     def check_free(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> None:
-        """Check that nobody else uses a device that its guest has not had yet. This asks what a wipe asks.
-
-        A device that was made ready before may have its own guest, also after a restart. The device of a user keeps no
-        proof: the user may write to it, and be gone at the next look.
+        """As :func:`devicetrack.virt.driver.check_free`.
 
         :raises DeviceInUse: another domain names it, or a process or the host uses it
         :raises NotProven: somebody wrote to it since it was proven clean, or it has lost its proof
         :raises UsersUnknown: a definition cannot be read
         :raises DriverError: as :meth:`.api.DeviceKind.check_free`
         """
-        key = assignment.key
-        if assignment.was_realized and not self._is_proven(assignment):
-            return
-        usage = self._usage({kind.name})
-        own = assignment.instance_uuid
-        if any(use.live and (*key, own) == (use.kind, use.identifier, use.domain_uuid) for use in usage.uses):
-            return
-        try:
-            error = self._obstacle(assignment, usage.without(own))
-            if error is not None:
-                raise error
+        def check() -> None:
             installed.ask(kind, 'check_free', assignment)
             if self._is_written(assignment, kind):
-                raise exception.NotProven(*key, WRITTEN)
+                raise exception.NotProven(*assignment.key, WRITTEN)
             if self._lost_its_proof(assignment, kind):
-                raise exception.NotProven(*key, NO_PROOF)
-        except (exception.DeviceInUse, exception.NotProven):
-            self.take_back((key,))
-            raise
+                raise exception.NotProven(*assignment.key, NO_PROOF)
+
+        try:
+            check_free(assignment, self._is_proven(assignment), lambda: self._usage({kind.name}), self._obstacle, check,
+                       self.take_back)
         except exception.UsersUnknown:
             raise
         except exception.UnclaimFailed as failed:       # kinds share these questions with their unclaim
-            raise exception.RealizeFailed(*key, failed.reason) from failed
+            raise exception.RealizeFailed(*assignment.key, failed.reason) from failed
 
     def used(self, kind: api.DeviceKind, names: Collection[str]) -> Collection[str]:
         """Find those devices of a kind that are proven clean, and that somebody has open or wrote to since.

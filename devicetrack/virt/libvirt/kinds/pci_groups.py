@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from devicetrack import vocabulary
+from devicetrack.objects import things
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_variants
 from devicetrack.virt.libvirt.kinds import pci_serials
@@ -96,13 +97,9 @@ def subsystems(functions: Iterable[pci_sysfs.Function], cards: pci_serials.Cards
 
 def exclusions(function: pci_sysfs.Function, groups: Groups, subsystems_of: Subsystems) -> tuple[tuple[str, str], ...]:
     """Return what else cannot be handed out while somebody has a function, in the form of the stock."""
-    found = []
-    if function.physfn is not None:
-        found.append((f'sriov:{function.physfn}', vocabulary.PART))
-    elif function.total_vfs:
-        found.append((f'sriov:{function.address}', vocabulary.WHOLE))
+    found = [*things.of_card(function.address, function.physfn, bool(function.total_vfs))]
     if function.iommu_group is not None and len(groups.get(function.iommu_group, ())) > 1:
-        found.append((f'iommu:{function.iommu_group}', vocabulary.TOGETHER))
+        found.append((things.of_group(function.iommu_group), vocabulary.TOGETHER))
     if (subsystem := subsystems_of.get(function.address)) is not None:
         found.append((subsystem, vocabulary.TOGETHER))
     return tuple(found)
