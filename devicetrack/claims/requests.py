@@ -1,8 +1,8 @@
 """Knows the compute service's request of the present call, and what the service has answered in the call.
 
 A context variable carries both instead of arguments, because the dozen calls between the public call and the
-transaction do not need them. Work that the manager does by itself (an audit, a wipe in the background) has no request,
-and keeps no answers: each look of an audit asks anew.
+transaction do not need them. Work that the manager does by itself (an audit, a wipe in the background) has no request.
+An audit keeps no answers while it looks: each look asks anew.
 """
 
 from __future__ import annotations
@@ -39,20 +39,19 @@ def answers() -> dict[Any, Any] | None:
     return _present.get()[1]
 
 
-@contextlib.contextmanager
-def keeping_answers() -> Iterator[None]:
+def keeping_answers() -> contextlib.AbstractContextManager[None]:
     """Keep the service's answers during the block, as a public call does."""
-    token = _present.set((present(), {}))
-    try:
-        yield
-    finally:
-        _present.reset(token)
+    return during(present())
 
 
 @contextlib.contextmanager
 def during(request_id: str | None) -> Iterator[None]:
-    """Let the events of the block belong to a request."""
-    token = _present.set((request_id, None))
+    """Let the events of the block belong to a request, and keep the service's answers, as a public call does.
+
+    In a call that keeps them already, its own answers count.
+    """
+    kept = answers()
+    token = _present.set((request_id, {} if kept is None else kept))
     try:
         yield
     finally:

@@ -106,7 +106,10 @@ class Move(NamedTuple):
             return found
 
         number, instance = getattr(migration, 'id', None), getattr(migration, 'instance_uuid', None)
-        return cls(uuid('uuid'), number if isinstance(number, int) else None, text('status'),
+        # Read as unknown, the migration would be neither older nor newer than any other one.
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise exception.BadRequest('migration.id', number, 'must be an integer or None')
+        return cls(uuid('uuid'), number, text('status'),
                    None if instance is None else uuid('instance_uuid'),
                    (text('source_compute'), text('source_node')), (text('dest_compute'), text('dest_node')))
 

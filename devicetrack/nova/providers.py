@@ -58,15 +58,15 @@ class NovaProviders:
             self._in_placement = {one['name']: one['uuid'] for one in found}
         return self._in_placement
 
-    def _allocated(self, uuid: str) -> Mapping[str, int]:
-        """Return what is allocated at a provider, by class; nothing if placement does not say."""
+    def _allocated(self, uuid: str) -> Mapping[str, int] | None:
+        """Return what is allocated at a provider, by class; None if placement does not say."""
         try:
             found = self._driver.virtapi.reportclient.get_allocations_for_resource_provider(
                 nova_context.get_admin_context(), uuid).allocations
         except (keystoneauth1_exceptions.ClientException, nova_exception.NovaException) as error:
             LOG.warning('Placement did not list the allocations at provider %(provider)s: %(error)s',
                         {'provider': uuid, 'error': error})
-            return {}
+            return None
         allocated: Counter[str] = Counter()
         for one in found.values():
             allocated.update(one['resources'])
@@ -77,7 +77,8 @@ class NovaProviders:
 
         Totals stay as Nova sets them. Devices that the manager would not hand out are reserved: those that are
         cordoned, unhealthy, foreign, or being wiped. What is allocated is never reserved: placement before 14.0 would
-        refuse every later change of such an allocation, and the instance could not leave.
+        refuse every later change of such an allocation, and the instance could not leave. While nobody says what is
+        allocated, all of it may be, so Nova's reservations stay: a claim refuses what it cannot have.
         """
         for provider in ours:
             name = provider.name
@@ -85,14 +86,14 @@ class NovaProviders:
                 continue
             data = tree.data(name)
             inventory = {resource_class: dict(counts) for resource_class, counts in data.inventory.items()}
-            for resource_class, total in provider.totals.items():
-                if resource_class in inventory:
-                    usable = total - provider.reserved.get(resource_class, 0)
+            unusable = {resource_class: max(0, counts['total'] - max(0, (
+                provider.totals[resource_class] - provider.reserved.get(resource_class, 0))))
+                for resource_class, counts in inventory.items() if resource_class in provider.totals}
+            allocated = self._allocated(data.uuid) if any(unusable.values()) else {}
+            if allocated is not None:
+                for resource_class, number in unusable.items():
                     counts = inventory[resource_class]
-                    counts['reserved'] = max(0, counts['total'] - max(0, usable))
-                    if counts['reserved']:
-                        unused = counts['total'] - self._allocated(data.uuid).get(resource_class, 0)
-                        counts['reserved'] = max(0, min(counts['reserved'], unused))
+                    counts['reserved'] = max(0, min(number, counts['total'] - allocated.get(resource_class, 0)))
             tree.update_inventory(name, inventory)
             stale = {trait for trait in data.traits if traits.is_ours(trait)}.difference(provider.traits)
             tree.remove_traits(name, *stale)

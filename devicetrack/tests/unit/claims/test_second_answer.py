@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from devicetrack import exception
+from devicetrack.claims import requests
 from devicetrack.testing import fixtures
 from devicetrack.testing.compute_service import View
 from devicetrack.tests.unit.claims.test_moving import RegionTestCase
@@ -158,6 +159,22 @@ class AskedOnceTestCase(RegionTestCase):
         move.status, instance.migration_context = 'reverting', None
         self.two.machine.delete_guest(instance.uuid)
         self.once(self.two.manager.drop_move_claim, None, instance, 'two')
+
+    def test_at_the_abort_of_a_claim(self) -> None:
+        for where in ('one', 'two'):
+            instance = self.moves.spawn('one', pmem=1)
+            move = self.moves.migration(instance, where)
+            host = self.moves.hosts[where]
+            claim = host.manager.resize_claim(host.context, instance, where, fixtures.a_request(pmem=1), move)
+            move.status = 'error'
+            self.once(claim.abort)
+
+    def test_in_the_work_that_an_operator_asked_for(self) -> None:
+        instance, _migration = self.lost_revert()
+        ask = self.one.running.service.instances
+        with requests.during(None):
+            self.once(ask, [instance.uuid])
+            self.once(ask, [instance.uuid], looks=0)
 
     def test_in_an_audit(self) -> None:
         instance, _migration = self.lost_revert()

@@ -243,12 +243,6 @@ class StatusTestCase(base.TestCase):
         self.assertEqual([True, True, False, False, None, None, None, None], list(map(migrations.is_completed, (
             'confirmed', 'done', 'reverted', 'cancelled', 'error', 'finished', 'mended', None))))
 
-    def test_a_migration_whose_number_is_no_number_has_none(self):
-        class Migration:
-            uuid, id = M, '7'
-
-        self.assertIsNone(migrations.Move.of(Migration()).number)
-
     def test_an_end_is_here_by_its_host_and_by_its_node_if_the_service_says_it(self):
         node = migrations.Endpoint('here', 'n1')
         self.assertEqual([True, True, False, False], [
@@ -271,7 +265,7 @@ class StatusTestCase(base.TestCase):
         """It may be the part by which an instance is known to move."""
         odd: list[tuple[str, Any]] = [
             ('uuid', 7), ('uuid', None), ('instance_uuid', 7), ('instance_uuid', 'x'), ('status', []),
-            ('source_compute', b'here'), ('dest_node', {})]
+            ('source_compute', b'here'), ('dest_node', {}), ('id', '7'), ('id', 7.0), ('id', True)]
         for name, value in odd:
             error = self.assertRaises(exception.BadRequest, migrations.Move.of,
                                       types.SimpleNamespace(**{'uuid': M, name: value}))
