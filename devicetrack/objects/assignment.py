@@ -71,7 +71,8 @@ class DeviceAssignment(base.DeviceTrackObject):
         (held._obj_host_uuid, held._obj_kind, held._obj_identifier, held._obj_instance_uuid, held._obj_migration_uuid,
          held._obj_role, held._obj_state, held._obj_position, held._obj_claim_id, held._obj_generation,
          held._obj_provider_uuid, held._obj_resource_class, held._obj_parent, held._obj_numa_node, _details,
-         held._obj_created_at, held._obj_seen, held._obj_was_realized) = record
+         held._obj_created_at, held._obj_seen, was_realized) = record
+        held._obj_was_realized = bool(was_realized)     # SQLite answers with a number
         return made
 
     def __str__(self) -> str:
