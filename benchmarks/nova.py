@@ -23,6 +23,7 @@ import time
 from typing import Any
 import uuid
 
+from benchmarks import recovery
 from benchmarks.host import Host
 from benchmarks.measure import Effort
 from benchmarks.measure import side_by_side
@@ -31,12 +32,14 @@ from benchmarks.report import Table
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.conf import opts
 from devicetrack.objects import DeviceRequest
+from devicetrack.testing import databases
 from devicetrack.testing import fixtures
 
 CLASS = Host.resource_class
 ROUNDS = 15
 STOCK, LOCKED, RESTED, BEFORE, CHOOSES, STARTS = 'stock', 'locked', 'rested', 'before', 'chooses', 'starts'
 STARTS_VPMEM, READS, AUDITS, BEGINS = 'starts vpmem', 'reads', 'audits', 'begins'
+PARSES, RECOVERY, AUDIT = 'parses', 'recovery', 'audit'
 
 Subjects = dict[tuple[str, int], Callable[[], float]]
 _MS = 1000
@@ -55,6 +58,7 @@ def run(effort: Effort) -> Table:
         for size in sizes:
             subjects |= _claims(stack, size, effort.batch) | _mdevs(stack, size) | _namespaces(stack, size)
         samples = side_by_side({f'{what} {size}': call for (what, size), call in subjects.items()}, rounds)
+        definitions = side_by_side(_definitions(stack, effort.recovered_guests), effort.recovery_rounds)
     for size in sizes:
         rows += [
             Row(f'claim of a namespace, {size:,} devices: Nova, under its lock',
@@ -82,7 +86,28 @@ def run(effort: Effort) -> Table:
             Row(f'start of the service, {size:,} mediated devices: the adapter reads and compares everything',
                 samples.median(f'{BEGINS} {size}') * _MS, 'ms'),
         ]
+    # When it starts, Nova reads the definitions of all guests for their mediated devices, and those of the guests that
+    # run once more for their disks. The latter is also a part of every update_available_resource.
+    rows.append(Row(f'{effort.recovered_guests:,} guests of twelve namespaces: Nova reads their definitions once',
+                    definitions.median(PARSES) * _MS, 'ms'))
+    rows += [Row(f'  the adapter {what}, to that', definitions.ratio(subject, PARSES), at_most=at_most,
+                 note=f'{definitions.median(subject) * _MS:,.0f} ms')
+             for what, subject, at_most in (('starts', RECOVERY, 1.0), ('audits', AUDIT, 0.5))]
     return Table('Beside Nova: half of the devices have owners', rows)
+
+
+def _definitions(stack: contextlib.ExitStack, guests: int) -> dict[str, Callable[[], float]]:
+    """The guests of the subject ``recovery``, as Nova's own code reads them and as the adapter does."""
+    from nova.virt.libvirt import guest as nova_guest
+    database = stack.enter_context(databases.SQLiteStore(durable=True))
+    host = stack.enter_context(recovery.Guests(database.store, database.conf, guests))
+    host.define(guests)
+
+    def parse() -> None:
+        for domain in host.connection.listAllDomains(0):
+            nova_guest.Guest(domain).get_config()
+
+    return {PARSES: lambda: _timed(parse)[0], RECOVERY: host.restart, AUDIT: host.audit}
 
 
 def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
