@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 from typing import NamedTuple
@@ -104,7 +103,7 @@ class Auditor:
         names = self._names(host.providers)
         held: dict[str, values.Consumer] = {}
         for provider in names:
-            for uuid, holding in self._consumers(provider).items():
+            for uuid, holding in self._client.list_consumers(provider).consumers.items():
                 if classes & holding.resources.keys():
                     before = held.get(uuid, values.Consumer(uuid, {}, holding.generation)).resources
                     held[uuid] = values.Consumer(uuid, {**before, provider: holding.resources}, holding.generation)
@@ -125,12 +124,6 @@ class Auditor:
                 if found.uuid in known or tree.is_marked(self._client.get_traits(found.uuid).traits):
                     names[found.uuid] = found.name
         return names
-
-    def _consumers(self, provider: str) -> Mapping[str, values.Holding]:
-        try:
-            return self._client.get_provider_allocations(provider).consumers
-        except errors.UnknownProvider:
-            return {}                           # placement deletes no provider with allocations
 
     def _report(self, host: HostView, dry_run: bool) -> reporter.Report:
         return self._reporter.sync(host.providers, self._layout, self._classes, host.complete, dry_run)

@@ -167,6 +167,13 @@ class Client:
         """
         return self._get(f'/resource_providers/{uuid}/allocations', _provider_allocations, uuid)
 
+    def list_consumers(self, uuid: str) -> values.ProviderAllocations:
+        """Return all allocations of a provider, and none of one that is gone: placement deletes none with some."""
+        try:
+            return self.get_provider_allocations(uuid)
+        except errors.UnknownProvider:
+            return values.ProviderAllocations(0, {})
+
     def ensure_class(self, name: str) -> None:
         """Make a custom resource class unless there is one."""
         self._plain('PUT', f'/resource_classes/{parse.quote(name, safe="")}')

@@ -93,7 +93,7 @@ class Healer:
         One request, or two unless all providers of the host are known.
         """
         records = node.look()[0]
-        listed = _listed(self._client, node).consumers
+        listed = self._client.list_consumers(node.uuid).consumers
         return healing.misplaced(node.uuid, listed, records, _classes_below(self._client, node, listed, records))
 
     def standing(self, node: NodeToHeal, nested: bool) -> str:
@@ -197,7 +197,7 @@ class _Run:
 
     def plan(self) -> healing.ReshapePlan:
         node = self._node
-        listed = _listed(self._client, node)
+        listed = self._client.list_consumers(node.uuid)
         # Read the rows after placement: every listed consumer has its row by now, if it ever gets one; and a later
         # allocation changes the node's generation.
         records, usage = node.look()
@@ -263,10 +263,3 @@ def _classes_below(client: Client, node: NodeToHeal, listed: Mapping[str, values
         return classes
     traits = client.get_traits(node.uuid).traits
     return classes | {name for name in unknown if tree.mark(tree.COUNTS, name) in traits}
-
-
-def _listed(client: Client, node: NodeToHeal) -> values.ProviderAllocations:
-    try:
-        return client.get_provider_allocations(node.uuid)
-    except errors.UnknownProvider:
-        return values.ProviderAllocations(0, {})

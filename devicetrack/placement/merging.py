@@ -7,9 +7,9 @@ each party must know its own part, and the rest belongs to others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
 from collections.abc import Container
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 from devicetrack.placement.values import Resources
 
@@ -20,56 +20,48 @@ def merge(own: Resources, current: Resources, wanted: Resources) -> Resources:
     The result has all of ``wanted``, even if somebody removed some of our part: our record counts, and nobody else
     would restore that part.
     """
-    return _combined(lambda provider, name: _amount(wanted, provider, name) + max(
-        0, _amount(current, provider, name) - _amount(own, provider, name)), own, current, wanted)
+    return _nested(_flat(wanted) + (_flat(current) - _flat(own)))
 
 
 def common(first: Resources, second: Resources) -> Resources:
     """Return the smaller of each two amounts, which both have."""
-    return _combined(lambda provider, name: min(_amount(first, provider, name), _amount(second, provider, name)), first)
+    return _nested(_flat(first) & _flat(second))
 
 
 def either(first: Resources, second: Resources) -> Resources:
     """Return the larger of each two amounts, which suffices for both; repeating it adds nothing."""
-    return _combined(lambda provider, name: max(_amount(first, provider, name), _amount(second, provider, name)),
-                     first, second)
+    return _nested(_flat(first) | _flat(second))
 
 
 def without(resources: Resources, providers: Container[str]) -> Resources:
     """Leave out the allocations at these providers."""
-    return _combined(lambda provider, name: 0 if provider in providers else resources[provider][name], resources)
+    return plain({provider: amounts for provider, amounts in resources.items() if provider not in providers})
 
 
 def contains(resources: Resources, part: Resources) -> bool:
     """Whether at least this much is held."""
-    return all(_amount(resources, provider, name) >= _amount(part, provider, name) for provider, name in _keys(part))
+    return _flat(resources) >= _flat(part)
 
 
 def agree(first: Resources, second: Resources, *named: Resources) -> bool:
     """Whether both hold the same amount of everything that ``named`` has."""
-    return all(_amount(first, provider, name) == _amount(second, provider, name)
-               for view in named for provider, name in _keys(view))
+    one, other = _flat(first), _flat(second)
+    return all(one[key] == other[key] for view in named for key in _flat(view))
 
 
 def plain(resources: Resources) -> Resources:
     """Leave out amounts of zero, which placement never returns, so that two views compare equal."""
-    return _combined(lambda provider, name: resources[provider][name], resources)
+    return _nested(_flat(resources))
 
 
-def _keys(resources: Resources) -> Iterator[tuple[str, str]]:
-    return ((provider, name) for provider, amounts in resources.items() for name in amounts)
+def _flat(resources: Resources) -> Counter[tuple[str, str]]:
+    return Counter({(provider, name): amount for provider, amounts in resources.items()
+                    for name, amount in amounts.items()})
 
 
-def _amount(resources: Resources, provider: str, name: str) -> int:
-    return resources.get(provider, {}).get(name, 0)
-
-
-def _combined(amount: Callable[[str, str], int], *views: Resources) -> Resources:
-    """Ask ``amount`` about everything that the views have."""
-    combined: dict[str, dict[str, int]] = {}
-    for view in views:
-        for provider, name in _keys(view):
-            held = amount(provider, name)
-            if held:
-                combined.setdefault(provider, {})[name] = held
-    return combined
+def _nested(amounts: Mapping[tuple[str, str], int]) -> Resources:
+    nested: dict[str, dict[str, int]] = {}
+    for (provider, name), amount in amounts.items():
+        if amount:
+            nested.setdefault(provider, {})[name] = amount
+    return nested
