@@ -180,6 +180,12 @@ class Command(command.Command):
             _forget_output()
             raise AnswerLost(error) from error
 
+    def take_width(self, parsed_args: argparse.Namespace) -> int:
+        """Return the width that a table may have. cliff is not to fit it again."""
+        width: int = parsed_args.max_width
+        parsed_args.max_width = _UNLIMITED
+        return width if width > 0 else screen.width_of(self.app.stdout)
+
     def say(self, text: str) -> None:
         """Tell the person something besides the answer, on stderr."""
         self.app.stderr.write(f'{self.app.NAME}: {log.printable(text)}\n')
@@ -256,8 +262,7 @@ class Lister(Command, lister.Lister):
             chosen = [name for name in chosen if name in filled or name not in self.if_filled]
         places = [self.columns.index(name) for name in chosen]
         # A table of chosen or all columns may be wider than a terminal: no column is left out of it.
-        width = parsed_args.max_width if parsed_args.max_width > 0 else screen.width_of(self.app.stdout)
-        parsed_args.max_width = _UNLIMITED
+        width = self.take_width(parsed_args)
         spare, below = ((), ()) if parsed_args.columns or parsed_args.long else (self.spare, self.below)
         names, rows, self._left_out = screen.fit(chosen, [[row[place] for place in places] for row in rows], width,
                                                  self.prose, spare, below)
@@ -346,9 +351,7 @@ class ShowOne(Command, show.ShowOne):
                 said = {name: value for name, value in zip(fields, values, strict=True)
                         if value != '' and name not in ('kind', 'identifier')}
                 fields, values = said, list(said.values())
-            width = parsed_args.max_width if parsed_args.max_width > 0 else screen.width_of(self.app.stdout)
-            parsed_args.max_width = _UNLIMITED
-            room = width - max(map(len, fields), default=0) - _BORDERS_OF_TWO
+            room = self.take_width(parsed_args) - max(map(len, fields), default=0) - _BORDERS_OF_TWO
             values = [screen.paint('\n'.join(screen.wrap(value, max(room, _NARROWEST))), self.app.stdout)
                       if isinstance(value, str) else value for value in values]
         return tuple(fields), values

@@ -21,25 +21,19 @@ from devicetrack import log
 LOG = log.logger(__name__)
 
 
-@contextlib.contextmanager
-def as_unavailable(instance: Any) -> Iterator[None]:
+def as_unavailable(instance: Any) -> contextlib.AbstractContextManager[None]:
     """Translate errors of claims, so that the scheduler tries another host."""
-    with _translated(instance, lambda reason: nova_exception.ComputeResourcesUnavailable(reason=reason)):
-        yield
+    return _translated(instance, lambda reason: nova_exception.ComputeResourcesUnavailable(reason=reason))
 
 
-@contextlib.contextmanager
-def as_failed_check(instance: Any) -> Iterator[None]:
+def as_failed_check(instance: Any) -> contextlib.AbstractContextManager[None]:
     """Translate errors of the checks before a live migration, so that the guest stays where it is."""
-    with _translated(instance, lambda reason: nova_exception.MigrationPreCheckError(reason=reason)):
-        yield
+    return _translated(instance, lambda reason: nova_exception.MigrationPreCheckError(reason=reason))
 
 
-@contextlib.contextmanager
-def as_failure(instance: Any) -> Iterator[None]:
+def as_failure(instance: Any) -> contextlib.AbstractContextManager[None]:
     """Translate all other errors."""
-    with _translated(instance, nova_exception.InternalError):
-        yield
+    return _translated(instance, nova_exception.InternalError)
 
 
 @contextlib.contextmanager

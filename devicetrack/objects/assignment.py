@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack import vocabulary
@@ -62,17 +60,10 @@ class DeviceAssignment(base.DeviceTrackObject):
     @classmethod
     def from_record(cls, record: values.Record) -> DeviceAssignment:
         """Make one from a row. Its details are parsed on first use, and a claim does not use them."""
-        made = cls.__new__(cls)
-        made._context = None
-        made._changed_fields = set()
+        known = {**record._asdict(), 'was_realized': bool(record.was_realized)}      # SQLite answers with a number
+        del known['details']
+        made = cls.of_known(**known)
         made._record = record
-        # One name after the other: a loop over the fields would take three times as long, and every claim runs this.
-        held: Any = made                        # a type checker cannot see the fields
-        (held._obj_host_uuid, held._obj_kind, held._obj_identifier, held._obj_instance_uuid, held._obj_migration_uuid,
-         held._obj_role, held._obj_state, held._obj_position, held._obj_claim_id, held._obj_generation,
-         held._obj_provider_uuid, held._obj_resource_class, held._obj_parent, held._obj_numa_node, _details,
-         held._obj_created_at, held._obj_seen, was_realized) = record
-        held._obj_was_realized = bool(was_realized)     # SQLite answers with a number
         return made
 
     def __str__(self) -> str:

@@ -29,6 +29,12 @@ def name_of(name: str) -> str:
     return f'{NAMESPACE}.{name}'
 
 
+def class_of(name: object) -> Any:
+    """The newest class of this registered name; None if there is none."""
+    classes = base.VersionedObjectRegistry.obj_classes().get(str(name))
+    return classes[0] if classes else None
+
+
 class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):
     """Base of our objects. They do no I/O."""
 
@@ -61,7 +67,7 @@ class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):
         made._context = None
         made._changed_fields = set()
         for name, value in values.items():
-            made.__dict__['_obj_' + name] = value
+            setattr(made, '_obj_' + name, value)        # so that objects share the keys of their dictionaries
         return made
 
     @classmethod
@@ -129,8 +135,8 @@ def check_known(primitive: Any, where: str = 'object') -> None:
     if isinstance(primitive, dict):
         if primitive.get(_NAMESPACE) == NAMESPACE:
             name, version = primitive.get(_NAME), primitive.get(_VERSION)
-            classes = base.VersionedObjectRegistry.obj_classes().get(str(name))
-            if not classes or not is_readable(version, classes[0].VERSION):
+            cls = class_of(name)
+            if cls is None or not is_readable(version, cls.VERSION):
                 raise exception.UnknownObject(str(name), str(version), where)
         for key, value in primitive.items():
             check_known(value, where if key == 'versioned_object.data' else f'{where}.{key}')

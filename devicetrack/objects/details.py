@@ -18,7 +18,6 @@ import uuid
 
 from oslo_utils import uuidutils
 from oslo_utils import versionutils
-from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack import exception
@@ -455,8 +454,7 @@ def from_text(text: str) -> DeviceDetails:
     :raises MalformedObject: the text is not a stored details object, or a field is missing or of another type
     """
     name, version, data = _parse(text)
-    classes = ovo_base.VersionedObjectRegistry.obj_classes().get(name)
-    cls = classes[0] if classes else None
+    cls = base.class_of(name)
     if cls is None or not issubclass(cls, DeviceDetails):
         raise exception.UnknownObject(name, version, 'stored details')
     if version != cls.VERSION:
@@ -478,11 +476,11 @@ def peek(text: str) -> DeviceDetails:
     :raises UnknownObject, MalformedObject: as :func:`from_text`
     """
     name, version, data = _parse(text)
-    classes = ovo_base.VersionedObjectRegistry.obj_classes().get(name)
-    if classes is None or not issubclass(classes[0], DeviceDetails) or classes[0].VERSION != version:
+    cls = base.class_of(name)
+    if cls is None or not issubclass(cls, DeviceDetails) or cls.VERSION != version:
         return from_text(text)
-    _check_data(classes[0], data)
-    seen: DeviceDetails = classes[0].of_known(**data)
+    _check_data(cls, data)
+    seen: DeviceDetails = cls.of_known(**data)
     return seen
 
 
@@ -494,8 +492,8 @@ def is_made(text: str) -> bool:
 def is_current(text: str) -> bool:
     """Whether a stored text has the version of this release."""
     name, version, _data = _parse(text)
-    classes = ovo_base.VersionedObjectRegistry.obj_classes().get(name)
-    return classes is not None and classes[0].VERSION == version
+    cls = base.class_of(name)
+    return cls is not None and cls.VERSION == version
 
 
 def as_port(text: str, port: Port | None) -> str:

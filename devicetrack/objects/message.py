@@ -85,15 +85,15 @@ def _check_object(primitive: Any, wanted: str | None, where: str) -> None:
         primitive = {_NAME: primitive.obj_name(), _VERSION: primitive.VERSION, _DATA: {
             name: getattr(primitive, name) for name in primitive.fields if primitive.obj_attr_is_set(name)}}
     name = primitive.get(_NAME) if isinstance(primitive, Mapping) else None
-    classes = ovo_base.VersionedObjectRegistry.obj_classes().get(name) if isinstance(name, str) else None
-    if primitive is None or classes is None or wanted not in (None, name):
+    cls = base.class_of(name) if isinstance(name, str) else None
+    if primitive is None or cls is None or wanted not in (None, name):
         raise _no_object(where, wanted)
     data = primitive.get(_DATA)
     if not isinstance(data, Mapping):
         raise exception.MalformedObject(where, 'has no data')
     # Details of an older version have no field that was added since.
-    is_older = issubclass(classes[0], details.DeviceDetails) and primitive.get(_VERSION) != classes[0].VERSION
-    for field, kind in classes[0].fields.items():
+    is_older = issubclass(cls, details.DeviceDetails) and primitive.get(_VERSION) != cls.VERSION
+    for field, kind in cls.fields.items():
         if field in data:
             _check_value(data[field], kind, f'{where}.{field}')
         elif kind.default is ovo_fields.UnspecifiedDefault and not is_older:
