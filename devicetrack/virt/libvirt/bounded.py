@@ -196,7 +196,9 @@ def _work(calls: queue.SimpleQueue[_Call | None], idle: _Idle, unanswered: dict[
             # The next call may be long in coming. The objects of this call must not stay in memory until then.
             del call, answer, error
             if idle.is_over:
-                return
+                with contextlib.suppress(ValueError):       # a caller was faster, and this thread has another call
+                    idle.remove(calls)
+                    return
     finally:                                # no memory left: nobody may give this thread another call
         with contextlib.suppress(ValueError):
             idle.remove(calls)

@@ -21,6 +21,9 @@ from devicetrack import filelock
 
 PROCESSES = '/proc'
 
+# The number of the host's own PID namespace (Linux: PROC_PID_INIT_INO in include/linux/proc_ns.h).
+_OF_HOST: Final = 0xEFFFFFFC
+
 # How long a child that is about to run its program may keep its parent's descriptors open. On a busy machine it has to
 # wait for a processor first.
 FORK_S = 1.0
@@ -78,6 +81,14 @@ def check_path_not_open(path: str) -> None:
         os.close(fd)
     for pids in users.values():
         raise OSError(errno.EBUSY, _where_open(pids))
+
+
+def sees_host() -> bool:
+    """Whether this process sees the host's processes. In a container with a PID namespace of its own it does not."""
+    try:
+        return os.stat(os.path.join(PROCESSES, 'self/ns/pid')).st_ino == _OF_HOST
+    except OSError:
+        return False
 
 
 def opened(there: Mapping[str, os.stat_result]) -> Collection[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from devicetrack import exception
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import children
+from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
@@ -50,6 +51,13 @@ class MdevTestCase(base.TestCase):
         os.rename(self.device, self.device + '-gone')
         privileged.remove_mdev_definition('mtty', UUID)
         self.assertFalse(os.path.exists(self.definition))
+
+    def test_a_broken_definition_stays_while_nobody_can_tell_who_writes_it(self) -> None:
+        self.patch(device_users, '_OF_HOST', 0)         # a container with a PID namespace of its own
+        self.assertEqual([self.definition], list(mdevctl.broken()))
+        self.assertEqual([], mdevctl.lost())
+        privileged.remove_lost_definitions()
+        self.assertTrue(os.path.exists(self.definition))
 
     def test_empty_files_that_are_no_definitions_stay(self) -> None:
         parent, scripts = os.path.dirname(self.definition), os.path.join(mdevctl.DIRECTORY, 'scripts.d')

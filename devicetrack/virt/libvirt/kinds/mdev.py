@@ -164,7 +164,7 @@ class Mdev(api.DeviceKind):
             Fault(DeviceKey(self.name, name), mdev_options.ENABLED, problem)
             for name, problem in sorted({**taking, **silences, **parents.problems, **{
                 os.path.basename(path): f'mdevctl cannot read {path}, and lists no definition of this host until it is '
-                'repaired or removed' for path in mdevctl.lost()}}.items())))
+                'repaired or removed' for path in mdevctl.broken()}}.items())))
 
     def _strangers(self, everything: Iterable[Device]) -> Mapping[str, Sequence[Device]]:
         """Find the idle devices whose type the options do not enable at their parent, by the parent's name."""
